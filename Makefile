@@ -1,0 +1,68 @@
+# One word each. Everything lives in .venv (from requirements.lock) and .build; nothing is installed outside of this folder.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+UV := .build/uv/bin/uv
+NPM := $(shell command -v npm)
+
+.PHONY: help demo test check bench docs lock lowest clean
+
+help: ## say what there is
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+demo: .venv/.installed ## a text-only model calls tools, through the proxy, before your eyes
+	@$(BIN)/patchbay demo
+
+test: .venv/.installed tests/npm/node_modules/.installed ## the whole suite
+	@$(BIN)/pytest -n 2 $(TESTS)
+
+check: .venv/.installed ## lint, format, types, floors, documentation
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-logo
+	$(BIN)/python scripts/check_docs.py
+
+bench: .venv/.installed ## measure against the peers, side by side (see bench/README.md)
+	@$(BIN)/python -m bench
+
+docs: .venv/.installed ## write the generated parts of the documentation, then check all of it
+	$(BIN)/python scripts/check_docs.py --write
+
+lock: $(UV) ## pin every dependency again, at its newest version
+	@$(UV) pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --upgrade \
+		--no-header --quiet --output-file requirements.lock
+
+lowest: $(UV) ## the suite with the oldest versions that pyproject.toml allows
+	@rm -rf .build/lowest && $(PYTHON) -m venv .build/lowest
+	@$(UV) pip compile pyproject.toml --group dev --resolution lowest-direct --python .build/lowest/bin/python \
+		--no-header --quiet --output-file .build/lowest.txt
+	@$(UV) pip install --quiet --python .build/lowest/bin/python -r .build/lowest.txt
+	@$(UV) pip install --quiet --python .build/lowest/bin/python --no-deps --no-build-isolation -e .
+	@.build/lowest/bin/pytest -n 2 $(TESTS)
+
+clean: ## remove all that make has made
+	@rm -rf .venv .build dist tests/npm/node_modules
+
+# The stamps: installing is done once, and again when what it was made from changes.
+
+.venv/.installed: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "Installing from requirements.lock into .venv (once)"
+	@$(PIP) install --require-hashes -r requirements.lock
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+tests/npm/node_modules/.installed: tests/npm/package.json tests/npm/package-lock.json
+ifeq ($(NPM),)
+	@echo "npm is not here: the tests with JavaScript clients will be skipped"
+else
+	@cd tests/npm && $(NPM) ci --loglevel=error --no-audit --no-fund --no-progress
+	@touch $@
+endif
+
+$(UV):
+	@$(PYTHON) -m venv .build/uv
+	@.build/uv/bin/python -m pip --disable-pip-version-check -qq install 'uv>=0.9'

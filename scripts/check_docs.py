@@ -1,0 +1,235 @@
+"""Documentation that cannot lie: every example runs, every command exists, every quoted help text is the real one.
+
+    python scripts/check_docs.py           check README.md, docs/ and the other pages
+    python scripts/check_docs.py --write   write the generated parts first
+
+What is checked, in every page:
+
+- ```python blocks run, one after the other in one process for a page. Ollama's address is a scripted model server in them,
+  and the proxy's own address a proxy before it. A ```text output block behind one holds what it prints (``...`` is anything).
+- ```sh blocks: the commands, flags, make targets and modules exist.
+- what stands between ``<!-- generated: COMMAND -->`` and ``<!-- end -->`` is what the command prints.
+- relative links and anchors lead somewhere.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from patchbay.cli.children import listening
+from patchbay.testing import ContractModel, ScriptedUpstream
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+OLLAMA = "http://localhost:11434/v1"
+PROXY = "http://127.0.0.1:8787/v1"
+KNOWN_PROGRAMS = {"cd", "curl", "export", "git", "npx", "ollama", "pip", "uv", ".ci/run"}
+SECONDS_PER_PAGE = 120
+
+FENCE = re.compile(r"^(?P<ticks>```+)(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=ticks)$", re.MULTILINE | re.DOTALL)
+GENERATED = re.compile(r"<!-- generated: (?P<command>.+?) -->\n(?P<body>.*?)<!-- end -->", re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+HEADING = re.compile(r"^#{1,6} +(?P<title>.+)$", re.MULTILINE)
+
+# Runs a page's blocks and says where the output of each begins.
+RUN_BLOCKS = """
+import sys
+names = {"__name__": "__main__"}
+for path in sys.argv[1:]:
+    print("\\x00" + path, flush=True)
+    with open(path, encoding="utf-8") as file:
+        exec(compile(file.read(), path, "exec"), names)
+"""
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block of a page, and the line where it begins."""
+
+    info: str
+    body: str
+    line: int
+    gap: str
+    """What stands between the block before and this one."""
+
+
+def blocks_of(text: str) -> list[Block]:
+    blocks, end = [], 0
+    for fence in FENCE.finditer(text):
+        line = text.count("\n", 0, fence.start()) + 1
+        blocks.append(Block(fence["info"].strip(), fence["body"], line, text[end : fence.start()]))
+        end = fence.end()
+    return blocks
+
+
+def check_examples(page: Path, blocks: list[Block], addresses: dict[str, str]) -> Iterator[str]:
+    """Run the page's Python, and compare what it prints with what the page says it prints."""
+    python = [(index, block) for index, block in enumerate(blocks) if block.info == "python"]
+    if not python:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        paths = {}
+        for index, block in python:
+            # Leading empty lines make a traceback's line numbers those of the page.
+            code = "\n" * block.line + block.body
+            for said, real in addresses.items():
+                code = code.replace(said, real)
+            paths[index] = Path(folder, f"{page.stem}_{block.line}.py")
+            paths[index].write_text(code, encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", RUN_BLOCKS, *map(str, paths.values())],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_PER_PAGE,
+            check=False,
+        )
+    if done.returncode != 0:
+        yield f"an example fails:\n{done.stderr}"
+        return
+    printed = dict(part.split("\n", 1) for part in done.stdout.split("\x00")[1:])
+    for index, _ in python:
+        after = blocks[index + 1] if index + 1 < len(blocks) else None
+        if after is not None and after.info == "text output" and not after.gap.strip():
+            pattern = ".*".join(map(re.escape, after.body.strip().split("...")))
+            said = printed[str(paths[index])].strip()
+            if re.fullmatch(pattern, said, re.DOTALL) is None:
+                yield f"line {after.line}: the example above prints\n{said}"
+
+
+def check_commands(blocks: list[Block]) -> Iterator[str]:
+    """Look up every command of the page's shell blocks."""
+    for block in blocks:
+        if block.info not in ("sh", "console"):
+            continue
+        for line in block.body.replace("\\\n", " ").splitlines():
+            words = shlex.split(line.removeprefix("$ "), comments=True)
+            problem = wrong_with(words) if words else None
+            if problem is not None:
+                yield f"line {block.line}: {problem}"
+
+
+def wrong_with(words: list[str]) -> str | None:
+    while "=" in words[0]:
+        words = words[1:]
+    program = words[0].rpartition("/")[2] if words[0].startswith(".venv/") else words[0]
+    if program == "make":
+        return next(
+            (f"make has no target {word!r}" for word in words[1:] if "=" not in word and word not in make_targets()), None
+        )
+    if program == "patchbay":
+        depth = 2 if len(words) > 1 and not words[1].startswith("-") else 1
+        shown = help_of(*words[1:depth])
+        if shown is None:
+            return f"there is no command {' '.join(words[:depth])!r}"
+        flags = [word.partition("=")[0] for word in words[depth:] if word.startswith("--")]
+        return next((f"{' '.join(words[:depth])} has no {flag}" for flag in flags if not has_flag(shown, flag)), None)
+    if program.startswith("python") and "-m" in words:
+        module = words[words.index("-m") + 1]
+        sys.path.insert(0, str(ROOT))
+        return None if importlib.util.find_spec(module) else f"there is no module {module}"
+    return None if program in KNOWN_PROGRAMS or program.startswith("python") else f"what is {program!r}?"
+
+
+def has_flag(shown: str, flag: str) -> bool:
+    return re.search(rf"(?<![\w-]){re.escape(flag)}(?![\w-])", shown) is not None
+
+
+@cache
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+@cache
+def help_of(*command: str) -> str | None:
+    done = run([sys.executable, "-m", "patchbay", *command, "--help"])
+    return done.stdout if done.returncode == 0 else None
+
+
+def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run one of our commands as a terminal of 80 columns without colours shows it."""
+    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_PER_PAGE, env=environment, check=False)
+
+
+def generate(command: str) -> str:
+    program, *rest = shlex.split(command)
+    done = run([sys.executable, *(["-m", "patchbay"] if program == "patchbay" else []), *rest])
+    if done.returncode != 0:
+        raise SystemExit(f"{command} fails:\n{done.stderr}")
+    lines = (line.rstrip() for line in done.stdout.strip("\n").splitlines())
+    return "```text\n" + "\n".join(lines) + "\n```\n"
+
+
+def write_generated(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    written = GENERATED.sub(
+        lambda found: f"<!-- generated: {found['command']} -->\n{generate(found['command'])}<!-- end -->", text
+    )
+    if written != text:
+        page.write_text(written, encoding="utf-8")
+        print(f"{page.relative_to(ROOT)} written")
+
+
+def check_generated(text: str) -> Iterator[str]:
+    for found in GENERATED.finditer(text):
+        if found["body"] != generate(found["command"]):
+            yield f"what '{found['command']}' prints has changed: make docs writes it"
+
+
+def check_links(page: Path, text: str) -> Iterator[str]:
+    for found in LINK.finditer(FENCE.sub("", text)):
+        target, _, anchor = found["target"].partition("#")
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        path = page.parent / target if target else page
+        if not path.exists():
+            yield f"the link to {found['target']} leads nowhere"
+        elif anchor and anchor not in anchors(path):
+            yield f"{path.name} has no heading for #{anchor}"
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """List the anchors of a page's headings, spelled as the usual hosts spell them."""
+    titles = HEADING.findall(FENCE.sub("", page.read_text(encoding="utf-8")))
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def main() -> None:
+    if "--write" in sys.argv[1:]:
+        for page in PAGES:
+            write_generated(page)
+    problems = []
+    with ExitStack() as stack:
+        upstream = stack.enter_context(ScriptedUpstream(ContractModel(), tools="refuse"))
+        command = [sys.executable, "-m", "patchbay", "proxy", "--port", "0", "--upstream", upstream.url]
+        proxy = stack.enter_context(listening(command, name="patchbay proxy")).url
+        for page in PAGES:
+            text = page.read_text(encoding="utf-8")
+            blocks = blocks_of(text)
+            found = [
+                *check_examples(page, blocks, {OLLAMA: upstream.url, PROXY: proxy}),
+                *check_commands(blocks),
+                *check_generated(text),
+                *check_links(page, text),
+            ]
+            problems += [f"{page.relative_to(ROOT)}: {problem}" for problem in found]
+    if problems:
+        raise SystemExit("\n".join(problems))
+    print(f"{len(PAGES)} pages: the examples run, the commands exist, the quoted help is current.")
+
+
+if __name__ == "__main__":
+    main()

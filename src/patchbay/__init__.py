@@ -1,0 +1,105 @@
+"""Patchbay: working tool calls for every OpenAI-compatible model, also for those that only write text.
+
+What lives here: the public surface, nothing else. Each name is imported from its room when it is first used,
+so ``import patchbay`` is quick and loads no third-party package. A test freezes the list of names.
+
+    parse, StreamParser            read the calls out of a model's text
+    wrap                           an OpenAI client whose ``tools=`` works
+    ToolRunner, tool               the loop: model, calls, results, answer
+    patchbay proxy                 the same for any program (patchbay.proxy.create_app mounts it)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from patchbay._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from patchbay.errors import (
+        InvalidRequestError,
+        MaxIterationsError,
+        PatchbayError,
+        ToolArgumentsError,
+        ToolChoiceError,
+        UnknownToolError,
+        UpstreamError,
+    )
+    from patchbay.formats import (
+        StreamParser,
+        extract_fenced_blocks,
+        extract_reasoning,
+        parse,
+        parse_json,
+        render_contract,
+        render_tool_choice,
+    )
+    from patchbay.history import flatten_messages
+    from patchbay.models.wrap import wrap
+    from patchbay.runner import ToolRunner
+    from patchbay.schema import ToolValidator
+    from patchbay.tools import tool
+    from patchbay.types import Reply, ToolCall, ToolResult, ToolSpec, Usage
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "InvalidRequestError",
+    "MaxIterationsError",
+    "PatchbayError",
+    "Reply",
+    "StreamParser",
+    "ToolArgumentsError",
+    "ToolCall",
+    "ToolChoiceError",
+    "ToolResult",
+    "ToolRunner",
+    "ToolSpec",
+    "ToolValidator",
+    "UnknownToolError",
+    "UpstreamError",
+    "Usage",
+    "extract_fenced_blocks",
+    "extract_reasoning",
+    "flatten_messages",
+    "parse",
+    "parse_json",
+    "render_contract",
+    "render_tool_choice",
+    "tool",
+    "wrap",
+]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "InvalidRequestError": "patchbay.errors",
+        "MaxIterationsError": "patchbay.errors",
+        "PatchbayError": "patchbay.errors",
+        "Reply": "patchbay.types",
+        "StreamParser": "patchbay.formats",
+        "ToolArgumentsError": "patchbay.errors",
+        "ToolCall": "patchbay.types",
+        "ToolChoiceError": "patchbay.errors",
+        "ToolResult": "patchbay.types",
+        "ToolRunner": "patchbay.runner",
+        "ToolSpec": "patchbay.types",
+        "ToolValidator": "patchbay.schema",
+        "UnknownToolError": "patchbay.errors",
+        "UpstreamError": "patchbay.errors",
+        "Usage": "patchbay.types",
+        "extract_fenced_blocks": "patchbay.formats",
+        "extract_reasoning": "patchbay.formats",
+        "flatten_messages": "patchbay.history",
+        "parse": "patchbay.formats",
+        "parse_json": "patchbay.formats",
+        "render_contract": "patchbay.formats",
+        "render_tool_choice": "patchbay.formats",
+        "tool": "patchbay.tools",
+        "wrap": "patchbay.models.wrap",
+    },
+)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

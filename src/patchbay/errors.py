@@ -1,0 +1,176 @@
+"""Every error that Patchbay raises. Nothing here does any work.
+
+    PatchbayError                      code "patchbay_error"
+    ├── InvalidRequestError            ValueError     "invalid_request"      the client's mistake; HTTP 400
+    │   └── RequestTooLargeError                      "request_too_large"    HTTP 413
+    ├── ConfigurationError             ValueError     "configuration"        an option or flag that cannot work
+    ├── UpstreamError                  RuntimeError   "upstream_error"       the model's server failed; HTTP 502
+    │   └── UpstreamTimeoutError       TimeoutError   "upstream_timeout"     HTTP 504
+    ├── ToolChoiceError                RuntimeError   "tool_choice_unmet"    the model would not obey tool_choice; HTTP 502
+    ├── MaxIterationsError             RuntimeError   "max_iterations"       the loop's ceiling, when asked to raise
+    └── ToolError                      Exception      "tool_error"           one call failed; becomes a result
+        ├── UnknownToolError           LookupError    "unknown_tool"
+        ├── ToolArgumentsError         ValueError     "invalid_arguments"
+        ├── IncompleteCallError        ValueError     "incomplete_call"
+        └── ToolTimeoutError           TimeoutError   "tool_timeout"
+
+Two voices: ``str(error)`` is for the operator; ``error.for_model`` tells the model what to do next. ``code`` is stable:
+programs may compare it.
+"""
+
+from __future__ import annotations
+
+
+class PatchbayError(Exception):
+    """The root of the tree. ``status`` is the HTTP status a door answers with."""
+
+    code = "patchbay_error"
+    status = 500
+
+    @property
+    def for_model(self) -> str:
+        """The same failure as an instruction to the model."""
+        return f"Error: {self}"
+
+
+class InvalidRequestError(PatchbayError, ValueError):
+    """The client sent something that cannot be served. ``param`` names the offending field when one does."""
+
+    code = "invalid_request"
+    status = 400
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class RequestTooLargeError(InvalidRequestError):
+    """The request's body is over the configured limit."""
+
+    code = "request_too_large"
+    status = 413
+
+
+class ConfigurationError(PatchbayError, ValueError):
+    """An option that cannot work was refused when it was set."""
+
+    code = "configuration"
+
+
+class UpstreamError(PatchbayError, RuntimeError):
+    """The model's server failed. ``upstream_status`` is its HTTP status (None: no answer), ``body`` what it said."""
+
+    code = "upstream_error"
+    status = 502
+
+    def __init__(self, message: str, *, upstream_status: int | None = None, body: str = "") -> None:
+        super().__init__(message)
+        self.upstream_status = upstream_status
+        self.body = body
+
+
+class UpstreamTimeoutError(UpstreamError, TimeoutError):
+    """The model's server did not answer in time."""
+
+    code = "upstream_timeout"
+    status = 504
+
+
+class ToolChoiceError(PatchbayError, RuntimeError):
+    """The model did not obey ``tool_choice``, also after it was asked again."""
+
+    code = "tool_choice_unmet"
+    status = 502
+
+
+class MaxIterationsError(PatchbayError, RuntimeError):
+    """The loop reached its ceiling of rounds without an answer."""
+
+    code = "max_iterations"
+
+    def __init__(self, iterations: int) -> None:
+        super().__init__(f"No answer after {iterations} iterations (max_iterations).")
+        self.iterations = iterations
+
+
+class ToolError(PatchbayError):
+    """One call failed. It becomes a result for the model and never ends a run."""
+
+    code = "tool_error"
+
+    def __init__(self, message: str, *, tool_name: str = "") -> None:
+        super().__init__(message)
+        self.tool_name = tool_name
+
+
+class UnknownToolError(ToolError, LookupError):
+    """The model called a tool that does not exist. ``nearest`` are names it may have meant, ``available`` all of them."""
+
+    code = "unknown_tool"
+
+    def __init__(self, tool_name: str, *, nearest: tuple[str, ...] = (), available: tuple[str, ...] = ()) -> None:
+        super().__init__(f"Unknown tool {tool_name!r}.", tool_name=tool_name)
+        self.nearest = nearest
+        self.available = available
+
+    @property
+    def for_model(self) -> str:
+        """Name what exists, so that the next call can be right."""
+        if not self.available:
+            return f"Error: there is no tool {self.tool_name!r}, and no tool is available. Answer without calling tools."
+        hint = f"Did you mean {', '.join(map(repr, self.nearest))}? " if self.nearest else ""
+        return (
+            f"Error: there is no tool {self.tool_name!r}. {hint}Available tools: {', '.join(self.available)}. "
+            "Call one of them by its exact name, or answer without a tool."
+        )
+
+
+class ToolArgumentsError(ToolError, ValueError):
+    """A call's arguments do not fit. ``details`` are lines "path message"; ``raw_arguments`` is what the model wrote."""
+
+    code = "invalid_arguments"
+
+    def __init__(self, tool_name: str, *, raw_arguments: str, details: tuple[str, ...]) -> None:
+        super().__init__(f"Invalid arguments for {tool_name!r}: {'; '.join(details)}", tool_name=tool_name)
+        self.raw_arguments = raw_arguments
+        self.details = details
+
+    @property
+    def for_model(self) -> str:
+        """List what is wrong and ask for the call again."""
+        return (
+            f"Error: invalid arguments for {self.tool_name!r}: {'; '.join(self.details)}. The tool did not run. "
+            "Fix the arguments and call the tool again."
+        )
+
+
+class IncompleteCallError(ToolError, ValueError):
+    """A call was cut off while the model wrote it. It is never run."""
+
+    code = "incomplete_call"
+
+    def __init__(self, tool_name: str) -> None:
+        super().__init__(f"The call of {tool_name!r} was cut off before it was complete", tool_name=tool_name)
+
+    @property
+    def for_model(self) -> str:
+        """Ask for the call again, shorter."""
+        return (
+            f"Error: {self}, and the tool did not run. Write the whole call again, shorter: "
+            "split long arguments over several calls."
+        )
+
+
+class ToolTimeoutError(ToolError, TimeoutError):
+    """A tool did not finish within its limit (seconds)."""
+
+    code = "tool_timeout"
+
+    def __init__(self, tool_name: str, *, limit: float) -> None:
+        super().__init__(f"Tool {tool_name!r} timed out after {limit}s", tool_name=tool_name)
+        self.limit = limit
+
+    @property
+    def for_model(self) -> str:
+        """Say that it is over, and what may be tried."""
+        return f"Error: {self}. Try once more with a smaller task, try something else, or tell the user."

@@ -1,0 +1,189 @@
+"""The nouns of the core: spec, call, result, reply, usage. Plain data, standard library only, no I/O.
+
+Messages stay what they are on the wire: OpenAI chat-completions dicts (``Message``), converted once at each edge. What parses
+text lives in ``formats``, what runs calls in ``executor``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from patchbay.errors import InvalidRequestError
+
+Message = dict[str, Any]
+"""One OpenAI chat-completions message."""
+
+EMPTY_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
+
+
+@dataclass(frozen=True)
+class ToolSpec:
+    """What a model is told of a tool. ``parameters`` is a JSON Schema of type object."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=lambda: EMPTY_PARAMETERS)
+    strict: bool | None = None
+
+    @classmethod
+    def from_openai(cls, tool: Any, *, param: str = "tools") -> ToolSpec:
+        """Read one element of OpenAI's ``tools``; raises InvalidRequestError naming the field (``param``) that is wrong."""
+        if not isinstance(tool, Mapping):
+            raise InvalidRequestError(f"'{param}' must be an object.", param=param)
+        kind = tool.get("type", "function")
+        if kind != "function":
+            raise InvalidRequestError(
+                f"'{param}.type' is {kind!r}: only 'function' tools can be offered to a text model.", param=f"{param}.type"
+            )
+        function = tool.get("function")
+        if not isinstance(function, Mapping):
+            raise InvalidRequestError(f"'{param}.function' must be an object.", param=f"{param}.function")
+        name = function.get("name")
+        if not isinstance(name, str) or not name.strip():
+            raise InvalidRequestError(f"'{param}.function.name' must be a non-empty string.", param=f"{param}.function.name")
+        parameters = function.get("parameters")
+        if parameters is not None and not isinstance(parameters, Mapping):
+            raise InvalidRequestError(
+                f"'{param}.function.parameters' must be a JSON Schema object.", param=f"{param}.function.parameters"
+            )
+        description = function.get("description")
+        if description is not None and not isinstance(description, str):
+            raise InvalidRequestError(f"'{param}.function.description' must be a string.", param=f"{param}.function.description")
+        strict = function.get("strict")
+        return cls(
+            name=name,
+            description=description or "",
+            parameters=parameters or EMPTY_PARAMETERS,
+            strict=strict if isinstance(strict, bool) else None,
+        )
+
+    def to_openai(self) -> dict[str, Any]:
+        """The element of OpenAI's ``tools`` for this spec."""
+        function: dict[str, Any] = {"name": self.name}
+        if self.description:
+            function["description"] = self.description
+        function["parameters"] = self.parameters
+        if self.strict is not None:
+            function["strict"] = self.strict
+        return {"type": "function", "function": function}
+
+
+def read_specs(tools: Any, *, param: str = "tools") -> tuple[ToolSpec, ...]:
+    """Read OpenAI's ``tools`` (a list of dicts, or of ToolSpec); raises InvalidRequestError."""
+    if tools is None:
+        return ()
+    if not isinstance(tools, Sequence) or isinstance(tools, str | bytes):
+        raise InvalidRequestError(f"'{param}' must be an array.", param=param)
+    return tuple(
+        tool if isinstance(tool, ToolSpec) else ToolSpec.from_openai(tool, param=f"{param}[{index}]")
+        for index, tool in enumerate(tools)
+    )
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """One request of a model to run a tool.
+
+    ``raw_arguments`` is JSON text as the model wrote it (digits, keys and their order kept); ``arguments`` is that text read,
+    ``{}`` where it is not a JSON object (``ToolValidator`` says what is wrong with it).
+    """
+
+    id: str
+    name: str
+    raw_arguments: str = "{}"
+
+    @cached_property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments as a dict."""
+        try:
+            value = json.loads(self.raw_arguments)
+        except (ValueError, RecursionError):
+            return {}
+        return value if isinstance(value, dict) else {}
+
+    def to_openai(self) -> dict[str, Any]:
+        """The element of OpenAI's ``message.tool_calls`` for this call."""
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.raw_arguments}}
+
+
+@dataclass(frozen=True)
+class IncompleteCall:
+    """A call that was cut off at the end of the text. ``raw`` is the text from its first marker on; it must not be run."""
+
+    id: str
+    name: str
+    raw_arguments: str
+    raw: str
+
+    def to_openai(self) -> dict[str, Any]:
+        """As OpenAI shows a call that was cut off: with the arguments so far (goes with finish_reason "length")."""
+        return ToolCall(self.id, self.name, self.raw_arguments).to_openai()
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """The one answer to one call. ``content`` is what the model is shown; ``code`` names the error's class when there is one."""
+
+    call_id: str
+    name: str
+    content: str
+    is_error: bool = False
+    code: str | None = None
+
+    def to_message(self) -> Message:
+        """The OpenAI ``role: tool`` message."""
+        return {"role": "tool", "tool_call_id": self.call_id, "content": self.content}
+
+
+@dataclass(frozen=True)
+class Repair:
+    """One thing that had to be read leniently. ``position`` counts characters from the start of the text."""
+
+    kind: str
+    position: int
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What one text of a model holds. ``content`` and ``reasoning`` are None where there is none."""
+
+    content: str | None
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    incomplete: tuple[IncompleteCall, ...] = ()
+    repairs: tuple[Repair, ...] = ()
+
+    def to_message(self) -> Message:
+        """The OpenAI ``role: assistant`` message, calls that were cut off left out."""
+        message: Message = {"role": "assistant", "content": self.content}
+        if self.tool_calls:
+            message["tool_calls"] = [call.to_openai() for call in self.tool_calls]
+        return message
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens, as OpenAI counts them."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.total_tokens + other.total_tokens,
+        )
+
+    @classmethod
+    def from_openai(cls, usage: Any) -> Usage:
+        """Read OpenAI's ``usage``; anything that is not a count is 0."""
+        if not isinstance(usage, Mapping):
+            return cls()
+        counts = [usage.get(key) for key in ("prompt_tokens", "completion_tokens", "total_tokens")]
+        return cls(*(count if isinstance(count, int) else 0 for count in counts))
