@@ -1,0 +1,343 @@
+"""From a JSON value to calls: which objects are calls, under which of the many keys models use.
+
+A call is committed (its start is told, its arguments flow) when its name is known to be a tool's and its arguments begin; from
+there on it cannot be taken back. Until then nothing is told, and ``NotACall`` hands the text back to be prose. The shapes read:
+
+    {"name": "f", "arguments": {...}}            also tool, tool_name, function, function_name; parameters, args, input, params
+    {"arguments": {...}, "name": "f"}            in any order
+    {"type": "function", "function": {...}}      OpenAI's envelope, and {"tool_calls": [...]}
+    {"name": "f", "city": "Rome"}                flat, in a block that is tagged as a call only
+    [{...}, {...}]                               several
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from patchbay.formats.jsonreader import JsonReader
+from patchbay.formats.source import CutOff, NotACall, Source, Steps
+
+_NAME_KEYS = frozenset({"name", "tool", "tool_name", "function_name"})
+_ARGUMENT_KEYS = frozenset({"arguments", "parameters", "args", "input", "params"})
+_ENVELOPE_KEYS = frozenset({"type", "id", "index", "call_id", "tool_call_id"})
+_MAX_NAME = 256
+_MAX_DEPTH = 3  # tool_calls -> item -> function
+
+
+class CallSink(Protocol):
+    """Where calls are told."""
+
+    def start(self, name: str) -> list[str]:
+        """A call begins; its arguments are appended to the list that is returned."""
+
+    def end(self) -> None:
+        """The call is complete."""
+
+
+@dataclass
+class _Draft:
+    """What is known of an object before it is committed."""
+
+    name: str | None = None
+    arguments: str | None = None
+    others: dict[str, str] = field(default_factory=dict)
+    told: bool = False
+
+
+class CallReader:
+    """Reads calls from JSON values.
+
+    ``is_tool`` decides which names are calls. ``schema_keys(name)`` are the parameters that the tool knows (None: not known).
+    ``strict`` is for text that is not marked as a call: every object must be a call with an arguments key and nothing else.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        json_reader: JsonReader,
+        calls: CallSink,
+        *,
+        is_tool: Callable[[str], bool],
+        schema_keys: Callable[[str], frozenset[str] | None],
+        note: Callable[[str], None],
+    ) -> None:
+        self.source = source
+        self.json = json_reader
+        self.calls = calls
+        self.is_tool = is_tool
+        self.schema_keys = schema_keys
+        self.note = note
+        self.strict = False
+        self.name = ""
+        """The name of the object being read, as far as it is known: for a call that is cut off."""
+        self._depth = 0
+
+    def read(self) -> Steps[int]:
+        """Read the object or array at ``pos``; how many calls it held. Raises NotACall, CutOff."""
+        char = yield from self.source.peek()
+        self._depth = 0
+        self.name = ""
+        if char == "{":
+            return (yield from self._object())
+        if char == "[":
+            return (yield from self._array())
+        raise NotACall
+
+    def _array(self) -> Steps[int]:
+        source = self.source
+        source.pos += 1
+        count = 0
+        while True:
+            char = yield from self.json.space()
+            if char == "{":
+                count += yield from self._object(loose=count > 0 and not self.strict)
+            elif char == ",":
+                source.pos += 1
+            elif char == "]":
+                source.pos += 1
+                return count
+            elif not char:
+                if count:
+                    self.note("unclosed_bracket")
+                    return count
+                raise CutOff
+            elif char in "`~" and count:
+                self.note("unclosed_bracket")
+                return count
+            elif char == "}" and count:
+                source.pos += 1
+                self.note("stray_bracket")
+            elif not count or self.strict:
+                raise NotACall
+            elif char.isalpha():
+                self.note("unclosed_bracket")  # words: the list was never closed
+                return count
+            else:
+                self.note("ignored_value")
+                yield from self.json.value([])
+
+    def _object(self, *, loose: bool = False) -> Steps[int]:
+        """Read one object. ``loose``: calls came before it, so what is no call is passed over instead of handing all back."""
+        draft = _Draft()
+        depth = self._depth
+        try:
+            count = yield from self._members(draft)
+        except NotACall:
+            if not loose:
+                raise
+            self._depth = depth
+            self.note("ignored_value")
+            yield from self._skip_rest()
+            return 0
+        self._depth = depth
+        return count or self._settle(draft, loose=loose)
+
+    def _settle(self, draft: _Draft, *, loose: bool) -> int:
+        """Decide what an object is that was read to its end without a call being told."""
+        if draft.name is None:
+            if loose:
+                self.note("ignored_value")
+                return 0
+            raise NotACall
+        if draft.arguments is None:
+            keys = self.schema_keys(draft.name)
+            flat = {key: raw for key, raw in draft.others.items() if key not in _ENVELOPE_KEYS or (keys and key in keys)}
+            if self.strict or (flat and keys is None):
+                raise NotACall
+            if flat:
+                self.note("flat_arguments")
+            draft.arguments = "{" + ", ".join(f"{json.dumps(key, ensure_ascii=False)}: {raw}" for key, raw in flat.items()) + "}"
+        self._tell(draft.name, draft.arguments)
+        return 1
+
+    def _tell(self, name: str, arguments: str) -> None:
+        self.calls.start(name).append(arguments)
+        self.calls.end()
+
+    def _members(self, draft: _Draft) -> Steps[int]:
+        """Read an object's members into ``draft``; how many calls were told on the way (their objects are done)."""
+        source = self.source
+        source.pos += 1
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise NotACall
+        while True:
+            if draft.told and not self.strict:
+                yield from self._rest()
+                self._depth -= 1
+                return 1
+            char = yield from self.json.space()
+            if char == "}":
+                source.pos += 1
+                self._depth -= 1
+                return int(draft.told)
+            if char == ",":
+                source.pos += 1
+                continue
+            if not char or (char in "`~" and (yield from self.json.at_fence())):
+                # What came is enough: only closers are missing.
+                if char and (draft.told or draft.name is not None):
+                    self.note("unclosed_bracket")
+                    return int(draft.told)
+                raise NotACall if char else CutOff
+            if char not in "\"'" and not (char.isalpha() or char == "_"):
+                raise NotACall
+            count = yield from self._member(draft)
+            if count:
+                return count
+
+    def _rest(self) -> Steps[None]:
+        """Read what follows a call that was told, up to its object's closing bracket; what is no member is left as prose."""
+        source = self.source
+        while True:
+            char = yield from self.json.space()
+            if char == "}":
+                source.pos += 1
+                return
+            if char != ",":
+                self.note("unclosed_bracket")
+                return
+            source.take()
+            source.mark()
+            source.pos += 1
+            try:
+                yield from self._late_member()
+            except NotACall:
+                source.rewind()
+                source.mark()
+                self.note("unclosed_bracket")
+                return
+            except CutOff:
+                return
+
+    def _late_member(self) -> Steps[None]:
+        if (yield from self.json.space()) not in ('"', "'"):
+            raise NotACall
+        yield from self._member(_Draft(told=True))
+
+    def _member(self, draft: _Draft) -> Steps[int]:
+        """Read one member; how many calls it told by itself (``tool_calls``)."""
+        sink: list[str] = []
+        yield from self.json.key(sink)
+        key = str(json.loads("".join(sink))).replace("\\", "")
+        if (yield from self.json.space()) != ":":
+            raise NotACall
+        self.source.pos += 1
+        char = yield from self.json.space()
+        if draft.told:
+            yield from self.json.value([])
+        elif draft.name is None and (key in _NAME_KEYS or (key == "function" and char in "\"'")):
+            if not char or char not in "\"'":
+                if char:
+                    raise NotACall
+                raise CutOff
+            yield from self._name(draft)
+        elif draft.name is None and key == "function" and char == "{":
+            yield from self._function(draft)
+        elif draft.arguments is None and key in _ARGUMENT_KEYS:
+            yield from self._arguments(draft, char)
+        elif draft.name is None and key == "tool_calls" and char == "[":
+            count = yield from self._array()
+            if (yield from self.json.space()) == "}":
+                self.source.pos += 1
+            return count
+        elif self.strict and key not in _ENVELOPE_KEYS:
+            raise NotACall
+        else:
+            other: list[str] = []
+            yield from self.json.value(other)
+            draft.others[key] = "".join(other)
+        return 0
+
+    def _name(self, draft: _Draft) -> Steps[None]:
+        name = yield from self.json.text()
+        if not name or len(name) > _MAX_NAME or not self.is_tool(name):
+            raise NotACall
+        draft.name = self.name = name
+        if draft.arguments is not None:
+            self._tell(name, draft.arguments)
+            draft.told = True
+
+    def _function(self, draft: _Draft) -> Steps[None]:
+        inner = _Draft(arguments=draft.arguments)
+        yield from self._members(inner)
+        if inner.name is None:
+            raise NotACall
+        if not inner.told:
+            if inner.arguments is not None:
+                self._tell(inner.name, inner.arguments)
+                inner.told = True
+            else:
+                draft.others.update(inner.others)
+        draft.name, draft.told = inner.name, inner.told
+
+    def _arguments(self, draft: _Draft, char: str) -> Steps[None]:
+        if char == "{" and draft.name is not None:
+            yield from self.json.value(self.calls.start(draft.name))
+            self.calls.end()
+            draft.told = True
+            return
+        if char and char in "\"'" and (yield from self._holds_bare_object(char)):
+            self.note("unescaped_quotes")
+            self.source.pos += 1
+            yield from self._arguments(draft, (yield from self.json.space()))
+            if (yield from self.json.space()) == char:
+                self.source.pos += 1
+            return
+        if char and char in "\"'":
+            arguments = yield from self._text_arguments()
+        else:
+            sink: list[str] = []
+            yield from self.json.value(sink)
+            arguments = "".join(sink)
+        if arguments in ("null", ""):
+            arguments = "{}"
+        if draft.name is None:
+            draft.arguments = arguments
+        else:
+            self._tell(draft.name, arguments)
+            draft.told = True
+
+    def _holds_bare_object(self, quote: str) -> Steps[bool]:
+        """Whether an object stands in the quotes at ``pos`` with its own quotes not escaped: ``"{"city": "Rome"}"``."""
+        source = self.source
+        while True:
+            ahead = source.buf[source.pos + 1 : source.pos + 33].lstrip()
+            inner = ahead[1:].lstrip()
+            if inner or source.ended or (ahead and ahead[0] != "{") or len(source.buf) - source.pos >= 33:
+                return ahead.startswith("{") and inner.startswith(quote)
+            yield
+
+    def _text_arguments(self) -> Steps[str]:
+        """Arguments written as a JSON string: what it says, made valid JSON if it nearly is, else as it stands."""
+        text = (yield from self.json.text()).strip()
+        if not text.startswith("{"):
+            return text
+        inner = Source()
+        inner.push(text)
+        inner.ended = True
+        sink: list[str] = []
+        try:
+            for _ in JsonReader(inner, self.note).value(sink):
+                pass
+        except CutOff:
+            return text
+        return "".join(sink) if not inner.buf[inner.pos :].strip() else text
+
+    def _skip_rest(self) -> Steps[None]:
+        """Pass over what is left of an object that turned out not to be a call, up to its closing bracket."""
+        depth = 1
+        while depth:
+            char = yield from self.json.space()
+            if not char:
+                raise CutOff
+            if char in "`~" and (yield from self.json.at_fence()):
+                return
+            if char in "\"'":
+                yield from self.json.string([])
+                continue
+            depth += (char in "{[") - (char in "}]")
+            self.source.pos += 1

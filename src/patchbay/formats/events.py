@@ -1,0 +1,65 @@
+"""What a StreamParser tells while a text arrives: one small class per kind of event.
+
+The classes are not frozen: one is made for each streamed chunk, and a frozen dataclass costs three times as much to make.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from patchbay.types import IncompleteCall, ToolCall
+
+
+@dataclass(slots=True)
+class TextDelta:
+    """A piece of the answer's prose."""
+
+    text: str
+
+
+@dataclass(slots=True)
+class ReasoningDelta:
+    """A piece of the model's reasoning."""
+
+    text: str
+
+
+@dataclass(slots=True)
+class TextWasReasoning:
+    """All text given out so far was reasoning: its closing marker came, the opening one was in the prompt."""
+
+
+@dataclass(slots=True)
+class CallStart:
+    """A call's name is known and its arguments begin. ``index`` counts the calls of one text from 0."""
+
+    index: int
+    id: str
+    name: str
+
+
+@dataclass(slots=True)
+class CallArguments:
+    """A piece of a call's arguments; the pieces joined are ``ToolCall.raw_arguments``."""
+
+    index: int
+    text: str
+
+
+@dataclass(slots=True)
+class CallEnd:
+    """A call is complete."""
+
+    index: int
+    call: ToolCall
+
+
+@dataclass(slots=True)
+class CallCut:
+    """The text ended inside a call. ``index`` is None where its name was not known yet (no CallStart was given)."""
+
+    index: int | None
+    call: IncompleteCall
+
+
+Event = TextDelta | ReasoningDelta | TextWasReasoning | CallStart | CallArguments | CallEnd | CallCut

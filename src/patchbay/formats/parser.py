@@ -1,0 +1,162 @@
+"""``parse`` and ``StreamParser``: a model's text to prose, reasoning and calls. No I/O, no clock; no text makes it raise."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+from patchbay.errors import ConfigurationError
+from patchbay.formats.emitter import LAYOUT, Emitter
+from patchbay.formats.events import Event
+from patchbay.formats.fences import FenceReader
+from patchbay.formats.reasoning import ReasoningReader
+from patchbay.formats.scanner import Region, Scanner
+from patchbay.formats.source import Source, Steps
+from patchbay.formats.table import check_format
+from patchbay.types import Reply, ToolSpec, read_specs
+
+UnknownTools = Literal["text", "keep"]
+_PLAIN_STRING = re.compile(r'[^"\\\x00-\x1f]*')
+
+
+def random_call_id(_index: int) -> str:
+    """The default id of a call."""
+    return "call_" + secrets.token_hex(12)
+
+
+class StreamParser:
+    """Reads a model's text piece by piece.
+
+    ``tools``: OpenAI's list (or ToolSpec); only their names are calls. None: any well-formed call is one.
+    ``format``: a format's name, or "auto".
+    ``unknown_tools``: "text" leaves a tagged call of a tool that was not offered in the prose; "keep" makes it a call.
+    ``reasoning_prefilled``: the prompt already opened the reasoning; None finds out from the text.
+    Raises InvalidRequestError for tools and ConfigurationError for options that cannot be; never for a text.
+    """
+
+    def __init__(
+        self,
+        tools: Iterable[Any] | None = None,
+        *,
+        format: str = "auto",  # noqa: A002 - the name the API fixes
+        tool_call_tag: str = "tool_call",
+        lenient_fences: bool = True,
+        reasoning: bool = True,
+        reasoning_tag: str = "think",
+        reasoning_prefilled: bool | None = None,
+        unknown_tools: UnknownTools = "text",
+        generate_id: Callable[[int], str] | None = None,
+    ) -> None:
+        check_format(format)
+        check_tag(tool_call_tag, "tool_call_tag")
+        check_tag(reasoning_tag, "reasoning_tag")
+        if unknown_tools not in ("text", "keep"):
+            raise ConfigurationError(f"unknown_tools is {unknown_tools!r}: use 'text' or 'keep'.")
+        specs = None if tools is None else {spec.name: spec for spec in read_specs(list(tools))}
+        self._source = Source()
+        self._emitter = Emitter(self._source, generate_id or random_call_id)
+        self._fences = FenceReader(
+            self._source,
+            self._emitter,
+            tag=tool_call_tag,
+            is_tool=_always if specs is None or unknown_tools == "keep" else specs.__contains__,
+            is_offered=_always if specs is None else specs.__contains__,
+            schema_keys=_schema_keys(specs),
+            lenient=lenient_fences,
+        )
+        regions: dict[str, Region] = {"```": lambda: self._fences.read("`"), "~~~": lambda: self._fences.read("~")}
+        self._thoughts = None
+        if reasoning:
+            self._thoughts = ReasoningReader(
+                self._source, self._emitter, self._fences, tag=reasoning_tag, prefilled=reasoning_prefilled
+            )
+            regions[self._thoughts.opener] = self._thoughts.open
+            regions[self._thoughts.closer] = self._thoughts.stray
+        self._scanner = Scanner(self._source, self._emitter, regions)
+        self._quiet = self._scanner.quiet.search
+        self._closed = False
+        self.prefilled = bool(reasoning and reasoning_prefilled)
+        """The text was read as beginning inside the reasoning."""
+        self._steps = self._run()
+        next(self._steps)
+
+    def _run(self) -> Steps[None]:
+        if self.prefilled and self._thoughts is not None:
+            yield from self._thoughts.begin()
+        yield from self._scanner.run()
+
+    def feed(self, text: str) -> list[Event]:
+        """Read the next piece; the events it brought out. Raises ValueError after ``close()``."""
+        if self._closed:
+            raise ValueError("The parser is closed.")
+        if not text:
+            return []
+        source, emitter = self._source, self._emitter
+        # Most chunks are prose without any marker, or the inside of a string of a call: they need no scanner.
+        if self._scanner.idle:
+            if (
+                emitter.clear
+                and not emitter.blank
+                and (text[-1] not in LAYOUT or ("\n" not in text and "\r" not in text))
+                and self._quiet(text) is None
+            ):
+                source.skip_ahead(text)
+                return [emitter.passed(text)]
+        elif self._fences.live_string:
+            found = _PLAIN_STRING.fullmatch(text)
+            if found and source.pos == len(source.buf):
+                source.skip_ahead(text)
+                return [emitter.argument_text(text)]
+        elif self._fences.idle and emitter.clear and "`" not in text and "~" not in text:
+            source.skip_ahead(text)
+            self._fences.line_passed = self._fences.line_passed or "\n" in text
+            return [emitter.passed_verbatim(text)]
+        source.push(text)
+        self._steps.send(None)
+        return emitter.flush()
+
+    def close(self) -> list[Event]:
+        """The text is over; the last events. Closing twice is harmless."""
+        if self._closed:
+            return []
+        self._closed = True
+        self._source.ended = True
+        for _ in self._steps:
+            pass
+        self._emitter.finish()
+        return self._emitter.flush()
+
+    @property
+    def reply(self) -> Reply:
+        """All that was read so far; final after ``close()``."""
+        return self._emitter.reply()
+
+
+def parse(text: str, tools: Iterable[Any] | None = None, **options: Any) -> Reply:
+    """Read a whole text; the options are StreamParser's. Never raises on any text."""
+    parser = StreamParser(tools, **options)
+    parser.feed(text)
+    parser.close()
+    return parser.reply
+
+
+def check_tag(tag: str, option: str) -> None:
+    """Refuse a tag that could not be found again in a text; raises ConfigurationError."""
+    if not isinstance(tag, str) or not re.fullmatch(r"[A-Za-z0-9_][\w.-]{0,63}", tag):
+        raise ConfigurationError(f"{option} is {tag!r}: use letters, digits, '_', '-' and '.', at most 64 characters.")
+
+
+def _always(_name: str) -> bool:
+    return True
+
+
+def _schema_keys(specs: dict[str, ToolSpec] | None) -> Callable[[str], frozenset[str] | None]:
+    def keys(name: str) -> frozenset[str] | None:
+        if specs is None or name not in specs:
+            return None
+        properties = specs[name].parameters.get("properties")
+        return frozenset(properties) if isinstance(properties, dict) else frozenset()
+
+    return keys

@@ -1,0 +1,93 @@
+"""The text under the scanner: what has arrived and is not read yet. No knowledge of any format.
+
+Readers are generators. They read ``buf`` from ``pos`` on and ``yield`` when they need more text; the parser then pushes the next
+chunk and resumes them. What was read is dropped at the next push, so a chunk is copied once and memory is bounded by what a
+reader still looks at. A reader that may have to take its reading back sets ``mark()``; from then on the text is kept in pieces
+(never concatenated while it grows: that would be quadratic) until ``take()`` or ``rewind()``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TypeVar
+
+
+class CutOff(Exception):  # noqa: N818 - a signal between readers, not an error of the program
+    """The text ended inside what was being read."""
+
+
+class NotACall(Exception):  # noqa: N818 - a signal between readers, not an error of the program
+    """What was read is not a call; its text is prose."""
+
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""A reader: yields when it needs more text, returns what it read."""
+
+
+class Source:
+    """A window on a growing text. ``ended`` says that no more will come."""
+
+    __slots__ = ("_kept", "_mark", "base", "buf", "ended", "pos")
+
+    def __init__(self) -> None:
+        self.buf = ""
+        self.pos = 0
+        self.ended = False
+        self.base = 0
+        self._kept: list[str] = []
+        self._mark = -1
+
+    @property
+    def offset(self) -> int:
+        """How many characters of the whole text lie before ``pos``."""
+        return self.base + self.pos
+
+    def push(self, text: str) -> None:
+        """Add ``text``; what lies before ``pos`` is dropped, or kept aside under a mark."""
+        pos = self.pos
+        if self._mark >= 0:
+            if pos > self._mark:
+                self._kept.append(self.buf[self._mark : pos])
+            self._mark = 0
+        self.base += pos
+        self.buf = self.buf[pos:] + text if pos < len(self.buf) else text
+        self.pos = 0
+
+    def skip_ahead(self, text: str) -> None:
+        """Note that ``text`` arrived and was read by other means; only where ``buf`` is read to its end."""
+        self.push(text)
+        self.pos = len(text)
+
+    def mark(self) -> None:
+        """Keep the text from ``pos`` on."""
+        self._kept.clear()
+        self._mark = self.pos
+
+    def take(self) -> str:
+        """The text between the mark and ``pos``; the mark is gone."""
+        text = "".join(self._kept) + self.buf[self._mark : self.pos]
+        self._kept.clear()
+        self._mark = -1
+        return text
+
+    def rewind(self) -> None:
+        """Go back to the mark; the mark is gone."""
+        if not self._kept:
+            self.pos = self._mark
+            self._mark = -1
+            return
+        kept = "".join(self._kept)
+        self.base -= len(kept) - self._mark
+        self.buf = kept + self.buf[self._mark :]
+        self.pos = 0
+        self._kept.clear()
+        self._mark = -1
+
+    def peek(self) -> Steps[str]:
+        """The next character, or "" at the end of the text; nothing is read."""
+        while self.pos >= len(self.buf):
+            if self.ended:
+                return ""
+            yield
+        return self.buf[self.pos]

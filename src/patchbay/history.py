@@ -1,0 +1,156 @@
+"""Views of a conversation for a model that only knows text: calls and results become blocks of the contract.
+
+The history itself is never changed. In the view every call has exactly one result, in call order: a result that is missing is
+said to be missing, a second one for the same call is left out, one without a call stays where it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from patchbay.formats.contract import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG, render_call, render_result
+from patchbay.types import Message
+
+NO_RESULT = "(No result: the call was not carried out.)"
+
+
+def flatten_messages(
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    tool_call_tag: str = DEFAULT_CALL_TAG,
+    tool_result_tag: str = DEFAULT_RESULT_TAG,
+) -> list[Message]:
+    """The same conversation without tool roles.
+
+    Assistant messages with ``tool_calls`` (or ``function_call``) become text with one call block per call; ``tool`` and
+    ``function`` messages become result blocks in one user message. Results stand verbatim in frames that nothing in them can
+    close. Images in results are kept as parts. Content made of plain text parts only is joined by line breaks; every other
+    message is passed on as it is.
+    """
+    forged = re.compile(rf"(`{{3,}}|~{{3,}})([ \t]*{re.escape(tool_result_tag)})", re.IGNORECASE)
+    view: list[Message] = []
+    results: list[Message] = []
+    seen: set[int] = set()
+
+    def flush() -> None:
+        if results:
+            view.append(_result_message(results, tool_result_tag))
+            results.clear()
+
+    for at, message in enumerate(messages):
+        role = message.get("role")
+        if role in ("tool", "function"):
+            if at not in seen:
+                call_id = str(message.get("tool_call_id") or message.get("name") or "")
+                results.append({"name": str(message.get("name") or "tool"), "id": call_id, "content": message.get("content")})
+            continue
+        flush()
+        calls = _calls_of(message) if role == "assistant" else []
+        if not calls:
+            view.append(_plain(message, forged if role == "user" else None))
+            continue
+        blocks = [text_of(message.get("content"))] if text_of(message.get("content")) else []
+        blocks += [render_call(name, raw, tag=tool_call_tag) for _, name, raw in calls]
+        view.append({"role": "assistant", "content": "\n\n".join(blocks)})
+        found = _results_after(messages, at, seen)
+        for call_id, name, _ in calls:
+            queue = found.get(call_id)
+            content = queue.pop(0) if queue else NO_RESULT
+            results.append({"name": name, "id": call_id, "content": content})
+    flush()
+    return view
+
+
+def _calls_of(message: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """(id, name, arguments as text) of each call of an assistant message; malformed ones are passed over."""
+    calls = []
+    for call in message.get("tool_calls") or ():
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if isinstance(function, Mapping) and isinstance(function.get("name"), str):
+            calls.append((str(call.get("id") or ""), function["name"], _arguments_text(function.get("arguments"))))
+    legacy = message.get("function_call")
+    if not calls and isinstance(legacy, Mapping) and isinstance(legacy.get("name"), str):
+        calls.append((legacy["name"], legacy["name"], _arguments_text(legacy.get("arguments"))))
+    return calls
+
+
+def _arguments_text(arguments: Any) -> str:
+    if arguments is None:
+        return "{}"
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
+def _results_after(messages: Sequence[Mapping[str, Any]], at: int, seen: set[int]) -> dict[str, list[Any]]:
+    """The results between an assistant message and the next one, by call id. Ids may come again in later turns.
+
+    Results that answer one of its calls are added to ``seen``: they are shown with their call. A second result for a call is
+    seen too, and not shown.
+    """
+    ids = [call_id for call_id, _, _ in _calls_of(messages[at])]
+    found: dict[str, list[Any]] = {}
+    for later in range(at + 1, len(messages)):
+        message = messages[later]
+        role = message.get("role")
+        if role == "assistant":
+            break
+        if role in ("tool", "function"):
+            call_id = str(message.get("tool_call_id") or message.get("name") or "")
+            if call_id in ids:
+                seen.add(later)
+                found.setdefault(call_id, []).append(message.get("content"))
+    return found
+
+
+def _result_message(results: Sequence[Message], tag: str) -> Message:
+    frames, parts = [], []
+    for result in results:
+        content = result["content"]
+        text = text_of(content)
+        attached = [part for part in content if not _is_text_part(part)] if isinstance(content, list) else []
+        if attached:
+            note = f"({len(attached)} attachment{'s' if len(attached) > 1 else ''}, see below)"
+            text = f"{text}\n{note}" if text else note
+            parts += attached
+        frames.append(render_result(result["name"], result["id"], text, tag=tag))
+    joined = "\n\n".join(frames)
+    return {"role": "user", "content": [{"type": "text", "text": joined}, *parts] if parts else joined}
+
+
+def _plain(message: Mapping[str, Any], forged: re.Pattern[str] | None) -> Message:
+    """The message as it is, but for plain text parts (joined) and what a user wrote to look like a result's frame (defused)."""
+    content = message.get("content")
+    if isinstance(content, list) and content and all(_is_bare_text(part) for part in content):
+        content = "\n".join(part["text"] for part in content)
+    if forged is not None and isinstance(content, str):
+        content = forged.sub("\\1\u200b\\2", content)
+    elif (
+        forged is not None
+        and isinstance(content, list)
+        and any(forged.search(part["text"]) for part in content if _is_text_part(part))
+    ):
+        content = [
+            {**part, "text": forged.sub("\\1\u200b\\2", part["text"])} if _is_text_part(part) else part for part in content
+        ]
+    if content is message.get("content"):
+        return dict(message)
+    return {**message, "content": content}
+
+
+def text_of(content: Any) -> str:
+    """The text of a message's content: a string, or its text parts joined by line breaks."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "\n".join(part["text"] for part in content if _is_text_part(part))
+    return "" if content is None else json.dumps(content, ensure_ascii=False, default=str)
+
+
+def _is_text_part(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") in ("text", "input_text") and isinstance(part.get("text"), str)
+
+
+def _is_bare_text(part: Any) -> bool:
+    return _is_text_part(part) and part.keys() == {"type", "text"}

@@ -1,0 +1,125 @@
+"""Law 4 on the wire: however an upstream cuts its answer into deltas, events and network pieces, the client reads the same answer."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from patchbay.models.exchange import Exchange
+from patchbay.models.modes import ModeMemory
+from patchbay.models.options import TextOptions
+from patchbay.types import Reply
+
+from .texts import TOOLS, read_whole, solid, splits, texts
+
+SETTINGS = settings(deadline=None, max_examples=300)
+BODY = {"model": "m", "messages": [{"role": "user", "content": "?"}], "tools": TOOLS}
+OPTIONS = TextOptions(tools="text")
+
+
+def exchange(*, stream: bool) -> Exchange:
+    """One request of a client in text mode."""
+    return Exchange(json.dumps({**BODY, "stream": stream}).encode(), OPTIONS, ModeMemory())
+
+
+def chunks_of(deltas: list[str]) -> list[dict[str, Any]]:
+    """The chunks of a text, as a server sends them."""
+    head = {"id": "c", "object": "chat.completion.chunk", "created": 7, "model": "m"}
+    inner = [{"role": "assistant", "content": ""}, *({"content": delta} for delta in deltas)]
+    chunks = [{**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in inner]
+    return [*chunks, {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}]
+
+
+def client_reads(stream: bytes) -> dict[str, Any]:
+    """What a client puts together from a stream: content, reasoning, calls, the reason of the end."""
+    content, reasoning, finish = "", "", None
+    calls: list[list[str]] = []
+    events = stream.decode("utf-8", "surrogatepass").split("\n\n")
+    assert ["data: [DONE]", ""] == events[-2:]
+    for event in events[:-2]:
+        assert event.startswith("data: ")
+        assert "\n" not in event
+        for choice in json.loads(event[6:])["choices"]:
+            delta = choice["delta"]
+            content += delta.get("content") or ""
+            reasoning += delta.get("reasoning_content") or ""
+            for call in delta.get("tool_calls") or ():
+                if call["index"] == len(calls):
+                    calls.append([call["function"]["name"], ""])
+                calls[call["index"]][1] += call["function"].get("arguments") or ""
+            finish = choice["finish_reason"] or finish
+    return {"content": content, "reasoning": reasoning, "calls": calls, "finish": finish}
+
+
+def expected(reply: Reply) -> dict[str, Any]:
+    """The same of a reply."""
+    calls = [[call.name, call.raw_arguments] for call in reply.tool_calls]
+    cut = [[call.name, call.raw_arguments] for call in reply.incomplete if call.raw_arguments]
+    finish = "length" if reply.incomplete else "tool_calls" if calls else "stop"
+    return {"content": reply.content or "", "reasoning": reply.reasoning or "", "calls": calls + cut, "finish": finish}
+
+
+@SETTINGS
+@given(st.data(), texts, st.booleans())
+def test_any_cut_into_deltas_events_and_pieces_gives_the_client_the_same_answer(
+    data: st.DataObject, text: str, ascii_only: bool
+) -> None:
+    assume("</think>" not in text)  # what was shown before a lone closer cannot be unsaid: test below
+    assume(not any("\ud800" <= char <= "\udfff" for char in text))  # halves may meet in one JSON text: test_wire_answers
+    chunks = chunks_of(data.draw(splits(text)))
+    wire = (
+        b"".join(b"data: " + json.dumps(chunk, ensure_ascii=ascii_only).encode() + b"\n\n" for chunk in chunks)
+        + b"data: [DONE]\n\n"
+    )
+    places = data.draw(st.lists(st.integers(0, len(wire)), max_size=10))
+    marks = [0, *sorted(places), len(wire)]
+    ours = exchange(stream=True)
+    out = b"".join(ours.feed(wire[begin:end]) for begin, end in pairwise(marks))
+    last, again = ours.end()
+    assert not again
+    assert expected(read_whole(text, tools=TOOLS)) == client_reads(out + last)
+
+
+@SETTINGS
+@given(texts)
+def test_a_whole_answer_is_the_reply_of_its_text(text: str) -> None:
+    assume(not any("\ud800" <= char <= "\udfff" for char in text))
+    message = {"role": "assistant", "content": text}
+    body = {
+        "id": "c",
+        "object": "chat.completion",
+        "created": 7,
+        "model": "m",
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+    }
+    out, again = exchange(stream=False).answer(json.dumps(body).encode())
+    assert not again
+    (choice,) = json.loads(out)["choices"]
+    reply = read_whole(text, tools=TOOLS)
+    shown = choice["message"]
+    assert (reply.content or "", reply.reasoning or "") == (shown["content"] or "", shown.get("reasoning_content") or "")
+    read = expected(reply)
+    assert read["calls"] == [[call["function"]["name"], call["function"]["arguments"]] for call in shown.get("tool_calls") or ()]
+    assert read["finish"] == choice["finish_reason"]
+
+
+@SETTINGS
+@given(st.data(), texts)
+def test_nothing_is_lost_on_the_wire_where_reasoning_was_opened_by_the_prompt(data: st.DataObject, text: str) -> None:
+    """What came before the lone closer may already have been shown as content; it must be shown, and shown once."""
+    text = "thought w0w\n</think>\nw1w " + text.replace("think>", "")
+    assume(not any("\ud800" <= char <= "\udfff" for char in text))
+    wire = b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks_of(data.draw(splits(text))))
+    ours = exchange(stream=True)
+    out = ours.feed(wire + b"data: [DONE]\n\n")
+    last, _ = ours.end()
+    read = client_reads(out + last)
+    told = read["content"] + "\n" + read["reasoning"]
+    assert (1, 1) == (told.count("w0w"), told.count("w1w"))
+    reply = read_whole(text, tools=TOOLS)
+    assert solid(reply.content or "") in solid(read["content"])
+    assert expected(reply)["calls"] == read["calls"]
