@@ -1,0 +1,79 @@
+"""One event loop in a background thread, for callers that have none, or are inside of one.
+
+Not ``asyncio.run``: that makes a loop for every call, and an async client's pooled connections die with the loop that opened
+them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_lock = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+
+
+def run_blocking(work: Coroutine[Any, Any, T]) -> T:
+    """Run ``work`` in the background loop, with this thread's context variables, and wait for its result.
+
+    Where the wait is interrupted (Ctrl-C), the work is cancelled and waited for before that is raised on.
+    """
+    loop = _background_loop()
+    if _running_loop() is loop:
+        work.close()
+        raise RuntimeError("This would wait for itself: it was called from a task of the background loop. Await the async form.")
+    future = asyncio.run_coroutine_threadsafe(work, loop)
+    try:
+        return future.result()
+    except BaseException:
+        if not future.done():
+            _stop(work, future, loop)
+        raise
+
+
+def _stop(work: Any, future: Any, loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel the task and wait until it has cleaned up: the future alone is "cancelled" before its task has even heard of it."""
+    ended = threading.Event()
+
+    def cancel() -> None:
+        for task in asyncio.all_tasks(loop):
+            if task.get_coro() is work:
+                task.add_done_callback(lambda _task: ended.set())
+                task.cancel()
+                return
+        ended.set()
+
+    loop.call_soon_threadsafe(cancel)
+    ended.wait()
+    future.cancel()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _background_loop() -> asyncio.AbstractEventLoop:
+    global _loop  # noqa: PLW0603  (one for the process)
+    with _lock:
+        if _loop is None:
+            _loop = asyncio.new_event_loop()
+            threading.Thread(target=_loop.run_forever, name="patchbay-background", daemon=True).start()
+        return _loop
+
+
+def _forget() -> None:
+    # A forked child has the loop but not the thread that runs it.
+    global _loop, _lock
+    _loop, _lock = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,291 @@
+"""One choice of a streamed answer: the model's chunks in, the client's chunks out.
+
+Text goes through the parser; native calls, reasoning and everything else pass. What the request's policy does not admit is
+dropped here, and what may still turn out to break it is held back, so that the exchange can ask again unseen by the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from patchbay.formats.events import CallArguments, CallCut, CallEnd, CallStart, Event, ReasoningDelta, TextDelta, TextWasReasoning
+from patchbay.formats.parser import StreamParser
+from patchbay.models.choice import Policy
+from patchbay.models.completion import finish_reason
+from patchbay.models.wire import CallDelta, Choice, Envelope
+from patchbay.types import ToolCall
+
+
+@dataclass
+class _NativeCall:
+    """A call of the upstream's own, as its pieces come."""
+
+    place: int | None  # its index for the client; None: dropped
+    id: str
+    name: str
+    pieces: list[str] = field(default_factory=list)
+
+
+class ChoiceStream:
+    """The state of one choice of one attempt.
+
+    ``hold``: write nothing until a call was admitted. ``hold_calls``: write no call before the end of the answer (they may have
+    to be asked for again). ``legacy``: the client speaks ``function_call``.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        parser: StreamParser,
+        policy: Policy,
+        *,
+        hold: bool,
+        hold_calls: bool,
+        legacy: bool,
+        keep_text: bool,
+        mute_text: bool,
+    ) -> None:
+        self.index = index
+        self.parser = parser
+        self.policy = policy
+        self.hold = hold
+        self.hold_calls = hold_calls
+        self.legacy = legacy
+        self.raw_text: list[str] | None = [] if keep_text else None
+        self.mute_text = mute_text
+        self.opened = False
+        """The client saw a chunk of this choice."""
+        self.held: list[bytes] = []
+        self.calls: list[ToolCall] = []
+        self.native_calls = 0
+        self.finish: str | None = None
+        self.ended = False
+        """The upstream said why it stopped, or its stream is over."""
+        self.broken = False
+        """A call came that the policy does not admit."""
+        self.was_reasoning = False
+        self.wrote_text = False
+        self.wrote_call = False
+        self.cut = False
+        self._places = 0
+        self._place: int | None = None
+        self._native: dict[int, _NativeCall] = {}
+        self.closed = False
+
+    @property
+    def places_taken(self) -> bool:
+        """A call was admitted."""
+        return self._places > 0
+
+    @property
+    def done(self) -> bool:
+        """The one call that is wanted is complete: nothing that follows matters."""
+        return self.policy.single and bool(self.calls) and not self.hold_calls
+
+    def text(self, envelope: Envelope, content: str, logprobs: bytes, out: Callable[[bytes], None]) -> bool:
+        """Feed content. True where the chunk may be passed on as it is: it was prose and all of it came out."""
+        if self.raw_text is not None:
+            self.raw_text.append(content)
+        if not content:
+            return not self.hold
+        if self.done:
+            return False
+        events = self.parser.feed(content)
+        if len(events) == 1 and not self.hold and not self.mute_text:
+            event = events[0]
+            if type(event) is TextDelta and event.text == content:
+                self.wrote_text = True
+                return True
+        if events:
+            self.events(envelope, events, out, logprobs)
+        elif logprobs != b"null":
+            out(envelope.delta(self.index, {}, logprobs=logprobs))
+        return False
+
+    def events(self, envelope: Envelope, events: list[Event], out: Callable[[bytes], None], logprobs: bytes = b"null") -> None:
+        """Write what the parser found."""
+        for event in events:
+            delta = self._delta(event)
+            if delta is not None:
+                if not self.opened:
+                    self.opened = True
+                    delta = {"role": "assistant", **delta}
+                self.write(envelope.delta(self.index, delta, logprobs=logprobs), out)
+                logprobs = b"null"
+
+    def write(self, data: bytes, out: Callable[[bytes], None]) -> None:
+        """Write a chunk, or hold it back."""
+        if self.hold:
+            self.held.append(data)
+        else:
+            out(data)
+
+    def release(self, out: Callable[[bytes], None]) -> None:
+        """What was held back may be seen."""
+        self.hold = False
+        for data in self.held:
+            out(data)
+        self.held.clear()
+
+    def _delta(self, event: Event) -> dict[str, Any] | None:
+        if type(event) is TextDelta:
+            if self.done or self.mute_text:
+                return None
+            self.wrote_text = True
+            return {"content": event.text}
+        if type(event) is ReasoningDelta:
+            if self.mute_text:
+                return None
+            return {"reasoning_content": event.text}
+        if type(event) is CallArguments:
+            return self._arguments(event.text)
+        if type(event) is CallStart:
+            return self._start(event.id, event.name)
+        if type(event) is CallEnd:
+            self._end(event.call)
+        elif type(event) is CallCut:
+            self.cut = self.cut or self._place is not None or event.index is None
+            self._place = None
+        elif type(event) is TextWasReasoning:
+            self.was_reasoning = True
+        return None
+
+    def _admit(self, name: str) -> bool:
+        if not self.policy.admits(name):
+            self.broken = True
+            return False
+        return not (self.policy.single and self._places > 0)
+
+    def _start(self, call_id: str, name: str) -> dict[str, Any] | None:
+        if not self._admit(name):
+            self._place = None
+            return None
+        self._place = self._places
+        self._places += 1
+        if self.hold_calls:
+            return None
+        self.wrote_call = True
+        if self.legacy:
+            return {"function_call": {"name": name, "arguments": ""}}
+        return {
+            "tool_calls": [{"index": self._place, "id": call_id, "type": "function", "function": {"name": name, "arguments": ""}}]
+        }
+
+    def _arguments(self, text: str) -> dict[str, Any] | None:
+        if self._place is None or self.hold_calls:
+            return None
+        if self.legacy:
+            return {"function_call": {"arguments": text}}
+        return {"tool_calls": [{"index": self._place, "function": {"arguments": text}}]}
+
+    def _end(self, call: ToolCall) -> None:
+        if self._place is not None:
+            self.calls.append(call)
+            self._place = None
+
+    def write_rest(self, envelope: Envelope, out: Callable[[bytes], None]) -> None:
+        """The answer is accepted: write what was held back."""
+        self.release(out)
+        if self.answered_unopened:
+            out(envelope.delta(self.index, {"content": self.parser.reply.reasoning}))
+        if not self.hold_calls:
+            return
+        for place, call in enumerate(self.calls):
+            self.wrote_call = True
+            function = {"name": call.name, "arguments": call.raw_arguments}
+            delta: dict[str, Any] = (
+                {"function_call": function}
+                if self.legacy
+                else {"tool_calls": [{"index": place, "id": call.id, "type": "function", "function": function}]}
+            )
+            out(envelope.delta(self.index, delta))
+
+    @property
+    def answered_unopened(self) -> bool:
+        """It was thought that the prompt opens the reasoning, and nothing closed it: what was told as reasoning is the answer."""
+        if not self.parser.prefilled or self.finish == "length":
+            return False
+        reply = self.parser.reply
+        return reply.content is None and bool(reply.reasoning) and not (reply.tool_calls or reply.incomplete or self.native_calls)
+
+    # calls of the upstream's own
+
+    def native(self, envelope: Envelope, deltas: list[CallDelta], out: Callable[[bytes], None]) -> bool:
+        """Take native call deltas. True where the chunk may be passed on as it is."""
+        untouched = not (self.hold or self.hold_calls or self.legacy)
+        for position, delta in enumerate(deltas):
+            key = delta.index if delta.index is not None else self._key_of(delta, position)
+            function = delta.function
+            name = function.name if function is not None else None
+            call = self._native.get(key)
+            if call is None or (name and delta.id and call.id != delta.id):
+                call = self._begin_native(key, delta, name or "")
+            if function is not None and function.arguments:
+                call.pieces.append(function.arguments)
+            untouched = untouched and call.place == delta.index
+        if not untouched and not self.hold_calls:
+            for delta in deltas:
+                self._rewrite(envelope, delta, out)
+        return untouched
+
+    def _key_of(self, delta: CallDelta, position: int) -> int:
+        """Servers that send no index send whole calls, or pieces of the last one."""
+        if delta.function is not None and delta.function.name:
+            return len(self._native)
+        return max(self._native, default=position)
+
+    def _begin_native(self, key: int, delta: CallDelta, name: str) -> _NativeCall:
+        self.native_calls += 1
+        place = None
+        if self._admit(name):
+            place = self._places
+            self._places += 1
+            self.wrote_call = self.wrote_call or not self.hold_calls
+        if key in self._native:  # the same index begun again: the finished call moves aside
+            self._native[-len(self._native) - 1] = self._native[key]
+        call = self._native[key] = _NativeCall(place, delta.id or f"call_{self.index}_{key}", name)
+        return call
+
+    def _rewrite(self, envelope: Envelope, delta: CallDelta, out: Callable[[bytes], None]) -> None:
+        key = delta.index if delta.index is not None else max(self._native)
+        call = self._native[key]
+        if call.place is None:
+            return
+        function: dict[str, Any] = {}
+        if delta.function is not None:
+            if delta.function.name:
+                function["name"] = delta.function.name
+            function["arguments"] = delta.function.arguments or ""
+        if self.legacy:
+            self.write(envelope.delta(self.index, {"function_call": function}), out)
+            return
+        shown: dict[str, Any] = {"index": call.place}
+        if delta.function is not None and delta.function.name:
+            shown |= {"id": call.id, "type": "function"}
+        self.write(envelope.delta(self.index, {"tool_calls": [{**shown, "function": function}]}), out)
+
+    # the end
+
+    def close(self, envelope: Envelope, choice: Choice | None, out: Callable[[bytes], None]) -> None:
+        """The answer is over: what the parser held comes out, native calls are complete."""
+        if self.closed:
+            return
+        self.closed = True
+        if choice is not None:
+            self.finish = choice.finish_reason
+        done = self.done
+        events = self.parser.close()
+        if not done:
+            self.events(envelope, events, out)
+        self.calls += [
+            ToolCall(call.id, call.name, "".join(call.pieces) or "{}")
+            for call in sorted(self._native.values(), key=lambda call: call.place or 0)
+            if call.place is not None
+        ]
+
+    def finish_reason(self) -> str:
+        """What the client is told."""
+        calls = self.wrote_call or bool(self.calls)
+        return str(finish_reason(self.finish, calls=calls, native=self.native_calls > 0, cut=self.cut, legacy=self.legacy))

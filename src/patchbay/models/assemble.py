@@ -1,0 +1,171 @@
+"""An OpenAI answer, whole or in chunks, put together as a Reply. Sans I/O; reads the SDK's objects and plain dicts alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from patchbay.errors import UpstreamError
+from patchbay.models.chat import ModelEvent, ModelReply, ReasoningDelta, TextDelta
+from patchbay.types import IncompleteCall, Reply, ToolCall, Usage
+
+# Under these the model itself ended its calls; under all others the last one may have been cut off.
+_ENDED_BY_MODEL = {"stop", "tool_calls", "function_call"}
+_SHOWN = 500
+
+
+@dataclass
+class _Call:
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
+
+
+def whole_reply(answer: Any) -> ModelReply:
+    """Read an answer that was not streamed. Raises UpstreamError where it holds no choice."""
+    choice = _first_choice(answer)
+    if choice is None:
+        raise UpstreamError(_no_choices(answer))
+    message = _get(choice, "message")
+    calls = [_Call() for _ in _list(_get(message, "tool_calls"))]
+    for call, written in zip(calls, _list(_get(message, "tool_calls")), strict=True):
+        _extend(call, written)
+    reason = _string(_get(choice, "finish_reason"))
+    # A refusal is what the model has to say where it says nothing else.
+    content = _text(_get(message, "content")) or _string(_get(message, "refusal"))
+    return _model_reply(content, _reasoning(message), calls, reason, _usage(answer))
+
+
+class Assembly:
+    """A streamed answer: ``add`` each chunk, then ``end``. Only the first choice is read."""
+
+    def __init__(self) -> None:
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[_Call] = []
+        self._by_index: dict[Any, _Call] = {}
+        self._reason: str | None = None
+        self._usage = Usage()
+
+    def add(self, chunk: Any) -> list[ModelEvent]:
+        """Take one chunk in and return what it says."""
+        if (usage := _get(chunk, "usage")) is not None:
+            self._usage = _usage(chunk) if usage else self._usage
+        choice = _first_choice(chunk)
+        if choice is None:
+            if (message := _error_of(chunk)) is not None:
+                raise UpstreamError(message)
+            return []
+        delta = _get(choice, "delta")
+        events: list[ModelEvent] = []
+        if reasoning := _reasoning(delta):
+            self._reasoning.append(reasoning)
+            events.append(ReasoningDelta(reasoning))
+        if content := _text(_get(delta, "content")) or _string(_get(delta, "refusal")):
+            self._content.append(content)
+            events.append(TextDelta(content))
+        for written in _list(_get(delta, "tool_calls")):
+            _extend(self._call_for(written), written)
+        self._reason = _string(_get(choice, "finish_reason")) or self._reason
+        return events
+
+    def end(self) -> ModelReply:
+        """Return the whole reply. Raises UpstreamError where the stream ended before the answer did."""
+        if self._reason is None:
+            raise UpstreamError("The upstream's stream ended before the answer was complete (no finish_reason came).")
+        return _model_reply("".join(self._content), "".join(self._reasoning), self._calls, self._reason, self._usage)
+
+    def _call_for(self, written: Any) -> _Call:
+        """Return the call that a delta goes on with. Some servers give every call the index 0, or none an index."""
+        index = _get(written, "index")
+        call = self._by_index.get(index) if index is not None or not _get(written, "id") else None
+        other_id = call is not None and call.id and _get(written, "id") not in (None, "", call.id)
+        if call is None or (other_id and _get(_get(written, "function"), "name")):
+            call = _Call()
+            self._calls.append(call)
+        self._by_index[index] = call
+        return call
+
+
+def _extend(call: _Call, written: Any) -> None:
+    function = _get(written, "function")
+    call.id = call.id or _string(_get(written, "id")) or ""
+    call.name = call.name or _string(_get(function, "name")) or ""
+    arguments = _get(function, "arguments")
+    if isinstance(arguments, str):
+        call.arguments.append(arguments)
+    elif arguments is not None:  # some servers send an object where OpenAI sends its JSON
+        call.arguments.append(json.dumps(arguments, ensure_ascii=False))
+
+
+def _model_reply(content: str | None, reasoning: str | None, calls: list[_Call], reason: str | None, usage: Usage) -> ModelReply:
+    complete: list[ToolCall] = []
+    cut: list[IncompleteCall] = []
+    for call in calls:
+        arguments = "".join(call.arguments)
+        if reason in _ENDED_BY_MODEL or _is_json(arguments):
+            complete.append(ToolCall(call.id, call.name, arguments))
+        else:
+            cut.append(IncompleteCall(call.id, call.name, arguments, arguments))
+    reply = Reply(content or None, reasoning or None, tuple(complete), tuple(cut))
+    return ModelReply(reply, reason, usage)
+
+
+def _first_choice(answer: Any) -> Any:
+    for choice in _list(_get(answer, "choices")):
+        if _get(choice, "index") in (0, None):
+            return choice
+    return None
+
+
+def _no_choices(answer: Any) -> str:
+    message = _error_of(answer)
+    if message is not None:
+        return message
+    return f"The upstream answered without choices: {str(answer)[:_SHOWN]}"
+
+
+def _error_of(answer: Any) -> str | None:
+    """Return the message of an error that came under a status of success."""
+    error = _get(answer, "error")
+    if not error:
+        return None
+    return f"The upstream answered with an error: {_string(_get(error, 'message')) or str(error)[:_SHOWN]}"
+
+
+def _reasoning(message: Any) -> str | None:
+    return _string(_get(message, "reasoning_content")) or _string(_get(message, "reasoning"))
+
+
+def _text(content: Any) -> str | None:
+    if isinstance(content, str):
+        return content
+    parts = [_string(_get(part, "text")) for part in _list(content)]
+    return "".join(part for part in parts if part) or None
+
+
+def _usage(answer: Any) -> Usage:
+    usage = _get(answer, "usage")
+    return Usage.from_openai({key: _get(usage, key) for key in ("prompt_tokens", "completion_tokens", "total_tokens")})
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _get(holder: Any, name: str) -> Any:
+    return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
+
+
+def _string(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()

@@ -1,0 +1,119 @@
+"""A whole answer: read, checked for shape, and its choices turned into what the client is shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from patchbay.errors import UpstreamError
+from patchbay.models.choice import Policy
+from patchbay.models.faults import error_message, shown
+from patchbay.models.wire import decode
+from patchbay.types import Reply, ToolCall
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one choice of an answer came to.
+
+    ``native``: the upstream itself gave calls. ``broken``: a call came that the policy does not admit. ``cut``: it ended inside a
+    call. ``visible``: some of its prose was already seen by the client. ``text``: what the model wrote.
+    """
+
+    calls: Sequence[ToolCall]
+    native: bool
+    broken: bool
+    cut: bool
+    visible: bool
+    text: str
+
+    @property
+    def called(self) -> bool:
+        """There is a call in it, whole or not."""
+        return bool(self.calls) or self.cut
+
+
+def read_completion(body: bytes) -> dict[str, Any]:
+    """Decode a chat completion; raises UpstreamError for anything else, with what the upstream said."""
+    try:
+        completion = decode(body)
+    except (ValueError, RecursionError):
+        raise UpstreamError(f"The upstream's answer is not JSON: {shown(body)}", body=shown(body)) from None
+    if not isinstance(completion, dict) or (completion.get("error") and not completion.get("choices")):
+        raise UpstreamError(f"The upstream failed: {error_message(body)}", body=shown(body))
+    choices = completion.get("choices")
+    if not isinstance(choices, list) or not choices or not all(map(_has_message, choices)):
+        raise UpstreamError(f"The upstream's answer has no choices: {shown(body)}", body=shown(body))
+    return completion
+
+
+def _has_message(choice: Any) -> bool:
+    return isinstance(choice, dict) and isinstance(choice.get("message"), dict)
+
+
+def read_choice(choice: dict[str, Any], reply: Reply, policy: Policy, *, legacy: bool) -> tuple[Outcome, dict[str, Any]]:
+    """What a choice came to, and the choice for the client: the same object where nothing has to change.
+
+    ``reply`` is the message's content, read.
+    """
+    message = choice["message"]
+    content = message.get("content")
+    native = native_calls(message)
+    every = [*native, *reply.tool_calls]
+    calls = [call for call in every if policy.admits(call.name)]
+    broken = len(calls) < len(every)
+    if policy.single:
+        calls = calls[:1]
+    whole = policy.single and bool(calls)  # the one call that is wanted is there: what follows it does not matter
+    cut = [call for call in reply.incomplete if call.name and policy.admits(call.name)] if not whole else []
+    outcome = Outcome(
+        calls=calls,
+        native=bool(native),
+        broken=broken,
+        cut=bool(reply.incomplete) and not whole,
+        visible=False,
+        text=content if isinstance(content, str) else "",
+    )
+    lifted = isinstance(content, str) and content != (reply.content or "")
+    if not lifted and len(calls) == len(native) and not (legacy and native):
+        return outcome, choice
+    changed = {key: value for key, value in message.items() if key != "tool_calls"}
+    if lifted:
+        changed["content"] = reply.content
+    if reply.reasoning:
+        own = message.get("reasoning_content")
+        changed["reasoning_content"] = f"{own}\n\n{reply.reasoning}" if isinstance(own, str) and own else reply.reasoning
+    written = [call.to_openai() for call in calls] + [call.to_openai() for call in cut]
+    if legacy and written:
+        changed["function_call"] = written[0]["function"]
+    elif written:
+        changed["tool_calls"] = written
+    finish = finish_reason(choice.get("finish_reason"), calls=bool(calls), native=bool(native), cut=outcome.cut, legacy=legacy)
+    return outcome, {**choice, "message": changed, "finish_reason": finish}
+
+
+def finish_reason(given: Any, *, calls: bool, native: bool, cut: bool, legacy: bool) -> Any:
+    """What the client is told: the upstream's reason, unless the answer is a call or was cut off inside one."""
+    if given == "content_filter":
+        return given
+    if cut:
+        return "length"
+    if calls:
+        if given == "length" and native:
+            return given  # only the upstream knows whether its own call is whole
+        return "function_call" if legacy else "tool_calls"
+    return "stop" if given in (None, "tool_calls", "function_call") else given
+
+
+def native_calls(message: Mapping[str, Any]) -> list[ToolCall]:
+    """The upstream's own calls of a whole message."""
+    calls = []
+    for position, call in enumerate(message.get("tool_calls") or ()):
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if isinstance(function, Mapping) and isinstance(function.get("name"), str):
+            arguments = function.get("arguments")
+            raw = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+            calls.append(ToolCall(str(call.get("id") or f"call_{position}"), function["name"], raw))
+    return calls

@@ -1,0 +1,360 @@
+"""One client request to chat completions, and all that is asked of the upstream for it. Bytes in, bytes out, no I/O.
+
+The proxy and the wrapped client drive the same object, so there is one place where it is decided what a model is sent and what
+of its answer a client sees. A driver sends ``request``, gives back what comes (``refused``, ``feed`` and ``end``, or ``answer``),
+writes what it is handed, and does so again while it is told to. Asking again happens where a server refuses tools, where it is
+not known whether it ignores them, and where an answer breaks ``tool_choice`` or the tools' schemas; the client sees the last
+answer only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from patchbay.errors import ToolChoiceError
+from patchbay.formats.parser import StreamParser
+from patchbay.models.answering import ChoiceStream
+from patchbay.models.asking import add_usage, ask_for_choice, ask_for_repair, schema_complaints
+from patchbay.models.completion import Outcome, read_choice, read_completion
+from patchbay.models.faults import error_body
+from patchbay.models.modes import ModeMemory, refuses_tools, tools_were_seen
+from patchbay.models.options import TextOptions
+from patchbay.models.request import ChatRequest
+from patchbay.models.streaming import StreamedAnswer
+from patchbay.models.wire import DONE, encode, event
+from patchbay.types import Message, Reply
+
+HEARTBEAT = b": keep-alive\n\n"
+"""A comment line: keeps an idle stream open."""
+
+
+class Exchange:
+    """See the module. Raises InvalidRequestError for a body that cannot be served."""
+
+    def __init__(self, body: bytes, options: TextOptions, memory: ModeMemory) -> None:
+        self._call = ChatRequest(body, options)
+        self._options = options
+        self._memory = memory
+        self.streaming = self._call.stream
+        self.transparent = self._call.offer is None
+        """No tools: ``request`` is the client's body, and the answer is passed on byte for byte."""
+        self.request = body
+        self._extra: list[Message] = []
+        self._choice_rounds = 0
+        self._repair_rounds = 0
+        self._spent: list[Mapping[str, Any]] = []
+        self._fallback: bytes | None = None
+        """A native answer without a call, kept while the model is asked once more with the contract."""
+        self._in_question = False
+        """It is not known whether that answer was given without sight of the tools: it stands if the next one brings no call."""
+        self._learn_text = False
+        self._probe = False
+        self._kind: Literal["native", "text"] = "native"
+        self._wrote = False
+        self._again = False
+        self._judged = False
+        self._finished = False
+        self._usage: Any = None
+        self._stream: StreamedAnswer | None = None
+        if not self.transparent:
+            self._call.messages  # noqa: B018 - checked before anything is sent
+            self._include_usage = self.streaming and self._call.include_usage
+            self._kind = self._first_kind()
+            self._begin()
+
+    @property
+    def model(self) -> str:
+        """The model's name in the request."""
+        return str(self._call.model)
+
+    def _first_kind(self) -> Literal["native", "text"]:
+        offer, mode = self._call.offer, self._options.tools
+        assert offer is not None
+        if mode == "text":
+            return "text"
+        if mode == "native" or offer.specs is None:
+            return "native"
+        known = self._memory.mode(self._call.model)
+        if known is not None:
+            return known
+        self._probe = not self._call.policy.forbidden and self._memory.probe_due(self._call.model)
+        return "native"
+
+    def _begin(self) -> None:
+        """Set up the next attempt."""
+        self.request = self._call.native(self._extra) if self._kind == "native" else self._call.text(self._extra)
+        self._again = False
+        self._judged = False
+        self._finished = False
+        envelope = self._stream.envelope if self._stream is not None and self._wrote else None
+        self._stream = StreamedAnswer(
+            self._open, self._admitted, count=self._call.count, include_usage=self._include_usage, envelope=envelope
+        )
+
+    # the answer is an error
+
+    def refused(self, status: int, text: str) -> bool:
+        """Take an upstream's error. True: the server takes no tools; ask again, with the contract."""
+        offer = self._call.offer
+        if self._kind == "text" or self._options.tools != "auto" or offer is None or offer.specs is None:
+            return False
+        if not refuses_tools(status, text):
+            return False
+        self._learn_text = True
+        self._probe = False
+        self._kind = "text"
+        self._extra = []
+        self._begin()
+        return True
+
+    def rescue(self) -> bytes | None:
+        """When an attempt failed: the answer that an earlier one gave, kept only because it was in question, or None."""
+        fallback = self._fallback
+        if fallback is None or self._wrote:
+            return None
+        self._fallback = None
+        return fallback + DONE if self.streaming else fallback
+
+    def error_event(self, error: BaseException | str) -> bytes:
+        """An error as the last event of a stream; no ``[DONE]`` follows it."""
+        return event(encode(error_body(error)))
+
+    # the answer is a stream
+
+    @property
+    def finished(self) -> bool:
+        """All that the client wants is there: the upstream may be let go."""
+        return self._finished
+
+    def feed(self, data: bytes) -> bytes:
+        """Take bytes of the upstream's stream; the bytes for the client. Raises UpstreamError, ToolChoiceError."""
+        if self.transparent:
+            return data
+        stream = self._attempt()
+        stream.feed(data)
+        # While it is in question whether the server saw the tools, the usage behind the last choice is waited for.
+        if stream.over and not self._judged and not self._probe:
+            self._judge_stream(stream)
+        elif stream.enough:
+            self._finished = True
+        if not stream.out:
+            return b""
+        out = b"".join(stream.out)
+        stream.out.clear()
+        self._wrote = True
+        return out
+
+    def end(self) -> tuple[bytes, bool]:
+        """The upstream's stream is over: the last bytes for the client, and whether to ask again. Raises as ``feed``."""
+        if self.transparent:
+            return b"", False
+        stream = self._attempt()
+        stream.close()
+        if not self._judged:
+            self._judge_stream(stream)
+        self._usage = stream.usage
+        if not self._again:
+            stream.out += [stream.usage_chunk(self._total), DONE]
+        out = b"".join(stream.out)
+        self._wrote = self._wrote or bool(out)
+        if not self._again:
+            return out, False
+        self._next()
+        return out, True
+
+    def _attempt(self) -> StreamedAnswer:
+        """The stream being read; the upstream accepted the request."""
+        assert self._stream is not None
+        if self._learn_text:
+            self._memory.learn(self._call.model, "text")
+            self._learn_text = False
+        return self._stream
+
+    def _open(self, index: int) -> ChoiceStream:
+        policy = self._call.policy
+        offer = self._call.offer
+        assert offer is not None
+        repair = self._options.repair_rounds > self._repair_rounds
+        asks_again = not policy.free or repair or self._probe or self._in_question
+        return ChoiceStream(
+            index,
+            self._parser(prefilled=self._memory.prefilled(self._call.model) or None),
+            policy,
+            hold=policy.needed or self._probe or self._in_question,
+            hold_calls=repair,
+            legacy=self._call.legacy,
+            keep_text=asks_again,
+            mute_text=self._wrote and bool(self._spent),
+        )
+
+    def _parser(self, *, prefilled: bool | None) -> StreamParser:
+        options, offer = self._options, self._call.offer
+        assert offer is not None
+        return StreamParser(
+            offer.specs,
+            format=options.format,
+            tool_call_tag=options.tool_call_tag,
+            lenient_fences=options.lenient_fences,
+            reasoning=options.reasoning,
+            reasoning_tag=options.reasoning_tag,
+            reasoning_prefilled=prefilled,
+            unknown_tools=options.unknown_tools,
+            generate_id=options.generate_id,
+        )
+
+    def _reply(self, content: Any) -> Reply:
+        """A whole content, read."""
+        parser = self._parser(prefilled=None)
+        if isinstance(content, str):
+            parser.feed(content)
+        parser.close()
+        return parser.reply
+
+    def _admitted(self) -> None:
+        """A call that the client may see has begun: nothing is held back any more."""
+        self._settle_mode(called=True)
+
+    def _settle_mode(self, *, called: bool) -> None:
+        """Note what this attempt showed of the model."""
+        if self._probe or self._in_question:
+            if called:
+                self._memory.learn(self._call.model, self._kind)
+            else:
+                self._memory.left_open(self._call.model)
+            self._probe = False
+            self._in_question = False
+
+    def _judge_stream(self, stream: StreamedAnswer) -> None:
+        """Every choice is over: write the ends, or ask again."""
+        self._judged = True
+        self._usage = stream.usage
+        outcomes = stream.outcomes()
+        if self._questioned(outcomes):
+            if self._kind == "native":
+                self._fallback = b"".join(stream.ends(self._total))
+            self._ask_text()
+        elif self._stands(outcomes):
+            stream.out = [self._fallback or b""]
+        else:
+            self._settle_mode(called=any(outcome.calls for outcome in outcomes))
+            if not self._must_ask_again(outcomes):
+                stream.out += stream.ends(self._total)
+                self._note_reasoning(stream)
+        stream.discard = self._again
+
+    def _note_reasoning(self, stream: StreamedAnswer) -> None:
+        """Remember whether the model's prompt opens its reasoning."""
+        for state in stream.choices.values():
+            if state.was_reasoning or state.answered_unopened:
+                self._memory.learn_prefilled(self._call.model, prefilled=state.was_reasoning)
+
+    # the answer is one JSON
+
+    def answer(self, body: bytes) -> tuple[bytes, bool]:
+        """Take a whole answer: the bytes for the client (events, if it asked for a stream), and whether to ask again.
+
+        Raises UpstreamError for an answer that cannot be read, ToolChoiceError for one that does not obey.
+        """
+        if self.transparent:
+            return body, False
+        stream = self._attempt()
+        completion = read_completion(body)
+        if self.streaming:
+            stream.take_whole(completion)
+            return self.end()
+        self._usage = completion.get("usage")
+        reads = [
+            read_choice(choice, self._reply(choice["message"].get("content")), self._call.policy, legacy=self._call.legacy)
+            for choice in completion["choices"]
+        ]
+        outcomes = [outcome for outcome, _ in reads]
+        changed = {**completion, "choices": [choice for _, choice in reads]}
+        if self._questioned(outcomes):
+            if self._kind == "native":
+                self._fallback = encode(changed)
+            self._ask_text()
+            self._next()
+            return b"", True
+        if self._stands(outcomes):
+            return self._fallback or b"", False
+        self._settle_mode(called=any(outcome.calls for outcome in outcomes))
+        if self._must_ask_again(outcomes):
+            self._next()
+            return b"", True
+        if self._spent:
+            changed["usage"] = self._total(self._usage)
+        elif all(choice is original for (_, choice), original in zip(reads, completion["choices"], strict=True)):
+            return body, False
+        return encode(changed), False
+
+    # asking again
+
+    def _questioned(self, outcomes: Sequence[Outcome]) -> bool:
+        """Whether this native answer leaves it open if the server ignores tools, so that the contract is to be tried."""
+        if not self._probe or any(outcome.calls or outcome.cut or outcome.broken for outcome in outcomes):
+            return False
+        size, plain = self._call.prompt_chars()
+        offer = self._call.offer
+        assert offer is not None
+        tokens = self._usage.get("prompt_tokens") if isinstance(self._usage, Mapping) else None
+        seen = tools_were_seen(
+            tokens if isinstance(tokens, int) else None,
+            message_chars=size, tool_chars=offer.size, messages=len(self._call.messages), plain=plain,
+        )  # fmt: skip
+        if seen is None:
+            return True
+        self._memory.learn(self._call.model, "native" if seen else "text")
+        self._probe = False
+        return not seen
+
+    def _stands(self, outcomes: Sequence[Outcome]) -> bool:
+        """Whether the first answer stands: it was in question, and the contract brought no call either."""
+        if not self._in_question or self._call.policy.needed or any(outcome.called for outcome in outcomes):
+            return False
+        self._settle_mode(called=False)
+        return True
+
+    def _ask_text(self) -> None:
+        """The next attempt teaches the contract."""
+        self._probe = False
+        self._kind = "text"
+        self._extra = []
+        self._again = True
+        self._in_question = self._memory.mode(self._call.model) is None
+
+    def _must_ask_again(self, outcomes: Sequence[Outcome]) -> bool:
+        """Hold the answer against the policy and the schemas; prepare the next attempt where it fails. Raises ToolChoiceError."""
+        policy = self._call.policy
+        for outcome in outcomes:
+            missing = policy.needed and not outcome.calls and not outcome.cut
+            wrong = outcome.broken and not outcome.calls and not outcome.visible
+            if not missing and not wrong:
+                continue
+            if self._choice_rounds >= self._options.choice_rounds or outcome.visible:
+                if not missing and self._reply(outcome.text).content is not None:
+                    continue
+                raise ToolChoiceError(policy.outcome(self._choice_rounds))
+            self._choice_rounds += 1
+            self._extra += ask_for_choice(outcome, policy.complaint())
+            self._again = True
+            return True
+        offer = self._call.offer
+        if self._options.repair_rounds > self._repair_rounds and offer is not None and offer.specs:
+            for outcome in outcomes:
+                complaints = schema_complaints(offer.specs, outcome.calls)
+                if complaints:
+                    self._repair_rounds += 1
+                    self._extra += ask_for_repair(outcome, complaints)
+                    self._again = True
+                    return True
+        return False
+
+    def _next(self) -> None:
+        """Go on to the attempt that was prepared; what this one used is added to the client's usage."""
+        self._spent.append(self._usage if isinstance(self._usage, Mapping) else {})
+        self._begin()
+
+    def _total(self, usage: Any) -> Any:
+        """The usage of this attempt and of those before it that the client did not see."""
+        return add_usage(usage, self._spent)

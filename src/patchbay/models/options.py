@@ -1,0 +1,61 @@
+"""The options that the proxy, the wrapped client and the runner share. Data only; refused here when they cannot work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from patchbay.errors import ConfigurationError
+from patchbay.formats.contract import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG, Template
+from patchbay.formats.parser import UnknownTools, check_tag
+from patchbay.formats.table import check_format
+
+ToolMode = Literal["auto", "text", "native"]
+SystemInjection = Literal["merge", "prepend"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions:
+    """How tools reach a model. Raises ConfigurationError for a value that cannot work.
+
+    ``tools``: "text" always teaches the contract, "native" passes tools on (calls leaked into the content are still lifted),
+    "auto" is native until a model is found to refuse or ignore them.
+    ``system_injection``: "merge" adds the contract to the first system message, "prepend" gives it a message of its own.
+    ``repair_rounds``: how often a model is asked again for calls whose arguments do not fit their schema.
+    ``choice_rounds``: how often it is asked again for an answer that breaks ``tool_choice``.
+    """
+
+    tools: ToolMode = "auto"
+    format: str = "auto"
+    tool_call_tag: str = DEFAULT_CALL_TAG
+    tool_result_tag: str = DEFAULT_RESULT_TAG
+    include_examples: bool = True
+    template: Template | None = None
+    system_injection: SystemInjection = "merge"
+    lenient_fences: bool = True
+    generate_id: Callable[[int], str] | None = None
+    reasoning: bool = True
+    reasoning_tag: str = "think"
+    unknown_tools: UnknownTools = "text"
+    repair_rounds: int = 0
+    choice_rounds: int = 2
+
+    def __post_init__(self) -> None:
+        check_format(self.format)
+        for option in ("tool_call_tag", "tool_result_tag", "reasoning_tag"):
+            check_tag(getattr(self, option), option)
+        if self.tool_call_tag.lower() == self.tool_result_tag.lower():
+            raise ConfigurationError("tool_call_tag and tool_result_tag must differ.")
+        _one_of("tools", self.tools, ("auto", "text", "native"))
+        _one_of("system_injection", self.system_injection, ("merge", "prepend"))
+        _one_of("unknown_tools", self.unknown_tools, ("text", "keep"))
+        for option in ("repair_rounds", "choice_rounds"):
+            value = getattr(self, option)
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 10:
+                raise ConfigurationError(f"{option} is {value!r}: use a whole number from 0 to 10.")
+
+
+def _one_of(option: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigurationError(f"{option} is {value!r}: use one of {', '.join(map(repr, allowed))}.")

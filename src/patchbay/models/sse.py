@@ -1,0 +1,86 @@
+"""Server-sent events from bytes, in any split. No I/O."""
+
+from __future__ import annotations
+
+from patchbay.errors import UpstreamError
+
+_MOST_BYTES = 32 * 1024 * 1024
+
+
+class ErrorEvent(bytes):
+    """The data of an event of the type "error"."""
+
+
+class SseDecoder:
+    """Gives the ``data`` of each event. Line ends may be LF, CRLF or CR, cut anywhere; comments and other fields are left out."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._tail = b""
+        self._held_cr = False
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The data of the events that these bytes complete. Raises UpstreamError for an event beyond 32 MiB."""
+        if self._held_cr or b"\r" in data:
+            data = self._line_feeds(data)
+        # The end of an event may lie across two pieces: look at the last byte of the one before.
+        if b"\n\n" not in data and not (data[:1] == b"\n" and self._tail == b"\n"):
+            self._keep(data)
+            return []
+        if self._parts:
+            data = b"".join(self._parts) + data
+            self._parts.clear()
+            self._size = 0
+        blocks = data.split(b"\n\n")
+        self._tail = b""
+        rest = blocks.pop()
+        if rest:
+            self._keep(rest)
+        out = []
+        for block in blocks:
+            if block[:6] == b"data: " and b"\n" not in block:
+                out.append(block[6:])
+            else:
+                found = self._fields(block)
+                if found is not None:
+                    out.append(found)
+        return out
+
+    def close(self) -> list[bytes]:
+        """The last event, if the text ended without its blank line."""
+        block = b"".join(self._parts)
+        self._parts.clear()
+        found = self._fields(block) if block.strip() else None
+        return [] if found is None else [found]
+
+    def _keep(self, data: bytes) -> None:
+        if data:
+            self._parts.append(data)
+            self._size += len(data)
+            self._tail = data[-1:]
+            if self._size > _MOST_BYTES:
+                raise UpstreamError("The upstream sent an event of more than 32 MiB.")
+
+    def _line_feeds(self, data: bytes) -> bytes:
+        if self._held_cr:
+            data = b"\r" + data
+        self._held_cr = data.endswith(b"\r")
+        if self._held_cr:
+            data = data[:-1]
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def _fields(self, block: bytes) -> bytes | None:
+        lines = []
+        error = False
+        for line in block.split(b"\n"):
+            name, _, value = line.removeprefix(b"\xef\xbb\xbf").partition(b":")
+            value = value.removeprefix(b" ")
+            if name == b"data":
+                lines.append(value)
+            elif name == b"event" and value == b"error":
+                error = True
+        data = b"\n".join(lines)
+        if error:
+            return ErrorEvent(data)
+        return data if lines else None

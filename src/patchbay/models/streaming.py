@@ -1,0 +1,239 @@
+"""The streamed answer of one attempt: the upstream's events in, the client's events out.
+
+A chunk that needs no change is passed on as the bytes it came in. What each choice makes of its text and calls is in
+``answering``; whether the answer is one the client may have is decided by ``exchange`` once it is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from patchbay.errors import UpstreamError
+from patchbay.models.answering import ChoiceStream
+from patchbay.models.completion import Outcome, native_calls
+from patchbay.models.faults import error_message, shown
+from patchbay.models.sse import ErrorEvent, SseDecoder
+from patchbay.models.wire import CallDelta, Choice, Chunk, Envelope, FunctionDelta, decode, decode_chunk, event
+
+_NULL = Chunk().usage
+_READ_FIELDS = frozenset({"content", "tool_calls", "role"})
+
+
+class StreamedAnswer:
+    """Reads one stream.
+
+    ``open_choice(index)`` makes the state of a choice; ``admitted()`` is told when a call that was held back may go out.
+    ``count``: how many choices were asked for. ``envelope``: of an earlier attempt, where the client saw some of it.
+    """
+
+    def __init__(
+        self,
+        open_choice: Callable[[int], ChoiceStream],
+        admitted: Callable[[], None],
+        *,
+        count: int,
+        include_usage: bool,
+        envelope: Envelope | None,
+    ) -> None:
+        self.choices: dict[int, ChoiceStream] = {}
+        self.envelope = envelope
+        self.usage: Any = None
+        self.discard = False
+        """The answer is not for the client: only its usage still matters."""
+        self.out: list[bytes] = []
+        self._open_choice = open_choice
+        self._admitted = admitted
+        self._count = count
+        self._include_usage = include_usage
+        self._usage_apart = False
+        self._sse = SseDecoder()
+        self._done = False
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes of the stream. Raises UpstreamError."""
+        for one in self._sse.feed(data):
+            self._event(one)
+
+    @property
+    def over(self) -> bool:
+        """Every choice said why it ended."""
+        return len(self.choices) >= self._count and all(state.ended for state in self.choices.values())
+
+    @property
+    def enough(self) -> bool:
+        """The one call that is wanted is complete, and nothing else is waited for."""
+        return self._count == 1 and not self._include_usage and bool(self.choices) and all(s.done for s in self.choices.values())
+
+    def close(self) -> None:
+        """The stream is over, or not wanted any more. Raises UpstreamError where it broke off."""
+        for one in self._sse.close():
+            self._event(one)
+        if self.discard:
+            return
+        if not self.choices:
+            raise UpstreamError("The upstream's stream ended without an answer.")
+        if not self._done and not self.enough and any(not state.ended for state in self.choices.values()):
+            raise UpstreamError("The upstream's stream ended before its answer was complete.")
+        for state in self.choices.values():
+            state.close(self._enveloped(), None, self.out.append)
+
+    def outcomes(self) -> list[Outcome]:
+        """What each choice came to."""
+        return [
+            Outcome(
+                calls=state.calls,
+                native=state.native_calls > 0,
+                broken=state.broken,
+                cut=state.cut,
+                visible=state.wrote_text and not state.hold,
+                text="".join(state.raw_text or ()),
+            )
+            for state in self._states()
+        ]
+
+    def ends(self, total: Callable[[Any], Any]) -> list[bytes]:
+        """What is left to write of each choice; ``total`` makes the client's usage of this attempt's."""
+        out: list[bytes] = []
+        states = self._states()
+        for state in states:
+            state.write_rest(self._enveloped(), out.append)
+            along = state is states[-1] and self.usage is not None and not self._include_usage and not self._usage_apart
+            out.append(self._enveloped().finish(state.index, state.finish_reason(), total(self.usage) if along else None))
+        return out
+
+    def usage_chunk(self, total: Callable[[Any], Any]) -> bytes:
+        """The last chunk with the usage, where the client asked for one or the upstream sent one."""
+        if self.usage is None or not (self._include_usage or self._usage_apart):
+            return b""
+        return self._enveloped().usage(total(self.usage))
+
+    def _states(self) -> Sequence[ChoiceStream]:
+        return [self.choices[index] for index in sorted(self.choices)]
+
+    def _enveloped(self) -> Envelope:
+        if self.envelope is None:
+            self.envelope = Envelope(id=None, created=None, model=None)
+        return self.envelope
+
+    # one event
+
+    def _event(self, data: bytes) -> None:
+        if data == b"[DONE]":
+            self._done = True
+            return
+        if type(data) is ErrorEvent:
+            raise UpstreamError(f"The upstream failed in mid-answer: {error_message(data)}", body=shown(data))
+        try:
+            chunk = decode_chunk(data)
+        except ValueError:
+            self._odd_event(data)
+            return
+        if chunk.error != _NULL:
+            raise UpstreamError(f"The upstream failed in mid-answer: {error_message(data)}", body=shown(data))
+        if chunk.usage != _NULL:
+            self.usage = decode(bytes(chunk.usage))
+        if self.discard:
+            return
+        if self.envelope is None:
+            self.envelope = Envelope(id=chunk.id, created=chunk.created, model=chunk.model, fingerprint=chunk.system_fingerprint)
+        if chunk.choices:
+            self._take(data, chunk.choices, self.envelope)
+        elif chunk.usage != _NULL:
+            self._usage_apart = True
+        else:
+            self.out.append(event(data))
+
+    def _odd_event(self, data: bytes) -> None:
+        """An event that is no chunk: several in one, or one whose fields have other types."""
+        if b"\n" in data:
+            for line in data.split(b"\n"):
+                if line.strip():
+                    self._event(line)
+            return
+        try:
+            value = decode(data)
+        except (ValueError, RecursionError):
+            raise UpstreamError(f"The upstream sent an event that is not JSON: {shown(data)}", body=shown(data)) from None
+        held = not self.choices or any(state.hold for state in self.choices.values())
+        if held or not isinstance(value, dict) or value.get("error"):
+            raise UpstreamError(f"The upstream sent an event that is no chunk: {error_message(data)}", body=shown(data))
+        self.out.append(event(data))
+
+    def _take(self, data: bytes, choices: Sequence[Choice], envelope: Envelope) -> None:
+        """Take a chunk's choices: pass the chunk on, or write what became of it."""
+        write = self.out.append
+        untouched = True
+        for choice in choices:
+            state = self.choices.get(choice.index)
+            if state is None:
+                state = self.choices[choice.index] = self._open_choice(choice.index)
+            delta = choice.delta
+            if delta is not None:
+                if delta.content is not None and not state.text(envelope, delta.content, bytes(choice.logprobs), write):
+                    untouched = False
+                if delta.tool_calls and not state.native(envelope, delta.tool_calls, write):
+                    untouched = False
+            if state.hold:
+                untouched = False
+                if self._count == 1 and state.places_taken and not state.hold_calls:
+                    self._admitted()
+                    state.release(write)
+            if choice.finish_reason is not None:
+                state.ended = True
+                untouched = False
+        if untouched:
+            write(event(data))
+            for choice in choices:
+                self.choices[choice.index].opened = True
+            return
+        self._extras(data, envelope)
+        for choice in choices:
+            if choice.finish_reason is not None:
+                self.choices[choice.index].close(envelope, choice, write)
+
+    def _extras(self, data: bytes, envelope: Envelope) -> None:
+        """Write what a chunk holds beside content and calls, when the chunk itself is not passed on."""
+        for choice in decode(data).get("choices") or ():
+            extra = {
+                key: value for key, value in (choice.get("delta") or {}).items() if key not in _READ_FIELDS and value is not None
+            }
+            if extra:
+                state = self.choices[choice.get("index") or 0]
+                state.write(envelope.delta(state.index, extra), self.out.append)
+
+    # the client asked for a stream and the upstream sent one JSON
+
+    def take_whole(self, completion: dict[str, Any]) -> None:
+        """Tell a whole completion as a stream."""
+        if self.envelope is None:
+            self.envelope = Envelope(
+                id=completion.get("id"),
+                created=completion.get("created"),
+                model=completion.get("model"),
+                fingerprint=completion.get("system_fingerprint"),
+            )
+        self._done = True
+        self.usage = completion.get("usage")
+        for position, choice in enumerate(completion["choices"]):
+            self._take_message(position, choice["message"], choice.get("finish_reason"))
+
+    def _take_message(self, position: int, message: dict[str, Any], finish: Any) -> None:
+        envelope, write = self._enveloped(), self.out.append
+        state = self.choices[position] = self._open_choice(position)
+        extra = {key: value for key, value in message.items() if key not in _READ_FIELDS and value is not None}
+        if extra:
+            state.write(envelope.delta(position, extra), write)
+        content = message.get("content")
+        if isinstance(content, str) and content and state.text(envelope, content, b"null", write):
+            write(envelope.delta(position, {"role": "assistant", "content": content}))
+        calls = native_calls(message)
+        deltas = [CallDelta(index, call.id, FunctionDelta(call.name, call.raw_arguments)) for index, call in enumerate(calls)]
+        if deltas and state.native(envelope, deltas, write):
+            for index, call in enumerate(calls):
+                write(envelope.delta(position, {"tool_calls": [{"index": index, **call.to_openai()}]}))
+        if self._count == 1 and state.hold and state.places_taken and not state.hold_calls:
+            self._admitted()
+            state.release(write)
+        state.ended = True
+        state.close(envelope, Choice(finish_reason=finish if isinstance(finish, str) else None), write)

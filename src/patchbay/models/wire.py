@@ -1,0 +1,152 @@
+"""JSON at the edge: what is read of a streamed chunk, and how the chunks we write ourselves are put together.
+
+Only the fields that are looked at are decoded; a chunk that needs no change is passed on as the bytes it came in. Those that are
+written share one envelope (id, created, model), encoded once per answer.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+Raw = msgspec.Raw
+
+
+class FunctionDelta(msgspec.Struct):
+    """A piece of a native call."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class CallDelta(msgspec.Struct):
+    """One element of ``delta.tool_calls``."""
+
+    index: int | None = None
+    id: str | None = None
+    function: FunctionDelta | None = None
+
+
+class Delta(msgspec.Struct):
+    """``choices[].delta``."""
+
+    content: str | None = None
+    tool_calls: list[CallDelta] | None = None
+
+
+class Choice(msgspec.Struct):
+    """``choices[]`` of a chunk."""
+
+    index: int = 0
+    delta: Delta | None = None
+    finish_reason: str | None = None
+    logprobs: Raw = Raw(b"null")
+
+
+class Chunk(msgspec.Struct):
+    """One streamed chunk."""
+
+    id: str | None = None
+    created: Any = None
+    model: str | None = None
+    system_fingerprint: str | None = None
+    choices: list[Choice] | None = None
+    usage: Raw = Raw(b"null")
+    error: Raw = Raw(b"null")
+
+
+_chunk = msgspec.json.Decoder(Chunk)
+_encoder = msgspec.json.Encoder()
+
+
+def decode_chunk(data: bytes) -> Chunk:
+    """Read a chunk; raises ValueError where it is not JSON or not of a chunk's shape."""
+    try:
+        return _chunk.decode(data)
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _loose_chunk(json.loads(data))
+
+
+def _loose_chunk(value: Any) -> Chunk:
+    """A chunk with lone surrogates in it: servers that cut text by UTF-16 units send half a character at a time."""
+    if not isinstance(value, dict):
+        raise ValueError("not an object")  # noqa: TRY004 - like every other event that is no chunk
+    head = {key: value.get(key) for key in ("id", "created", "model", "system_fingerprint")}
+    choices = [
+        Choice(
+            index=choice.get("index") or 0,
+            delta=msgspec.convert(choice.get("delta"), Delta | None),
+            finish_reason=choice.get("finish_reason"),
+            logprobs=Raw(encode(choice.get("logprobs"))),
+        )
+        for choice in value.get("choices") or ()
+    ]
+    return Chunk(**head, choices=choices, usage=Raw(encode(value.get("usage"))), error=Raw(encode(value.get("error"))))
+
+
+def encode(value: Any) -> bytes:
+    """JSON of anything that JSON has, also of text with lone surrogates (as escapes). Raises ValueError, RecursionError."""
+    try:
+        return _encoder.encode(value)
+    except (UnicodeEncodeError, TypeError):
+        return json.dumps(value, default=_plain).encode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, msgspec.Raw):
+        return json.loads(bytes(value))
+    return dict(value)
+
+
+def decode(data: bytes) -> Any:
+    """Any JSON value, also one with lone surrogates in its strings. Raises ValueError, RecursionError."""
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return json.loads(data)
+
+
+def event(data: bytes) -> bytes:
+    """A server-sent event of JSON; a line break in it is white space, and would end the line."""
+    return b"data: " + (data if b"\n" not in data else data.replace(b"\n", b" ")) + b"\n\n"
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+class Envelope:
+    """Writes chunks under one id, created and model."""
+
+    def __init__(self, *, id: str | None, created: Any, model: str | None, fingerprint: str | None = None) -> None:  # noqa: A002 - OpenAI's name
+        head: dict[str, Any] = {
+            "id": id or "chatcmpl-patchbay",
+            "object": "chat.completion.chunk",
+            "created": created if isinstance(created, int) else 0,
+            "model": model or "",
+        }
+        if fingerprint:
+            head["system_fingerprint"] = fingerprint
+        self._head = b"data: " + encode(head)[:-1] + b',"choices":['
+
+    def delta(self, index: int, delta: Any, *, finish_reason: str | None = None, logprobs: bytes = b"null") -> bytes:
+        """A chunk with one choice."""
+        return b'%s{"index":%d,"delta":%s,"logprobs":%s,"finish_reason":%s}]}\n\n' % (
+            self._head,
+            index,
+            encode(delta),
+            logprobs,
+            encode(finish_reason),
+        )
+
+    def finish(self, index: int, reason: str, usage: Any = None) -> bytes:
+        """A choice's last chunk; ``usage`` where it goes along with it."""
+        chunk = self.delta(index, {}, finish_reason=reason)
+        return chunk if usage is None else b'%s,"usage":%s}\n\n' % (chunk[:-3], encode(usage))
+
+    def usage(self, usage: Any) -> bytes:
+        """The last chunk, with no choice and the usage."""
+        return b'%s],"usage":%s}\n\n' % (self._head, encode(usage))

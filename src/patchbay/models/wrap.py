@@ -1,0 +1,349 @@
+"""``wrap``: an ``openai`` client whose ``chat.completions`` has working tools, and is otherwise the client it was.
+
+The door is put at the HTTP client under the SDK, not over its methods: one request of the SDK goes through an ``Exchange``, and
+the SDK reads the answer as if the server had written it. So everything that rests on ``create`` works by itself (streams,
+``parse`` and ``stream`` helpers, raw responses, retries, timeouts, ``with_options``), and everything else never comes by here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import importlib
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from patchbay.errors import ConfigurationError, PatchbayError, UpstreamError
+from patchbay.models.exchange import Exchange
+from patchbay.models.faults import error_body, error_message
+from patchbay.models.modes import ModeMemory
+from patchbay.models.options import TextOptions
+
+if TYPE_CHECKING:
+    import openai
+
+    Client = TypeVar("Client", bound=openai.OpenAI | openai.AsyncOpenAI)
+else:
+    Client = TypeVar("Client")
+
+_MOST_ERROR_BYTES = 1024 * 1024
+_CHANGED_HEADERS = frozenset({"content-length", "content-type", "content-encoding", "transfer-encoding", "connection"})
+
+
+def wrap(client: Client, **options: Any) -> Client:
+    """A client of the same type on the same connections, with working ``tools``; the options are TextOptions'.
+
+    Without ``tools`` a request goes out, and its answer comes back, byte for byte. Errors come as the SDK's own: what the request
+    got wrong as ``BadRequestError``, an unmet ``tool_choice`` as ``InternalServerError`` with the code "tool_choice_unmet". The
+    wrapped client takes over: closing it closes the connections of the one it was made from. Raises ConfigurationError.
+    """
+    try:
+        settings = TextOptions(**options)
+    except TypeError as error:
+        raise ConfigurationError(f"wrap: {error}") from None
+    http_client = getattr(client, "_client", None)
+    send = getattr(http_client, "send", None)
+    if send is None or not hasattr(client, "with_options"):
+        raise ConfigurationError(f"wrap takes an openai.OpenAI or openai.AsyncOpenAI client, not {type(client).__name__}.")
+    return client.with_options(http_client=_door(http_client, settings))  # type: ignore[return-value]
+
+
+def _door(http_client: Any, options: TextOptions) -> Any:
+    """A copy of an HTTP client (of httpx, or its successor) whose ``send`` goes through the exchange for chat completions."""
+    kind = type(http_client)
+    if isinstance(http_client, _Door):
+        kind = kind.__mro__[2]
+    library = importlib.import_module(_library(kind))
+    base = _AsyncDoor if _is_async(http_client, library) else _SyncDoor
+    door = copy.copy(http_client)
+    door.__class__ = type(kind.__name__, (base, kind), {"__del__": _no_del})
+    door.patchbay = _Settings(options, ModeMemory(), library, http_client)
+    return door
+
+
+def _library(kind: type) -> str:
+    for base in kind.__mro__:
+        root = base.__module__.partition(".")[0]
+        if root in ("httpx2", "httpx"):
+            return root
+    raise ConfigurationError(f"wrap does not know the HTTP client {kind.__name__}.")
+
+
+def _is_async(http_client: Any, library: Any) -> bool:
+    return isinstance(http_client, library.AsyncClient)
+
+
+def _no_del(_self: Any) -> None:
+    """The connections belong to the client that was wrapped; it closes them when it goes."""
+
+
+class _Settings:
+    """What a door needs; ``original`` keeps the client alive whose connections are shared."""
+
+    def __init__(self, options: TextOptions, memory: ModeMemory, library: Any, original: Any) -> None:
+        self.options = options
+        self.memory = memory
+        self.library = library
+        self.original = original
+
+
+class _Door:
+    """What both doors share."""
+
+    patchbay: _Settings
+
+    def _exchange(self, request: Any) -> Exchange | Any | None:
+        """The exchange for a request, an answer that refuses it, or None where the request is none of ours."""
+        if request.method != "POST" or not request.url.path.rstrip("/").endswith("/chat/completions"):
+            return None
+        try:
+            body = request.content
+        except self.patchbay.library.RequestNotRead:
+            return None
+        try:
+            exchange = Exchange(body, self.patchbay.options, self.patchbay.memory)
+        except PatchbayError as error:
+            return self._failure(request, error)
+        return None if exchange.transparent else exchange
+
+    def _request(self, request: Any, exchange: Exchange) -> Any:
+        """The request of the next attempt: the client's, with another body."""
+        headers = request.headers.copy()
+        headers["content-length"] = str(len(exchange.request))
+        return self.patchbay.library.Request(
+            request.method, request.url, headers=headers, content=exchange.request, extensions=request.extensions
+        )
+
+    def _failure(self, request: Any, error: PatchbayError) -> Any:
+        """An error as the server would have told it; retrying cannot help, and the SDK is told so."""
+        return self.patchbay.library.Response(
+            error.status,
+            headers={"content-type": "application/json", "x-should-retry": "false"},
+            content=json.dumps(error_body(error)).encode(),
+            request=request,
+        )
+
+    def _rescued(self, request: Any, exchange: Exchange) -> Any | None:
+        """The answer that an earlier attempt gave, when the last one failed."""
+        saved = exchange.rescue()
+        if saved is None:
+            return None
+        kind = "text/event-stream; charset=utf-8" if exchange.streaming else "application/json"
+        return self.patchbay.library.Response(200, headers={"content-type": kind}, content=saved, request=request)
+
+    def _response(self, request: Any, upstream: Any, exchange: Exchange, body: Any) -> Any:
+        kept = {name: value for name, value in upstream.headers.items() if name.lower() not in _CHANGED_HEADERS}
+        kept["content-type"] = "text/event-stream; charset=utf-8" if exchange.streaming else "application/json"
+        extensions = {key: value for key, value in upstream.extensions.items() if key != "network_stream"}
+        return self.patchbay.library.Response(
+            upstream.status_code, headers=kept, request=request, extensions=extensions, stream=body
+        )
+
+
+class _RefusalError(UpstreamError):
+    """The upstream answered with an error; the SDK is given that answer as it is."""
+
+    def __init__(self, response: Any) -> None:
+        said = error_message(response.content)
+        super().__init__(f"The upstream answered {response.status_code}: {said}", upstream_status=response.status_code)
+        self.response = response
+
+
+def _is_stream(response: Any) -> bool:
+    return str(response.headers.get("content-type", "")).startswith("text/event-stream")
+
+
+class _SyncDoor(_Door):
+    """``send`` of a synchronous client."""
+
+    def send(self, request: Any, *, stream: bool = False, **rest: Any) -> Any:
+        """Send a request; chat completions with tools go through an exchange."""
+        forward = super().send  # type: ignore[misc]
+        exchange = self._exchange(request)
+        if not isinstance(exchange, Exchange):
+            return exchange if exchange is not None else forward(request, stream=stream, **rest)
+        answer = _SyncAnswer(lambda: forward(self._request(request, exchange), stream=True, **rest), exchange)
+        try:
+            answer.start()
+        except _RefusalError as refusal:
+            return self._rescued(request, exchange) or refusal.response
+        except (PatchbayError, self.patchbay.library.TransportError) as error:
+            answer.close()
+            saved = self._rescued(request, exchange)
+            if saved is not None:
+                return saved
+            if isinstance(error, PatchbayError):
+                return self._failure(request, error)
+            raise
+        library = self.patchbay.library
+
+        class Body(library.SyncByteStream):  # type: ignore[misc,name-defined]
+            def __iter__(self) -> Iterator[bytes]:
+                yield from answer.rest(library.TransportError)
+
+            def close(self) -> None:
+                answer.close()
+
+        made = self._response(request, answer.upstream, exchange, Body())
+        if not stream:
+            made.read()
+        return made
+
+
+class _SyncAnswer:
+    """The bytes of an answer, over as many attempts as it takes; ``upstream`` is the response being read."""
+
+    def __init__(self, ask: Callable[[], Any], exchange: Exchange) -> None:
+        self._ask = ask
+        self._exchange = exchange
+        self._chunks = self._attempts()
+        self._first = b""
+        self.upstream: Any = None
+
+    def start(self) -> None:
+        """Read up to the first bytes for the client: what fails until then is an error answer."""
+        self._first = next(self._chunks, b"")
+
+    def rest(self, broken: type[Exception]) -> Iterator[bytes]:
+        """All bytes. A failure of ours is an event of the stream; one of the connection is raised, as the SDK expects it."""
+        yield self._first
+        try:
+            yield from self._chunks
+        except (PatchbayError, broken) as error:
+            saved = self._exchange.rescue()
+            if saved is not None:
+                yield saved
+            elif isinstance(error, PatchbayError):
+                yield self._exchange.error_event(error)
+            else:
+                raise
+
+    def close(self) -> None:
+        """Let the upstream go."""
+        self._chunks.close()
+        if self.upstream is not None:
+            self.upstream.close()
+
+    def _attempts(self) -> Generator[bytes, None, None]:
+        exchange, again = self._exchange, True
+        while again:
+            self.upstream = upstream = self._ask()
+            if not upstream.is_success:
+                upstream.read()
+                if not exchange.refused(upstream.status_code, upstream.text[:_MOST_ERROR_BYTES]):
+                    raise _RefusalError(upstream)
+                continue
+            if exchange.streaming and _is_stream(upstream):
+                for data in upstream.iter_bytes():
+                    out = exchange.feed(data)
+                    if out:
+                        yield out
+                    if exchange.finished:
+                        break
+                out, again = exchange.end()
+            else:
+                out, again = exchange.answer(upstream.read())
+            upstream.close()
+            if out:
+                yield out
+
+
+class _AsyncDoor(_Door):
+    """``send`` of an asynchronous client."""
+
+    async def send(self, request: Any, *, stream: bool = False, **rest: Any) -> Any:
+        """Send a request; chat completions with tools go through an exchange."""
+        forward = super().send  # type: ignore[misc]
+        exchange = self._exchange(request)
+        if not isinstance(exchange, Exchange):
+            return exchange if exchange is not None else await forward(request, stream=stream, **rest)
+        answer = _AsyncAnswer(lambda: forward(self._request(request, exchange), stream=True, **rest), exchange)
+        try:
+            await answer.start()
+        except _RefusalError as refusal:
+            return self._rescued(request, exchange) or refusal.response
+        except (PatchbayError, self.patchbay.library.TransportError) as error:
+            await answer.close()
+            saved = self._rescued(request, exchange)
+            if saved is not None:
+                return saved
+            if isinstance(error, PatchbayError):
+                return self._failure(request, error)
+            raise
+        except asyncio.CancelledError:
+            await answer.close()
+            raise
+        library = self.patchbay.library
+
+        class Body(library.AsyncByteStream):  # type: ignore[misc,name-defined]
+            async def __aiter__(self) -> AsyncIterator[bytes]:
+                async for data in answer.rest(library.TransportError):
+                    yield data
+
+            async def aclose(self) -> None:
+                await answer.close()
+
+        made = self._response(request, answer.upstream, exchange, Body())
+        if not stream:
+            await made.aread()
+        return made
+
+
+class _AsyncAnswer:
+    """The bytes of an answer, over as many attempts as it takes; ``upstream`` is the response being read."""
+
+    def __init__(self, ask: Callable[[], Awaitable[Any]], exchange: Exchange) -> None:
+        self._ask = ask
+        self._exchange = exchange
+        self._chunks = self._attempts()
+        self._first = b""
+        self.upstream: Any = None
+
+    async def start(self) -> None:
+        """Read up to the first bytes for the client: what fails until then is an error answer."""
+        self._first = await anext(self._chunks, b"")
+
+    async def rest(self, broken: type[Exception]) -> AsyncIterator[bytes]:
+        """All bytes. A failure of ours is an event of the stream; one of the connection is raised, as the SDK expects it."""
+        yield self._first
+        try:
+            async for data in self._chunks:
+                yield data
+        except (PatchbayError, broken) as error:
+            saved = self._exchange.rescue()
+            if saved is not None:
+                yield saved
+            elif isinstance(error, PatchbayError):
+                yield self._exchange.error_event(error)
+            else:
+                raise
+
+    async def close(self) -> None:
+        """Let the upstream go."""
+        await self._chunks.aclose()
+        if self.upstream is not None:
+            await self.upstream.aclose()
+
+    async def _attempts(self) -> AsyncGenerator[bytes, None]:
+        exchange, again = self._exchange, True
+        while again:
+            self.upstream = upstream = await self._ask()
+            if not upstream.is_success:
+                await upstream.aread()
+                if not exchange.refused(upstream.status_code, upstream.text[:_MOST_ERROR_BYTES]):
+                    raise _RefusalError(upstream)
+                continue
+            if exchange.streaming and _is_stream(upstream):
+                async for data in upstream.aiter_bytes():
+                    out = exchange.feed(data)
+                    if out:
+                        yield out
+                    if exchange.finished:
+                        break
+                out, again = exchange.end()
+            else:
+                out, again = exchange.answer(await upstream.aread())
+            await upstream.aclose()
+            if out:
+                yield out

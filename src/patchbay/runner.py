@@ -1,0 +1,258 @@
+"""The door for Python programs: an OpenAI client (or any ChatModel), tools, and one call that runs the whole turn.
+
+What lives here: options, callbacks, the collected result and the blocking door. The turn itself is
+``patchbay.loop``'s, the calls are ``patchbay.executor``'s; neither is done a second time here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, fields
+from typing import Any
+
+from patchbay.background import run_blocking
+from patchbay.errors import ConfigurationError, InvalidRequestError, MaxIterationsError
+from patchbay.executor import Executor, ToolExecution
+from patchbay.loop import FinalEvent, LoopEvent, ToolCallEvent, ToolResultEvent, turn
+from patchbay.models.chat import ChatModel
+from patchbay.tools import Validation
+from patchbay.types import Message, ToolCall, Usage
+
+OnToolCall = Callable[[ToolCall, int], Awaitable[None] | None]
+OnToolResult = Callable[[ToolExecution, int], Awaitable[None] | None]
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What one turn came to.
+
+    ``content`` is the model's last text, None where there is none. ``messages`` is the whole conversation,
+    each call with its result. ``finish_reason`` is "stop", "length", "content_filter" or "max_iterations".
+    ``tool_executions`` are in call order, ``usage`` is summed over all rounds. ``callback_errors`` holds what
+    the callbacks raised; it did not end the run.
+    """
+
+    content: str | None
+    messages: list[Message]
+    iterations: int
+    finish_reason: str
+    tool_executions: tuple[ToolExecution, ...]
+    usage: Usage
+    callback_errors: tuple[Exception, ...] = ()
+
+
+class ToolRunner:
+    """Runs the loop for you: asks the model, carries out its calls, gives it the results, until it answers.
+
+    ``client`` is an ``openai.OpenAI`` or ``openai.AsyncOpenAI`` (it is wrapped inside, so models without tool calling work too;
+    ``options`` are those of ``patchbay.wrap``, its ``tools`` under the name ``tool_mode``), or any ChatModel. ``tools`` are
+    functions and Tools, mixed. ``validate`` is True, False (arguments need only be a JSON object) or a dict with ``coerce_types``
+    and ``use_defaults``. ``tool_timeout`` is in seconds, for tools that have no timeout of their own.
+
+    ``on_tool_call(call, iteration)`` is called before each call is carried out, ``on_tool_result(execution,
+    iteration)`` when it has settled; both may be async. They watch: what one of them raises is logged and
+    kept in ``RunResult.callback_errors``, and the run goes on.
+
+    With ``raise_on_max_iterations`` a turn without an answer raises MaxIterationsError instead of ending with
+    finish_reason "max_iterations". Raises ConfigurationError and TypeError here, not in the middle of a run,
+    for what cannot work: two tools of one name, a schema that cannot be used, a limit that cannot be kept.
+    One runner serves any number of runs at a time.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        tools: Iterable[Any] = (),
+        *,
+        max_iterations: int = 10,
+        validate: bool | Mapping[str, bool] = True,
+        raise_on_max_iterations: bool = False,
+        on_tool_call: OnToolCall | None = None,
+        on_tool_result: OnToolResult | None = None,
+        tool_timeout: float | None = None,
+        tool_mode: str | None = None,
+        **options: Any,
+    ) -> None:
+        if isinstance(max_iterations, bool) or not isinstance(max_iterations, int) or max_iterations < 1:
+            raise ConfigurationError(f"max_iterations must be a whole number of at least 1, not {max_iterations!r}.")
+        for name, callback in (("on_tool_call", on_tool_call), ("on_tool_result", on_tool_result)):
+            if callback is not None and not callable(callback):
+                raise ConfigurationError(f"{name} must be callable, not {type(callback).__name__}.")
+        validation = _validation(validate)
+        self._executor = Executor(tools, validation=validation, tool_timeout=tool_timeout)
+        if validation is not None:
+            for tool in self._executor.tools.values():
+                tool.check()
+        if tool_mode is not None:
+            options["tools"] = tool_mode  # wrap's word for it; here "tools" are the tools themselves
+        self._model = _chat_model(client, options)
+        self._max_iterations = max_iterations
+        self._raise_on_max_iterations = raise_on_max_iterations
+        self._on_tool_call = on_tool_call
+        self._on_tool_result = on_tool_result
+
+    async def run(
+        self,
+        messages: str | Sequence[Message],
+        model: str | None = None,
+        *,
+        tool_choice: Any = None,
+        **parameters: Any,
+    ) -> RunResult:
+        """Run one turn and return what it came to; cancelling it stops the model and the tools.
+
+        ``messages`` is OpenAI's list, or the user's text. ``parameters`` (temperature, max_tokens, ...) are
+        passed on. Raises UpstreamError where the model's server fails, MaxIterationsError where that was
+        asked for.
+        """
+        errors: list[Exception] = []
+        events = self._turn(messages, model, tool_choice, parameters, stream=False, errors=errors)
+        async with aclosing(events):
+            async for event in events:
+                if isinstance(event, FinalEvent):
+                    return RunResult(
+                        event.content,
+                        event.messages,
+                        event.iterations,
+                        event.finish_reason,
+                        event.tool_executions,
+                        event.usage,
+                        tuple(errors),
+                    )
+        raise AssertionError("a turn ended without its final event")
+
+    def run_sync(
+        self,
+        messages: str | Sequence[Message],
+        model: str | None = None,
+        *,
+        tool_choice: Any = None,
+        **parameters: Any,
+    ) -> RunResult:
+        """Do as ``run``, and wait for it; also where an event loop is running in this thread (which is held up meanwhile).
+
+        All such runs share one background event loop, so an async client keeps its connections from one to
+        the next.
+        """
+        return run_blocking(self.run(messages, model, tool_choice=tool_choice, **parameters))
+
+    async def run_stream(
+        self,
+        messages: str | Sequence[Message],
+        model: str | None = None,
+        *,
+        tool_choice: Any = None,
+        **parameters: Any,
+    ) -> AsyncGenerator[LoopEvent, None]:
+        """Run one turn as events, the last of type "final"; closing the iterator stops the model and the tools.
+
+        An event's ``type`` is "text" or "reasoning" (``delta``), "tool_call" (``tool_call``, ``iteration``),
+        "tool_result" (``execution``, ``iteration``), "iteration_end" (``iteration``, ``finish_reason``) or
+        "final" (as RunResult).
+        """
+        events = self._turn(messages, model, tool_choice, parameters, stream=True, errors=[])
+        async with aclosing(events):
+            async for event in events:
+                yield event
+
+    async def _turn(
+        self,
+        messages: str | Sequence[Message],
+        model: str | None,
+        tool_choice: Any,
+        parameters: dict[str, Any],
+        *,
+        stream: bool,
+        errors: list[Exception],
+    ) -> AsyncGenerator[LoopEvent, None]:
+        """The loop's events, with the callbacks called and the ceiling raised where that was asked for."""
+        conversation = _conversation(messages)
+        _refuse(parameters)
+        if model is not None:
+            parameters = {"model": model, **parameters}
+        events = turn(
+            self._model,
+            self._executor,
+            conversation,
+            tool_choice=tool_choice,
+            parameters=parameters,
+            max_iterations=self._max_iterations,
+            stream=stream,
+        )
+        async with aclosing(events):
+            async for event in events:
+                if isinstance(event, ToolCallEvent) and self._on_tool_call is not None:
+                    await _tell(self._on_tool_call, event.tool_call, event.iteration, errors)
+                elif isinstance(event, ToolResultEvent) and self._on_tool_result is not None:
+                    await _tell(self._on_tool_result, event.execution, event.iteration, errors)
+                elif isinstance(event, FinalEvent) and event.finish_reason == "max_iterations" and self._raise_on_max_iterations:
+                    raise MaxIterationsError(event.iterations)
+                yield event
+
+
+async def _tell(callback: Callable[..., Any], what: Any, iteration: int, errors: list[Exception]) -> None:
+    """Call a callback. It is the caller's code, but only watches: its failure is reported and does not end the run."""
+    try:
+        answer = callback(what, iteration)
+        if inspect.isawaitable(answer):
+            await answer
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        _logger.exception("The callback %r was cancelled", callback)
+    except Exception as error:
+        errors.append(error)
+        _logger.exception("The callback %r failed", callback)
+
+
+def _validation(validate: bool | Mapping[str, bool]) -> Validation | None:  # noqa: FBT001  (the option as the caller gave it)
+    if validate is True:
+        return Validation()
+    if validate is False:
+        return None
+    known = {item.name for item in fields(Validation)}
+    if not isinstance(validate, Mapping) or not set(validate) <= known:
+        raise ConfigurationError(f"validate must be True, False or a dict with {' and '.join(sorted(known))}, not {validate!r}.")
+    for name, value in validate.items():
+        if not isinstance(value, bool):
+            raise ConfigurationError(f"validate[{name!r}] must be True or False, not {value!r}.")
+    return Validation(**validate)
+
+
+def _chat_model(client: Any, options: dict[str, Any]) -> ChatModel:
+    if isinstance(client, ChatModel):
+        if options:
+            raise ConfigurationError(f"Options of wrap ({', '.join(options)}) are for a client; {client!r} is a ChatModel.")
+        return client
+    if not hasattr(client, "chat"):
+        raise TypeError(f"client must be an openai.OpenAI, an openai.AsyncOpenAI or a ChatModel, not {type(client).__name__}.")
+    from patchbay.models.openai import OpenAIChatModel
+    from patchbay.models.wrap import wrap
+
+    # Names that are not tools must reach the executor: its answer tells the model which names there are.
+    return OpenAIChatModel(wrap(client, unknown_tools="keep", **options))
+
+
+def _conversation(messages: Any) -> list[Message]:
+    if isinstance(messages, str):
+        return [{"role": "user", "content": messages}]
+    if not isinstance(messages, Sequence) or not all(isinstance(message, Mapping) for message in messages):
+        raise InvalidRequestError("'messages' must be an array of message objects, or the user's text.", param="messages")
+    return [dict(message) for message in messages]
+
+
+def _refuse(parameters: Mapping[str, Any]) -> None:
+    """Refuse the parameters that would say something else than the runner does."""
+    if "tools" in parameters:
+        raise InvalidRequestError("'tools' belong to the ToolRunner: pass them when it is made.", param="tools")
+    if "stream" in parameters:
+        raise InvalidRequestError("'stream' is chosen by calling run or run_stream.", param="stream")
+    if parameters.get("n") not in (None, 1):
+        raise InvalidRequestError("'n' must be 1: a run has one answer.", param="n")

@@ -1,0 +1,114 @@
+"""A call's argument text read as JSON, strictly and within bounds. To repair it is the formats' work.
+
+Python's own reader is used since it keeps every digit of an integer. What it accepts beyond JSON (NaN,
+Infinity) and what would silently become something else (1e400) is refused, and so is nesting that would
+exhaust somebody's stack further on.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+MAX_DEPTH: Final = 128
+"""How deeply arguments and schemas may be nested."""
+
+_EXCERPT = 200
+_ODD = re.compile(r"NaN|Infinity|[eE]\+?[0-9]{3}|[0-9]{300}")
+
+
+class UnreadableArgumentsError(ValueError):
+    """The text is not one JSON object. ``str(error)`` is a line for ``ToolArgumentsError.details``."""
+
+
+def read_arguments(raw: str) -> dict[str, Any]:
+    """Read ``raw`` as one JSON object; blank text and ``null`` are ``{}``.
+
+    Raises UnreadableArgumentsError.
+    """
+    if not raw or raw.isspace():
+        return {}
+    try:
+        value = _DECODER.decode(raw)
+    except RecursionError:
+        raise UnreadableArgumentsError(_too_deep()) from None
+    except json.JSONDecodeError as error:
+        place = f"{error.msg} at line {error.lineno}, column {error.colno}"
+        raise UnreadableArgumentsError(
+            f"(root) must be one JSON object, but this is not valid JSON ({place}): {excerpt(raw)}"
+        ) from None
+    except ValueError as error:
+        # Not a place in the text but a number: NaN, 1e400, or more digits than Python will read.
+        raise UnreadableArgumentsError(f"(root) must be valid JSON: {str(error).partition(';')[0]}") from None
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise UnreadableArgumentsError(f"(root) must be object, not {json_type(value)}: {excerpt(raw)}")
+    # Counting brackets is one pass in C; only a text with many of them is looked at more closely.
+    if raw.count("{") + raw.count("[") > MAX_DEPTH and deeper_than(value, MAX_DEPTH):
+        raise UnreadableArgumentsError(_too_deep())
+    return value
+
+
+def is_odd(raw: str) -> bool:
+    """Tell whether ``raw`` may hold something that only ``read_arguments`` refuses; one quick pass, with false alarms."""
+    return _ODD.search(raw) is not None or raw.count("{") + raw.count("[") > MAX_DEPTH
+
+
+def excerpt(text: str) -> str:
+    """Return the head of ``text`` in one line, to be shown in a message."""
+    head = text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}... ({len(text)} characters)"
+    return " ".join(head.split())
+
+
+def json_type(value: Any) -> str:
+    """Return JSON Schema's name for the type of ``value``."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, int):
+        return "integer"
+    if isinstance(value, float):
+        return "number"
+    return "object" if isinstance(value, dict) else "array"
+
+
+def deeper_than(value: Any, limit: int) -> bool:
+    """Tell whether containers are nested more than ``limit`` deep in ``value``; does not recurse itself."""
+    level = [value]
+    for _ in range(limit):
+        level = [child for parent in level for child in _children(parent)]
+        if not level:
+            return False
+    return any(isinstance(item, dict | list) for item in level)
+
+
+def _children(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [child for child in value.values() if isinstance(child, dict | list)]
+    if isinstance(value, list):
+        return [child for child in value if isinstance(child, dict | list)]
+    return []
+
+
+def _too_deep() -> str:
+    return f"(root) must not be nested more than {MAX_DEPTH} levels deep"
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value in (_INFINITY, -_INFINITY):
+        raise ValueError(f"the number {excerpt(text)} is out of range")
+    return value
+
+
+def _refuse_constant(text: str) -> float:
+    raise ValueError(f"{text} is not a JSON number")
+
+
+_INFINITY = float("inf")
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse_constant)

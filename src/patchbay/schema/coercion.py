@@ -1,0 +1,196 @@
+"""Arguments bent towards a JSON Schema before they are checked: defaults filled in, slips of type undone.
+
+This only ever proposes: the result is validated afterwards, so a keyword that is not understood here costs a
+default or a coercion, never a wrong "valid". Values are changed in place; the caller owns them.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from patchbay.schema.arguments import UnreadableArgumentsError, json_type, read_arguments
+
+_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,1000})\Z")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,300})(?:\.[0-9]{1,300})?(?:[eE][+-]?[0-9]{1,2})?\Z")
+
+
+@dataclass(frozen=True)
+class Bend:
+    """How far arguments are bent towards ``root``, the schema; local ``$ref`` point into it."""
+
+    root: Mapping[str, Any]
+    coerce_types: bool
+    use_defaults: bool
+
+    def apply(self, value: Any) -> Any:
+        """Return ``value``, or what the schema makes of it; containers are changed in place."""
+        return self._bend(value, [self.root])
+
+    def _bend(self, value: Any, schemas: list[Any]) -> Any:
+        # All schemas that hold for one value are gathered before its children are looked at: each value is visited once,
+        # however often a schema names the same part of it.
+        parts = self._parts(schemas)
+        if self.coerce_types:
+            for part in parts:
+                value = self._coerce(value, part)
+        if isinstance(value, dict):
+            self._bend_properties(value, parts)
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
+                if below := [sub for part in parts if (sub := _item_schema(part, index)) is not None]:
+                    value[index] = self._bend(item, below)
+        return value
+
+    def _parts(self, schemas: list[Any]) -> list[Mapping[str, Any]]:
+        """Return the schemas and all that must hold with them, through ``$ref`` and ``allOf``, each once."""
+        parts: dict[int, Mapping[str, Any]] = {}
+        waiting = list(reversed(schemas))
+        while waiting:
+            schema = waiting.pop()
+            if not isinstance(schema, Mapping) or id(schema) in parts:
+                continue
+            parts[id(schema)] = schema
+            if isinstance(together := schema.get("allOf"), list):
+                waiting.extend(reversed(together))
+            if isinstance(reference := schema.get("$ref"), str):
+                waiting.append(_follow(self.root, reference))
+        return list(parts.values())
+
+    def _bend_properties(self, value: dict[str, Any], parts: list[Mapping[str, Any]]) -> None:
+        wanted: dict[str, list[Any]] = {}
+        for part in parts:
+            properties = part.get("properties")
+            named = properties if isinstance(properties, Mapping) else {}
+            for name, sub in named.items():
+                wanted.setdefault(name, []).append(sub)
+            if isinstance(others := part.get("additionalProperties"), Mapping):
+                for name in value.keys() - named.keys():
+                    wanted.setdefault(name, []).append(others)
+        for name, schemas in wanted.items():
+            if name in value:
+                value[name] = self._bend(value[name], schemas)
+            elif self.use_defaults:
+                default = next((part["default"] for part in self._parts(schemas) if "default" in part), _NONE)
+                if default is not _NONE:
+                    # Taken as it stands: a default that fills itself in again would never end.
+                    value[name] = copy.deepcopy(default)
+
+    def _coerce(self, value: Any, schema: Mapping[str, Any]) -> Any:
+        wanted = _types(schema)
+        branches = schema.get("anyOf") or schema.get("oneOf")
+        if not wanted and isinstance(branches, list):
+            wanted = [name for part in self._parts(branches) for name in _types(part)]
+        if not wanted or _fits(value, wanted):
+            return value
+        for name in wanted:
+            coerced = _COERCIONS[name](value) if name in _COERCIONS else _NONE
+            if coerced is not _NONE:
+                return coerced
+        return value
+
+
+def _item_schema(schema: Mapping[str, Any], index: int) -> Any:
+    """Return the schema of an array's item, None if there is none."""
+    items = schema.get("items")
+    # Before 2020-12 the leading items' schemas were a list in "items", and "additionalItems" was for the rest.
+    leading = items if isinstance(items, list) else schema.get("prefixItems")
+    rest = schema.get("additionalItems") if isinstance(items, list) else items
+    if isinstance(leading, list) and index < len(leading):
+        return leading[index]
+    return rest if isinstance(rest, Mapping) else None
+
+
+def _types(schema: Mapping[str, Any]) -> list[str]:
+    wanted = schema.get("type")
+    if isinstance(wanted, str):
+        return [wanted]
+    return [name for name in wanted if isinstance(name, str)] if isinstance(wanted, list) else []
+
+
+def _fits(value: Any, wanted: list[str]) -> bool:
+    actual = json_type(value)
+    if actual in wanted or (actual == "integer" and "number" in wanted):
+        return True
+    return actual == "number" and "integer" in wanted and float(value).is_integer()
+
+
+def _follow(root: Any, reference: str) -> Any:
+    """Return the schema a local reference names; None for others, which are the validator's to refuse."""
+    if not reference.startswith("#"):
+        return None
+    here = root
+    for part in unquote(reference[1:]).split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(here, Mapping):
+            here = here.get(key)
+        elif isinstance(here, list) and key.isdigit() and int(key) < len(here):
+            here = here[int(key)]
+        else:
+            return None
+    return here
+
+
+def _to_integer(value: Any) -> Any:
+    if isinstance(value, str):
+        text = value.strip()
+        if _INTEGER.match(text):
+            return int(text)
+        if _NUMBER.match(text) and float(text).is_integer():
+            return int(float(text))
+    return _NONE
+
+
+def _to_number(value: Any) -> Any:
+    integer = _to_integer(value)
+    if integer is not _NONE:
+        return integer
+    return float(value.strip()) if isinstance(value, str) and _NUMBER.match(value.strip()) else _NONE
+
+
+def _to_boolean(value: Any) -> Any:
+    return {"true": True, "false": False}.get(value.strip().lower(), _NONE) if isinstance(value, str) else _NONE
+
+
+def _to_string(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, bool | int | float) else _NONE
+
+
+def _to_null(value: Any) -> Any:
+    return None if isinstance(value, str) and value.strip().lower() in ("null", "none", "") else _NONE
+
+
+def _to_array(value: Any) -> Any:
+    return _written_as_string(value, "[", list)
+
+
+def _to_object(value: Any) -> Any:
+    return _written_as_string(value, "{", dict)
+
+
+def _written_as_string(value: Any, bracket: str, kind: type) -> Any:
+    """Read a nested value that was written as a string holding its JSON, as models often do."""
+    if not isinstance(value, str) or not value.lstrip().startswith(bracket):
+        return _NONE
+    try:
+        inner = read_arguments(f'{{"it":{value}}}')["it"]
+    except (UnreadableArgumentsError, KeyError):
+        return _NONE
+    return inner if isinstance(inner, kind) else _NONE
+
+
+_NONE = object()
+_COERCIONS = {
+    "integer": _to_integer,
+    "number": _to_number,
+    "boolean": _to_boolean,
+    "null": _to_null,
+    "string": _to_string,
+    "array": _to_array,
+    "object": _to_object,
+}

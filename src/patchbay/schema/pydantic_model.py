@@ -1,0 +1,146 @@
+"""A function's parameters as one pydantic model: its JSON Schema and its validator.
+
+Imported on first use, since pydantic is heavy.
+
+The model's fields have names of their own (``p0``, ``p1``, ...) and the parameters' names as aliases, since
+parameters may be called what a model's fields may not (``copy``, ``schema``, ``model_x``, ``_x``).
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
+
+from patchbay.errors import ToolArgumentsError
+from patchbay.schema.arguments import UnreadableArgumentsError, is_odd, read_arguments
+from patchbay.schema.complaints import pydantic_complaints
+from patchbay.schema.function import Parameter
+
+if typing.TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_INEXPRESSIBLE = (PydanticUserError, PydanticUndefinedAnnotation)
+
+
+class _JsonSchema(GenerateJsonSchema):
+    """Pydantic's schemas without titles, which cost tokens and say nothing that the names do not."""
+
+    # A default that is not JSON is left out of the schema; that is what is wanted, and no news.
+    ignored_warning_kinds: set[JsonSchemaWarningKind] = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
+
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002  (pydantic's signature)
+        return False
+
+
+class ArgumentsModel:
+    """All of one function's parameters: what they look like in JSON, and what a call's text makes of them."""
+
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        self._names = [parameter.name for parameter in parameters if parameter.kind is not parameter.kind.VAR_KEYWORD]
+        self._model, self._schema = _build(parameters)
+        self._validate_json = self._model.__pydantic_validator__.validate_json
+        self._has_extra = self._model.model_config.get("extra") == "allow"
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the schema of the arguments as a whole."""
+        schema = dict(self._schema)
+        del schema["title"]
+        for name, definition in schema.get("$defs", {}).items():
+            if definition.get("title") == name:
+                del definition["title"]
+        # The order that people write: what it is, what is in it, what must be.
+        ordered: dict[str, Any] = {key: schema.pop(key) for key in ("type", "properties", "required") if key in schema}
+        return {**ordered, **schema}
+
+    def validate(self, tool_name: str, raw_arguments: str) -> dict[str, Any]:
+        """Return the arguments by parameter name, coerced, defaults filled in. Raises ToolArgumentsError."""
+        if is_odd(raw_arguments):
+            self._refuse_unreadable(tool_name, raw_arguments)
+        try:
+            model = self._validate_json(raw_arguments)
+        except ValidationError as error:
+            model = self._validate_slowly(tool_name, raw_arguments, error)
+        arguments = dict(zip(self._names, model.__dict__.values(), strict=True))
+        if self._has_extra:
+            arguments.update(model.__pydantic_extra__ or {})
+        return arguments
+
+    def _refuse_unreadable(self, tool_name: str, raw: str) -> None:
+        """Refuse what pydantic's reader would let through to a parameter that accepts anything: NaN, 1e999, deep nesting."""
+        try:
+            read_arguments(raw)
+        except UnreadableArgumentsError as error:
+            raise ToolArgumentsError(tool_name, raw_arguments=raw, details=(str(error),)) from None
+
+    def _validate_slowly(self, tool_name: str, raw: str, error: ValidationError) -> BaseModel:
+        """Say what is wrong, unless it is that pydantic reads JSON more strictly ("", lone surrogates)."""
+        try:
+            arguments = read_arguments(raw)
+            if error.errors(include_url=False)[0]["type"] in ("json_invalid", "string_unicode") or not arguments:
+                model: BaseModel = self._model.__pydantic_validator__.validate_python(arguments)
+                return model
+            details = pydantic_complaints(error, arguments)
+        except UnreadableArgumentsError as unreadable:
+            details = (str(unreadable),)
+        except ValidationError as second:
+            details = pydantic_complaints(second, arguments)
+        raise ToolArgumentsError(tool_name, raw_arguments=raw, details=details)
+
+
+def _build(parameters: Sequence[Parameter]) -> tuple[type[BaseModel], dict[str, Any]]:
+    try:
+        return _model(parameters)
+    except _INEXPRESSIBLE:
+        # Find the parameters that cannot be told in JSON; only those accept anything.
+        return _model([_expressible(parameter) for parameter in parameters])
+
+
+def _expressible(parameter: Parameter) -> Parameter:
+    try:
+        _model([parameter])
+    except _INEXPRESSIBLE:
+        return Parameter(parameter.name, Any, parameter.default, parameter.kind, parameter.description)
+    return parameter
+
+
+def _model(parameters: Sequence[Parameter]) -> tuple[type[BaseModel], dict[str, Any]]:
+    fields: dict[str, Any] = {}
+    extra: Any = None
+    for parameter in parameters:
+        if parameter.kind is parameter.kind.VAR_KEYWORD:
+            extra = parameter.annotation
+        else:
+            fields[f"p{len(fields)}"] = _field(parameter)
+    config = ConfigDict(
+        extra="ignore" if extra is None else "allow",
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        # A default is the function's own business, and may be anything.
+        validate_default=False,
+    )
+    namespace = {"__annotations__": {"__pydantic_extra__": dict.__class_getitem__((str, extra))}} if extra is not None else {}
+    base = types.new_class("_Arguments", (BaseModel,), {}, lambda body: body.update(namespace, model_config=config))
+    model: type[BaseModel] = create_model("Arguments", __base__=base, **fields)
+    # Types that validate but have no place in JSON show only here.
+    return model, model.model_json_schema(schema_generator=_JsonSchema)
+
+
+def _field(parameter: Parameter) -> tuple[Any, Any]:
+    """Return annotation and default of the parameter's field, in the form that ``create_model`` takes."""
+    annotation, default = parameter.annotation, parameter.default
+    if parameter.kind is parameter.kind.VAR_POSITIONAL:
+        annotation, default = list.__class_getitem__(annotation), Field(default_factory=list)
+    elif default is inspect.Parameter.empty:
+        default = None if parameter.accepts_none else ...
+    given = FieldInfo.from_annotated_attribute(annotation, default)
+    # What the author wrote in a Field of their own comes first.
+    described = Field(description=given.description or parameter.description or None)
+    named = Field(alias=given.alias or parameter.name, validation_alias=given.validation_alias)
+    return Annotated[annotation, described, named], default

@@ -1,0 +1,138 @@
+"""What every kind of tool has in common: one class with one method to write.
+
+A kind of tool (a function, an HTTP callback, a plugin's) extends ``Tool`` and says how it runs; finding,
+checking, deadlines and results are the executor's.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from patchbay.errors import ConfigurationError, ToolArgumentsError
+from patchbay.schema import SchemaValidator
+from patchbay.types import EMPTY_PARAMETERS, Message, ToolSpec
+
+
+@dataclass(kw_only=True)
+class ToolContext:
+    """What a tool may know of the call it carries out.
+
+    ``messages`` is the conversation so far, the call's own message last; read it, do not change it.
+    ``iteration`` counts the model's rounds from 1. ``cancelled`` is set when the call's time is up or its run
+    was stopped: a tool that runs in a thread cannot be interrupted and should look at it.
+    """
+
+    call_id: str
+    name: str
+    messages: Sequence[Message] = ()
+    iteration: int = 1
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(frozen=True)
+class Validation:
+    """How arguments are checked before a tool runs.
+
+    Both switches are about tools with a JSON Schema of their own; a Python function's arguments are always
+    coerced as its annotations say, and its defaults are its own.
+    """
+
+    coerce_types: bool = False
+    use_defaults: bool = True
+
+
+class Tool(ABC):
+    """Something that a model may call.
+
+    ``name`` is what a model calls it by, ``description`` and ``parameters`` (a JSON Schema of type object)
+    are what it is told of it. ``timeout`` is in seconds, None for no limit of its own. Raises
+    ConfigurationError for a name or limit that cannot work.
+    """
+
+    interruptible = True
+    """Whether cancelling ``run`` stops the work. Where it is False, a result about a timeout says that the work may go on."""
+
+    def __init__(
+        self,
+        name: str,
+        description: str = "",
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        if not isinstance(name, str) or not name.strip():
+            raise ConfigurationError(f"A tool's name must be a non-empty string, not {name!r}.")
+        if parameters is not None and not isinstance(parameters, Mapping):
+            raise ConfigurationError(f"parameters of tool {name!r} must be a JSON Schema object.")
+        self.name = name
+        self._description = description
+        self._parameters = parameters
+        self.timeout = checked_timeout(timeout, f"timeout of tool {name!r}")
+
+    @abstractmethod
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+        """Carry out one call and return its result: anything that can be written as JSON.
+
+        ``arguments`` have been validated. Whatever is raised becomes an error result for the model.
+        """
+
+    @property
+    def description(self) -> str:
+        """What the model is told the tool is for."""
+        return self._description
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The JSON Schema of the arguments."""
+        return self._parameters if self._parameters is not None else EMPTY_PARAMETERS
+
+    @cached_property
+    def spec(self) -> ToolSpec:
+        """What a model is told of the tool; made once."""
+        return ToolSpec(self.name, self.description, self.parameters)
+
+    def check(self) -> None:
+        """Raise ConfigurationError if the tool's schema cannot be used."""
+        self._validator.check()
+
+    def validate(self, raw_arguments: str, validation: Validation | None) -> dict[str, Any]:
+        """Read a call's argument text; None for ``validation`` demands no more than a JSON object. Raises ToolArgumentsError."""
+        if validation is None:
+            return self._unchecked(raw_arguments)
+        result = self._validator.validate(
+            raw_arguments, coerce_types=validation.coerce_types, use_defaults=validation.use_defaults
+        )
+        if not result.valid or result.value is None:
+            raise ToolArgumentsError(self.name, raw_arguments=raw_arguments, details=result.errors)
+        return result.value
+
+    def _unchecked(self, raw_arguments: str) -> dict[str, Any]:
+        from patchbay.schema.arguments import UnreadableArgumentsError, read_arguments
+
+        try:
+            return read_arguments(raw_arguments)
+        except UnreadableArgumentsError as error:
+            raise ToolArgumentsError(self.name, raw_arguments=raw_arguments, details=(str(error),)) from None
+
+    @cached_property
+    def _validator(self) -> SchemaValidator:
+        return SchemaValidator(self.name, self.parameters)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+
+def checked_timeout(seconds: float | None, what: str) -> float | None:
+    """Return ``seconds``, or raise ConfigurationError for a limit that cannot be kept."""
+    if seconds is None:
+        return None
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not number or not math.isfinite(seconds) or seconds <= 0:
+        raise ConfigurationError(f"{what} must be a positive number of seconds, or None for no limit; not {seconds!r}.")
+    return seconds

@@ -1,0 +1,234 @@
+"""Python functions as tools, and the ``tool`` decorator.
+
+What a function's parameters are in JSON is ``patchbay.schema``'s business; here is how a validated call
+reaches the function.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, overload
+
+from patchbay.errors import ConfigurationError
+from patchbay.schema import FunctionSchema
+from patchbay.tools.base import Tool, ToolContext, Validation
+from patchbay.tools.threads import run_in_thread
+
+CONTEXT_PARAMETER = "tool_context"
+
+
+class FunctionTool(Tool):
+    """A Python function that a model may call; calling the tool itself calls the function.
+
+    Name, description and parameters come from the function (its docstring in Sphinx, Google or NumPy style)
+    unless they are given. A parameter named ``tool_context``, or annotated with ToolContext, is given the
+    call's context and is not shown to the model.
+
+    With ``parameters`` (a JSON Schema) arguments are checked against that schema and passed by keyword; a
+    function whose one parameter is not among the schema's properties gets them all as one dict, and a second
+    such parameter gets the context.
+
+    Functions that are not async run in a thread, with the caller's context variables. A thread cannot be
+    interrupted: when its time is up the model is told so and the thread runs on, its outcome dropped; it may
+    look at ``tool_context.cancelled``.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        if not callable(function):
+            raise TypeError(f"A tool's handler must be callable, not {type(function).__name__}.")
+        super().__init__(
+            name if name is not None else _name_of(function), description or "", parameters=parameters, timeout=timeout
+        )
+        self.function = function
+        self._described = description is not None
+        self._schema = FunctionSchema(function, is_injected=_is_context)
+        self.is_async = _is_async(function)
+        self.interruptible = self.is_async
+        functools.update_wrapper(self, function, updated=())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself, as if it were no tool."""
+        return self.function(*args, **kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> FunctionTool:
+        """Bind a tool that was made of a method, as Python binds the method."""
+        if instance is None:
+            return self
+        return FunctionTool(
+            types.MethodType(self.function, instance),
+            name=self.name,
+            description=self._description if self._described else None,
+            parameters=self._parameters,
+            timeout=self.timeout,
+        )
+
+    @property
+    def description(self) -> str:
+        """The given description, else the prose of the function's docstring."""
+        return self._description if self._described else self._schema.docstring.description
+
+    @cached_property
+    def parameters(self) -> Mapping[str, Any]:
+        """The given schema, else one made of the function's signature."""
+        return self._parameters if self._parameters is not None else self._schema.json_schema
+
+    def check(self) -> None:
+        """Raise ConfigurationError if the schema cannot be used, or does not fit the function."""
+        if self._parameters is not None:
+            super().check()
+        _ = self.spec, self._binding
+
+    def validate(self, raw_arguments: str, validation: Validation | None) -> dict[str, Any]:
+        """Check against the function's annotations, or against the schema if one was given. Raises ToolArgumentsError."""
+        if self._parameters is not None:
+            return super().validate(raw_arguments, validation)
+        if validation is None:
+            return self._schema.select(self.name, raw_arguments)
+        return self._schema.validate(self.name, raw_arguments)
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+        """Call the function; awaitables are awaited, generators are read to their end."""
+        args, kwargs = self._binding(arguments, context)
+        if self.is_async:
+            result = self.function(*args, **kwargs)
+        else:
+            result = await run_in_thread(functools.partial(_call, self.function, args, kwargs))
+        if inspect.isawaitable(result):
+            result = await result
+        if isinstance(result, types.AsyncGeneratorType):
+            return [item async for item in result]
+        return result
+
+    @cached_property
+    def _binding(self) -> Callable[[dict[str, Any], ToolContext], tuple[tuple[Any, ...], dict[str, Any]]]:
+        """How arguments become those of a Python call; decided once."""
+        if self._parameters is not None and (whole := self._takes_a_dict(self._parameters)) is not None:
+            return lambda arguments, context: ((arguments, context)[:whole], {})
+        injected = self._schema.injected
+        signature = self._schema.signature
+        kinds = [parameter.kind for parameter in signature.parameters.values()]
+        if any(kind in (kind.POSITIONAL_ONLY, kind.VAR_POSITIONAL) for kind in kinds):
+            return functools.partial(_bind_in_order, signature, injected)
+        if injected is None:
+            return lambda arguments, _context: ((), arguments)
+        return lambda arguments, context: ((), {**arguments, injected: context})
+
+    def _takes_a_dict(self, schema: Mapping[str, Any]) -> int | None:
+        """How many positional arguments (the dict, and perhaps the context) the function takes; None if by keyword."""
+        properties = schema.get("properties") or {}
+        mine = list(self._schema.signature.parameters.values())
+        positional = [item for item in mine if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)]
+        foreign = [item for item in positional if item.name not in properties and item.name != self._schema.injected]
+        # A schema without properties, or a parameter that none of them fills: the whole dict is meant.
+        required = [item for item in foreign if item.default is item.empty]
+        if positional and positional[0] in required and len(required) <= 2 and len(foreign) == len(required):
+            fills_rest = all(item in foreign or item.name == self._schema.injected for item in positional)
+            if fills_rest and all(item in positional for item in mine):
+                return len(positional)
+        if required and "properties" in schema:
+            raise ConfigurationError(
+                f"The handler of tool {self.name!r} needs a parameter {required[0].name!r} that its schema does not have."
+            )
+        return None
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> FunctionTool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    timeout: float | None = None,
+) -> Callable[[Callable[..., Any]], FunctionTool]: ...
+@overload
+def tool(
+    *,
+    handler: Callable[..., Any],
+    name: str | None = None,
+    description: str | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    timeout: float | None = None,
+) -> FunctionTool: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    handler: Callable[..., Any] | None = None,
+    name: str | None = None,
+    description: str | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    timeout: float | None = None,
+) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
+    """Make a tool of a function: as ``@tool``, as ``@tool(name=..., timeout=...)``, or as ``tool(name=..., handler=...)``.
+
+    ``parameters`` is a JSON Schema for the arguments, where the function's annotations should not be used;
+    ``timeout`` is in seconds. Raises ConfigurationError for a name, schema or timeout that cannot work.
+    """
+    if function is not None and handler is not None:
+        raise TypeError("tool() takes a function or handler=, not both.")
+
+    def make(function: Callable[..., Any]) -> FunctionTool:
+        return FunctionTool(function, name=name, description=description, parameters=parameters, timeout=timeout)
+
+    target = function if function is not None else handler
+    return make if target is None else make(target)
+
+
+def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call in the thread; a generator's body runs while it is read, so it is read here too."""
+    result = function(*args, **kwargs)
+    return list(result) if isinstance(result, types.GeneratorType) else result
+
+
+def _bind_in_order(
+    signature: inspect.Signature, injected: str | None, arguments: dict[str, Any], context: ToolContext
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Bind where some parameters can only be given by position."""
+    rest = dict(arguments)
+    if injected is not None:
+        rest[injected] = context
+    args: list[Any] = []
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            args.extend(rest.pop(name, ()))
+        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD) and name in rest:
+            args.append(rest.pop(name))
+    return tuple(args), rest
+
+
+def _is_context(name: str, annotation: Any) -> bool:
+    if name == CONTEXT_PARAMETER:
+        return True
+    if typing.get_origin(annotation) in (typing.Annotated, typing.Union, types.UnionType):
+        return any(_is_context("", member) for member in typing.get_args(annotation))
+    return isinstance(annotation, type) and issubclass(annotation, ToolContext)
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    # Not unwrapped: a decorator may well make a blocking function of an async one.
+    target = function.func if isinstance(function, functools.partial) else function
+    call = target if inspect.isroutine(target) else getattr(target, "__call__", target)  # noqa: B004  (the attribute)
+    return inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call)
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    target: Any = function.func if isinstance(function, functools.partial) else function
+    name = getattr(target, "__name__", None) or type(target).__name__
+    if name == "<lambda>":
+        raise ConfigurationError("A lambda has no name for a model to call it by: pass name=.")
+    return str(name)

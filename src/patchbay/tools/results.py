@@ -1,0 +1,153 @@
+"""What a tool returned or raised, as the text that a model is shown.
+
+Text passes as it is; all else becomes JSON, whatever it is: nothing that a tool returns may break the run.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from decimal import Decimal
+from enum import Enum
+from pathlib import PurePath
+from typing import Any
+from uuid import UUID
+
+_MAX_DEPTH = 64
+_JSON_TYPES = (dict, list, tuple, int, float, type(None))
+_TEXT_TYPES = (Decimal, UUID, PurePath, timedelta)
+_UNKNOWN = object()
+
+
+def render_result(value: Any) -> str:
+    """Write a tool's result: a str as it is, None as ``null``, all else as JSON, and what cannot be JSON by its ``str()``."""
+    if type(value) is str:
+        return well_formed(value)
+    if isinstance(value, Enum):
+        return render_result(value.value)
+    if isinstance(value, str):
+        return well_formed(str(value))
+    if isinstance(value, BaseException):
+        return well_formed(describe(value))
+    return well_formed(_json(value))
+
+
+def render_error(name: str, error: BaseException) -> str:
+    """Write what a tool raised: its class and its message."""
+    return well_formed(f"Error: tool {name!r} failed: {describe(error)}")
+
+
+def describe(error: BaseException) -> str:
+    """Return ``Type: message``, or the type alone where there is no message."""
+    message = _text(error).strip()
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def well_formed(text: str) -> str:
+    """Replace lone surrogates, which no server can be sent. All other text is returned as it is."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _json(value: Any) -> str:
+    try:
+        stand_in = value if isinstance(value, _JSON_TYPES) else _stand_in(value)
+        if stand_in is _UNKNOWN:
+            return _text(value)
+        return json.dumps(stand_in, ensure_ascii=False, allow_nan=False, default=_stand_in_or_text)
+    except Exception:  # noqa: BLE001  (odd keys, cycles, NaN, or a broken method of the value's own)
+        try:
+            plain = _plain(value, ())
+            return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+        except Exception:  # noqa: BLE001  (a value may refuse even that)
+            return _text(value)
+
+
+def _text(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001  (the value's own __str__ may do anything)
+        return f"<{type(value).__name__}>"
+
+
+def _plain(value: Any, parents: tuple[int, ...]) -> Any:
+    """Return ``value`` as JSON types all the way down; what contains itself, or is very deep, ends as text."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if id(value) in parents or len(parents) >= _MAX_DEPTH:
+        return f"<{type(value).__name__}>"
+    parents = (*parents, id(value))
+    if isinstance(value, Mapping):
+        return {_key(key): _plain(item, parents) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, parents) for item in value]
+    return _plain(_stand_in_or_text(value), parents)
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, Enum):
+        key = key.value
+    return key if isinstance(key, str) else render_result(key)
+
+
+def _stand_in_or_text(value: Any) -> Any:
+    try:
+        stand_in = _stand_in(value)
+    except Exception:  # noqa: BLE001  (the value's own method failed: the rest of the result need not)
+        return _text(value)
+    return _text(value) if stand_in is _UNKNOWN else stand_in
+
+
+def _stand_in(value: Any) -> Any:
+    """Return what stands for ``value`` in JSON, for what the JSON writer does not know; _UNKNOWN if nothing does."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, BaseException):
+        return describe(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return _bytes(bytes(value))
+    if callable(dump := getattr(value, "model_dump", None)) and not isinstance(value, type):
+        return dump(mode="json")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
+    if fields := getattr(type(value), "__struct_fields__", None):  # msgspec
+        return {name: getattr(value, name) for name in fields}
+    if attributes := getattr(type(value), "__attrs_attrs__", None):
+        return {item.name: getattr(value, item.name) for item in attributes}
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, set | frozenset):
+        return _sorted(value)
+    if callable(iso := getattr(value, "isoformat", None)):
+        return iso()
+    if callable(to_list := getattr(value, "tolist", None)):  # numpy's arrays and numbers
+        return to_list()
+    if isinstance(value, Iterable) and not isinstance(value, type):
+        return list(value)
+    if isinstance(value, _TEXT_TYPES):
+        return str(value)
+    return _UNKNOWN
+
+
+def _bytes(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(value).decode()
+
+
+def _sorted(values: set[Any] | frozenset[Any]) -> list[Any]:
+    """Return a set in an order that is the same in every process, so that a prompt cache holds."""
+    try:
+        return sorted(values)
+    except TypeError:
+        return sorted(values, key=repr)
