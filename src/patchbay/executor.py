@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from patchbay.errors import ConfigurationError, IncompleteCallError, ToolError, ToolTimeoutError, UnknownToolError
-from patchbay.tools import Tool, ToolContext, Validation, collect_tools, render_error, render_result
+from patchbay.tools import Tool, ToolContext, Validation, collect_tools, render_error, render_result, well_formed
 from patchbay.tools.base import checked_timeout
 from patchbay.types import IncompleteCall, Message, ToolCall, ToolResult
 
@@ -219,13 +219,8 @@ class Batch:
                 value = await tool.run(arguments, context)
             else:
                 value = await _within(limit, tool, arguments, context, self._executor.cancel_grace)
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise  # the run is being stopped, or the tool cancelled this very task: _task_done settles it
-            self._settle(index, error, time.perf_counter() - started)
-        except KeyboardInterrupt:
-            raise
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            raise  # whether the run is being stopped or the tool raised it: _task_done settles the call
         except BaseException as error:  # noqa: BLE001  (SystemExit too: a tool that calls sys.exit() must not end the host)
             note = _THREAD_RUNS_ON if isinstance(error, ToolTimeoutError) and not tool.interruptible else ""
             self._settle(index, error, time.perf_counter() - started, note)
@@ -255,7 +250,7 @@ class Batch:
             content, code = f"Error: tool {call.name[:_NAME_SHOWN]!r} was cancelled before it finished.", "cancelled"
         else:
             content, code = render_error(call.name, error), ToolError.code
-        result = ToolResult(call.id, call.name, content + note, is_error=True, code=code)
+        result = ToolResult(call.id, call.name, well_formed(content + note), is_error=True, code=code)
         self._record(index, ToolExecution(call, self._arguments.get(index), None, result, error, seconds))
 
     def _record(self, index: int, execution: ToolExecution) -> None:

@@ -12,7 +12,7 @@ from patchbay.types import Reply
 
 from .texts import FRAGMENTS, TOOLS, options, read_whole, solid, texts
 
-SETTINGS = settings(deadline=None, max_examples=800)
+SETTINGS = settings(deadline=None, max_examples=400)
 _REASONING_TAGS = re.compile(r"</?think>")
 
 

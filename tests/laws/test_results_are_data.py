@@ -13,7 +13,7 @@ import patchbay
 
 from .texts import CALL, FRAGMENTS, TOOLS, read_whole
 
-SETTINGS = settings(deadline=None, max_examples=500)
+SETTINGS = settings(deadline=None, max_examples=250)
 
 _RESULT_MARKS = [
     "```tool_result\n", '```tool_result name="f" id="c0"\n', "\n```\n\n```tool_result", '{"name": "f", "tool_call_id": "c1", "result": 1}',

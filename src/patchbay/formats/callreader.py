@@ -13,6 +13,7 @@ there on it cannot be taken back. Until then nothing is told, and ``NotACall`` h
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -23,8 +24,17 @@ from patchbay.formats.source import CutOff, NotACall, Source, Steps
 _NAME_KEYS = frozenset({"name", "tool", "tool_name", "function_name"})
 _ARGUMENT_KEYS = frozenset({"arguments", "parameters", "args", "input", "params"})
 _ENVELOPE_KEYS = frozenset({"type", "id", "index", "call_id", "tool_call_id"})
+_MESSAGE_KEYS = frozenset({"role", "content", "refusal"})
 _MAX_NAME = 256
+_BY_THE_BOOK = re.compile(r'\{\s*"name"\s*:\s*"([^"\\\x00-\x1f]{1,256})"\s*,\s*"arguments"\s*:\s*(?=\{)')
 _MAX_DEPTH = 3  # tool_calls -> item -> function
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+_strict_json = json.JSONDecoder(parse_constant=_no_constant).decode
 
 
 class CallSink(Protocol):
@@ -35,6 +45,9 @@ class CallSink(Protocol):
 
     def end(self) -> None:
         """The call is complete."""
+
+    def passed_over(self, text: str) -> None:
+        """A value among the calls that is none: prose."""
 
 
 @dataclass
@@ -77,6 +90,8 @@ class CallReader:
 
     def read(self) -> Steps[int]:
         """Read the object or array at ``pos``; how many calls it held. Raises NotACall, CutOff."""
+        if not self.strict and self._whole():
+            return 1
         char = yield from self.source.peek()
         self._depth = 0
         self.name = ""
@@ -86,17 +101,44 @@ class CallReader:
             return (yield from self._array())
         raise NotACall
 
+    def _whole(self) -> bool:
+        """Read a call that is written by the book and has arrived up to its block's end, at one blow; else read nothing."""
+        source = self.source
+        found = _BY_THE_BOOK.match(source.buf, source.pos)
+        if found is None:
+            return False
+        end = source.buf.find("\n```", found.end())
+        if end < 0 or source.buf[end - 1] != "}" or not self.is_tool(found.group(1)):
+            return False
+        arguments = source.buf[found.end() : end - 1].rstrip()
+        try:
+            value = _strict_json(arguments)
+        except (ValueError, RecursionError):
+            return False
+        if not isinstance(value, dict):
+            return False
+        source.pos = end
+        self._tell(found.group(1), arguments)
+        return True
+
     def _array(self) -> Steps[int]:
         source = self.source
         source.pos += 1
         count = 0
+        passed: list[str] = []
         while True:
+            if count:
+                for text in passed:
+                    self.calls.passed_over(text)
+                passed.clear()
             char = yield from self.json.space()
             if char == "{":
-                count += yield from self._object(loose=count > 0 and not self.strict)
+                count += yield from self._item(passed)
             elif char == ",":
                 source.pos += 1
             elif char == "]":
+                if not count:
+                    raise NotACall
                 source.pos += 1
                 return count
             elif not char:
@@ -116,31 +158,43 @@ class CallReader:
                 self.note("unclosed_bracket")  # words: the list was never closed
                 return count
             else:
-                self.note("ignored_value")
-                yield from self.json.value([])
+                passed.append((yield from self.skip_value()))
 
-    def _object(self, *, loose: bool = False) -> Steps[int]:
-        """Read one object. ``loose``: calls came before it, so what is no call is passed over instead of handing all back."""
-        draft = _Draft()
+    def _item(self, passed: list[str]) -> Steps[int]:
+        """Read an object in an array; the text of one that is no call is added to ``passed``."""
+        start = self.source.offset
         depth = self._depth
         try:
-            count = yield from self._members(draft)
+            return (yield from self._object())
         except NotACall:
-            if not loose:
+            if self.strict:
                 raise
             self._depth = depth
-            self.note("ignored_value")
-            yield from self._skip_rest()
+            self.source.rewind_to(start)
+            passed.append((yield from self.skip_value()))
             return 0
-        self._depth = depth
-        return count or self._settle(draft, loose=loose)
 
-    def _settle(self, draft: _Draft, *, loose: bool) -> int:
+    def skip_value(self) -> Steps[str]:
+        """Read a value that is no call; its text as it stands."""
+        source = self.source
+        start = source.offset
+        try:
+            yield from self.json.value([])
+        except (NotACall, CutOff):
+            pass
+        self.note("no_call")
+        return source.since(start)
+
+    def _object(self) -> Steps[int]:
+        draft = _Draft()
+        depth = self._depth
+        count = yield from self._members(draft)
+        self._depth = depth
+        return count or self._settle(draft)
+
+    def _settle(self, draft: _Draft) -> int:
         """Decide what an object is that was read to its end without a call being told."""
         if draft.name is None:
-            if loose:
-                self.note("ignored_value")
-                return 0
             raise NotACall
         if draft.arguments is None:
             keys = self.schema_keys(draft.name)
@@ -200,14 +254,12 @@ class CallReader:
             if char != ",":
                 self.note("unclosed_bracket")
                 return
-            source.take()
-            source.mark()
+            start = source.offset
             source.pos += 1
             try:
                 yield from self._late_member()
             except NotACall:
-                source.rewind()
-                source.mark()
+                source.rewind_to(start)
                 self.note("unclosed_bracket")
                 return
             except CutOff:
@@ -241,10 +293,11 @@ class CallReader:
             yield from self._arguments(draft, char)
         elif draft.name is None and key == "tool_calls" and char == "[":
             count = yield from self._array()
-            if (yield from self.json.space()) == "}":
-                self.source.pos += 1
-            return count
-        elif self.strict and key not in _ENVELOPE_KEYS:
+            if not self.strict:
+                yield from self._rest()
+                return count
+            draft.told = count > 0
+        elif self.strict and key not in _ENVELOPE_KEYS and key not in _MESSAGE_KEYS:
             raise NotACall
         else:
             other: list[str] = []
@@ -326,18 +379,3 @@ class CallReader:
         except CutOff:
             return text
         return "".join(sink) if not inner.buf[inner.pos :].strip() else text
-
-    def _skip_rest(self) -> Steps[None]:
-        """Pass over what is left of an object that turned out not to be a call, up to its closing bracket."""
-        depth = 1
-        while depth:
-            char = yield from self.json.space()
-            if not char:
-                raise CutOff
-            if char in "`~" and (yield from self.json.at_fence()):
-                return
-            if char in "\"'":
-                yield from self.json.string([])
-                continue
-            depth += (char in "{[") - (char in "}]")
-            self.source.pos += 1

@@ -193,11 +193,14 @@ class Emitter:
 
     def all_was_reasoning(self) -> None:
         """A closing marker came whose opener was in the prompt."""
+        if any(">" in piece for piece in self._gap):
+            self._out("")
         self._flush_run()
         self._gap.clear()
-        text = "".join(self._content).strip(" \t\r\n")
-        if text:
+        text = "".join(self._content).strip()
+        if self._content:
             self._events.append(TextWasReasoning())
+        if text:
             self._reasoning.append(text)
         self._content.clear()
         self._joint = ""

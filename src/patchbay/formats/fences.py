@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import lru_cache
 
 from patchbay.formats.callreader import CallReader
 from patchbay.formats.emitter import Emitter
@@ -51,6 +52,7 @@ _QUOTING_LABELS = frozenset(
 )
 
 
+@lru_cache(maxsize=64)
 def label_forms(tag: str) -> frozenset[str]:
     """The spellings of a tag that count: any case, ``-`` or ``.`` for ``_``, with or without a final s."""
     plain = _plain(tag)
@@ -75,6 +77,9 @@ class _Staged:
     def end(self) -> None:
         pass
 
+    def passed_over(self, text: str) -> None:
+        pass  # such a block is not accepted
+
 
 class _Told:
     """Tells calls as they are read; prose that came before the first one in its block goes first."""
@@ -83,16 +88,25 @@ class _Told:
         self.emitter = emitter
         self.reader = reader
         self.before: list[str] = []
+        self.begun = False
+        """A call of this block was told."""
 
     def start(self, name: str) -> list[str]:
+        self.begun = True
         if self.before:
-            self.emitter.text("".join(self.before))
+            self.emitter.text("".join(self.before).lstrip("\r\n"))
             self.before.clear()
         self.reader.guarded = False
         return self.emitter.start(name)
 
     def end(self) -> None:
         self.emitter.end()
+
+    def passed_over(self, text: str) -> None:
+        if self.begun:
+            self.emitter.text(text)
+        else:
+            self.before.append(text)
 
 
 class FenceReader:
@@ -195,6 +209,7 @@ class FenceReader:
         self._json.quoted = self.emitter.quoted
         self._json.guarded = True
         self._told.before.clear()
+        self._told.begun = False
         try:
             opened = yield from self._opener(line_start=line_start)
             read = opened and (yield from self._block())
@@ -241,10 +256,12 @@ class FenceReader:
 
     def _block(self) -> Steps[bool]:
         """Read a tagged block's body and its closer; whether a call was in it."""
-        source, reader = self.source, self._json
+        source, reader, told = self.source, self._json, self._told
         count = 0
+        after_value = False
         while True:
-            char = yield from reader.space()
+            blanks: list[str] = []
+            char = yield from reader.space(blanks, comments=False)
             if not char:
                 if count:
                     source.take()
@@ -254,28 +271,29 @@ class FenceReader:
                     yield from self._closer(char)
                 return count > 0
             if char in "{[":
-                if count:
-                    source.take()
-                    source.mark()
-                    reader.guarded = True
+                start = source.offset
+                reader.guarded = True
                 try:
-                    count += yield from self._calls.read()
+                    read = yield from self._calls.read()
                 except NotACall:
-                    if not count:
-                        return False
-                    self.emitter.text(source.take())
-                    source.mark()
+                    source.rewind_to(start)
+                    told.passed_over("".join(blanks))
+                    told.passed_over((yield from self._calls.skip_value()))
+                    after_value = False
                 except CutOff:
-                    self.emitter.cut(source.take(), self._calls.name)
+                    self.emitter.cut(source.since(start) if count else source.take(), self._calls.name)
                     return True
-            elif count and char in ",;}]":
+                else:
+                    count += read
+                    after_value = True
+            elif after_value and char in ",;}]":
                 source.pos += 1
                 if char in "}]":
                     self.emitter.note("stray_bracket")
-            elif count:
-                yield from self._prose(self.emitter.text)
             else:
-                yield from self._prose(self._told.before.append)
+                after_value = False
+                told.passed_over("".join(blanks))
+                yield from self._prose(told.passed_over)
 
     def _prose(self, tell: Callable[[str], None]) -> Steps[None]:
         """Read words in a block, up to a line's end, a value or a fence."""

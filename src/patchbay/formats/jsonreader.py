@@ -51,7 +51,7 @@ class JsonReader:
         self.live_string = False
         """True while the reader waits inside a double-quoted string whose text passes through as it is."""
 
-    def space(self, sink: list[str] | None = None) -> Steps[str]:
+    def space(self, sink: list[str] | None = None, *, comments: bool = True) -> Steps[str]:
         """Read white space and comments; the next character, or "" at the end. White space goes to ``sink``, comments do not."""
         source = self.source
         pattern = _QUOTED_SPACE if self.quoted else _SPACE
@@ -62,7 +62,7 @@ class JsonReader:
                     sink.append(found.group().replace(">", "") if self.quoted else found.group())
                 source.pos = found.end()
             char = yield from source.peek()
-            if char == "/":
+            if char == "/" and comments:
                 if not (yield from self._comment()):
                     return char
             elif not char or (char not in " \t\r\n" and not (self.quoted and char == ">")):
@@ -77,10 +77,12 @@ class JsonReader:
             return False
         self.note("comment")
         closer = "\n" if opener == "//" else "*/"
+        start = source.offset
         source.pos += 2
         while True:
             end = source.buf.find(closer, source.pos)
             if self.guarded and source.buf.find("```", source.pos, end if end >= 0 else len(source.buf)) >= 0:
+                source.rewind_to(start)
                 raise NotACall
             if end >= 0:
                 break
@@ -262,6 +264,9 @@ class JsonReader:
         if quote == "'":
             self.note("single_quotes")
         sink.append('"')
+        if (yield from self._is_triple(quote)):
+            yield from self._triple(sink, quote)
+            return
         while True:
             found = plain.match(source.buf, source.pos)
             if found:
@@ -276,23 +281,20 @@ class JsonReader:
                 continue
             char = source.buf[source.pos]
             if char == quote:
-                if quote == '"' or (yield from self._closes()):
-                    source.pos += 1
+                closes = yield from self._closes()
+                source.pos += 1
+                if closes:
                     sink.append('"')
                     return
-                source.pos += 1
-                sink.append(quote)
+                self.note("unescaped_quote")
+                sink.append("'" if quote == "'" else '\\"')
             elif char == "\\":
                 yield from self._escape(sink)
             elif char == '"':
                 source.pos += 1
                 sink.append('\\"')
             else:
-                if self.guarded and char == "\n" and (yield from self._fence_line()):
-                    raise NotACall
-                source.pos += 1
-                self.note("control_character")
-                sink.append(_CONTROL.get(char) or f"\\u{ord(char):04x}")
+                yield from self._control(sink, char)
 
     def _fence_line(self) -> Steps[bool]:
         """Whether the line after the newline at ``pos`` is a fence."""
@@ -303,8 +305,53 @@ class JsonReader:
                 return ahead.startswith(("```", "~~~"))
             yield
 
+    def _is_triple(self, quote: str) -> Steps[bool]:
+        """Whether two more quotes follow the one that was read: no JSON begins so, Python's long strings do."""
+        source = self.source
+        while not source.ended:
+            if not quote.startswith(source.buf[source.pos : source.pos + 1]):
+                return False
+            if len(source.buf) - source.pos >= 2:
+                break
+            yield
+        return source.buf[source.pos : source.pos + 2] == quote * 2
+
+    def _triple(self, sink: list[str], quote: str) -> Steps[None]:
+        """Read the rest of a string in triple quotes."""
+        source = self.source
+        source.pos += 2
+        self.note("triple_quotes")
+        while True:
+            found = _SINGLE.match(source.buf, source.pos)
+            if found:
+                sink.append(found.group())
+                source.pos = found.end()
+            while len(source.buf) - source.pos < 3 and not source.ended:
+                yield
+            if source.pos >= len(source.buf):
+                raise CutOff
+            char = source.buf[source.pos]
+            if source.buf[source.pos : source.pos + 3] == quote * 3:
+                source.pos += 3
+                sink.append('"')
+                return
+            if char == "\\":
+                yield from self._escape(sink)
+            elif char in "'\"":
+                source.pos += 1
+                sink.append('\\"' if char == '"' else char)
+            elif not _SINGLE.match(char):
+                yield from self._control(sink, char)
+
+    def _control(self, sink: list[str], char: str) -> Steps[None]:
+        if self.guarded and char == "\n" and (yield from self._fence_line()):
+            raise NotACall
+        self.source.pos += 1
+        self.note("control_character")
+        sink.append(_CONTROL.get(char) or f"\\u{ord(char):04x}")
+
     def _closes(self) -> Steps[bool]:
-        """Whether the single quote at ``pos`` ends its string: what follows must be what follows a string."""
+        """Whether the quote at ``pos`` ends its string: a word or a number cannot follow one, so before those it does not."""
         source = self.source
         ahead = source.pos + 1
         while True:
@@ -315,7 +362,10 @@ class JsonReader:
             offset = ahead - source.pos
             yield
             ahead = source.pos + offset
-        return ahead >= len(source.buf) or source.buf[ahead] in _AFTER_STRING
+        if ahead >= len(source.buf):
+            return True
+        following = source.buf[ahead]
+        return following in _AFTER_STRING or (source.buf[source.pos] == '"' and not following.isalnum())
 
     def _escape(self, sink: list[str]) -> Steps[None]:
         source = self.source

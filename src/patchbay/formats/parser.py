@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Iterable
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 from patchbay.errors import ConfigurationError
@@ -66,7 +67,7 @@ class StreamParser:
             schema_keys=_schema_keys(specs),
             lenient=lenient_fences,
         )
-        regions: dict[str, Region] = {"```": lambda: self._fences.read("`"), "~~~": lambda: self._fences.read("~")}
+        regions: dict[str, Region] = {"```": partial(self._fences.read, "`"), "~~~": partial(self._fences.read, "~")}
         self._thoughts = None
         if reasoning:
             self._thoughts = ReasoningReader(
@@ -75,7 +76,7 @@ class StreamParser:
             regions[self._thoughts.opener] = self._thoughts.open
             regions[self._thoughts.closer] = self._thoughts.stray
         self._scanner = Scanner(self._source, self._emitter, regions)
-        self._quiet = self._scanner.quiet.search
+        self._quiet = self._scanner.quiet
         self._closed = False
         self.prefilled = bool(reasoning and reasoning_prefilled)
         """The text was read as beginning inside the reasoning."""
@@ -129,6 +130,11 @@ class StreamParser:
         return self._emitter.flush()
 
     @property
+    def in_prose(self) -> bool:
+        """Waiting in plain prose: what comes without any marker in it is prose too."""
+        return self._scanner.idle
+
+    @property
     def reply(self) -> Reply:
         """All that was read so far; final after ``close()``."""
         return self._emitter.reply()
@@ -142,6 +148,7 @@ def parse(text: str, tools: Iterable[Any] | None = None, **options: Any) -> Repl
     return parser.reply
 
 
+@lru_cache(maxsize=64)
 def check_tag(tag: str, option: str) -> None:
     """Refuse a tag that could not be found again in a text; raises ConfigurationError."""
     if not isinstance(tag, str) or not re.fullmatch(r"[A-Za-z0-9_][\w.-]{0,63}", tag):

@@ -8,12 +8,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 
 from patchbay.formats.emitter import Emitter
 from patchbay.formats.source import Source, Steps
 
 Region = Callable[[], Steps[None]]
 """Reads what a marker opens. ``source.pos`` is at the marker; prose before it was told."""
+
+
+@dataclass(frozen=True)
+class _Markers:
+    """What a set of markers is looked for with."""
+
+    any: re.Pattern[str]
+    first: re.Pattern[str]
+    starts: frozenset[str]
+    longest: int
+
+
+@lru_cache(maxsize=64)
+def _markers(markers: tuple[str, ...]) -> _Markers:
+    return _Markers(
+        any=re.compile("|".join(map(re.escape, sorted(markers, key=len, reverse=True)))),
+        first=re.compile(f"[{re.escape(''.join(sorted({marker[0] for marker in markers})))}]"),
+        starts=frozenset(marker[:length] for marker in markers for length in range(1, len(marker))),
+        longest=max(map(len, markers)) - 1,
+    )
 
 
 class Scanner:
@@ -23,11 +45,8 @@ class Scanner:
         self.source = source
         self.emitter = emitter
         self.regions = regions
-        markers = sorted(regions, key=len, reverse=True)
-        self._marker = re.compile("|".join(map(re.escape, markers)))
-        self._starts = {marker[:length] for marker in markers for length in range(1, len(marker))}
-        self._longest = max(map(len, markers)) - 1
-        self.quiet = re.compile(f"[{re.escape(''.join({marker[0] for marker in markers}))}]")
+        self._markers = _markers(tuple(regions))
+        self.quiet = self._markers.first.search
         """Finds a character that may begin a marker; a chunk without one is prose."""
         self.idle = False
         """Waiting in prose with nothing held back in the source."""
@@ -36,7 +55,7 @@ class Scanner:
         """Read to the end of the text."""
         source, emitter = self.source, self.emitter
         while True:
-            found = self._marker.search(source.buf, source.pos)
+            found = self._markers.any.search(source.buf, source.pos)
             end = found.start() if found else self._safe_end()
             emitter.text(source.buf[source.pos : end])
             source.pos = end
@@ -51,9 +70,9 @@ class Scanner:
 
     def _safe_end(self) -> int:
         """Up to where the text cannot be part of a marker."""
-        buf, size = self.source.buf, len(self.source.buf)
+        buf, size, markers = self.source.buf, len(self.source.buf), self._markers
         if not self.source.ended:
-            for start in range(max(self.source.pos, size - self._longest), size):
-                if buf[start:] in self._starts:
+            for start in range(max(self.source.pos, size - markers.longest), size):
+                if buf[start:] in markers.starts:
                     return start
         return size

@@ -66,23 +66,40 @@ class Source:
 
     def take(self) -> str:
         """The text between the mark and ``pos``; the mark is gone."""
-        text = "".join(self._kept) + self.buf[self._mark : self.pos]
+        text = "".join(self._kept) + self.buf[max(self._mark, 0) : self.pos]
         self._kept.clear()
         self._mark = -1
         return text
 
     def rewind(self) -> None:
         """Go back to the mark; the mark is gone."""
-        if not self._kept:
+        if self._kept:
+            self.rewind_to(self.base - sum(map(len, self._kept)))
+        else:
             self.pos = self._mark
-            self._mark = -1
-            return
-        kept = "".join(self._kept)
-        self.base -= len(kept) - self._mark
-        self.buf = kept + self.buf[self._mark :]
-        self.pos = 0
         self._kept.clear()
         self._mark = -1
+
+    def rewind_to(self, offset: int) -> None:
+        """Go back to a place behind the mark, which stays; the cost is the length of what is taken back."""
+        taken = []
+        while self.base > offset:
+            taken.append(self._kept.pop())
+            self.base -= len(taken[-1])
+        if taken:
+            self.buf = "".join(reversed(taken)) + self.buf
+        self.pos = offset - self.base
+
+    def since(self, offset: int) -> str:
+        """The text from a place behind the mark up to ``pos``."""
+        parts = [self.buf[max(0, offset - self.base) : self.pos]]
+        start = self.base
+        for piece in reversed(self._kept):
+            if start <= offset:
+                break
+            start -= len(piece)
+            parts.append(piece[max(0, offset - start) :])
+        return "".join(reversed(parts))
 
     def peek(self) -> Steps[str]:
         """The next character, or "" at the end of the text; nothing is read."""

@@ -80,6 +80,11 @@ class ChoiceStream:
         return self._places > 0
 
     @property
+    def plain(self) -> bool:
+        """Content that comes may go straight through the parser, several pieces at once."""
+        return not (self.hold or self.mute_text or self.closed or self.policy.single)
+
+    @property
     def done(self) -> bool:
         """The one call that is wanted is complete: nothing that follows matters."""
         return self.policy.single and bool(self.calls) and not self.hold_calls
@@ -107,6 +112,10 @@ class ChoiceStream:
     def events(self, envelope: Envelope, events: list[Event], out: Callable[[bytes], None], logprobs: bytes = b"null") -> None:
         """Write what the parser found."""
         for event in events:
+            if type(event) is CallArguments and not self.legacy:
+                if self._place is not None and not self.hold_calls:
+                    self.write(envelope.arguments(self.index, self._place, event.text), out)
+                continue
             delta = self._delta(event)
             if delta is not None:
                 if not self.opened:
@@ -174,11 +183,8 @@ class ChoiceStream:
         }
 
     def _arguments(self, text: str) -> dict[str, Any] | None:
-        if self._place is None or self.hold_calls:
-            return None
-        if self.legacy:
-            return {"function_call": {"arguments": text}}
-        return {"tool_calls": [{"index": self._place, "function": {"arguments": text}}]}
+        """A piece of arguments for a client that speaks ``function_call``; for others see ``Envelope.arguments``."""
+        return None if self._place is None or self.hold_calls else {"function_call": {"arguments": text}}
 
     def _end(self, call: ToolCall) -> None:
         if self._place is not None:

@@ -104,7 +104,7 @@ def finish_reason(given: Any, *, calls: bool, native: bool, cut: bool, legacy: b
         if given == "length" and native:
             return given  # only the upstream knows whether its own call is whole
         return "function_call" if legacy else "tool_calls"
-    return "stop" if given in (None, "tool_calls", "function_call") else given
+    return "stop" if given in (None, "tool_calls") else given
 
 
 def native_calls(message: Mapping[str, Any]) -> list[ToolCall]:

@@ -22,7 +22,7 @@ from patchbay.models.modes import ModeMemory, refuses_tools, tools_were_seen
 from patchbay.models.options import TextOptions
 from patchbay.models.request import ChatRequest
 from patchbay.models.streaming import StreamedAnswer
-from patchbay.models.wire import DONE, encode, event
+from patchbay.models.wire import DONE, Envelope, encode, event
 from patchbay.types import Message, Reply
 
 HEARTBEAT = b": keep-alive\n\n"
@@ -57,6 +57,7 @@ class Exchange:
         self._finished = False
         self._usage: Any = None
         self._stream: StreamedAnswer | None = None
+        self._envelope: Envelope | None = None
         if not self.transparent:
             self._call.messages  # noqa: B018 - checked before anything is sent
             self._include_usage = self.streaming and self._call.include_usage
@@ -87,10 +88,8 @@ class Exchange:
         self._again = False
         self._judged = False
         self._finished = False
-        envelope = self._stream.envelope if self._stream is not None and self._wrote else None
-        self._stream = StreamedAnswer(
-            self._open, self._admitted, count=self._call.count, include_usage=self._include_usage, envelope=envelope
-        )
+        self._envelope = self._stream.envelope if self._stream is not None and self._wrote else None
+        self._stream = None
 
     # the answer is an error
 
@@ -136,7 +135,7 @@ class Exchange:
         # While it is in question whether the server saw the tools, the usage behind the last choice is waited for.
         if stream.over and not self._judged and not self._probe:
             self._judge_stream(stream)
-        elif stream.enough:
+        elif self._call.policy.single and stream.enough:
             self._finished = True
         if not stream.out:
             return b""
@@ -159,17 +158,29 @@ class Exchange:
         out = b"".join(stream.out)
         self._wrote = self._wrote or bool(out)
         if not self._again:
+            self._stream = None  # it holds methods of this object: without the ring both are freed at once
             return out, False
         self._next()
         return out, True
 
     def _attempt(self) -> StreamedAnswer:
-        """The stream being read; the upstream accepted the request."""
-        assert self._stream is not None
+        """The stream being read."""
+        if self._stream is None:
+            self._accepted()
+            self._stream = StreamedAnswer(
+                self._open,
+                self._admitted,
+                count=self._call.count,
+                include_usage=self._include_usage,
+                envelope=self._envelope,
+            )
+        return self._stream
+
+    def _accepted(self) -> None:
+        """The upstream took the request."""
         if self._learn_text:
             self._memory.learn(self._call.model, "text")
             self._learn_text = False
-        return self._stream
 
     def _open(self, index: int) -> ChoiceStream:
         policy = self._call.policy
@@ -258,10 +269,10 @@ class Exchange:
         """
         if self.transparent:
             return body, False
-        stream = self._attempt()
+        self._accepted()
         completion = read_completion(body)
         if self.streaming:
-            stream.take_whole(completion)
+            self._attempt().take_whole(completion)
             return self.end()
         self._usage = completion.get("usage")
         reads = [

@@ -20,6 +20,11 @@ class SseDecoder:
         self._tail = b""
         self._held_cr = False
 
+    @property
+    def empty(self) -> bool:
+        """Nothing of an event is held back."""
+        return not self._parts and not self._held_cr
+
     def feed(self, data: bytes) -> list[bytes]:
         """The data of the events that these bytes complete. Raises UpstreamError for an event beyond 32 MiB."""
         if self._held_cr or b"\r" in data:

@@ -13,6 +13,7 @@ from patchbay.errors import UpstreamError
 from patchbay.models.answering import ChoiceStream
 from patchbay.models.completion import Outcome, native_calls
 from patchbay.models.faults import error_message, shown
+from patchbay.models.shapes import ContentShape, decode_content, learn_shape, quiet_until
 from patchbay.models.sse import ErrorEvent, SseDecoder
 from patchbay.models.wire import CallDelta, Choice, Chunk, Envelope, FunctionDelta, decode, decode_chunk, event
 
@@ -39,6 +40,8 @@ class StreamedAnswer:
         self.choices: dict[int, ChoiceStream] = {}
         self.envelope = envelope
         self.usage: Any = None
+        self.over = False
+        """Every choice said why it ended."""
         self.discard = False
         """The answer is not for the client: only its usage still matters."""
         self.out: list[bytes] = []
@@ -49,16 +52,24 @@ class StreamedAnswer:
         self._usage_apart = False
         self._sse = SseDecoder()
         self._done = False
+        self._shape: ContentShape | None = None
+        self._shapes_left = 4
 
     def feed(self, data: bytes) -> None:
         """Take bytes of the stream. Raises UpstreamError."""
-        for one in self._sse.feed(data):
-            self._event(one)
-
-    @property
-    def over(self) -> bool:
-        """Every choice said why it ended."""
-        return len(self.choices) >= self._count and all(state.ended for state in self.choices.values())
+        if self._shape is not None and self._sse.empty and self._plain():
+            text = self._shape.only_content(data)
+            if text is not None:
+                if self._tell(text):
+                    self.out.append(data)
+                return
+        events = self._sse.feed(data)
+        at = 0
+        while at < len(events):
+            count = self._run(events, at)
+            if not count:
+                self._event(events[at])
+            at += count or 1
 
     @property
     def enough(self) -> bool:
@@ -116,9 +127,52 @@ class StreamedAnswer:
             self.envelope = Envelope(id=None, created=None, model=None)
         return self.envelope
 
+    # a run of events that hold a piece of content and differ in nothing else
+
+    def _plain(self) -> bool:
+        """Content may go straight to the parser."""
+        state = self.choices.get(0)
+        return state is not None and state.plain and not self.discard and not self._done
+
+    def _tell(self, text: str) -> bool:
+        """Feed content; True where the events it came in may be passed on."""
+        assert self.envelope is not None
+        return self.choices[0].text(self.envelope, text, b"null", self.out.append)
+
+    def _run(self, events: Sequence[bytes], at: int) -> int:
+        """Feed the content of the events from ``at`` on that have the known shape; how many there were.
+
+        Prose goes at one blow. Where a marker may begin, and inside a call, each event is fed by itself: the client is to get
+        the arguments in the pieces in which they were written.
+        """
+        if self._shape is None or not self._plain():
+            return 0
+        pieces = self._shape.pieces(events, at)
+        parser = self.choices[0].parser
+        done = 0
+        while done < len(pieces):
+            end = quiet_until(pieces, done) if parser.in_prose else 0
+            end = max(end, done + 1)
+            try:
+                text = decode_content(pieces[done:end])
+            except ValueError:
+                break
+            if self._tell(text):
+                self.out.append(b"data: " + b"\n\ndata: ".join(events[at + done : at + end]) + b"\n\n")
+            done = end
+        return done
+
+    def _learn_shape(self, data: bytes, choice: Choice) -> None:
+        """Remember what is around the content of this event, if there is nothing else in it."""
+        if self._shapes_left and choice.delta is not None and choice.delta.content:
+            self._shapes_left -= 1
+            self._shape = learn_shape(data, choice.delta.content)
+
     # one event
 
     def _event(self, data: bytes) -> None:
+        if self._done:
+            return
         if data == b"[DONE]":
             self._done = True
             return
@@ -135,14 +189,17 @@ class StreamedAnswer:
             self.usage = decode(bytes(chunk.usage))
         if self.discard:
             return
-        if self.envelope is None:
-            self.envelope = Envelope(id=chunk.id, created=chunk.created, model=chunk.model, fingerprint=chunk.system_fingerprint)
         if chunk.choices:
+            if self.envelope is None:
+                self.envelope = Envelope(
+                    id=chunk.id, created=chunk.created, model=chunk.model, fingerprint=chunk.system_fingerprint
+                )
             self._take(data, chunk.choices, self.envelope)
         elif chunk.usage != _NULL:
             self._usage_apart = True
-        else:
-            self.out.append(event(data))
+        elif _is_error(data):
+            raise UpstreamError(f"The upstream failed in mid-answer: {error_message(data)}", body=shown(data))
+        # anything else without choices says nothing, and clients that look at choices[0] die of it
 
     def _odd_event(self, data: bytes) -> None:
         """An event that is no chunk: several in one, or one whose fields have other types."""
@@ -168,6 +225,13 @@ class StreamedAnswer:
             state = self.choices.get(choice.index)
             if state is None:
                 state = self.choices[choice.index] = self._open_choice(choice.index)
+            if state.closed:
+                untouched = False
+                continue
+            if choice.message is not None:
+                self._take_message(choice.index, choice.message, choice.finish_reason)
+                untouched = False
+                continue
             delta = choice.delta
             if delta is not None:
                 if delta.content is not None and not state.text(envelope, delta.content, bytes(choice.logprobs), write):
@@ -186,11 +250,14 @@ class StreamedAnswer:
             write(event(data))
             for choice in choices:
                 self.choices[choice.index].opened = True
+            if self._count == 1:
+                self._learn_shape(data, choices[0])
             return
         self._extras(data, envelope)
         for choice in choices:
             if choice.finish_reason is not None:
                 self.choices[choice.index].close(envelope, choice, write)
+                self.over = len(self.choices) >= self._count and all(state.ended for state in self.choices.values())
 
     def _extras(self, data: bytes, envelope: Envelope) -> None:
         """Write what a chunk holds beside content and calls, when the chunk itself is not passed on."""
@@ -198,8 +265,8 @@ class StreamedAnswer:
             extra = {
                 key: value for key, value in (choice.get("delta") or {}).items() if key not in _READ_FIELDS and value is not None
             }
-            if extra:
-                state = self.choices[choice.get("index") or 0]
+            state = self.choices[choice.get("index") or 0]
+            if extra and not state.closed:
                 state.write(envelope.delta(state.index, extra), self.out.append)
 
     # the client asked for a stream and the upstream sent one JSON
@@ -220,7 +287,8 @@ class StreamedAnswer:
 
     def _take_message(self, position: int, message: dict[str, Any], finish: Any) -> None:
         envelope, write = self._enveloped(), self.out.append
-        state = self.choices[position] = self._open_choice(position)
+        state = self.choices.get(position) or self._open_choice(position)
+        self.choices[position] = state
         extra = {key: value for key, value in message.items() if key not in _READ_FIELDS and value is not None}
         if extra:
             state.write(envelope.delta(position, extra), write)
@@ -237,3 +305,9 @@ class StreamedAnswer:
             state.release(write)
         state.ended = True
         state.close(envelope, Choice(finish_reason=finish if isinstance(finish, str) else None), write)
+
+
+def _is_error(data: bytes) -> bool:
+    """Whether an event without choices is an error of a shape other than OpenAI's."""
+    value = decode(data)
+    return isinstance(value, dict) and (value.get("object") == "error" or "detail" in value or "message" in value)

@@ -43,6 +43,7 @@ class Choice(msgspec.Struct):
     delta: Delta | None = None
     finish_reason: str | None = None
     logprobs: Raw = Raw(b"null")
+    message: dict[str, Any] | None = None  # servers that only pretend to stream send the whole answer as one event
 
 
 class Chunk(msgspec.Struct):
@@ -82,6 +83,7 @@ def _loose_chunk(value: Any) -> Chunk:
             delta=msgspec.convert(choice.get("delta"), Delta | None),
             finish_reason=choice.get("finish_reason"),
             logprobs=Raw(encode(choice.get("logprobs"))),
+            message=choice.get("message"),
         )
         for choice in value.get("choices") or ()
     ]
@@ -140,6 +142,13 @@ class Envelope:
             encode(delta),
             logprobs,
             encode(finish_reason),
+        )
+
+    def arguments(self, index: int, place: int, text: str) -> bytes:
+        """A chunk with a piece of a call's arguments: the one that is written most often."""
+        return (
+            b'%s{"index":%d,"delta":{"tool_calls":[{"index":%d,"function":{"arguments":%s}}]},'
+            b'"logprobs":null,"finish_reason":null}]}\n\n' % (self._head, index, place, encode(text))
         )
 
     def finish(self, index: int, reason: str, usage: Any = None) -> bytes:

@@ -135,9 +135,8 @@ class _Door:
     def _response(self, request: Any, upstream: Any, exchange: Exchange, body: Any) -> Any:
         kept = {name: value for name, value in upstream.headers.items() if name.lower() not in _CHANGED_HEADERS}
         kept["content-type"] = "text/event-stream; charset=utf-8" if exchange.streaming else "application/json"
-        extensions = {key: value for key, value in upstream.extensions.items() if key != "network_stream"}
         return self.patchbay.library.Response(
-            upstream.status_code, headers=kept, request=request, extensions=extensions, stream=body
+            upstream.status_code, headers=kept, request=request, extensions=upstream.extensions, stream=body
         )
 
 

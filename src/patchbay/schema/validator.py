@@ -70,9 +70,13 @@ class SchemaValidator:
             )
         if coerce_types or use_defaults:
             value = Bend(self._schema, coerce_types, use_defaults).apply(value)
-        if compiled.is_valid(value):
-            return ValidationResult(valid=True, value=value)
-        return ValidationResult(valid=False, value=value, errors=schema_complaints(compiled.iter_errors(value)))
+        try:
+            if compiled.is_valid(value):
+                return ValidationResult(valid=True, value=value)
+            errors = schema_complaints(compiled.iter_errors(value))
+        except UnicodeEncodeError:
+            errors = ("(root) must not have a property name with half of a surrogate pair in it",)
+        return ValidationResult(valid=False, value=value, errors=errors)
 
     @cached_property
     def _compiled(self) -> Any:
@@ -87,7 +91,7 @@ class SchemaValidator:
         if validator_class is None:
             return f"its $schema {excerpt(repr(declared))} is not supported (4, 6, 7, 2019-09, 2020-12 are)"
         try:
-            return validator_class(schema, retriever=_refuse)
+            return validator_class(schema, retriever=_refuse, validate_formats=True)
         except Exception as error:  # noqa: BLE001  (the schema is foreign, and so is the compiler)
             return excerpt(str(error).partition("\n")[0])
 

@@ -1,0 +1,230 @@
+"""The ways to a text-only model that a client has: a wrapped client, or a proxy (a subprocess) before the model's server."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import openai
+
+import patchbay
+
+from .upstream import PATIENCE
+
+PATCHBAY = Path(sys.executable).with_name("patchbay")
+_ENVIRONMENT = (
+    "UPSTREAM_BASE_URL", "UPSTREAM_API_KEY", "PORT", "HOST", "PROXY_API_KEY", "PROXY_LOG_FILE", "FORCE_COLOR"
+)  # fmt: skip
+
+
+def clean_environment() -> dict[str, str]:
+    """The environment without what the command line reads from it."""
+    return {name: value for name, value in os.environ.items() if name not in _ENVIRONMENT}
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass
+class Proxy:
+    """A running ``patchbay proxy``; ``url`` ends in the base path."""
+
+    url: str
+    process: subprocess.Popen[str]
+    output: list[str] = field(default_factory=list)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return urlsplit(self.url).port or 0
+
+
+@contextmanager
+def running_proxy(*flags: str, base_path: str = "/v1") -> Iterator[Proxy]:
+    """Start ``patchbay proxy`` with ``flags``, wait until it listens, and stop it with SIGTERM."""
+    port = free_port()
+    process = subprocess.Popen(
+        [str(PATCHBAY), "proxy", "--port", str(port), *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env=clean_environment(),
+    )
+    proxy = Proxy(f"http://127.0.0.1:{port}{base_path}", process)
+    listening = threading.Event()
+    drain = threading.Thread(target=_read_output, args=(proxy, str(port), listening), daemon=True)
+    drain.start()
+    try:
+        assert listening.wait(PATIENCE), proxy.output
+        assert process.poll() is None, proxy.output
+        yield proxy
+    finally:
+        process.terminate()
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(PATIENCE)
+        drain.join(PATIENCE)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def _read_output(proxy: Proxy, port: str, listening: threading.Event) -> None:
+    assert proxy.process.stdout is not None
+    for line in proxy.process.stdout:
+        proxy.output.append(line)
+        if port in line:
+            listening.set()
+    listening.set()
+
+
+@dataclass
+class Choice:
+    """One choice of an answer, whole or put together from its chunks."""
+
+    content: str | None = None
+    reasoning: str | None = None
+    calls: list[tuple[str, str]] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    finish_reason: str | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Answer:
+    """What the client was told, the same for both modes; ``chunks`` are the raw chunks of a stream."""
+
+    choices: dict[int, Choice] = field(default_factory=dict)
+    usage: Any = None
+    chunks: list[Any] = field(default_factory=list)
+    raw: Any = None
+
+    @property
+    def first(self) -> Choice:
+        """The choice of index 0."""
+        return self.choices[0]
+
+
+def ask(client: openai.OpenAI, model: str, *, stream: bool, **body: Any) -> Answer:
+    """One chat completion through the SDK, whole or streamed."""
+    body.setdefault("messages", [{"role": "user", "content": "Weather in Rome?"}])
+    answer = Answer()
+    if not stream:
+        completion = client.chat.completions.create(model=model, **body)
+        answer.raw, answer.usage = completion, completion.usage
+        for choice in completion.choices:
+            answer.choices[choice.index] = _whole_choice(choice)
+        return answer
+    with client.chat.completions.create(model=model, stream=True, **body) as chunks:
+        for chunk in chunks:
+            answer.chunks.append(chunk)
+            answer.usage = chunk.usage or answer.usage
+            for choice in chunk.choices:
+                _add_delta(answer.choices.setdefault(choice.index, Choice()), choice)
+    return answer
+
+
+def _whole_choice(choice: Any) -> Choice:
+    message = choice.message
+    calls = [call for call in message.tool_calls or () if call.type == "function"]
+    return Choice(
+        content=message.content,
+        reasoning=getattr(message, "reasoning_content", None),
+        calls=[(call.function.name, call.function.arguments) for call in calls],
+        ids=[call.id for call in calls],
+        finish_reason=choice.finish_reason,
+        extra={**message.model_dump(exclude_unset=True), "logprobs": choice.model_dump().get("logprobs")},
+    )
+
+
+def _add_delta(whole: Choice, choice: Any) -> None:
+    delta = choice.delta
+    if delta.content is not None:
+        whole.content = (whole.content or "") + delta.content
+    if reasoning := getattr(delta, "reasoning_content", None):
+        whole.reasoning = (whole.reasoning or "") + reasoning
+    for part in delta.tool_calls or ():
+        if part.index == len(whole.calls):
+            whole.calls.append((part.function.name, ""))
+            whole.ids.append(part.id)
+        name, arguments = whole.calls[part.index]
+        whole.calls[part.index] = (name, arguments + (part.function.arguments or "") if part.function else arguments)
+    whole.extra.update({name: value for name, value in delta.model_dump(exclude_unset=True).items() if value is not None})
+    dumped = choice.model_dump()
+    if dumped.get("logprobs"):
+        whole.extra["logprobs"] = dumped["logprobs"]
+    if choice.finish_reason is not None:
+        assert whole.finish_reason is None, "two finish reasons"
+        whole.finish_reason = choice.finish_reason
+
+
+def sdk_client(base_url: str, **options: Any) -> openai.OpenAI:
+    """The real SDK client, without retries (each request of these tests is counted)."""
+    options.setdefault("api_key", "unused")
+    return openai.OpenAI(base_url=base_url, max_retries=0, timeout=PATIENCE, **options)
+
+
+def wrapped_client(base_url: str, **options: Any) -> openai.OpenAI:
+    """A wrapped SDK client that talks to ``base_url`` directly."""
+    return patchbay.wrap(sdk_client(base_url), **options)
+
+
+@dataclass
+class Response:
+    """An HTTP answer as it is; ``body`` is what was readable, ``cut`` tells that it ended before its end."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    cut: bool = False
+
+    @property
+    def json(self) -> Any:
+        """The body, read as JSON."""
+        return json.loads(self.body)
+
+
+def http_request(
+    port: int, method: str, target: str, body: bytes | Mapping[str, Any] = b"", headers: Mapping[str, str] | None = None
+) -> Response:
+    """One plain HTTP request; a mapping is sent as JSON."""
+    sent = dict(headers or {})
+    if not isinstance(body, bytes):
+        body = json.dumps(body).encode()
+        sent.setdefault("content-type", "application/json")
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    try:
+        connection.request(method, target, body=body or None, headers=sent)
+        response = connection.getresponse()
+        cut = False
+        try:
+            data = response.read()
+        except http.client.IncompleteRead as error:
+            data, cut = error.partial, True
+        except ConnectionError:
+            data, cut = b"", True
+        return Response(response.status, {name.lower(): value for name, value in response.getheaders()}, data, cut)
+    finally:
+        connection.close()
+
+
+def sse_payloads(body: bytes) -> list[str]:
+    """The data lines of an event stream, comments left out."""
+    return [line[5:].strip() for line in body.decode().split("\n") if line.startswith("data:")]

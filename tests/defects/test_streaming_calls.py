@@ -1,0 +1,209 @@
+"""Defects 21, 23, 36 and the good points to keep: calls arrive while they are written; clients that leave free the upstream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import openai
+import pytest
+import uvicorn
+
+import patchbay
+from patchbay.proxy import create_app
+from patchbay.testing.script import DONE, Raw, events
+
+from .doors import Proxy, ask, http_request, sdk_client, wrapped_client
+from .reading import ROME, TOOLS, block
+from .test_wire_answers import chunk
+from .upstream import PATIENCE, Upstream
+
+Door = Callable[..., openai.OpenAI]
+
+
+def test_d21_a_name_and_arguments_reach_the_client_before_the_call_is_complete(
+    door: Door, upstream: Upstream, model: str
+) -> None:
+    written = threading.Event()
+    head = '```tool_call\n{"name": "write_file", "arguments": {"path": "a", "content": "' + "x" * 2000
+    start = events(chunk(model, role="assistant", content=head), done=False)
+    end = events(chunk(model, content='end"}}\n```'), chunk(model, finish_reason="stop"))
+    upstream.on(model, Raw([start, written, end]))
+    name, arguments = "", ""
+    messages = [{"role": "user", "content": "Write."}]
+    with door().chat.completions.create(model=model, messages=messages, tools=TOOLS, stream=True) as chunks:
+        for part in chunks:
+            for call in part.choices[0].delta.tool_calls or () if part.choices else ():
+                name += call.function.name or ""
+                arguments += call.function.arguments or ""
+            if arguments.count("x") > 1500 and name == "write_file":
+                written.set()
+    assert written.is_set()
+    assert {"path": "a", "content": "x" * 2000 + "end"} == json.loads(arguments)
+
+
+def test_d23_a_wrapped_client_is_still_that_client(upstream: Upstream, model: str) -> None:
+    upstream.on(
+        "/v1/models",
+        Raw(
+            [b'{"object":"list","data":[{"id":"m","object":"model","created":1,"owned_by":"x"}]}'],
+            content_type="application/json",
+        ),
+    )
+    upstream.on(model, block(ROME))
+    messages = [{"role": "user", "content": "Weather?"}]
+    with wrapped_client(upstream.url, tools="text") as client:
+        assert isinstance(client, openai.OpenAI)
+        assert ["m"] == [listed.id for listed in client.models.list()]
+        with_raw = client.chat.completions.with_raw_response.create(model=model, messages=messages, tools=TOOLS)
+        assert 200 == with_raw.http_response.status_code
+        assert "get_weather" == with_raw.parse().choices[0].message.tool_calls[0].function.name
+        other = client.with_options(max_retries=1).chat.completions.create(model=model, messages=messages, tools=TOOLS)
+        assert "tool_calls" == other.choices[0].finish_reason
+        with client.chat.completions.stream(model=model, messages=messages, tools=TOOLS) as streamed:
+            final = streamed.get_final_completion()
+        assert "get_weather" == final.choices[0].message.tool_calls[0].function.name
+        stream = client.chat.completions.create(model=model, messages=messages, tools=TOOLS, stream=True)
+        assert isinstance(stream, openai.Stream)
+        stream.close()
+
+
+async def _ask_async(url: str, model: str) -> list[str]:
+    names = []
+    async with patchbay.wrap(openai.AsyncOpenAI(base_url=url, api_key="k", max_retries=0), tools="text") as client:
+        assert isinstance(client, openai.AsyncOpenAI)
+        messages = [{"role": "user", "content": "Weather?"}]
+        whole = await client.chat.completions.create(model=model, messages=messages, tools=TOOLS)
+        names.append(whole.choices[0].message.tool_calls[0].function.name)
+        stream = await client.chat.completions.create(model=model, messages=messages, tools=TOOLS, stream=True)
+        async for part in stream:
+            names += [call.function.name for call in part.choices[0].delta.tool_calls or () if call.function.name]
+    return names
+
+
+def test_d23_the_async_client_is_wrapped_too(upstream: Upstream, model: str) -> None:
+    upstream.on(model, block(ROME))
+    assert ["get_weather", "get_weather"] == asyncio.run(_ask_async(upstream.url, model))
+
+
+CACHED = [
+    {"type": "text", "text": "one", "cache_control": {"type": "ephemeral"}},
+    {"type": "text", "text": "two"},
+]
+
+
+def test_d23_without_tools_the_upstream_gets_the_clients_own_bytes(
+    upstream: Upstream, proxies: Callable[..., Proxy], model: str, stream: bool
+) -> None:
+    upstream.on(model, "Hello.")
+    body = json.dumps(
+        {
+            "messages": [{"role": "user", "content": CACHED}],
+            "stream": stream,
+            "model": model,
+            "x": 1.0,
+            "seed": 12345678901234567890,
+        },
+        indent=1,
+    ).encode()
+    headers = {"content-type": "application/json"}
+    through = http_request(proxies("--tools", "text").port, "POST", "/v1/chat/completions", body, headers)
+    direct = http_request(int(upstream.url.split(":")[2].split("/")[0]), "POST", "/v1/chat/completions", body, headers)
+    assert direct.body == through.body
+    assert [body, body] == [seen.body for seen in upstream.seen[model]]
+
+
+def test_d23_without_tools_a_wrapped_client_sends_what_the_bare_one_sends(upstream: Upstream, model: str, stream: bool) -> None:
+    upstream.on(model, "Hello.")
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": CACHED}]
+    with wrapped_client(upstream.url) as wrapped, sdk_client(upstream.url) as bare:
+        one = ask(wrapped, model, stream=stream, messages=messages)
+        two = ask(bare, model, stream=stream, messages=messages)
+    first, second = upstream.seen[model]
+    assert second.body == first.body
+    assert (two.first, len(two.chunks)) == (one.first, len(one.chunks))
+
+
+def test_d23_content_parts_keep_their_fields_with_tools(door: Door, upstream: Upstream, model: str) -> None:
+    upstream.on(model, "Hello.")
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}}
+    ask(door(), model, stream=False, tools=TOOLS, messages=[{"role": "user", "content": [*CACHED, image]}])
+    assert [*CACHED, image] == upstream.seen[model][0].json["messages"][-1]["content"]
+
+
+def test_d36_sixty_four_streams_at_once_are_all_served_with_their_own_answer(
+    upstream: Upstream, proxies: Callable[..., Proxy], model: str
+) -> None:
+    together = threading.Barrier(64, timeout=PATIENCE)
+    names = [upstream.on(f"{model}-{number}", f"Number {number}.\n{block(ROME)}\n") for number in range(64)]
+    port = proxies("--tools", "text").port
+
+    def one(name: str) -> tuple[int, bool, bool]:
+        together.wait()
+        body = {"model": name, "messages": [{"role": "user", "content": "Hi"}], "tools": TOOLS, "stream": True}
+        response = http_request(port, "POST", "/v1/chat/completions", body)
+        text = "".join(
+            choice["delta"].get("content") or ""
+            for line in response.body.decode().split("\n")
+            if line.startswith("data: {")
+            for choice in json.loads(line[6:])["choices"]
+        )
+        return response.status, f"Number {name.rpartition('-')[2]}." in text, response.body.endswith(DONE)
+
+    with ThreadPoolExecutor(64) as pool:
+        assert [(200, True, True)] * 64 == list(pool.map(one, names))
+
+
+def test_good_points_a_client_that_leaves_in_mid_stream_frees_the_upstream(upstream: Upstream, door: Door, model: str) -> None:
+    upstream.on(model, Raw([events(chunk(model, role="assistant", content="Hello there, "), done=False)], end="hang"))
+    messages = [{"role": "user", "content": "Hi"}]
+    chunks = door().chat.completions.create(model=model, messages=messages, tools=TOOLS, stream=True)
+    assert next(iter(chunks)) is not None
+    chunks.close()
+    assert upstream.seen[model][0].left.wait(PATIENCE)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_good_points_a_client_that_leaves_before_the_first_byte_frees_the_upstream(
+    upstream: Upstream, proxies: Callable[..., Proxy], model: str, streamed: bool
+) -> None:
+    upstream.on(model, Raw([], end="hang"))
+    body = json.dumps(
+        {"model": model, "messages": [{"role": "user", "content": "Hi"}], "tools": TOOLS, "stream": streamed}
+    ).encode()
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", proxies("--tools", "text").port), PATIENCE) as connection:
+        connection.sendall(head.encode() + body)
+        seen = upstream.wait_for(model)
+    assert seen.left.wait(PATIENCE)
+
+
+@contextmanager
+def _serving(app: Any) -> Iterator[str]:
+    """An ASGI application on a socket of loopback; its base URL."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=5))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+
+
+def test_d23_an_app_in_ones_own_server_does_the_same_as_the_command(upstream: Upstream, model: str, stream: bool) -> None:
+    upstream.on(model, f"Sure.\n{block(ROME)}")
+    with _serving(create_app(upstream.url, tools="text", base_path="/llm")) as url, sdk_client(url + "/llm") as client:
+        answer = ask(client, model, stream=stream, tools=TOOLS)
+    assert ([("get_weather", '{"city": "Rome"}')], "tool_calls") == (answer.first.calls, answer.first.finish_reason)
+    assert "Sure." == (answer.first.content or "").strip()

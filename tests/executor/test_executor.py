@@ -1,0 +1,445 @@
+"""Whatever happens to a call, it ends as one execution whose text tells the model what to do next."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from patchbay.errors import (
+    ConfigurationError,
+    IncompleteCallError,
+    ToolArgumentsError,
+    ToolError,
+    ToolTimeoutError,
+    UnknownToolError,
+)
+from patchbay.executor import Executor, ToolExecution
+from patchbay.tools import tool
+from patchbay.types import IncompleteCall, ToolCall
+
+SHORT = 0.02
+
+
+def run(coroutine: Any) -> Any:
+    return asyncio.run(asyncio.wait_for(coroutine, 10))
+
+
+def carry_out(tools: list[Any], *calls: ToolCall | IncompleteCall, **options: Any) -> list[ToolExecution]:
+    async def main() -> list[ToolExecution]:
+        return await Executor(tools, **options).run(calls)
+
+    return run(main())
+
+
+def one(function: Any, raw: str = "{}", **options: Any) -> ToolExecution:
+    (execution,) = carry_out([function], ToolCall("c1", getattr(function, "name", None) or function.__name__, raw), **options)
+    return execution
+
+
+def test_a_call_is_found_checked_run_and_recorded():
+    async def add(a: int, b: int = 2) -> int:
+        return a + b
+
+    done = one(add, '{"a": "1"}')
+    assert (3, "3", False, None) == (done.value, done.content, done.is_error, done.error)
+    assert {"a": 1, "b": 2} == done.arguments
+    assert {"role": "tool", "tool_call_id": "c1", "content": "3"} == done.result.to_message()
+    assert done.seconds >= 0
+
+
+def test_an_unknown_name_lists_the_nearest():
+    async def get_weather(): ...
+    async def send_mail(): ...
+
+    (done,) = carry_out([get_weather, send_mail], ToolCall("c1", "get_wether"))
+    assert isinstance(done.error, UnknownToolError)
+    assert ("unknown_tool", ("get_weather",)) == (done.result.code, done.error.nearest)
+    assert "Did you mean 'get_weather'? Available tools: get_weather, send_mail." in done.content
+    assert done.arguments is None
+
+
+def test_a_very_long_unknown_name_costs_little_and_is_not_repeated_whole():
+    async def f(): ...
+
+    (done,) = carry_out([f], ToolCall("c1", "x" * 1_000_000))
+    assert len(done.content) < 1000
+
+
+def test_bad_arguments_are_told_and_the_body_has_not_run():
+    ran = []
+
+    async def f(a: int):
+        ran.append(a)
+
+    done = one(f, '{"a": "x"}')
+    assert [] == ran
+    assert isinstance(done.error, ToolArgumentsError)
+    assert ("invalid_arguments", None) == (done.result.code, done.arguments)
+    assert "/a must be a valid integer" in done.content
+    assert "The tool did not run." in done.content
+
+
+def test_a_throwing_tool_is_told_with_its_type():
+    async def f():
+        raise KeyError("k")
+
+    def g():
+        raise ValueError
+
+    assert "Error: tool 'f' failed: KeyError: 'k'" == one(f).content
+    assert "Error: tool 'g' failed: ValueError" == one(g).content
+    assert ("tool_error", KeyError) == (one(f).result.code, type(one(f).error))
+
+
+def test_a_tool_may_choose_its_own_words_for_the_model():
+    class OutOfStockError(ToolError):
+        code = "out_of_stock"
+
+        @property
+        def for_model(self) -> str:
+            return "Offer another size."
+
+    async def buy():
+        raise OutOfStockError("none left")
+
+    done = one(buy)
+    assert ("Offer another size.", "out_of_stock") == (done.content, done.result.code)
+
+
+def test_a_call_that_was_cut_off_is_never_run():
+    ran = []
+
+    async def f(a: str = ""):
+        ran.append(a)
+
+    (done,) = carry_out([f], IncompleteCall("c1", "f", '{"a": "xx', '{"a": "xx'))
+    assert [] == ran
+    assert isinstance(done.error, IncompleteCallError)
+    assert "incomplete_call" == done.result.code
+    assert "shorter" in done.content
+    assert '{"a": "xx' == done.call.raw_arguments
+
+
+def test_a_timeout_is_told_and_stops_an_async_tool():
+    stopped = []
+
+    @tool(timeout=SHORT)
+    async def slow(tool_context):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.append(tool_context.cancelled.is_set())
+
+    done = one(slow)
+    assert isinstance(done.error, ToolTimeoutError)
+    assert ("tool_timeout", [True]) == (done.result.code, stopped)
+    assert done.content.startswith(f"Error: Tool 'slow' timed out after {SHORT}s")
+    assert "may still be running" not in done.content
+
+
+def test_a_timeout_of_a_thread_says_that_the_thread_runs_on():
+    seen = threading.Event()
+
+    @tool(timeout=SHORT)
+    def slow(tool_context):
+        assert tool_context.cancelled.wait(10)
+        seen.set()
+
+    done = one(slow)
+    assert isinstance(done.error, ToolTimeoutError)
+    assert "may still be running" in done.content
+    assert seen.wait(10)
+
+
+def test_the_tools_own_limit_comes_before_the_executors():
+    @tool(timeout=10)
+    async def own():
+        return "done"
+
+    async def none():
+        await asyncio.Event().wait()
+
+    assert [False, True] == [
+        execution.is_error
+        for execution in carry_out([own, none], ToolCall("1", "own"), ToolCall("2", "none"), tool_timeout=SHORT)
+    ]
+
+
+@pytest.mark.parametrize("limit", [None, 10])
+def test_a_timeout_error_of_the_tool_is_its_own_error(limit):
+    async def f():
+        raise TimeoutError("the database was slow")
+
+    done = one(tool(handler=f, name="f", timeout=limit))
+    assert "Error: tool 'f' failed: TimeoutError: the database was slow" == done.content
+    assert not isinstance(done.error, ToolTimeoutError)
+
+
+@pytest.mark.parametrize("limit", [None, 10])
+@pytest.mark.parametrize("kind", ["raise", "own task", "sync"])
+def test_a_cancelled_error_of_a_tool_is_an_error_result_and_not_the_end_of_the_run(limit, kind):
+    async def by_raise():
+        raise asyncio.CancelledError
+
+    async def own_task():
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.Event().wait()
+
+    def sync():
+        raise asyncio.CancelledError
+
+    async def sibling():
+        return "fine"
+
+    item = tool(handler={"raise": by_raise, "own task": own_task, "sync": sync}[kind], name="f", timeout=limit)
+    done, other = carry_out([item, sibling], ToolCall("1", "f"), ToolCall("2", "sibling"))
+    assert ("cancelled", True, "fine") == (done.result.code, done.is_error, other.content)
+
+
+@pytest.mark.parametrize("limit", [None, 10])
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_tool_that_exits_does_not_end_the_host(limit, is_async):
+    async def leave():
+        sys.exit(3)
+
+    def leave_sync():
+        sys.exit(3)
+
+    done = one(tool(handler=leave if is_async else leave_sync, name="f", timeout=limit))
+    assert done.is_error
+    assert "SystemExit: 3" in done.content
+
+
+def test_calls_run_at_the_same_time_and_results_are_in_call_order():
+    """The first call ends only after the second has begun, and the other way round: neither could pass alone."""
+    settled = []
+
+    async def main() -> list[ToolExecution]:
+        begun = {"a": asyncio.Event(), "b": asyncio.Event()}
+
+        async def meet(me: str, other: str) -> str:
+            begun[me].set()
+            await begun[other].wait()
+            if me == "a":
+                await released.wait()
+            else:
+                released.set()
+            return me
+
+        released = asyncio.Event()
+        calls = [ToolCall("1", "meet", '{"me": "a", "other": "b"}'), ToolCall("2", "meet", '{"me": "b", "other": "a"}')]
+        return await Executor([meet]).run(calls, on_settled=lambda execution: settled.append(execution.value))
+
+    assert ["a", "b"] == [execution.value for execution in run(main())]
+    assert ["b", "a"] == settled
+
+
+def test_sync_tools_run_at_the_same_time_and_leave_the_loop_free():
+    barrier = threading.Barrier(9)
+
+    def meet() -> str:
+        barrier.wait(10)
+        return "met"
+
+    async def main() -> list[ToolExecution]:
+        batch = asyncio.create_task(Executor([meet]).run([ToolCall(str(number), "meet") for number in range(8)]))
+        # The eighth party of the barrier waits in a thread; the loop goes on.
+        await asyncio.to_thread(barrier.wait, 10)
+        return await batch
+
+    assert ["met"] * 8 == [execution.value for execution in run(main())]
+
+
+def test_a_result_is_recorded_the_moment_it_settles():
+    async def main() -> None:
+        gate = asyncio.Event()
+
+        async def quick() -> str:
+            return "quick"
+
+        async def slow() -> str:
+            await gate.wait()
+            return "slow"
+
+        batch = Executor([quick, slow]).start([ToolCall("1", "slow"), ToolCall("2", "quick")])
+        try:
+            first = await anext(batch)
+            assert ("quick", ["quick"]) == (first.value, [execution.value for execution in batch.executions])
+            gate.set()
+            assert ["slow"] == [execution.value async for execution in batch]
+            assert ["slow", "quick"] == [execution.value for execution in batch.executions]
+        finally:
+            await batch.stop()
+
+    run(main())
+
+
+def test_no_more_calls_run_at_once_than_allowed():
+    running = 0
+    most = 0
+
+    async def main() -> list[ToolExecution]:
+        async def f() -> None:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0)
+            running -= 1
+
+        return await Executor([f], max_parallel=3).run([ToolCall(str(number), "f") for number in range(20)])
+
+    assert 20 == len(run(main()))
+    assert 3 == most
+
+
+def test_cancelling_the_run_stops_all_tools_and_waits_for_them():
+    log = []
+
+    async def main() -> None:
+        begun = asyncio.Semaphore(0)
+
+        async def wait(tool_context) -> None:
+            try:
+                begun.release()
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)
+                log.append((tool_context.call_id, tool_context.cancelled.is_set()))
+
+        executor = Executor([wait, tool(handler=wait, name="limited", timeout=10)])
+        task = asyncio.create_task(executor.run([ToolCall("1", "wait"), ToolCall("2", "limited")]))
+        await begun.acquire()
+        await begun.acquire()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert [("1", True), ("2", True)] == sorted(log)
+        assert {asyncio.current_task()} == {each for each in asyncio.all_tasks() if "wait_for" not in repr(each)}
+
+    run(main())
+
+
+def test_a_stopped_batch_has_a_result_for_every_call():
+    async def main() -> list[ToolExecution]:
+        async def quick() -> str:
+            return "quick"
+
+        async def never() -> None:
+            await asyncio.Event().wait()
+
+        calls = [ToolCall(str(number), name) for number, name in enumerate(["never", "quick", "never", "nope"])]
+        batch = Executor([quick, never], max_parallel=2).start(calls)
+        while (await anext(batch)).value != "quick":
+            pass
+        await batch.stop()
+        await batch.stop()
+        return batch.executions
+
+    done = run(main())
+    assert ["0", "1", "2", "3"] == [execution.call.id for execution in done]
+    assert ["cancelled", None, "cancelled", "unknown_tool"] == [execution.result.code for execution in done]
+
+
+@pytest.mark.parametrize("by", ["timeout", "stop"])
+def test_a_tool_that_ignores_its_cancellation_cannot_hold_up_the_run(by, caplog):
+    async def main() -> ToolExecution:
+        release = asyncio.Event()
+        begun = asyncio.Event()
+
+        async def stubborn() -> str:
+            begun.set()
+            while not release.is_set():
+                try:
+                    await release.wait()
+                except asyncio.CancelledError:
+                    continue
+            return "late"
+
+        item = tool(handler=stubborn, name="f", timeout=SHORT if by == "timeout" else None)
+        batch = Executor([item], cancel_grace=SHORT).start([ToolCall("1", "f")])
+        await begun.wait()
+        if by == "stop":
+            await batch.stop()
+        async for _ in batch:
+            pass
+        (execution,) = batch.executions
+        release.set()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert (execution,) == tuple(batch.executions)
+        return execution
+
+    assert ("tool_timeout" if by == "timeout" else "cancelled") == run(main()).result.code
+    assert "ignored its cancellation" in caplog.text
+
+
+def test_what_on_settled_raises_is_raised_after_the_tools_were_stopped():
+    stopped = []
+
+    async def main() -> None:
+        async def quick() -> None: ...
+
+        async def never() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                stopped.append(True)
+
+        def fail(execution: ToolExecution) -> None:
+            raise RuntimeError("observer")
+
+        await Executor([quick, never]).run([ToolCall("1", "never"), ToolCall("2", "quick")], on_settled=fail)
+
+    with pytest.raises(RuntimeError, match="observer"):
+        run(main())
+    assert [True] == stopped
+
+
+def test_a_tool_sees_the_context_of_its_call():
+    async def f(tool_context) -> Any:
+        return tool_context.call_id, tool_context.name, len(tool_context.messages), tool_context.iteration
+
+    async def main() -> list[ToolExecution]:
+        return await Executor([f]).run([ToolCall("c9", "f")], messages=[{"role": "user", "content": "hi"}], iteration=4)
+
+    assert ("c9", "f", 1, 4) == run(main())[0].value
+
+
+def test_context_variables_reach_the_tools():
+    variable = contextvars.ContextVar("variable", default="none")
+
+    async def main() -> list[Any]:
+        variable.set("mine")
+
+        async def on_loop() -> str:
+            return variable.get()
+
+        def in_thread() -> str:
+            return variable.get()
+
+        return [
+            each.value
+            for each in await Executor([on_loop, in_thread]).run([ToolCall("1", "on_loop"), ToolCall("2", "in_thread")])
+        ]
+
+    assert ["mine", "mine"] == run(main())
+
+
+def test_no_calls_are_no_executions():
+    assert [] == carry_out([])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"tool_timeout": 0}, {"tool_timeout": float("nan")}, {"max_parallel": 0}, {"max_parallel": True}, {"cancel_grace": -1}],
+)
+def test_limits_that_cannot_be_kept_are_refused(options):
+    with pytest.raises(ConfigurationError):
+        Executor([], **options)

@@ -1,0 +1,342 @@
+"""One turn: rounds until an answer, nothing that a model writes raises, and the conversation is always one that can be sent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from patchbay.errors import ConfigurationError, UpstreamError
+from patchbay.executor import Executor
+from patchbay.loop import FinalEvent, LoopEvent, relaxed, turn
+from patchbay.models.chat import ChatRequest, ModelReply, ReasoningDelta, TextDelta
+from patchbay.testing.scripted import ScriptedModel
+from patchbay.types import IncompleteCall, Reply, ToolCall, Usage
+
+USER = {"role": "user", "content": "hi"}
+
+
+def run(coroutine: Any) -> Any:
+    return asyncio.run(asyncio.wait_for(coroutine, 10))
+
+
+async def echo(text: str = "") -> str:
+    return text
+
+
+def play(steps: list[Any], tools: Any = (echo,), **options: Any) -> tuple[list[LoopEvent], ScriptedModel]:
+    model = ScriptedModel(steps)
+
+    async def main() -> list[LoopEvent]:
+        return [event async for event in turn(model, Executor(tools), [USER], **options)]
+
+    return run(main()), model
+
+
+def final(events: list[LoopEvent]) -> FinalEvent:
+    (event,) = [event for event in events if event.type == "final"]
+    assert event is events[-1]
+    assert isinstance(event, FinalEvent)
+    return event
+
+
+def assert_settled(messages: list[dict[str, Any]]) -> None:
+    """Law 1: after each message with calls come exactly their results, in order; and all of it can be sent."""
+    json.dumps(messages).encode()
+    expected: list[str] = []
+    seen: set[str] = set()
+    for message in messages:
+        if message["role"] == "tool":
+            assert expected
+            assert expected.pop(0) == message["tool_call_id"]
+            continue
+        assert [] == expected
+        expected = [call["id"] for call in message.get("tool_calls", ())]
+        assert len(set(expected)) == len(expected)
+        assert not seen & set(expected)
+        seen |= set(expected)
+        for call in message.get("tool_calls", ()):
+            assert isinstance(json.loads(call["function"]["arguments"]), dict)
+            assert 0 < len(call["function"]["name"]) <= 64
+            json.dumps(call, ensure_ascii=False).encode()
+    assert [] == expected
+
+
+def test_a_turn_without_calls_is_one_round():
+    events, model = play(["hello"])
+    assert ["text", "iteration_end", "final"] == [event.type for event in events]
+    end = final(events)
+    assert ("hello", 1, "stop", ()) == (end.content, end.iterations, end.finish_reason, end.tool_executions)
+    assert [USER, {"role": "assistant", "content": "hello"}] == end.messages
+    model.assert_consumed()
+
+
+def test_calls_are_carried_out_and_their_results_asked_about():
+    events, model = play([[ToolCall("1", "echo", '{"text":"a"}'), ToolCall("2", "echo", '{"text":"b"}')], "done"])
+    expected = ["tool_call", "tool_call", "tool_result", "tool_result", "iteration_end", "text", "iteration_end", "final"]
+    assert expected == [event.type for event in events]
+    assert [("1", "a"), ("2", "b")] == [
+        (message["tool_call_id"], message["content"]) for message in model.requests[1].messages[2:]
+    ]
+    end = final(events)
+    assert (2, ["a", "b"]) == (end.iterations, [execution.content for execution in end.tool_executions])
+    assert_settled(end.messages)
+    assert [{"role": "user", "content": "hi"}] == model.requests[0].messages
+
+
+def test_streamed_text_comes_as_it_is_said_and_only_once():
+    events, _ = play([Reply("hello", reasoning="hmm")], stream=True)
+    assert [("reasoning", "hm"), ("reasoning", "m"), ("text", "hel"), ("text", "lo")] == [
+        (event.type, event.delta) for event in events if event.type in ("text", "reasoning")
+    ]
+    events, _ = play([Reply("hello", reasoning="hmm")])
+    assert ["hmm", "hello"] == [event.delta for event in events if event.type in ("text", "reasoning")]
+
+
+def test_usage_is_summed_over_all_rounds():
+    call = Reply(None, tool_calls=(ToolCall("1", "echo"),))
+    events, _ = play([ModelReply(call, "tool_calls", Usage(1, 2, 3)), ModelReply(Reply("x"), "stop", Usage(10, 20, 30))])
+    assert Usage(11, 22, 33) == final(events).usage
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [("stop", "stop"), ("length", "length"), ("content_filter", "content_filter"), (None, "stop"), ("tool_calls", "stop")],
+)
+def test_how_the_answer_ended_is_kept(reason, expected):
+    events, _ = play([ModelReply(Reply("x"), reason)])
+    assert expected == final(events).finish_reason
+
+
+def test_the_ceiling_ends_the_turn_with_every_call_settled():
+    events, model = play([Reply(f"text {n}", tool_calls=(ToolCall(str(n), "echo"),)) for n in range(3)], max_iterations=3)
+    end = final(events)
+    assert ("max_iterations", 3, 3, "text 2") == (end.finish_reason, end.iterations, len(end.tool_executions), end.content)
+    assert_settled(end.messages)
+    model.assert_consumed()
+
+
+@pytest.mark.parametrize("ceiling", [0, -1, True, 1.5, None])
+def test_a_ceiling_that_is_none_is_refused(ceiling):
+    with pytest.raises(ConfigurationError, match="max_iterations"):
+        play([], max_iterations=ceiling)
+
+
+NAMED = {"type": "function", "function": {"name": "echo"}}
+ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}
+
+
+@pytest.mark.parametrize(
+    ("choice", "later"),
+    [
+        ("required", "auto"),
+        (NAMED, "auto"),
+        (ALLOWED, {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED]}}),
+        ("auto", "auto"),
+        ("none", "none"),
+        (None, None),
+    ],
+)
+def test_a_choice_that_demands_a_call_is_for_the_first_round_only(choice, later):
+    _, model = play([ToolCall("1", "echo"), ToolCall("2", "echo"), "done"], tool_choice=choice)
+    assert [choice, later, later] == [request.tool_choice for request in model.requests]
+    assert later == relaxed(later)
+
+
+def test_without_tools_no_tool_choice_is_sent():
+    _, model = play(["x"], (), tool_choice="none")
+    assert ((), None) == (model.requests[0].tools, model.requests[0].tool_choice)
+
+
+def test_missing_and_repeated_ids_are_made_distinct():
+    steps = [[ToolCall("", "echo"), ToolCall("call_0", "echo"), ToolCall("call_0", "echo")], ToolCall("call_0", "echo"), "done"]
+    events, _ = play(steps)
+    end = final(events)
+    assert_settled(end.messages)
+    assert 4 == len({execution.call.id for execution in end.tool_executions})
+    assert "call_0" == end.tool_executions[1].call.id
+
+
+def test_ids_of_the_conversation_so_far_are_taken():
+    history = [USER, {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "echo", "arguments": "{}"}}]}]
+    history.append({"role": "tool", "tool_call_id": "c", "content": "x"})
+
+    async def main() -> list[LoopEvent]:
+        return [event async for event in turn(ScriptedModel([ToolCall("c", "echo"), "x"]), Executor([echo]), history)]
+
+    assert_settled(final(run(main())).messages)
+    assert 3 == len(history)
+
+
+def test_what_a_server_would_not_read_back_is_mended_in_the_view_and_kept_in_the_record():
+    events, _ = play(
+        [[ToolCall("1", "no such tool!", '{"a": 12'), ToolCall("2", "", "[]"), ToolCall("3", "echo", '{"text": NaN}')], "x"]
+    )
+    end = final(events)
+    functions = [call["function"] for call in end.messages[1]["tool_calls"]]
+    assert ["no_such_tool_", "unknown", "echo"] == [function["name"] for function in functions]
+    assert ["{}"] * 3 == [function["arguments"] for function in functions]
+    assert ("no such tool!", '{"a": 12') == (end.tool_executions[0].call.name, end.tool_executions[0].call.raw_arguments)
+    assert all(execution.is_error for execution in end.tool_executions)
+    assert_settled(end.messages)
+
+
+def test_arguments_are_sent_back_as_the_model_wrote_them():
+    raw = '{ "text":"12345678901234567890" ,"b":1.0}'
+    events, _ = play([ToolCall("1", "echo", raw), "x"])
+    assert raw == final(events).messages[1]["tool_calls"][0]["function"]["arguments"]
+
+
+def test_a_call_that_was_cut_off_is_answered_and_the_turn_goes_on():
+    cut = Reply("let me", tool_calls=(ToolCall("1", "echo"),), incomplete=(IncompleteCall("2", "echo", '{"te', '{"te'),))
+    events, _ = play([cut, "done"])
+    end = final(events)
+    assert [None, "incomplete_call"] == [execution.result.code for execution in end.tool_executions]
+    assert ("done", "stop") == (end.content, end.finish_reason)
+    assert_settled(end.messages)
+
+
+def test_a_failing_server_is_raised():
+    with pytest.raises(UpstreamError, match="down"):
+        play([UpstreamError("down")])
+
+
+def test_a_model_that_breaks_its_contract_is_an_upstream_error():
+    class Silent:
+        async def respond(self, request: ChatRequest):
+            yield TextDelta("half")
+
+    class Chatty:
+        async def respond(self, request: ChatRequest):
+            yield ModelReply(Reply("x"))
+            yield ReasoningDelta("and")
+
+    for model, words in ((Silent(), "ended before"), (Chatty(), "went on")):
+
+        async def main(model: Any = model) -> None:
+            async for _ in turn(model, Executor([]), [USER]):
+                pass
+
+        with pytest.raises(UpstreamError, match=words):
+            run(main())
+
+
+@pytest.mark.parametrize("by", ["cancel", "close"])
+@pytest.mark.parametrize("while_", ["model", "tools"])
+def test_stopping_the_turn_stops_the_model_and_the_tools(by, while_):
+    stopped = []
+
+    async def main() -> None:
+        begun = asyncio.Event()
+
+        async def wait() -> None:
+            try:
+                begun.set()
+                await asyncio.Event().wait()
+            finally:
+                stopped.append("tools")
+
+        async def quick() -> None: ...
+
+        class Model:
+            async def respond(self, request: ChatRequest):
+                try:
+                    yield TextDelta("thinking")
+                    if while_ == "model":
+                        begun.set()
+                        await asyncio.Event().wait()
+                    yield ModelReply(Reply(None, tool_calls=(ToolCall("1", "wait"), ToolCall("2", "quick"))), "tool_calls")
+                finally:
+                    stopped.append("model")
+
+        events = turn(Model(), Executor([wait, quick]), [USER])
+        if by == "cancel":
+
+            async def consume() -> None:
+                async for _ in events:
+                    pass
+
+            task = asyncio.create_task(consume())
+            await begun.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        else:
+            async for event in events:
+                if event.type == ("text" if while_ == "model" else "tool_result"):
+                    break
+            await events.aclose()
+        assert [] == [task for task in asyncio.all_tasks() if "_carry_out" in repr(task)]
+
+    run(main())
+    assert ["model"] if while_ == "model" else ["model", "tools"] == stopped
+
+
+def test_the_consumer_is_never_cancelled_by_a_limit_of_ours():
+    """A tool's deadline passes while the consumer is busy between two events; the consumer must not feel it."""
+    from patchbay.tools import tool
+
+    async def main() -> str:
+        async def never() -> None:
+            await asyncio.Event().wait()
+
+        timed_out = asyncio.Event()
+
+        def watch() -> None: ...
+
+        model = ScriptedModel([[ToolCall("1", "never"), ToolCall("2", "watch")], "done"])
+        executor = Executor([tool(handler=never, name="never", timeout=0.01), watch])
+        content = ""
+        async for event in turn(model, executor, [USER]):
+            if event.type == "tool_result" and event.execution.call.name == "watch":
+                asyncio.get_running_loop().call_later(0.03, timed_out.set)
+                await timed_out.wait()
+            if event.type == "final":
+                content = event.content or ""
+        return content
+
+    assert "done" == run(main())
+
+
+# Lone surrogates too: a model's JSON may hold them.
+TEXT = st.text(alphabet=st.characters() | st.sampled_from("\ud800\udfff"), max_size=12)
+RAW = st.one_of(TEXT, st.sampled_from(["", "{}", '{"text": "x"}', '{"text": 1}', '{"a', "[]", "null", '"x"', "NaN", "[" * 2000]))
+NAME = st.one_of(TEXT, st.sampled_from(["echo", "fail", "Echo", "a" * 100]))
+ID = st.sampled_from(["", "1", "2", "call_0"])
+CALL = st.builds(ToolCall, ID, NAME, RAW)
+CUT = st.builds(lambda id_, name, raw: IncompleteCall(id_, name, raw, raw), ID, NAME, RAW)
+REPLY = st.builds(
+    lambda content, calls, cut: Reply(content, None, tuple(calls), tuple(cut)),
+    st.none() | TEXT,
+    st.lists(CALL, max_size=4),
+    st.lists(CUT, max_size=1),
+)
+REASON = st.sampled_from([None, "stop", "length", "tool_calls", "content_filter", "weird"])
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(REPLY, REASON), min_size=1, max_size=4), st.booleans())
+def test_nothing_that_a_model_writes_raises_and_every_view_of_it_is_settled(replies, stream):
+    """Laws 1 and 2."""
+
+    async def fail() -> None:
+        raise ValueError("no")
+
+    steps: list[Any] = [ModelReply(reply, reason) for reply, reason in replies]
+    model = ScriptedModel([*steps, "done"])
+
+    async def main() -> list[LoopEvent]:
+        return [event async for event in turn(model, Executor([echo, fail]), [USER], max_iterations=5, stream=stream)]
+
+    end = final(run(main()))
+    for request in model.requests:
+        assert_settled(list(request.messages))
+    assert_settled(end.messages)
+    json.dumps(end.messages, ensure_ascii=False).encode()
+    asked = len(model.requests)
+    written = sum(len(reply.tool_calls) + len(reply.incomplete) for reply, _ in replies[:asked])
+    assert written == len(end.tool_executions)

@@ -1,0 +1,130 @@
+"""ToolRunner over real ``openai`` clients and a model that only writes text: the whole way, over a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from typing import Any
+
+import openai
+import pytest
+
+from patchbay import ToolRunner, UpstreamError
+from patchbay.testing import Raw, ScriptedUpstream, events
+
+
+def block(name: str, **arguments: Any) -> str:
+    return f"```tool_call\n{json.dumps({'name': name, 'arguments': arguments})}\n```\n"
+
+
+def get_weather(city: str) -> str:
+    """Tell the weather."""
+    return f"sunny in {city}"
+
+
+async def get_time(zone: str = "UTC") -> dict[str, str]:
+    """Tell the time."""
+    return {"zone": zone, "time": "noon"}
+
+
+TOOLS = [get_weather, get_time]
+SCRIPT = ["Let me look.\n" + block("get_weather", city="Rome") + block("get_time"), "Sunny, and it is noon."]
+
+
+def run(client: Any, coroutine: Any) -> Any:
+    async def bounded() -> Any:
+        try:
+            return await asyncio.wait_for(coroutine, 20)
+        finally:
+            closing = client.close()
+            if closing is not None:
+                await closing
+
+    return asyncio.run(bounded())
+
+
+@pytest.fixture(params=["sync", "async"])
+def client_class(request: pytest.FixtureRequest) -> Any:
+    return openai.AsyncOpenAI if request.param == "async" else openai.OpenAI
+
+
+def test_a_text_only_model_calls_two_tools_and_answers(client_class):
+    with ScriptedUpstream(SCRIPT) as upstream:
+        client = client_class(base_url=upstream.url, api_key="unused")
+        result = run(client, ToolRunner(client, TOOLS).run("?", model="m"))
+    assert ("Sunny, and it is noon.", "stop", 2) == (result.content, result.finish_reason, result.iterations)
+    assert ["sunny in Rome", '{"zone": "UTC", "time": "noon"}'] == [execution.content for execution in result.tool_executions]
+    assert result.usage.total_tokens > 0
+    assert "sunny in Rome" in json.dumps(upstream.chats[-1].json["messages"])
+
+
+def test_the_same_as_a_stream(client_class):
+    async def collect(client: Any) -> list[Any]:
+        return [event async for event in ToolRunner(client, TOOLS).run_stream("?", model="m")]
+
+    with ScriptedUpstream(SCRIPT) as upstream:
+        client = client_class(base_url=upstream.url, api_key="unused")
+        told = run(client, collect(client))
+    text = "".join(event.delta for event in told if event.type == "text")
+    assert "Let me look." in text
+    assert text.endswith("Sunny, and it is noon.")
+    assert "tool_call\n" not in text
+    assert ["get_weather", "get_time"] == [event.tool_call.name for event in told if event.type == "tool_call"]
+    assert ("Sunny, and it is noon.", 2) == (told[-1].content, len(told[-1].tool_executions))
+
+
+def test_a_name_that_is_no_tool_reaches_the_executor_and_the_model_is_told_which_there_are(client_class):
+    with ScriptedUpstream([block("get_wether", city="Rome"), "sorry"]) as upstream:
+        client = client_class(base_url=upstream.url, api_key="unused")
+        result = run(client, ToolRunner(client, TOOLS).run("?", model="m"))
+    assert ["unknown_tool"] == [execution.result.code for execution in result.tool_executions]
+    assert "Did you mean 'get_weather'" in json.dumps(upstream.chats[-1].json["messages"])
+
+
+def test_run_sync_serves_one_async_client_again_and_again():
+    with ScriptedUpstream(SCRIPT * 2) as upstream:
+        client = openai.AsyncOpenAI(base_url=upstream.url, api_key="unused")
+        runner = ToolRunner(client, TOOLS)
+        assert ["Sunny, and it is noon."] * 2 == [runner.run_sync("?", model="m").content for _ in range(2)]
+
+        from patchbay.background import run_blocking
+
+        run_blocking(client.close())
+
+
+def test_a_failing_server_ends_the_run_with_its_words(client_class):
+    answer = Raw([b'{"error": {"message": "CUDA OOM"}}'], status=500, content_type="application/json")
+    with ScriptedUpstream([answer]) as upstream:
+        client = client_class(base_url=upstream.url, api_key="unused", max_retries=0)
+        with pytest.raises(UpstreamError, match="CUDA OOM"):
+            run(client, ToolRunner(client, TOOLS).run("?", model="m"))
+
+
+def test_cancelling_a_run_frees_the_server():
+    head = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    first = {**head, "choices": [{"index": 0, "delta": {"role": "assistant", "content": "thinking"}, "finish_reason": None}]}
+    answer = Raw([events(first, done=False)], end="hang")
+
+    async def main(client: Any) -> None:
+        told = ToolRunner(client, TOOLS, tool_mode="text").run_stream("?", model="m")
+        assert "text" == (await anext(told)).type
+        await told.aclose()
+        assert await asyncio.to_thread(upstream.chats[0].left.wait, 10)
+
+    with ScriptedUpstream([answer]) as upstream:
+        client = openai.AsyncOpenAI(base_url=upstream.url, api_key="unused")
+        run(client, main(client))
+
+
+def test_making_a_runner_of_a_chat_model_imports_no_third_party_package():
+    code = (
+        "import sys, patchbay.runner, patchbay.testing.scripted\n"
+        "heavy = {'pydantic', 'openai', 'jsonschema_rs', 'docstring_parser', 'httpx', 'httpx2', 'aiohttp', 'msgspec'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    assert (
+        "[]"
+        == subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    )

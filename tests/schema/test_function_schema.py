@@ -1,0 +1,305 @@
+"""A function's schema and the check of its arguments are pydantic's reading of its signature, whatever the signature holds."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import functools
+import json
+import warnings
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple, NewType, Optional
+
+import jsonschema_rs
+import pytest
+from pydantic import BaseModel, Field
+from typing_extensions import TypedDict
+
+from patchbay.errors import ConfigurationError, ToolArgumentsError
+from patchbay.schema import FunctionSchema
+
+
+class Price(BaseModel):
+    """A price."""
+
+    amount: float
+    currency: Literal["EUR", "USD"] = "EUR"
+
+
+class Item(BaseModel):
+    name: str
+    price: Price
+    parts: list[Item] = []
+
+
+@dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+class Movie(TypedDict):
+    title: str
+
+
+class Pair(NamedTuple):
+    left: int
+    right: int
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+UserId = NewType("UserId", int)
+
+
+def schema_of(function: Any) -> dict[str, Any]:
+    schema = FunctionSchema(function).json_schema
+    json.dumps(schema)
+    jsonschema_rs.Draft202012Validator(schema)  # every $ref resolves
+    return schema
+
+
+def check(function: Any, **arguments: Any) -> dict[str, Any]:
+    return FunctionSchema(function).validate("f", json.dumps(arguments))
+
+
+def complaints(function: Any, raw: str) -> tuple[str, ...]:
+    with pytest.raises(ToolArgumentsError) as caught:
+        FunctionSchema(function).validate("f", raw)
+    return caught.value.details
+
+
+def test_required_parameters_are_those_without_a_default():
+    def f(a: int, b: str = "x"): ...
+
+    assert schema_of(f) == {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "b": {"type": "string", "default": "x"}},
+        "required": ["a"],
+    }
+
+
+@pytest.mark.parametrize("annotation", [Optional[int], int | None, "int | None", Annotated[int | None, Field(ge=0)]])  # noqa: UP045
+def test_optional_without_a_default_accepts_null_and_may_be_left_out(annotation):
+    def f(a): ...
+
+    f.__annotations__["a"] = annotation
+    assert "required" not in schema_of(f)
+    assert {"a": None} == check(f)
+    assert {"a": None} == check(f, a=None)
+    assert {"a": 3} == check(f, a=3)
+
+
+def test_nested_and_recursive_models_have_their_definitions_at_the_root():
+    def f(item: Item, spare: Item | None = None): ...
+
+    schema = schema_of(f)
+    assert {"$ref": "#/$defs/Item"} == schema["properties"]["item"]
+    assert {"Item", "Price"} == set(schema["$defs"])
+    assert "$defs" not in schema["properties"]["item"]
+    given = check(f, item={"name": "n", "price": {"amount": "1.5"}, "parts": [{"name": "p", "price": {"amount": 2}}]})
+    assert Item(name="n", price=Price(amount=1.5), parts=[Item(name="p", price=Price(amount=2))]) == given["item"]
+
+
+def test_every_kind_of_annotation_becomes_values_of_its_type():
+    def f(
+        a: Literal["x", "y"],
+        b: Color,
+        c: Annotated[int, Field(ge=1)],
+        d: Point,
+        e: Movie,
+        g: Pair,
+        h: UserId,
+        i: dt.date,
+        j: dict[str, list[int]],
+        k: set[int],
+        m: tuple[int, str],
+    ): ...
+
+    schema_of(f)
+    given = {"a": "x", "b": "red", "c": "3", "d": {"x": 1}, "e": {"title": "t"}, "g": [1, 2], "h": 7, "i": "2026-01-02"}
+    given |= {"j": {"q": ["1"]}, "k": [1, 1], "m": [1, "z"]}
+    read = check(f, **given)
+    assert ("x", Color.RED, 3, Point(1), {"title": "t"}, Pair(1, 2), 7) == tuple(read[key] for key in "abcdegh")
+    assert (dt.date(2026, 1, 2), {"q": [1]}, {1}, (1, "z")) == tuple(read[key] for key in "ijkm")
+
+
+def test_parameters_may_be_called_what_a_models_fields_may_not():
+    def f(copy: int, schema: int, model_x: int, _hidden: int, self_: int, json: int, p0: int): ...
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        names = list(schema_of(f)["properties"])
+    assert ["copy", "schema", "model_x", "_hidden", "self_", "json", "p0"] == names
+    assert dict.fromkeys(names, 1) == check(f, **dict.fromkeys(names, 1))
+
+
+def test_postponed_annotations_find_local_classes():
+    def tool_module():
+        class Local(BaseModel):
+            q: int
+
+        def f(a: Local, b: list[Local] | None = None): ...
+
+        return FunctionSchema(f)
+
+    schema = tool_module()
+    assert ["q"] == list(schema.json_schema["$defs"]["Local"]["properties"])
+    assert 3 == schema.validate("f", '{"a": {"q": 3}}')["a"].q
+
+
+def test_a_name_that_cannot_be_resolved_accepts_anything_and_spares_the_others():
+    def f(a: NoSuchName, b: int): ...  # noqa: F821
+
+    assert {"a": {}, "b": {"type": "integer"}} == schema_of(f)["properties"]
+    assert {"a": [1], "b": 2} == check(f, a=[1], b="2")
+
+
+def test_a_type_that_json_cannot_express_accepts_anything_and_spares_the_others():
+    class Opaque: ...
+
+    def f(a: Opaque, b: int, c: Opaque = Opaque()): ...  # noqa: B008
+
+    f.__annotations__ = {"a": Opaque, "b": int, "c": Opaque}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert {"a": {}, "b": {"type": "integer"}, "c": {}} == schema_of(f)["properties"]
+    assert ("/b must be a valid integer, unable to parse string as an integer",) == complaints(f, '{"a": 1, "b": "x"}')
+
+
+def test_variable_and_positional_only_parameters_are_part_of_the_schema():
+    def f(a: int, /, *args: int, b: int, **kwargs: int): ...
+
+    schema = schema_of(f)
+    assert {"a", "args", "b"} == set(schema["properties"])
+    assert {"type": "integer"} == schema["additionalProperties"]
+    assert {"a": 1, "args": [2, 3], "b": 4, "z": 5} == check(f, a=1, args=["2", 3], b=4, z="5")
+    assert ("/z must be a valid integer, unable to parse string as an integer",) == complaints(f, '{"a":1,"b":1,"z":"q"}')
+
+
+def test_methods_partials_callables_and_decorated_functions_keep_their_hints():
+    class Tools:
+        def method(self, a: int, b: str | None = None): ...
+
+        def __call__(self, a: int): ...
+
+    def f(a: int, b: int): ...
+
+    @functools.wraps(f)
+    def wrapped(*args, **kwargs): ...
+
+    assert {"a", "b"} == set(schema_of(Tools().method)["properties"])
+    assert {"a": {"type": "integer"}} == schema_of(Tools())["properties"]
+    assert {"type": "integer"} == schema_of(functools.partial(f, b=2))["properties"]["a"]
+    assert {"type": "integer"} == schema_of(wrapped)["properties"]["b"]
+
+
+def test_defaults_that_are_not_json_stay_the_functions_own():
+    marker = object()
+
+    def f(a: int, b: Any = marker, c: list[int] = Field(default_factory=list), d: int = Field(5, le=9)): ...  # noqa: B008
+
+    assert {"a": 1, "b": marker, "c": [], "d": 5} == check(f, a=1)
+    assert {"default": 5, "maximum": 9, "type": "integer"} == schema_of(f)["properties"]["d"]
+
+
+def test_arguments_that_the_function_does_not_have_are_dropped():
+    def f(a: int): ...
+
+    assert {"a": 1} == check(f, a=1, b=2)
+
+
+def test_a_builtin_without_a_signature_is_refused_with_the_way_out():
+    with pytest.raises(ConfigurationError, match="parameters="):
+        _ = FunctionSchema(max).json_schema
+
+
+def test_complaints_name_the_path_and_what_was_expected():
+    def f(item: Item, count: Annotated[int, Field(ge=1)] = 1, mode: Literal["a", "b"] = "a", x: int | list[int] = 0): ...
+
+    assert (
+        "/item must have required property 'name'",
+        "/item/price/currency must be 'EUR' or 'USD'",
+        "/count must be greater than or equal to 1",
+        "/mode must be 'a' or 'b'",
+    ) == complaints(f, '{"item":{"price":{"amount":1,"currency":"X"}},"count":0,"mode":"c"}')
+    assert ("(root) must have required property 'item'",) == complaints(f, "")
+    # The branch of a union is not part of the path.
+    lines = complaints(f, '{"item":{"name":"n","price":{"amount":1}},"x":[1,"q"]}')
+    assert {"/x", "/x/1"} == {line.split()[0] for line in lines}
+
+
+def test_a_validator_that_raises_is_a_complaint_with_its_words():
+    from pydantic import AfterValidator
+
+    def even(value: int) -> int:
+        if value % 2:
+            raise ValueError("odd numbers make it slow")
+        return value
+
+    def f(a: int): ...
+
+    f.__annotations__["a"] = Annotated[int, AfterValidator(even)]
+    assert ("/a is not accepted: odd numbers make it slow",) == complaints(f, '{"a": 3}')
+
+
+@pytest.mark.parametrize("raw", ["", "  ", "{}", "null"])
+def test_no_arguments_can_be_written_in_several_ways(raw):
+    def f(a: int = 1): ...
+
+    assert {"a": 1} == FunctionSchema(f).validate("f", raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ("[1]", "(root) must be object, not array: [1]"),
+        ('{"a": 1', "not valid JSON (Expecting ',' delimiter at line 1, column 8)"),
+        ('{"a": NaN}', "NaN is not a JSON number"),
+        ('{"a": 1e999}', "out of range"),
+        ('{"a":' * 200 + "1" + "}" * 200, "nested"),
+        ("[" * 100_000, "nested"),
+    ],
+)
+def test_what_is_not_one_json_object_is_one_clear_complaint(raw, expected):
+    def f(a: Any): ...
+
+    (line,) = complaints(f, raw)
+    assert expected in line
+    assert len(line) < 500
+
+
+def test_integers_keep_every_digit_and_lone_surrogates_do_not_stop_a_call():
+    def f(a: int = 0, b: str = ""): ...
+
+    assert 12345678901234567890123 == FunctionSchema(f).validate("f", '{"a": 12345678901234567890123}')["a"]
+    assert "\ud800" == FunctionSchema(f).validate("f", '{"b": "\\ud800"}')["b"]
+    assert "\ud800" == FunctionSchema(f).validate("f", '{"b": "\ud800"}')["b"]
+
+
+def test_unchecked_arguments_are_only_read_and_sorted_out():
+    def f(a: int, b: int | None): ...
+
+    assert {"a": "5", "b": None} == FunctionSchema(f).select("f", '{"a": "5", "z": 1}')
+    with pytest.raises(ToolArgumentsError):
+        FunctionSchema(f).select("f", "nope")
+
+
+def test_pydantic_is_asked_once_however_often_a_schema_is_used(monkeypatch):
+    from patchbay.schema import pydantic_model
+
+    built = []
+    original = pydantic_model._build
+    monkeypatch.setattr(pydantic_model, "_build", lambda parameters: built.append(1) or original(parameters))
+
+    def f(a: int): ...
+
+    schema = FunctionSchema(f)
+    assert [] == built
+    for _ in range(3):
+        _ = schema.json_schema
+        schema.validate("f", '{"a": 1}')
+    assert [1] == built

@@ -1,0 +1,298 @@
+"""Foreign schemas are checked as their draft says, never fetched, and never "no schema, so anything goes"."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from patchbay import ToolValidator
+from patchbay.errors import ConfigurationError, InvalidRequestError
+from patchbay.types import ToolSpec
+
+
+def validator(schema: dict[str, Any], **options: Any) -> ToolValidator:
+    return ToolValidator([{"type": "function", "function": {"name": "t", "parameters": schema}}], **options)
+
+
+def errors(schema: dict[str, Any], raw: str, **options: Any) -> tuple[str, ...]:
+    result = validator(schema, **options).validate("t", raw)
+    assert result.valid is (not result.errors)
+    return result.errors
+
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}, "a": {"type": "integer"}}, "required": ["city"]}
+
+
+def test_complaints_read_like_pointer_and_expectation():
+    assert ("(root) must have required property 'city'",) == errors(CITY, "")
+    assert ("/city must be string", "/a must be integer") == errors(CITY, '{"city": 1, "a": "x"}')
+    closed = {**CITY, "additionalProperties": False}
+    assert ("(root) must NOT have additional properties: 'zz'",) == errors(closed, '{"city": "Rome", "zz": 1}')
+    assert ('/b must be equal to one of the allowed values: "x", 3',) == errors(
+        {"properties": {"b": {"enum": ["x", 3]}}}, '{"b": "y"}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("sub", "value", "expected"),
+    [
+        ({"minimum": 3}, "1", "must be >= 3"),
+        ({"exclusiveMaximum": 3}, "3", "must be < 3"),
+        ({"minLength": 2}, '"a"', "must NOT have fewer than 2 characters"),
+        ({"maxItems": 1}, "[1,2]", "must NOT have more than 1 items"),
+        ({"pattern": "^a"}, '"b"', "must match pattern '^a'"),
+        ({"const": 5}, "4", "must be equal to 5"),
+        ({"uniqueItems": True}, "[1,1]", "must NOT have duplicate items"),
+        ({"multipleOf": 2}, "3", "must be multiple of 2"),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, '"q"', "must be integer or must be null"),
+        ({"oneOf": [{"type": "integer"}, {"minimum": 0}]}, "3", "must match exactly one schema in oneOf, but matches several"),
+        ({"not": {"type": "integer"}}, "3", "does not fit 'not'"),
+        ({"type": ["integer", "null"]}, '"q"', "must be integer or null"),
+        (False, "1", "must NOT be given"),
+    ],
+)
+def test_each_keyword_says_what_it_expected(sub, value, expected):
+    (line,) = errors({"properties": {"v": sub}}, f'{{"v": {value}}}')
+    assert line.startswith(f"/v {expected}")
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "https://json-schema.org/draft/2020-12/schema",
+        "https://json-schema.org/draft/2019-09/schema",
+        "http://json-schema.org/draft-07/schema#",
+        "http://json-schema.org/draft-06/schema#",
+        "http://json-schema.org/draft-04/schema#",
+        "https://json-schema.org/draft-07/schema",
+        "http://json-schema.org/schema#",
+    ],
+)
+def test_every_draft_is_checked(uri):
+    schema = {"$schema": uri, **CITY}
+    assert ("(root) must have required property 'city'",) == errors(schema, "{}")
+    assert () == errors(schema, '{"city": "Rome"}')
+
+
+def test_the_draft_decides_what_a_keyword_means():
+    pair = {"properties": {"p": {"prefixItems": [{"type": "integer"}]}}}
+    assert ("/p/0 must be integer",) == errors(pair, '{"p": ["x"]}')
+    assert () == errors({"$schema": "http://json-schema.org/draft-07/schema#", **pair}, '{"p": ["x"]}')
+    above = {"properties": {"n": {"minimum": 1, "exclusiveMinimum": True}}}
+    assert ("/n must be > 1",) == errors({"$schema": "http://json-schema.org/draft-04/schema#", **above}, '{"n": 1}')
+
+
+UNUSABLE = {
+    "remote": {"properties": {"a": {"$ref": "http://127.0.0.1:1/x.json"}}},
+    "file": {"properties": {"a": {"$ref": "file:///etc/hostname"}}},
+    "relative": {"properties": {"a": {"$ref": "other.json"}}},
+    "dangling": {"properties": {"a": {"$ref": "#/$defs/Nope"}}},
+    "type": {"type": "strnig"},
+    "pattern": {"properties": {"a": {"pattern": "("}}},
+    "draft": {"$schema": "https://example.com/mine"},
+    "draft kind": {"$schema": 7},
+}
+
+
+@pytest.mark.parametrize("schema", UNUSABLE.values(), ids=UNUSABLE)
+def test_a_schema_that_cannot_be_used_is_an_error_and_never_means_valid(schema):
+    tool = validator(schema)
+    with pytest.raises(ConfigurationError, match="'t'"):
+        tool.check()
+    result = tool.validate("t", '{"a": 1}')
+    assert not result.valid
+    assert result.errors[0].startswith("(schema) the tool's own schema cannot be used: ")
+
+
+def test_a_deep_schema_is_refused_without_exhausting_a_stack():
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(50_000):
+        schema = {"properties": {"a": schema}}
+    with pytest.raises(ConfigurationError, match="nested"):
+        validator(schema).check()
+
+
+def test_a_remote_reference_opens_no_connection():
+    asked = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        remote = f"http://127.0.0.1:{server.server_port}/s.json"
+        for schema in ({"$ref": remote}, {"$schema": remote}, {"$id": remote, "properties": {"a": {"$ref": "x.json"}}}):
+            assert not validator(schema).validate("t", '{"a": 1}').valid
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(5)
+    assert [] == asked
+
+
+def test_a_schema_may_have_an_id_and_refer_to_itself():
+    schema = {"$id": "https://example.com/s.json", "$ref": "#/$defs/X", "$defs": {"X": {"required": ["q"]}}}
+    assert ("(root) must have required property 'q'",) == errors(schema, "{}")
+
+
+@pytest.mark.parametrize("raw", ["", " ", "{}", "null"])
+def test_blank_arguments_are_an_empty_object(raw):
+    assert {} == validator({}).validate("t", raw).value
+
+
+@pytest.mark.parametrize(("raw", "part"), [("nope", "not valid JSON"), ("[]", "must be object"), ("[" * 10_000, "nested")])
+def test_what_is_not_an_object_is_one_complaint(raw, part):
+    (line,) = errors({}, raw)
+    assert part in line
+
+
+def test_integers_keep_their_digits():
+    result = validator({"properties": {"n": {"type": "integer"}}}).validate("t", '{"n": 12345678901234567890123}')
+    assert {"n": 12345678901234567890123} == result.value
+
+
+def test_defaults_are_filled_in_also_below_and_through_references():
+    schema = {
+        "properties": {
+            "a": {"default": 1},
+            "b": {"$ref": "#/$defs/B"},
+            "c": {"allOf": [{"properties": {"d": {"default": []}}}]},
+        },
+        "$defs": {"B": {"default": {"deep": True}, "properties": {"x": {"default": "y"}}}},
+    }
+    assert {"a": 1, "b": {"deep": True}, "c": {"d": []}} == validator(schema).validate("t", '{"c": {}}').value
+    assert {"a": 2, "b": {"x": "y"}} == validator(schema).validate("t", '{"a": 2, "b": {}}').value
+    assert {"c": {}} == validator(schema, use_defaults=False).validate("t", '{"c": {}}').value
+
+
+def test_a_filled_in_default_is_a_copy():
+    tool = validator({"properties": {"a": {"default": []}}})
+    tool.validate("t", "{}").value["a"].append(1)
+    assert {"a": []} == tool.validate("t", "{}").value
+
+
+def test_a_default_that_holds_itself_ends():
+    schema = {"properties": {"a": {"$ref": "#", "default": {}}, "b": {"allOf": [{"$ref": "#/properties/b"}]}}}
+    assert {"a": {}} == validator(schema).validate("t", "{}").value
+
+
+def test_a_schema_that_names_the_same_part_again_and_again_costs_no_more():
+    """Each level is named twice by the one above it: a walk of every path would take 2**60 steps."""
+    definitions: dict[str, Any] = {"n60": {"properties": {"leaf": {"default": 1}}}}
+    for level in range(60):
+        below = {"$ref": f"#/$defs/n{level + 1}"}
+        definitions[f"n{level}"] = {
+            "allOf": [below, {"properties": {"x": {"$ref": "#/$defs/n0"}}}, below, {"$ref": below["$ref"]}]
+        }
+    from patchbay.schema.coercion import Bend
+
+    value: dict[str, Any] = {}
+    for _ in range(60):
+        value = {"x": value}
+    bent = Bend({"$ref": "#/$defs/n0", "$defs": definitions}, coerce_types=True, use_defaults=True).apply(value)
+    assert 1 == bent["x"]["x"]["leaf"]
+
+
+@pytest.mark.parametrize(
+    ("sub", "value", "expected"),
+    [
+        ({"type": "integer"}, '"5"', 5),
+        ({"type": "integer"}, '"12345678901234567890"', 12345678901234567890),
+        ({"type": "integer"}, '"5.0"', 5),
+        ({"type": "number"}, '"1.5"', 1.5),
+        ({"type": "boolean"}, '"true"', True),
+        ({"type": "boolean"}, '"False"', False),
+        ({"type": "string"}, "5", "5"),
+        ({"type": "string"}, "true", "true"),
+        ({"type": ["integer", "null"]}, '"null"', None),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, '"7"', 7),
+        ({"type": "array", "items": {"type": "integer"}}, '"[1, \\"2\\"]"', [1, 2]),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, '{"k": "1"}', {"k": 1}),
+        ({"prefixItems": [{"type": "integer"}], "items": {"type": "boolean"}}, '["1", "true"]', [1, True]),
+        # Nothing is bent that fits already.
+        ({"type": ["string", "integer"]}, '"5"', "5"),
+        ({}, '"5"', "5"),
+    ],
+)
+def test_coercion_follows_the_schema(sub, value, expected):
+    result = validator({"properties": {"v": sub}}, coerce_types=True).validate("t", f'{{"v": {value}}}')
+    assert result.errors == ()
+    assert {"v": expected} == result.value
+    assert type(expected) is type(result.value["v"])
+
+
+@pytest.mark.parametrize("value", ['"5x"', '""', '"1e999"', '"0x10"', '" "', '"٣"', "null", "[1]"])
+def test_coercion_does_not_guess(value):
+    assert ("/v must be integer",) == errors({"properties": {"v": {"type": "integer"}}}, f'{{"v": {value}}}', coerce_types=True)
+
+
+def test_without_coercion_a_string_stays_a_string():
+    assert ("/v must be integer",) == errors({"properties": {"v": {"type": "integer"}}}, '{"v": "5"}')
+
+
+def test_unknown_names_are_not_valid_and_has_tool_knows_them():
+    tool = ToolValidator([ToolSpec("t")])
+    assert (True, False) == (tool.has_tool("t"), tool.has_tool("u"))
+    assert ("(root) there is no tool 'u'",) == tool.validate("u", "{}").errors
+
+
+def test_two_tools_of_one_name_are_refused():
+    with pytest.raises(InvalidRequestError, match="'t'"):
+        ToolValidator([ToolSpec("t"), ToolSpec("t")])
+
+
+def test_each_schema_is_compiled_once_and_only_when_used(monkeypatch):
+    import jsonschema_rs
+
+    from patchbay.schema import validator as module
+
+    compiled = []
+    original = module._draft
+    monkeypatch.setattr(module, "_draft", lambda *args: compiled.append(1) or original(*args))
+    tool = ToolValidator([ToolSpec("t"), ToolSpec("u")])
+    assert [] == compiled
+    tool.validate("t", "{}")
+    tool.validate("t", "{}")
+    assert [1] == compiled
+    assert jsonschema_rs is not None
+
+
+def test_many_complaints_are_bounded():
+    lines = errors({"required": [f"p{number}" for number in range(100)]}, "{}")
+    assert 21 == len(lines)
+    assert "... and 80 more" == lines[-1]
+
+
+# Lone surrogates too: JSON can hold them.
+TEXT = st.text(alphabet=st.characters() | st.sampled_from("\ud800\udfff"), max_size=8)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(JSON, st.booleans())
+def test_no_arguments_whatever_raise(value, coerce):
+    import json
+
+    schema = {
+        "properties": {"a": {"type": "integer", "default": 1}},
+        "additionalProperties": {"type": "array", "items": {"$ref": "#"}},
+    }
+    result = validator(schema, coerce_types=coerce).validate("t", json.dumps(value))
+    assert result.valid is (not result.errors)
+
+
+@given(TEXT)
+def test_no_text_whatever_raises(raw):
+    result = validator(CITY).validate("t", raw)
+    assert result.valid is (not result.errors)

@@ -1,0 +1,276 @@
+"""A function becomes a tool in three spellings, and a validated call reaches it as Python would call it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import threading
+from typing import Any
+
+import pytest
+
+from patchbay import tool
+from patchbay.errors import ConfigurationError, ToolArgumentsError
+from patchbay.tools import FunctionTool, Tool, ToolContext, Validation, as_tool, collect_tools
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+
+def call(item: Tool, raw: str = "{}", validation: Validation | None = Validation()) -> Any:  # noqa: B008
+    async def carry_out() -> Any:
+        context = ToolContext(call_id="c1", name=item.name, iteration=2)
+        return await item.run(item.validate(raw, validation), context)
+
+    return asyncio.run(asyncio.wait_for(carry_out(), 10))
+
+
+def test_the_decorator_takes_name_and_description_from_the_function():
+    @tool
+    def get_weather(city: str) -> str:
+        """Tell the weather.
+
+        Today's only.
+        """
+        return f"sunny in {city}"
+
+    assert isinstance(get_weather, FunctionTool)
+    assert ("get_weather", "Tell the weather.\n\nToday's only.") == (get_weather.name, get_weather.description)
+    assert "sunny in Rome" == call(get_weather, '{"city": "Rome"}')
+    assert "sunny in Oslo" == get_weather("Oslo")
+    assert "get_weather" == get_weather.__name__
+
+
+def test_the_decorator_with_options_overrides_what_the_function_says():
+    @tool(name="weather", description="", parameters=SCHEMA, timeout=3)
+    def get_weather(city: str) -> str:
+        """Not this."""
+        return city
+
+    assert ("weather", "", SCHEMA, 3) == (get_weather.name, get_weather.description, get_weather.parameters, get_weather.timeout)
+
+
+def test_the_seeds_form_with_a_schema_and_a_handler():
+    weather = tool(name="weather", description="Tell it.", parameters=SCHEMA, handler=lambda city: {"in": city})
+    assert {"in": "Rome"} == call(weather, '{"city": "Rome"}')
+    assert {"name": "weather", "description": "Tell it.", "parameters": SCHEMA} == weather.spec.to_openai()["function"]
+    with pytest.raises(ToolArgumentsError, match="required property 'city'"):
+        call(weather)
+
+
+@pytest.mark.parametrize(
+    ("handler", "expected"),
+    [
+        (lambda city: city, "Rome"),
+        (lambda **given: given["city"], "Rome"),
+        (lambda args: args["city"], "Rome"),
+        (lambda args, /: args["city"], "Rome"),
+        (lambda args, context: (args["city"], context.call_id), ("Rome", "c1")),
+        (lambda city, tool_context: (city, tool_context.call_id), ("Rome", "c1")),
+        (lambda args, tool_context: (args["city"], tool_context.iteration), ("Rome", 2)),
+        (lambda city, unit="C": city + unit, "RomeC"),
+    ],
+)
+def test_a_handler_with_a_schema_takes_keywords_or_the_whole_dict(handler, expected):
+    item = tool(name="w", parameters=SCHEMA, handler=handler)
+    item.check()
+    assert expected == call(item, '{"city": "Rome"}')
+
+
+def test_a_handler_that_its_schema_cannot_fill_is_refused_when_it_is_checked():
+    with pytest.raises(ConfigurationError, match="'secret'"):
+        tool(name="w", parameters=SCHEMA, handler=lambda city, secret: 1).check()
+    with pytest.raises(ConfigurationError, match="'w'"):
+        tool(name="w", parameters={"$ref": "http://127.0.0.1:1/x"}, handler=lambda args: 1).check()
+
+
+def test_function_and_handler_together_are_a_type_error():
+    with pytest.raises(TypeError):
+        tool(print, handler=print)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="callable"):
+        tool(handler=3)
+
+
+def test_a_lambda_needs_a_name():
+    with pytest.raises(ConfigurationError, match="name="):
+        tool(lambda a: a)
+
+
+@pytest.mark.parametrize("name", ["", " ", 3])
+def test_a_name_must_be_a_text(name):
+    with pytest.raises(ConfigurationError, match="name"):
+        tool(handler=lambda a: a, name=name)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), "5", True])
+def test_a_timeout_that_cannot_be_kept_is_refused_when_it_is_set(timeout):
+    with pytest.raises(ConfigurationError, match="positive number of seconds"):
+        tool(name="t", handler=lambda: 1, timeout=timeout)
+
+
+def test_the_context_comes_by_name_or_by_annotation_and_is_never_in_the_schema():
+    def by_name(a: int, tool_context):
+        return a, tool_context.name
+
+    def by_type(a: int, ctx: ToolContext):
+        return a, ctx.name
+
+    def by_optional(a: int, ctx: ToolContext | None = None):
+        return a, ctx.name
+
+    async def by_type_async(ctx: ToolContext, a: int):
+        return a, ctx.name
+
+    for function in (by_name, by_type, by_optional, by_type_async):
+        item = tool(function)
+        assert ["a"] == list(item.parameters["properties"])
+        # A model that fills it in changes nothing.
+        assert (1, function.__name__) == call(item, '{"a": 1, "tool_context": 5, "ctx": 5}')
+
+
+def test_positional_only_variable_and_keyword_only_parameters_are_filled():
+    def f(a, b=2, /, c=3, *args: int, d, tool_context, **others):
+        return a, b, c, args, d, tool_context.call_id, others
+
+    assert (1, 2, 3, (7, 8), 4, "c1", {"z": 5}) == call(tool(f), '{"a": 1, "args": [7, 8], "d": 4, "z": 5}')
+
+
+def test_sync_functions_run_in_a_thread_with_the_callers_context_variables():
+    variable = contextvars.ContextVar("variable", default="none")
+
+    def f():
+        return threading.current_thread() is threading.main_thread(), variable.get()
+
+    variable.set("mine")
+    assert (False, "mine") == call(tool(f))
+
+
+def test_async_functions_run_on_the_loop():
+    async def f():
+        return threading.current_thread() is threading.main_thread()
+
+    class Callable:
+        async def __call__(self):
+            return threading.current_thread() is threading.main_thread()
+
+    assert call(tool(f)) is True
+    assert call(tool(functools.partial(f))) is True
+    assert call(tool(Callable(), name="c")) is True
+    assert (True, False) == (tool(f).interruptible, tool(handler=lambda: 1, name="s").interruptible)
+
+
+def test_a_decorated_method_is_bound_like_the_method():
+    class Shop:
+        def __init__(self, stock: int) -> None:
+            self.stock = stock
+
+        @tool(description="How many are left.")
+        def left(self, sold: int) -> int:
+            return self.stock - sold
+
+    item = Shop(5).left
+    assert ("left", "How many are left.", ["sold"]) == (item.name, item.description, list(item.parameters["properties"]))
+    assert 3 == call(item, '{"sold": 2}')
+    assert 4 == Shop(5).left(1)
+
+
+def test_a_decorator_that_blocks_on_an_async_function_keeps_its_thread():
+    async def inner(a: int) -> int:
+        return a
+
+    @functools.wraps(inner)
+    def outer(a: int) -> int:
+        return asyncio.run(inner(a))
+
+    assert 1 == call(tool(outer), '{"a": 1}')
+
+
+def test_awaitables_and_generators_are_read_to_their_end():
+    async def answer():
+        return 1
+
+    def numbers():
+        yield from (1, 2)
+
+    async def later():
+        yield 1
+        yield 2
+
+    assert 1 == call(tool(handler=lambda: answer(), name="a"))
+    assert [1, 2] == call(tool(numbers))
+    assert [1, 2] == call(tool(later))
+
+
+def test_without_validation_arguments_need_only_be_an_object():
+    @tool
+    def f(a: int, b: int = 2):
+        return a, b
+
+    assert ("x", 2) == call(f, '{"a": "x", "z": 1}', None)
+    with pytest.raises(ToolArgumentsError):
+        call(f, "[]", None)
+    with_schema = tool(name="w", parameters=SCHEMA, handler=lambda args: args)
+    assert {"q": 1} == call(with_schema, '{"q": 1}', None)
+    with pytest.raises(ToolArgumentsError):
+        call(with_schema, "nope", None)
+
+
+def test_coercion_of_a_schemas_tool_is_chosen_by_the_caller():
+    item = tool(name="n", parameters={"properties": {"n": {"type": "integer"}, "m": {"default": 1}}}, handler=lambda args: args)
+    assert {"n": 5, "m": 1} == call(item, '{"n": "5"}', Validation(coerce_types=True))
+    assert {"n": 5} == call(item, '{"n": 5}', Validation(use_defaults=False))
+    with pytest.raises(ToolArgumentsError, match="/n must be integer"):
+        call(item, '{"n": "5"}')
+
+
+def test_a_kind_of_tool_is_one_class_with_one_method():
+    class Echo(Tool):
+        async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+            return arguments
+
+    echo = Echo("echo", "Say it back.", parameters=SCHEMA)
+    assert as_tool(echo) is echo
+    assert {"city": "Rome"} == call(echo, '{"city": "Rome"}')
+    assert {} == call(Echo("bare"))
+
+
+class SomeTool(Tool):
+    async def run(self, arguments, context): ...
+
+
+async def _coroutine(): ...
+
+
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [
+        ({"type": "function"}, "handler="),
+        (SomeTool, "class"),
+        ("get_weather", "function or a Tool"),
+        (None, "function or a Tool"),
+        (7, "function or a Tool"),
+    ],
+)
+def test_what_is_no_tool_is_a_type_error_that_says_so(item, words):
+    with pytest.raises(TypeError, match=words):
+        as_tool(item)
+
+
+def test_a_coroutine_is_no_tool():
+    coroutine = _coroutine()
+    try:
+        with pytest.raises(TypeError, match="without calling it"):
+            as_tool(coroutine)
+    finally:
+        coroutine.close()
+
+
+def test_lists_may_be_mixed_but_names_are_distinct():
+    def f(): ...
+
+    assert ["f", "g"] == list(collect_tools([f, tool(name="g", handler=f)]))
+    with pytest.raises(ConfigurationError, match="'f'"):
+        collect_tools([f, f])
+    for wrong in (f, "f", {"f": f}, None):
+        with pytest.raises(TypeError, match="list"):
+            collect_tools(wrong)
