@@ -105,14 +105,14 @@ class StreamParser:
             ):
                 source.skip_ahead(text)
                 return [emitter.passed(text)]
-        elif self._fences.live_string:
+        elif self._fences.blocks.live_string:
             found = _PLAIN_STRING.fullmatch(text)
             if found and source.pos == len(source.buf):
                 source.skip_ahead(text)
                 return [emitter.argument_text(text)]
-        elif self._fences.idle and emitter.clear and "`" not in text and "~" not in text:
+        elif self._fences.shown.idle and emitter.clear and "`" not in text and "~" not in text:
             source.skip_ahead(text)
-            self._fences.line_passed = self._fences.line_passed or "\n" in text
+            self._fences.shown.line_passed |= "\n" in text
             return [emitter.passed_verbatim(text)]
         source.push(text)
         self._steps.send(None)

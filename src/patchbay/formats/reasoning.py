@@ -102,9 +102,9 @@ class ReasoningReader:
         assert fences is not None
         at_line_start = emitter.blank
         source.mark()
-        yield from fences.run("`")
-        label = yield from fences.peek_label()
-        if not (at_line_start and fences.is_tag(label)):
+        yield from fences.marks.run("`")
+        label = yield from fences.marks.peek_label()
+        if not (at_line_start and fences.marks.is_tag(label)):
             emitter.thought(source.take())
             return False
         if (yield from self._skip_to_closer()):
