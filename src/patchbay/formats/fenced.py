@@ -13,7 +13,8 @@ from patchbay.formats.callreader import CallReader
 from patchbay.formats.emitter import Emitter
 from patchbay.formats.fencemarks import LABEL, FenceMarks
 from patchbay.formats.jsonreader import FENCES, JsonReader
-from patchbay.formats.source import CutOff, NotACall, Source, Steps
+from patchbay.formats.parts import Parts
+from patchbay.formats.source import CutOff, NotACall, Steps
 
 _LINE_ROOM = 200
 
@@ -65,30 +66,23 @@ class _Told:
 
 
 class BlockReader:
-    """Reads the blocks that hold calls, from behind their opening run; ``source`` is marked before it.
+    """Reads the blocks that hold calls, from behind their opening run; the source is marked before it."""
 
-    ``is_tool`` says which names are calls in a tagged block, ``is_offered`` which are in a block without the tag.
-    """
-
-    def __init__(
-        self,
-        source: Source,
-        emitter: Emitter,
-        marks: FenceMarks,
-        *,
-        is_tool: Callable[[str], bool],
-        is_offered: Callable[[str], bool],
-        schema_keys: Callable[[str], frozenset[str] | None],
-    ) -> None:
-        self.source = source
-        self.emitter = emitter
+    def __init__(self, parts: Parts, marks: FenceMarks) -> None:
+        self.source = parts.source
+        self.emitter = parts.emitter
         self.marks = marks
-        self._json = JsonReader(source, emitter.note)
-        self._told = _Told(emitter, self._json)
-        self._calls = CallReader(source, self._json, self._told, is_tool=is_tool, schema_keys=schema_keys, note=emitter.note)
-        self._is_tool = is_tool
-        self._is_offered = is_offered
-        self._schema_keys = schema_keys
+        self._rules = rules = parts.rules
+        self._json = JsonReader(parts.source, parts.emitter.note)
+        self._told = _Told(parts.emitter, self._json)
+        self._calls = CallReader(
+            parts.source,
+            self._json,
+            self._told,
+            is_tool=rules.is_tool,
+            schema_keys=rules.schema_keys,
+            note=parts.emitter.note,
+        )
 
     @property
     def live_string(self) -> bool:
@@ -243,7 +237,7 @@ class BlockReader:
         """Read a fence labelled ``json`` or not at all: calls if it holds nothing but calls. Else rewound to the mark."""
         source, reader = self.source, self._json
         staged = _Staged()
-        self._calls.calls, self._calls.strict, self._calls.is_tool = staged, True, self._is_offered
+        self._calls.calls, self._calls.strict, self._calls.is_tool = staged, True, self._rules.is_offered
         reader.guarded = True
         try:
             found = LABEL.match(source.buf, source.pos)
@@ -253,7 +247,7 @@ class BlockReader:
         except (NotACall, CutOff):
             accepted = False
         finally:
-            self._calls.calls, self._calls.strict, self._calls.is_tool = self._told, False, self._is_tool
+            self._calls.calls, self._calls.strict, self._calls.is_tool = self._told, False, self._rules.is_tool
             reader.guarded = False
         if not accepted or any(self._echoes_schema(name, "".join(pieces)) for name, pieces in staged.calls):
             source.rewind()
@@ -292,5 +286,5 @@ class BlockReader:
             return False
         if not isinstance(value, dict) or not {"type", "properties"} <= value.keys():
             return False
-        keys = self._schema_keys(name)
+        keys = self._rules.schema_keys(name)
         return keys is None or not {"type", "properties"} <= keys

@@ -2,53 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from patchbay.formats.emitter import Emitter
 from patchbay.formats.fenced import BlockReader
 from patchbay.formats.fencemarks import FenceMarks
+from patchbay.formats.parts import Parts
 from patchbay.formats.shown import ShownReader
-from patchbay.formats.source import Source, Steps
+from patchbay.formats.source import Steps
 
 _LENIENT_LABELS = frozenset({"", "json"})
 
 
 class FenceReader:
-    """Reads fences from ``source``. ``lenient``: blocks without the tag may hold calls, as long as no tagged one came."""
+    """Reads the fences of a text. ``blocks`` reads those that hold calls (None: none does)."""
 
-    def __init__(
-        self,
-        source: Source,
-        emitter: Emitter,
-        *,
-        tag: str,
-        is_tool: Callable[[str], bool],
-        is_offered: Callable[[str], bool],
-        schema_keys: Callable[[str], frozenset[str] | None],
-        lenient: bool,
-    ) -> None:
-        self.source = source
-        self.emitter = emitter
-        self.lenient = lenient
-        self.marks = FenceMarks(source, tag)
-        self.blocks = BlockReader(source, emitter, self.marks, is_tool=is_tool, is_offered=is_offered, schema_keys=schema_keys)
-        self.shown = ShownReader(source, emitter, self.marks)
+    def __init__(self, parts: Parts, marks: FenceMarks, blocks: BlockReader | None) -> None:
+        self.source = parts.source
+        self.emitter = parts.emitter
+        self.lenient = parts.lenient
+        self.marks = marks
+        self.blocks = blocks
+        self.shown = ShownReader(parts.source, parts.emitter, marks)
         self._tagged_seen = False
+
+    @property
+    def live_string(self) -> bool:
+        """Waiting inside a string of a call's arguments."""
+        return self.blocks is not None and self.blocks.live_string
 
     def read(self, char: str) -> Steps[None]:
         """Read the fence whose first three characters are at ``pos``."""
-        source, emitter = self.source, self.emitter
+        source, emitter, blocks = self.source, self.emitter, self.blocks
         line_start = emitter.blank
         source.mark()
         length = yield from self.marks.run(char)
         label = yield from self.marks.peek_label()
-        if self.marks.is_tag(label):
-            if (yield from self.blocks.tagged(line_start=line_start)):
+        if blocks is not None and self.marks.is_tag(label):
+            if (yield from blocks.tagged(line_start=line_start)):
                 self._tagged_seen = True
                 return
             kind = "tag"
-        elif self.lenient and line_start and label.lower() in _LENIENT_LABELS and not self._tagged_seen:
-            if (yield from self.blocks.unmarked()):
+        elif blocks is not None and self.lenient and line_start and label.lower() in _LENIENT_LABELS and not self._tagged_seen:
+            if (yield from blocks.unmarked()):
                 return
             kind = ""
         else:

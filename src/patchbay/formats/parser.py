@@ -6,19 +6,20 @@ import re
 import secrets
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
-from typing import Any, Literal
+from typing import Any
 
 from patchbay.errors import ConfigurationError
 from patchbay.formats.emitter import LAYOUT, Emitter
 from patchbay.formats.events import Event
+from patchbay.formats.fencemarks import FenceMarks
 from patchbay.formats.fences import FenceReader
+from patchbay.formats.parts import Parts, UnknownTools, make_rules
 from patchbay.formats.reasoning import ReasoningReader
 from patchbay.formats.scanner import Region, Scanner
 from patchbay.formats.source import Source, Steps
-from patchbay.formats.table import check_format
-from patchbay.types import Reply, ToolSpec, read_specs
+from patchbay.formats.table import choose
+from patchbay.types import Reply
 
-UnknownTools = Literal["text", "keep"]
 _PLAIN_STRING = re.compile(r'[^"\\\x00-\x1f]*')
 
 
@@ -50,24 +51,21 @@ class StreamParser:
         unknown_tools: UnknownTools = "text",
         generate_id: Callable[[int], str] | None = None,
     ) -> None:
-        check_format(format)
+        formats = choose(format)
         check_tag(tool_call_tag, "tool_call_tag")
         check_tag(reasoning_tag, "reasoning_tag")
         if unknown_tools not in ("text", "keep"):
             raise ConfigurationError(f"unknown_tools is {unknown_tools!r}: use 'text' or 'keep'.")
-        specs = None if tools is None else {spec.name: spec for spec in read_specs(list(tools))}
         self._source = Source()
         self._emitter = Emitter(self._source, generate_id or random_call_id)
-        self._fences = FenceReader(
-            self._source,
-            self._emitter,
-            tag=tool_call_tag,
-            is_tool=_always if specs is None or unknown_tools == "keep" else specs.__contains__,
-            is_offered=_always if specs is None else specs.__contains__,
-            schema_keys=_schema_keys(specs),
-            lenient=lenient_fences,
-        )
+        rules = make_rules(tools, unknown_tools)
+        parts = Parts(self._source, self._emitter, rules, tag=tool_call_tag, lenient=lenient_fences)
+        marks = FenceMarks(self._source, tool_call_tag)
+        blocks = next((row.blocks(parts, marks) for row in formats if row.blocks is not None), None)
+        self._fences = FenceReader(parts, marks, blocks)
         regions: dict[str, Region] = {"```": partial(self._fences.read, "`"), "~~~": partial(self._fences.read, "~")}
+        for row in formats:
+            regions |= row.regions(parts)
         self._thoughts = None
         if reasoning:
             self._thoughts = ReasoningReader(
@@ -105,7 +103,7 @@ class StreamParser:
             ):
                 source.skip_ahead(text)
                 return [emitter.passed(text)]
-        elif self._fences.blocks.live_string:
+        elif self._fences.live_string:
             found = _PLAIN_STRING.fullmatch(text)
             if found and source.pos == len(source.buf):
                 source.skip_ahead(text)
@@ -153,17 +151,3 @@ def check_tag(tag: str, option: str) -> None:
     """Refuse a tag that could not be found again in a text; raises ConfigurationError."""
     if not isinstance(tag, str) or not re.fullmatch(r"[A-Za-z0-9_][\w.-]{0,63}", tag):
         raise ConfigurationError(f"{option} is {tag!r}: use letters, digits, '_', '-' and '.', at most 64 characters.")
-
-
-def _always(_name: str) -> bool:
-    return True
-
-
-def _schema_keys(specs: dict[str, ToolSpec] | None) -> Callable[[str], frozenset[str] | None]:
-    def keys(name: str) -> frozenset[str] | None:
-        if specs is None or name not in specs:
-            return None
-        properties = specs[name].parameters.get("properties")
-        return frozenset(properties) if isinstance(properties, dict) else frozenset()
-
-    return keys

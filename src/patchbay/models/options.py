@@ -8,8 +8,9 @@ from typing import Literal
 
 from patchbay.errors import ConfigurationError
 from patchbay.formats.contract import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG, Template
-from patchbay.formats.parser import UnknownTools, check_tag
-from patchbay.formats.table import check_format
+from patchbay.formats.parser import check_tag
+from patchbay.formats.parts import UnknownTools
+from patchbay.formats.table import choose
 
 ToolMode = Literal["auto", "text", "native"]
 SystemInjection = Literal["merge", "prepend"]
@@ -42,7 +43,7 @@ class TextOptions:
     choice_rounds: int = 2
 
     def __post_init__(self) -> None:
-        check_format(self.format)
+        choose(self.format)
         for option in ("tool_call_tag", "tool_result_tag", "reasoning_tag"):
             check_tag(getattr(self, option), option)
         if self.tool_call_tag.lower() == self.tool_result_tag.lower():
