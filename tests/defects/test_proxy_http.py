@@ -110,11 +110,15 @@ def test_d32_the_answers_headers_pass_back(proxies: Proxies, upstream: Upstream)
         assert status == 429 or octets == response.headers["content-type"]
 
 
-def test_d32_an_error_that_passes_through_is_the_upstreams_own(proxies: Proxies, upstream: Upstream) -> None:
+def test_d32_an_error_page_that_passes_through_is_told_as_what_it_is(proxies: Proxies, upstream: Upstream) -> None:
+    """Labelled JSON only because it is JSON: the page itself could quote a key that nobody could find in its markup."""
     html = b"<html><body><h1>Not here</h1></body></html>"
     path = upstream.on("/v1/things/html-404", Raw([html], status=404, content_type="text/html; charset=utf-8"))
     response = http_request(proxies("--tools", "text").port, "GET", path)
-    assert (404, html, "text/html; charset=utf-8") == (response.status, response.body, response.headers["content-type"])
+    assert (404, "application/json") == (response.status, response.headers["content-type"])
+    assert "404" in response.json["error"]["message"]
+    assert "text/html" in response.json["error"]["message"]
+    assert "Not here" in response.json["error"]["message"]
 
 
 def test_d32_retry_after_reaches_the_client_of_a_chat(proxies: Proxies, upstream: Upstream, model: str, stream: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 from hypothesis import assume, given, settings
@@ -16,7 +16,7 @@ from patchbay.types import Reply
 
 from .texts import TOOLS, read_whole, solid, splits, texts
 
-SETTINGS = settings(deadline=None, max_examples=200)
+SETTINGS = settings(deadline=None, max_examples=300)
 BODY = {"model": "m", "messages": [{"role": "user", "content": "?"}], "tools": TOOLS}
 OPTIONS = TextOptions(tools="text")
 
@@ -63,22 +63,33 @@ def expected(reply: Reply) -> dict[str, Any]:
     return {"content": reply.content or "", "reasoning": reply.reasoning or "", "calls": calls + cut, "finish": finish}
 
 
+writings = st.fixed_dictionaries({"ensure_ascii": st.booleans(), "separators": st.sampled_from([(",", ":"), (", ", ": ")])})
+"""How a server writes JSON."""
+
+
+@st.composite
+def network(draw: st.DrawFn, events: list[bytes]) -> list[bytes]:
+    """A stream in the pieces in which it may arrive: event by event, several at a time, or cut anywhere."""
+    wire = b"".join(events)
+    if draw(st.booleans()):
+        places = draw(st.lists(st.integers(0, len(wire)), max_size=10))
+    else:
+        ends = list(accumulate(map(len, events)))
+        places = [end for end in ends if draw(st.booleans())]
+    return [wire[begin:end] for begin, end in pairwise([0, *sorted(places), len(wire)])]
+
+
 @SETTINGS
-@given(st.data(), texts, st.booleans())
+@given(st.data(), texts, writings)
 def test_any_cut_into_deltas_events_and_pieces_gives_the_client_the_same_answer(
-    data: st.DataObject, text: str, ascii_only: bool
+    data: st.DataObject, text: str, writing: dict[str, Any]
 ) -> None:
     assume("</think>" not in text)  # what was shown before a lone closer cannot be unsaid: test below
-    assume(not any("\ud800" <= char <= "\udfff" for char in text))  # halves may meet in one JSON text: test_wire_answers
-    chunks = chunks_of(data.draw(splits(text)))
-    wire = (
-        b"".join(b"data: " + json.dumps(chunk, ensure_ascii=ascii_only).encode() + b"\n\n" for chunk in chunks)
-        + b"data: [DONE]\n\n"
-    )
-    places = data.draw(st.lists(st.integers(0, len(wire)), max_size=10))
-    marks = [0, *sorted(places), len(wire)]
+    assume(not any("\ud800" <= char <= "\udfff" for char in text))  # halves may meet in one JSON text: defects/test_wire_answers
+    deltas = list(text) if data.draw(st.booleans()) else data.draw(splits(text))
+    events = [b"data: " + json.dumps(chunk, **writing).encode() + b"\n\n" for chunk in chunks_of(deltas)]
     ours = exchange(stream=True)
-    out = b"".join(ours.feed(wire[begin:end]) for begin, end in pairwise(marks))
+    out = b"".join([ours.feed(piece) for piece in data.draw(network([*events, b"data: [DONE]\n\n"]))])
     last, again = ours.end()
     assert not again
     assert expected(read_whole(text, tools=TOOLS)) == client_reads(out + last)

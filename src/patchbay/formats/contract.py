@@ -99,8 +99,15 @@ def _escape_ticks(found: re.Match[str]) -> str:
     return "\\u0060" * len(found.group())
 
 
-def render_tool_choice(choice: Any) -> str:
-    """One sentence for ``required``, a named function or ``allowed_tools``; "" where the model is free."""
+def render_tool_choice(choice: Any, *, parallel: bool = True) -> str:
+    """What ``tool_choice`` demands, in a sentence, and ``parallel_tool_calls=False`` in another; "" where the model is free."""
+    demand = _demand(choice)
+    if parallel or choice == "none" or (isinstance(choice, Mapping) and choice.get("type") == "function"):
+        return demand
+    return f"{demand} Call one tool at most; you can call the next one when you have its result.".strip()
+
+
+def _demand(choice: Any) -> str:
     if choice == "required":
         return "Important: call at least one tool now. Do not answer in plain text yet."
     if choice == "none":

@@ -159,7 +159,7 @@ class ChatRequest:
         view = flatten_messages(self.messages, tool_call_tag=options.tool_call_tag, tool_result_tag=options.tool_result_tag)
         if not self.policy.forbidden:
             _inject(view, self.offer.contract, options.system_injection)
-            _demand(view, render_tool_choice(self._tool_choice()))
+            _demand(view, render_tool_choice(self._tool_choice(), parallel=not self.policy.single))
         view += extra
         body: dict[str, Any] = {}
         for name, raw in self.fields.items():
