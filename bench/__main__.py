@@ -1,0 +1,165 @@
+"""``python -m bench``: measure the parts that were asked for, print the tables, keep the raw figures where told to."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench import bars, install, parsers, proxies, start, table
+from bench.places import UnavailableError, say
+from bench.programs import OURS_AUTO, ROWS, Program
+
+_PARTS = ("proxy", "parser", "start")
+_SCENARIOS = {scenario.name: scenario for scenario in proxies.SCENARIOS}
+_BEGIN, _END = "<!-- bench: begin -->", "<!-- bench: end -->"
+
+_EXAMPLES = """\
+examples:
+  python -m bench                                      everything: 4 minutes on 2 quiet cores, 7 on busy ones
+  python -m bench --quick                              a look, about a minute: fewer rounds, shorter turns
+  python -m bench --only parser --only start           parts
+  python -m bench --only stream --programs patchbay,nginx   one scenario, two programs (while tuning)
+  python -m bench --json figures.json --into README.md keep every round; put the tables between the README's markers
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 0 also when a bar is missed: the table says it. 2: wrong arguments."""
+    options = _arguments(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that every server is stopped
+    began = time.monotonic()
+    sections: list[str] = []
+    verdicts: list[bars.Verdict] = []
+    raw: dict[str, Any] = {"machine": table.machine(), "quick": options.quick}
+    if chosen := tuple(scenario for name, scenario in _SCENARIOS.items() if options.wants("proxy", name)):
+        _proxies(options, chosen, sections, verdicts, raw)
+    if options.wants("parser"):
+        parser_outcome = parsers.measure(parsers.cases(quick=options.quick), _node_modules(options))
+        sections.append(table.of_parsers(parser_outcome))
+        verdicts += bars.of_parsers(parser_outcome)
+        raw["parser"] = parsers.raw(parser_outcome)
+    if options.wants("start"):
+        start_outcome = start.measure(quick=options.quick)
+        sections.append(table.of_start(start_outcome))
+        verdicts += bars.of_start(start_outcome)
+        raw["start"] = start.raw(start_outcome)
+    text = "\n\n".join([table.of_verdicts(verdicts, quick=options.quick), *sections])
+    print(text)
+    raw["bars"] = [{"what": v.what, "bar": v.bar, "measured": v.measured, "met": v.met} for v in verdicts]
+    if options.json:
+        options.json.write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
+    if options.into:
+        _write_into(options.into, text)
+    say(f"done in {time.monotonic() - began:.0f} s")
+    return 0
+
+
+class _Options(argparse.Namespace):
+    only: list[str]
+    programs: list[str]
+    rounds: int | None
+    quick: bool
+    no_install: bool
+    json: Path | None
+    into: Path | None
+
+    def wants(self, *names: str) -> bool:
+        """Whether one of the names was asked for; nothing asked for is everything."""
+        return not self.only or any(name in self.only for name in names)
+
+
+def _arguments(argv: Sequence[str] | None) -> _Options:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description="Measure Patchbay beside its peers, in one run: proxies, parser, start. bench/README.md says how to read it.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    names = [*_PARTS, *_SCENARIOS]
+    add = parser.add_argument
+    add(
+        "--only",
+        action="append",
+        default=[],
+        choices=names,
+        metavar="NAME",
+        help=f"only this part: {', '.join(names)} (may be repeated)",
+    )
+    add("--programs", type=_programs, default=list(ROWS), metavar="A,B", help=f"only these proxies: {', '.join(ROWS)}")
+    add("--quick", action="store_true", help="fewer rounds and shorter turns; LiteLLM not in the paced scenario, no 2 KB texts")
+    add("--rounds", type=int, metavar="N", help="rounds of the proxies (default 5; 3 with --quick)")
+    add("--no-install", action="store_true", help="fetch nothing: skip the peers that are not in .build/bench yet")
+    add("--json", type=Path, metavar="FILE", help="write every figure of every round")
+    add("--into", type=Path, metavar="FILE", help=f"put the tables between '{_BEGIN}' and '{_END}' of this file")
+    return parser.parse_args(argv, namespace=_Options())
+
+
+def _programs(value: str) -> list[str]:
+    names = [name.strip() for name in value.split(",")]
+    for name in names:
+        if name not in ROWS:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(ROWS)}")
+    return names
+
+
+def _proxies(
+    options: _Options,
+    chosen: tuple[proxies.Scenario, ...],
+    sections: list[str],
+    verdicts: list[bars.Verdict],
+    raw: dict[str, Any],
+) -> None:
+    try:
+        tools = install.load_tools()
+    except UnavailableError as error:
+        sections.append(f"Proxies: skipped, {error}")
+        verdicts += bars.of_proxies(proxies.Outcome(), chosen)
+        return
+    skipped: dict[str, str] = {}
+    programs: list[Program] = []
+    for name in options.programs:
+        if options.quick and name == OURS_AUTO and len(options.programs) == len(ROWS):
+            continue  # it costs what text mode costs once the mode is learnt; a quick look does without
+        try:
+            programs.append(ROWS[name](allowed=not options.no_install))
+        except UnavailableError as error:
+            skipped[name] = str(error)
+            say(f"{name}: skipped, {error}")
+    effort = proxies.Effort(
+        rounds=options.rounds or (3 if options.quick else 5),
+        warm_seconds=2.0 if options.quick else 2.5,
+        turn_seconds=0.3 if options.quick else 0.6,
+        slow_paced=not options.quick,
+    )
+    outcome = proxies.measure(programs, chosen, tools, effort)
+    outcome.skipped.update(skipped)
+    sections.append(table.of_proxies(outcome, programs, chosen, effort.rounds))
+    verdicts += bars.of_proxies(outcome, chosen)
+    raw["proxy"] = {"rounds": effort.rounds, **proxies.raw(outcome)}
+    raw["programs"] = {program.name: program.version for program in programs}
+
+
+def _node_modules(options: _Options) -> Path | str:
+    try:
+        return install.node_peers(allowed=not options.no_install)
+    except UnavailableError as error:
+        return str(error)
+
+
+def _write_into(file: Path, text: str) -> None:
+    before, begin, rest = file.read_text(encoding="utf-8").partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not begin or not end:
+        say(f"{file}: left alone, it has no '{_BEGIN}' ... '{_END}'")
+        return
+    file.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""What the figures are held against. A missed bar is said, not hidden; it does not fail the run (figures move with the machine)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bench import parsers, proxies, start, texts
+from bench.programs import LITELLM, NGINX, ORIGINAL, OURS
+from bench.proxies import PACED, REQUEST, STREAM
+
+MEGABYTES = 60.0
+GROWTH = 12.0
+OF_ORIGINAL = 0.1
+PROSE_SPEED = 20.0
+IMPORT_MILLISECONDS = 150.0
+READY_MILLISECONDS = 1_000.0
+
+RATIOS = (
+    (REQUEST, ORIGINAL, 0.5, "0.5"),
+    (REQUEST, LITELLM, 1 / 50, "1/50"),
+    (STREAM, ORIGINAL, 0.6, "0.6"),
+    (STREAM, LITELLM, 1 / 80, "1/80"),
+    (STREAM, NGINX, 5.0, "5"),
+    (PACED, ORIGINAL, 0.6, "0.6"),
+)
+"""Scenario, peer, and how much of the peer's CPU time ours may cost at most."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One bar. ``met`` is None where it could not be measured; ``measured`` then says why."""
+
+    what: str
+    bar: str
+    measured: str
+    met: bool | None
+
+    @property
+    def word(self) -> str:
+        """How the table says it."""
+        return {True: "met", False: "**MISSED**", None: "not measured"}[self.met]
+
+
+def of_proxies(outcome: proxies.Outcome, chosen: tuple[proxies.Scenario, ...]) -> Iterator[Verdict]:
+    """The proxies' bars, for the scenarios that were run."""
+    for scenario, peer, limit, written in RATIOS:
+        if scenario not in chosen:
+            continue
+        what, bar = f"{scenario.title}: CPU beside {peer}", f"≤ {written}"
+        ours, theirs = outcome.find(OURS, scenario), outcome.find(peer, scenario)
+        if ours is None or theirs is None:
+            missing = OURS if ours is None else peer
+            yield Verdict(what, bar, f"no figures of {missing}", None)
+            continue
+        ratio = ours.cpu / theirs.cpu
+        # Fractions are said as fractions: 1/63 is easier to hold against 1/50 than 0.0159.
+        yield Verdict(what, bar, f"1/{1 / ratio:.0f}" if limit < 0.1 else f"{ratio:.2f}", ratio <= limit)
+    if PACED in chosen:
+        what, bar = "Memory with 64 open streams, one worker", f"≤ {MEGABYTES:.0f} MB"
+        paced = outcome.find(OURS, PACED)
+        if paced is None:
+            yield Verdict(what, bar, f"no figures of {OURS}", None)
+        else:
+            yield Verdict(what, bar, f"{paced.memory:.0f} MB", paced.memory <= MEGABYTES)
+
+
+def of_parsers(outcome: parsers.Outcome) -> Iterator[Verdict]:
+    """The parser's bars."""
+    small = outcome.ours.get(("one_big_call", 20_000, parsers.TINY))
+    large = outcome.ours.get(("one_big_call", 200_000, parsers.TINY))
+    original = outcome.original.get(("one_big_call", 200_000, parsers.TINY))
+    prose = outcome.ours.get(("prose", texts.SIZES[-1], parsers.WHOLE))
+    ours_missing = "no figures of patchbay"
+
+    what, bar = "200 KB call in 4-character chunks beside a 20 KB one: CPU", f"≤ {GROWTH:.0f}"
+    if small is None or large is None:
+        yield Verdict(what, bar, ours_missing, None)
+    else:
+        yield Verdict(what, bar, f"{large / small:.1f}", large / small <= GROWTH)
+
+    what, bar = "200 KB call in 4-character chunks beside the original: CPU", f"≤ {OF_ORIGINAL}"
+    if large is None or original is None:
+        reason = ours_missing if large is None else "no figures of the original"
+        yield Verdict(what, bar, reason, None)
+    else:
+        measured = f"{large / original:.3f} ({large:.0f} ms beside {original:,.0f} ms)"
+        yield Verdict(what, bar, measured, large / original <= OF_ORIGINAL)
+
+    what, bar = "Whole prose, million characters per second of CPU", f"≥ {PROSE_SPEED:.0f}"
+    if prose is None:
+        yield Verdict(what, bar, ours_missing, None)
+    else:
+        speed = texts.SIZES[-1] / prose / 1e3
+        yield Verdict(what, bar, f"{speed:.0f}", speed >= PROSE_SPEED)
+    for complaint in outcome.wrong:
+        yield Verdict(f"Calls found ({complaint.partition(':')[0]})", "all", complaint.partition(": ")[2], met=False)
+
+
+def of_start(outcome: start.Outcome) -> Iterator[Verdict]:
+    """The bars of beginning."""
+    for what, limit, bar in (
+        (start.IMPORT, IMPORT_MILLISECONDS, f"≤ {IMPORT_MILLISECONDS:.0f} ms"),
+        (start.READY, READY_MILLISECONDS, "< 1 s"),
+    ):
+        measured = outcome.readings.get(what)
+        if measured is None:
+            yield Verdict(what, bar, "–", None)  # the reason stands below the table of the start
+        else:
+            yield Verdict(what, bar, f"{measured.wall:.0f} ms (CPU {measured.cpu:.0f} ms)", measured.wall <= limit)
+    foreign = outcome.foreign.get(start.IMPORT)
+    if foreign is not None:
+        yield Verdict(f"{start.IMPORT}: third-party imports", "none", ", ".join(foreign) or "none", not foreign)

@@ -1,0 +1,145 @@
+"""The tables: Markdown that is aligned, so that a terminal shows it as well as the README does."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from bench import parsers, proxies, start, texts
+from bench.bars import Verdict
+from bench.programs import OURS, Program
+
+NOT_MEASURED = "–"
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table with its columns padded; all but the first are aligned to the right."""
+    lines = [list(header), *(list(row) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [cells[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))]
+        return f"| {' | '.join(padded)} |"
+
+    rule = [f"{'-' * widths[0]}", *(f"{'-' * (width - 1)}:" for width in widths[1:])]
+    return "\n".join([line(lines[0]), line(rule), *(line(cells) for cells in lines[1:])])
+
+
+def machine() -> str:
+    """What it ran on, in one line."""
+    return f"{os.cpu_count()} cores, Linux {platform.release().partition('-')[0]}, Python {platform.python_version()}"
+
+
+def of_proxies(outcome: proxies.Outcome, programs: Sequence[Program], scenarios: Sequence[proxies.Scenario], rounds: int) -> str:
+    """CPU time and memory, a column for each program."""
+    rows = [
+        [
+            f"{scenario.title}: CPU {scenario.unit}",
+            *(_cpu(outcome.find(program.name, scenario)) for program in programs),
+        ]
+        for scenario in scenarios
+    ]
+    if proxies.PACED in scenarios:
+        rows.append(
+            ["Memory with 64 open streams, MB", *(_memory(outcome.find(program.name, proxies.PACED)) for program in programs)]
+        )
+    started = [outcome.ready_seconds.get(program.name) for program in programs]
+    rows.append(["Spawn to first 200, s", *(f"{min(seconds):.2f}" if seconds else NOT_MEASURED for seconds in started)])
+    lines = [
+        f"Proxies: CPU time of the whole process tree, median of {rounds} alternating rounds [least–most]. {machine()}.",
+        "",
+        markdown(["", *(f"{program.name} {program.version}" for program in programs)], rows),
+    ]
+    lines += [f"\n{name}: skipped, {reason}" for name, reason in outcome.skipped.items()]
+    lines += [
+        f"\n{figures.program}, {figures.scenario}: left out, {figures.problem}" for figures in outcome.figures if figures.problem
+    ]
+    return "\n".join(lines)
+
+
+def _cpu(figures: proxies.Figures | None) -> str:
+    if figures is None:
+        return NOT_MEASURED
+    least, most = min(figures.cpu_us), max(figures.cpu_us)
+    digits = 0 if figures.cpu >= 100 else 1
+    return f"{figures.cpu:,.{digits}f} [{least:,.{digits}f}–{most:,.{digits}f}]"
+
+
+def _memory(figures: proxies.Figures | None) -> str:
+    return NOT_MEASURED if figures is None else f"{figures.memory:.0f}"
+
+
+def of_parsers(outcome: parsers.Outcome) -> str:
+    """CPU milliseconds, ours beside the original's, and how each grows."""
+    rows = []
+    sizes = [size for size in texts.SIZES if any(key[1] == size for key in outcome.ours | outcome.original)]
+    for kind, title in texts.KINDS.items():
+        for size in sizes:
+            cells = [f"{title}, {size // 1000} KB"]
+            for chunk in (parsers.WHOLE, parsers.TINY, parsers.SMALL):
+                cells += [_milliseconds(times.get((kind, size, chunk)), size) for times in (outcome.ours, outcome.original)]
+            rows.append(cells)
+    header = ["CPU ms (million characters/s)"]
+    for cut in ("whole", "chunks of 4", "chunks of 40"):
+        header += [f"{OURS}, {cut}", f"original, {cut}"]
+    lines = ["Parser: CPU time, best of several; the original is llm-tool-capability's.", "", markdown(header, rows)]
+    growth = _growth(outcome, sizes)
+    if growth:
+        lines += ["", f"Growth of one big call in chunks of 4, per tenfold length: {growth}."]
+    lines += [f"\n{name}: skipped, {reason}" for name, reason in outcome.skipped.items()]
+    return "\n".join(lines)
+
+
+def _milliseconds(value: float | None, size: int) -> str:
+    if value is None:
+        return NOT_MEASURED
+    return f"{_three_figures(value)} ({_three_figures(size / value / 1e3)})"
+
+
+def _three_figures(value: float) -> str:
+    return f"{value:,.{max(0, 2 - math.floor(math.log10(value)))}f}"
+
+
+def _growth(outcome: parsers.Outcome, sizes: Sequence[int]) -> str:
+    said = []
+    for name, times in ((OURS, outcome.ours), ("the original", outcome.original)):
+        values = [times.get(("one_big_call", size, parsers.TINY)) for size in sizes]
+        steps = [f"×{after / before:.1f}" for before, after in pairwise(values) if before and after]
+        if steps:
+            said.append(f"{name} {' and '.join(steps)}")
+    return ", ".join(said)
+
+
+def of_start(outcome: start.Outcome) -> str:
+    """How long it takes to begin, and what an import loads."""
+    rows = []
+    for what in (start.IMPORT, start.PARSING, start.RUNNING, start.HELP, start.READY):
+        reading = outcome.readings.get(what)
+        shown = [NOT_MEASURED] * 2 if reading is None else [f"{reading.wall:,.0f}", f"{reading.cpu:,.0f}"]
+        foreign = ", ".join(outcome.foreign.get(what, [])) or ("none" if what in outcome.foreign else "")
+        rows.append([f"`{what}`" if what != start.READY else what, *shown, foreign])
+    lines = [
+        "Start: fresh processes, median.",
+        "",
+        markdown(["", "ms", "CPU ms", "third-party packages loaded"], rows),
+    ]
+    lines += [f"\n{what}: not measured, {reason}" for what, reason in outcome.skipped.items()]
+    return "\n".join(lines)
+
+
+def of_verdicts(verdicts: Sequence[Verdict], *, quick: bool) -> str:
+    """The bars, one a line. ``quick``: say that these figures are for a look."""
+    caution = " A quick look: the peers are not fully warm, so do not quote it." if quick else ""
+    return "\n".join(
+        [
+            f"Bars (what the project promises itself; a ratio is ours / theirs).{caution}",
+            "",
+            markdown(
+                ["", "bar", "measured", ""],
+                [[verdict.what, verdict.bar, verdict.measured, verdict.word] for verdict in verdicts],
+            ),
+        ]
+    )

@@ -1,0 +1,6 @@
+"""``python -m patchbay``: the command line."""
+
+from patchbay.cli import main
+
+if __name__ == "__main__":
+    main()

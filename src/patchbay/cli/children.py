@@ -1,0 +1,100 @@
+"""Child processes of a command: started, awaited until they say where they listen, and always stopped.
+
+What lives here: the lifetime of servers that a command needs beside itself. What does not: what they serve.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import subprocess
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from patchbay.errors import PatchbayError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_ADDRESS = re.compile(r"https?://\S+")
+_STOP_SECONDS = 5.0
+_SETTINGS = frozenset({"UPSTREAM_BASE_URL", "UPSTREAM_API_KEY", "PORT", "HOST", "PROXY_API_KEY", "PROXY_LOG_FILE"})
+
+
+class ChildError(PatchbayError, RuntimeError):
+    """A child process ended, or kept silent, before it said where it listens."""
+
+    code = "child_failed"
+
+
+@dataclass(frozen=True)
+class Child:
+    """A running server: the address that it printed first, its process id, and the lines that it prints."""
+
+    url: str
+    pid: int
+    printed: list[str]
+
+
+@contextmanager
+def listening(command: Sequence[str], *, name: str, timeout: float = 30.0) -> Iterator[Child]:
+    """Run a server while the block runs.
+
+    ``timeout`` (seconds) bounds the wait for the address; raises ChildError with what the child printed when there is none.
+    Its standard input closes when this process is gone. The command alone says what it does: settings of a proxy in the
+    environment are kept from it.
+    """
+    environment = {key: value for key, value in os.environ.items() if key not in _SETTINGS and not key.startswith("PATCHBAY_")}
+    with subprocess.Popen(  # noqa: S603  (the command is ours)
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as process:
+        output = _Output(process, name)
+        try:
+            yield Child(output.address(timeout), process.pid, output.printed)
+        finally:
+            _stop(process)
+            output.join(_STOP_SECONDS)
+
+
+class _Output(threading.Thread):
+    """Reads what a child prints, to the end: a child that writes into a full pipe would stand still."""
+
+    def __init__(self, process: subprocess.Popen[str], name: str) -> None:
+        super().__init__(name=f"output of {name}", daemon=True)
+        self._process = process
+        self._child = name
+        self.printed: list[str] = []
+        self._found: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self.start()
+
+    def run(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.printed.append(line)
+            if match := _ADDRESS.search(line):
+                self._found.put(match[0])
+        self._found.put(None)
+
+    def address(self, timeout: float) -> str:
+        try:
+            address = self._found.get(timeout=timeout)
+        except queue.Empty:
+            raise ChildError(f"{self._child} did not say where it listens within {timeout:g} s: {self._said()}") from None
+        if address is None:
+            raise ChildError(f"{self._child} ended with code {self._process.wait()}: {self._said()}")
+        return address
+
+    def _said(self) -> str:
+        return "".join(self.printed).strip() or "it printed nothing."
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    """Ask first, then insist: nothing outlives the command."""
+    process.terminate()
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()

@@ -1,0 +1,252 @@
+"""``patchbay proxy``: its flags. What is done with them is in ``proxy_process``; the proxy itself is ``patchbay.proxy``.
+
+The proxy does not run in the process that parsed its flags, but in a fresh interpreter that replaces it (same process id): the
+parser and its libraries would stay in memory for as long as the proxy lives, a quarter of all it needs.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from patchbay.cli.proxy_process import Plan, become_proxy
+from patchbay.errors import ConfigurationError
+
+_SERVER = "Server"
+_TOOLS = "Tools and text"
+_LOG = "Log"
+
+
+class SystemInjection(StrEnum):
+    """Where the tool instructions go."""
+
+    merge = "merge"
+    prepend = "prepend"
+
+
+class ToolMode(StrEnum):
+    """Who is to understand tools: the model, or the text contract."""
+
+    auto = "auto"
+    text = "text"
+    native = "native"
+
+
+def proxy(
+    upstream: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            envvar=["UPSTREAM_BASE_URL", "PATCHBAY_UPSTREAM"],
+            show_default=False,
+            help="Base URL of the OpenAI-compatible server, such as http://127.0.0.1:11434/v1. Required.",
+        ),
+    ] = "",
+    upstream_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            envvar=["UPSTREAM_API_KEY", "PATCHBAY_UPSTREAM_KEY"],
+            help="API key for the upstream; without it, each client's own key goes there. "
+            "Better given by the environment: a flag can be read in the list of processes.",
+        ),
+    ] = None,
+    port: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=65535,
+            metavar="PORT",
+            envvar=["PORT", "PATCHBAY_PORT"],
+            rich_help_panel=_SERVER,
+            help="Port to listen on; 0 takes a free one.",
+        ),
+    ] = 8787,
+    host: Annotated[
+        str,
+        typer.Option(metavar="HOST", envvar=["HOST", "PATCHBAY_HOST"], rich_help_panel=_SERVER, help="Address to listen on."),
+    ] = "127.0.0.1",
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            envvar=["PROXY_API_KEY", "PATCHBAY_API_KEY"],
+            rich_help_panel=_SERVER,
+            help="Key that clients must send as their bearer token. Better given by the environment, as above.",
+        ),
+    ] = None,
+    base_path: Annotated[
+        str,
+        typer.Option(metavar="PATH", envvar="PATCHBAY_BASE_PATH", rich_help_panel=_SERVER, help="Path of the API here."),
+    ] = "/v1",
+    cors: Annotated[
+        bool,
+        typer.Option("--cors", envvar="PATCHBAY_CORS", rich_help_panel=_SERVER, help="Let web pages of any origin in."),
+    ] = False,
+    max_body_size: Annotated[
+        str,
+        typer.Option(
+            metavar="SIZE",
+            envvar="PATCHBAY_MAX_BODY_SIZE",
+            rich_help_panel=_SERVER,
+            help="Largest body of a chat request: 10MiB, 10mb, 1048576.",
+        ),
+    ] = "10MiB",
+    upstream_timeout: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            envvar="PATCHBAY_UPSTREAM_TIMEOUT",
+            rich_help_panel=_SERVER,
+            help="How long the upstream may send nothing at all; 0 is without limit.",
+        ),
+    ] = 600.0,
+    drain_timeout: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            envvar="PATCHBAY_DRAIN_TIMEOUT",
+            rich_help_panel=_SERVER,
+            help="How long running requests may take to finish when the proxy is stopped.",
+        ),
+    ] = 30,
+    workers: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=256,
+            metavar="N",
+            envvar="PATCHBAY_WORKERS",
+            rich_help_panel=_SERVER,
+            help="Number of processes; one per core is what a busy proxy wants.",
+        ),
+    ] = 1,
+    tools: Annotated[
+        ToolMode,
+        typer.Option(
+            envvar="PATCHBAY_TOOLS",
+            rich_help_panel=_TOOLS,
+            help="auto asks natively first and learns per model; text always teaches the contract; native passes tools on.",
+        ),
+    ] = ToolMode.auto,
+    format: Annotated[
+        str,
+        typer.Option(metavar="NAME", envvar="PATCHBAY_FORMAT", rich_help_panel=_TOOLS, help="How the model writes its calls."),
+    ] = "auto",
+    repair_rounds: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            envvar="PATCHBAY_REPAIR_ROUNDS",
+            rich_help_panel=_TOOLS,
+            help="How often a call whose arguments do not fit its schema is asked for again.",
+        ),
+    ] = 0,
+    tag: Annotated[
+        str,
+        typer.Option(metavar="TAG", envvar="PATCHBAY_TAG", rich_help_panel=_TOOLS, help="Label of the blocks that hold calls."),
+    ] = "tool_call",
+    no_examples: Annotated[
+        bool,
+        typer.Option(
+            "--no-examples",
+            envvar="PATCHBAY_NO_EXAMPLES",
+            rich_help_panel=_TOOLS,
+            help="Leave the worked example out of the instructions.",
+        ),
+    ] = False,
+    system_injection: Annotated[
+        SystemInjection,
+        typer.Option(
+            envvar="PATCHBAY_SYSTEM_INJECTION",
+            rich_help_panel=_TOOLS,
+            help="Merge the instructions into the client's system message, or prepend one.",
+        ),
+    ] = SystemInjection.merge,
+    reasoning_tag: Annotated[
+        str,
+        typer.Option(
+            metavar="TAG",
+            envvar="PATCHBAY_REASONING_TAG",
+            rich_help_panel=_TOOLS,
+            help="Tag around the model's reasoning, which is split out of the text.",
+        ),
+    ] = "think",
+    no_reasoning: Annotated[
+        bool,
+        typer.Option(
+            "--no-reasoning", envvar="PATCHBAY_NO_REASONING", rich_help_panel=_TOOLS, help="Leave reasoning in the text."
+        ),
+    ] = False,
+    log_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            envvar=["PROXY_LOG_FILE", "PATCHBAY_LOG_FILE"],
+            rich_help_panel=_LOG,
+            help="Append requests and answers to this file, as JSON lines, without keys or headers.",
+        ),
+    ] = None,
+    max_log_size: Annotated[
+        str,
+        typer.Option(
+            metavar="SIZE",
+            envvar="PATCHBAY_MAX_LOG_SIZE",
+            rich_help_panel=_LOG,
+            help="Most that FILE and FILE.1 take together; the older half goes first.",
+        ),
+    ] = "100MiB",
+) -> None:
+    """Give every OpenAI client working tool calls, with any model server behind it.
+
+    Point a client's base URL here instead of at the model server. Chat completions with tools work, whether or not the model
+    knows tools; everything else passes through unchanged.
+
+    [bold]Examples[/bold]
+
+      patchbay proxy --upstream http://127.0.0.1:11434/v1
+
+      UPSTREAM_API_KEY=… patchbay proxy --upstream https://llm.example.com/v1 --tools text --port 9000
+
+      PROXY_API_KEY=… patchbay proxy --upstream http://gpu:8000/v1 --host 0.0.0.0 --workers 4 --log-file proxy.jsonl
+    """  # fmt: skip
+    if not upstream:
+        raise ConfigurationError("--upstream is missing: the model server's base URL, by flag or as UPSTREAM_BASE_URL.")
+    _refuse_flags_as_keys(upstream_key=upstream_key, api_key=api_key)
+    become_proxy(
+        Plan(
+            app={
+                "upstream": upstream,
+                "upstream_key": upstream_key,
+                "api_key": api_key,
+                "base_path": base_path,
+                "cors": cors,
+                "max_body_size": max_body_size,
+                "log_file": None if log_file is None else str(log_file),
+                "max_log_size": max_log_size,
+                "upstream_timeout": upstream_timeout,
+                "tools": tools.value,
+                "format": format,
+                "tool_call_tag": tag,
+                "include_examples": not no_examples,
+                "system_injection": system_injection.value,
+                "reasoning": not no_reasoning,
+                "reasoning_tag": reasoning_tag,
+                "repair_rounds": repair_rounds,
+            },
+            serve={"host": host, "port": port, "workers": workers, "drain_timeout": drain_timeout},
+        )
+    )
+
+
+def _refuse_flags_as_keys(**keys: str | None) -> None:
+    for name, key in keys.items():
+        if key is not None and key.startswith("--"):
+            flag = "--" + name.replace("_", "-")
+            raise ConfigurationError(f"{flag} needs a key, and got the flag {key.partition('=')[0]}.")

@@ -1,0 +1,85 @@
+"""The proxy as an ASGI application of one's own: ``create_app``. The command line's ``patchbay proxy`` serves the same.
+
+    from patchbay.proxy import create_app
+
+    app = create_app("http://127.0.0.1:11434/v1", api_key="…")       # uvicorn module:app
+    outer.mount("/models", create_app("http://127.0.0.1:11434/v1"))   # or under a path of another application
+
+What it does is in ``patchbay.server``; this is its public face.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from patchbay.errors import ConfigurationError
+from patchbay.server.app import ProxyApp
+from patchbay.server.settings import MIB, ProxySettings, parse_size
+
+if TYPE_CHECKING:
+    from patchbay.models.options import TextOptions
+    from patchbay.server.chat import ExchangeFactory
+
+__all__ = ["ProxyApp", "create_app"]
+
+
+def create_app(
+    upstream: str,
+    *,
+    upstream_key: str | None = None,
+    upstream_headers: Mapping[str, str] | None = None,
+    api_key: str | None = None,
+    base_path: str = "/v1",
+    cors: bool = False,
+    max_body_size: int | str = 10 * MIB,
+    log_file: str | os.PathLike[str] | None = None,
+    max_log_size: int | str = 100 * MIB,
+    upstream_timeout: float = 600.0,
+    heartbeat: float = 15.0,
+    options: TextOptions | None = None,
+    _make_exchange: ExchangeFactory | None = None,
+    **text_options: Any,
+) -> ProxyApp:
+    """Return the proxy before ``upstream`` (a base URL such as ``http://127.0.0.1:11434/v1``) as an ASGI application.
+
+    ``upstream_key`` is what the upstream is asked with; without it each client's own key goes there. ``api_key`` is what this
+    proxy asks of its clients. Sizes are bytes, or text such as "10MiB". ``upstream_timeout`` is how many seconds the upstream
+    may send nothing (0: no limit), ``heartbeat`` after how many an idle stream gets a comment line. How tools and text are
+    treated is said by ``options``, or by its fields as keywords (``tools="text"``, ``repair_rounds=1``, …).
+
+    Raises ConfigurationError. Where no lifespan reaches the application, close it with ``await app.aclose()``.
+    """
+    settings = ProxySettings(
+        upstream=upstream,
+        upstream_key=upstream_key,
+        upstream_headers=dict(upstream_headers or {}),
+        api_key=api_key,
+        base_path=base_path,
+        cors=cors,
+        max_body_size=parse_size(max_body_size) if isinstance(max_body_size, str) else max_body_size,
+        log_file=os.fspath(log_file) if log_file is not None else None,
+        max_log_size=parse_size(max_log_size) if isinstance(max_log_size, str) else max_log_size,
+        upstream_timeout=upstream_timeout,
+        heartbeat=heartbeat,
+    )
+    return ProxyApp(settings, _make_exchange or _exchanges(options, text_options))
+
+
+def _exchanges(options: TextOptions | None, fields: dict[str, Any]) -> ExchangeFactory:
+    """Return what makes the Exchange of each request, all of them with one memory of the models."""
+    from patchbay.models.exchange import Exchange
+    from patchbay.models.modes import ModeMemory
+    from patchbay.models.options import TextOptions
+
+    if options is None:
+        try:
+            options = TextOptions(**fields)
+        except TypeError as error:
+            raise ConfigurationError(f"unknown option: {error}.") from None
+    elif fields:
+        raise ConfigurationError(f"give either options or its fields, not both: {', '.join(sorted(fields))}.")
+    memory = ModeMemory()
+    settled = options
+    return lambda body: Exchange(body, settled, memory)

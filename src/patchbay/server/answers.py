@@ -1,0 +1,159 @@
+"""Answers that the proxy gives by itself: health, and OpenAI-shaped errors. Bytes out, no I/O.
+
+What an upstream's refusal becomes is decided here too, since it ends as one of these.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from typing import Any
+
+import msgspec
+
+from patchbay.errors import InvalidRequestError, PatchbayError, UpstreamError
+from patchbay.server.redaction import Redactor
+
+JSON_TYPE = (b"content-type", b"application/json")
+HEALTH_BODY = b'{"status":"ok","service":"patchbay proxy"}'
+ERROR_LIMIT = 1024 * 1024
+"""How much of an upstream's error body is read."""
+_SHOWN = 200
+_TAGS = re.compile(r"(?is)<(script|style)\b.*?</\1>|<[^<>]{0,500}>")
+_encode = msgspec.json.encode
+
+
+class AuthenticationError(PatchbayError):
+    """The client's key is missing or wrong."""
+
+    code = "invalid_api_key"
+    status = 401
+
+
+class NotFoundError(PatchbayError):
+    """Nothing is at this path."""
+
+    code = "not_found"
+    status = 404
+
+
+class MethodNotAllowedError(PatchbayError):
+    """This path exists, but not for this method."""
+
+    code = "method_not_allowed"
+    status = 405
+
+
+class UpstreamStatusError(UpstreamError):
+    """The upstream answered with an error status. ``answer`` is the body for the client, secrets already removed."""
+
+    def __init__(self, status: int, answer: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+        reason, _ = _reason(_read_object(answer))
+        message = f"The upstream answered HTTP {status}" + (f": {reason}" if reason else ".")
+        super().__init__(message, upstream_status=status, body=answer.decode("utf-8", "replace"))
+        self.status = status
+        self.answer = answer
+        self.headers = headers
+
+
+def error_body(error: PatchbayError) -> bytes:
+    """Return OpenAI's error body for ``error``."""
+    if isinstance(error, UpstreamStatusError):
+        return error.answer
+    param = error.param if isinstance(error, InvalidRequestError) else None
+    return error_object(str(error), kind=error_type(error), code=error.code, param=param)
+
+
+def error_object(message: str, *, kind: str, code: str | None, param: str | None = None) -> bytes:
+    """Return OpenAI's error body from its four fields."""
+    # A lone surrogate (from a client's JSON) has no UTF-8 form.
+    message = message.encode("utf-8", "replace").decode()
+    return _encode({"error": {"message": message, "type": kind, "code": code, "param": param}})
+
+
+def error_type(error: PatchbayError) -> str:
+    """Return OpenAI's ``type`` for ``error``: the class of failure, where ``code`` names the failure itself."""
+    if isinstance(error, AuthenticationError):
+        return "authentication_error"
+    if isinstance(error, InvalidRequestError | MethodNotAllowedError):
+        return "invalid_request_error"
+    if isinstance(error, NotFoundError):
+        return "not_found"
+    return "upstream_error" if error.status in (502, 504) else "api_error"
+
+
+def refusal_body(status: int, content_type: str, body: bytes, *, own_key: bool, redact: Redactor) -> bytes:
+    """Return what the client is told of an upstream's error answer: its JSON as it is, anything else described.
+
+    ``own_key``: the upstream was asked with the proxy's key, not the client's. 401 and 403 then say whose key was refused, and
+    keep the upstream's reason (a 403 is often a quota).
+    """
+    body = redact(body)
+    document = _read_object(body)
+    if status in (401, 403):
+        return _refused_key(status, document, own_key=own_key)
+    if document is not None:
+        return body
+    if body.strip():
+        message = f"The upstream answered HTTP {status} ({content_type or 'no content type'}): {excerpt(body)}"
+    else:
+        message = f"The upstream returned HTTP {status} without a message."
+    return error_object(message, kind="upstream_error", code="upstream_error")
+
+
+def _refused_key(status: int, document: dict[str, Any] | None, *, own_key: bool) -> bytes:
+    whose = "the proxy's API key for it" if own_key else "the API key of this request"
+    verb = "refused" if status == 401 else "does not allow this request with"
+    message = f"The upstream {verb} {whose} (HTTP {status})"
+    reason, error = _reason(document)
+    message += f": {reason}" if reason else "."
+    kind, code = error.get("type"), error.get("code")
+    return error_object(
+        message,
+        kind=kind if isinstance(kind, str) else "upstream_error",
+        code=code if isinstance(code, str) else "upstream_authentication",
+    )
+
+
+def _reason(document: dict[str, Any] | None) -> tuple[str, dict[str, Any]]:
+    """Find the message in the shapes that servers use: OpenAI's, {"error": "…"}, FastAPI's {"detail": …}, {"message": …}."""
+    if document is None:
+        return "", {}
+    error = document.get("error", document)
+    if not isinstance(error, dict):
+        return (error, {}) if isinstance(error, str) else ("", {})
+    for name in ("message", "detail", "error"):
+        if isinstance(error.get(name), str):
+            return error[name], error
+    return "", error
+
+
+def _read_object(body: bytes) -> dict[str, Any] | None:
+    try:
+        document = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def excerpt(body: bytes) -> str:
+    """Return the first words of a body, markup left out, for an error message."""
+    text = _TAGS.sub(" ", body[:8192].decode("utf-8", "replace"))
+    text = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+
+
+def decompress(body: bytes, encoding: str) -> bytes:
+    """Return at most ERROR_LIMIT bytes of an error body that came compressed; nothing where it cannot be read.
+
+    Not passed on as it came: a key that it quotes could not be found in it.
+    """
+    encoding = encoding.strip().lower()
+    if encoding in ("", "identity"):
+        return body
+    for window in {"gzip": (31,), "x-gzip": (31,), "deflate": (15, -15)}.get(encoding, ()):
+        try:
+            return zlib.decompressobj(window).decompress(body, ERROR_LIMIT)
+        except zlib.error:
+            continue
+    return b""

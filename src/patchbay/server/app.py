@@ -1,0 +1,207 @@
+"""The proxy as an ASGI application: who may come in, where each request goes, and what becomes of its failures.
+
+Raw ASGI 3, no framework: this runs for every request. The checks that need no body (path, key, declared size) are made before a
+byte of it is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import itertools
+import logging
+import os
+from typing import Any
+
+from patchbay.errors import PatchbayError, UpstreamError
+from patchbay.server.answers import (
+    HEALTH_BODY,
+    JSON_TYPE,
+    AuthenticationError,
+    MethodNotAllowedError,
+    NotFoundError,
+    UpstreamStatusError,
+    error_body,
+)
+from patchbay.server.body import Receive, check_length, declared_length, read_body
+from patchbay.server.chat import ChatExchange, ExchangeFactory, run_chat
+from patchbay.server.headers import Headers
+from patchbay.server.journal import Journal
+from patchbay.server.passthrough import run_passthrough
+from patchbay.server.redaction import Redactor, secret_headers
+from patchbay.server.relay import CutAnswerError
+from patchbay.server.reply import Reply, Send
+from patchbay.server.request import Request
+from patchbay.server.routes import find_tail, is_chat, own_path
+from patchbay.server.settings import ProxySettings
+from patchbay.server.upstream import Upstream
+from patchbay.server.watch import ClientLeftError, Watch
+
+_logger = logging.getLogger("patchbay.proxy")
+_PASSED_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
+_CORS: Headers = [(b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", b"*")]
+_PREFLIGHT: Headers = [
+    (b"access-control-allow-methods", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"),
+    (b"access-control-max-age", b"86400"),
+]
+_DEFAULT_ALLOWED = b"authorization, content-type, openai-organization, openai-project, x-request-id"
+
+
+class ProxyApp:
+    """The proxy; ``patchbay.proxy.create_app`` makes it. Call ``aclose`` when it was mounted where no lifespan reaches it."""
+
+    def __init__(self, settings: ProxySettings, make_exchange: ExchangeFactory) -> None:
+        self.settings = settings
+        self._make_exchange = make_exchange
+        self._upstream = Upstream(settings)
+        secrets = [key for key in (settings.upstream_key, settings.api_key) if key is not None]
+        self._redact = Redactor([*secrets, *secret_headers(settings.upstream_headers)])
+        self._journal: Journal | None = None
+        if settings.log_file is not None:
+            self._journal = Journal(settings.log_file, max_size=settings.max_log_size, redact=self._redact)
+        self._key_digest = None if settings.api_key is None else _digest(settings.api_key.encode())
+        self._common: Headers = _CORS if settings.cors else []
+        self._prefix = os.urandom(4).hex()
+        self._count = itertools.count(1)
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Serve one ASGI scope."""
+        kind = scope["type"]
+        if kind == "http":
+            await self._serve(scope, receive, Reply(send, self._common))
+        elif kind == "lifespan":
+            await self._live(receive, send)
+        elif kind == "websocket":
+            await send({"type": "websocket.close", "code": 1003})
+        else:
+            raise ValueError(f"unknown ASGI scope {kind!r}")
+
+    async def aclose(self) -> None:
+        """Close the connections to the upstream and write out the log."""
+        await self._upstream.close()
+        if self._journal is not None:
+            await asyncio.to_thread(self._journal.close)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await send({"type": "lifespan.startup.complete"})
+            elif message["type"] == "lifespan.shutdown":
+                await self.aclose()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def _serve(self, scope: Any, receive: Receive, reply: Reply) -> None:
+        exchange: ChatExchange | None = None
+        request_id = ""
+        try:
+            tail = await self._enter(scope, reply)
+            if tail is None:
+                return
+            chat = scope["method"] == "POST" and is_chat(tail)
+            self._admit(scope, chat=chat)
+            request_id = f"{self._prefix}-{next(self._count)}"
+            if chat:
+                body = await read_body(receive, self.settings.max_body_size)
+                self._log_request(request_id, scope, body=body)
+                exchange = self._make_exchange(body)
+            else:
+                self._log_request(request_id, scope, passthrough=True)
+            silence, interval = self.settings.upstream_timeout, self.settings.heartbeat
+            with Watch(receive, silence=silence, interval=interval) as watch:
+                request = Request(
+                    request_id, scope, receive, reply, watch, self._upstream, self.settings, self._redact, self._journal
+                )
+                if exchange is not None:
+                    await run_chat(request, exchange)
+                else:
+                    await run_passthrough(request, tail)
+        except ClientLeftError as error:
+            self._log_failure(request_id, error)
+        except PatchbayError as error:
+            self._log_failure(request_id, error)
+            await self._fail(reply, exchange, error)
+        except Exception as error:
+            _logger.exception("The proxy failed on a request")
+            failure = PatchbayError("The proxy failed on this request; its operator finds the reason in its output.")
+            self._log_failure(request_id, PatchbayError(f"{type(error).__name__}: {error}"))
+            await self._fail(reply, exchange, failure)
+
+    async def _enter(self, scope: Any, reply: Reply) -> str | None:
+        """Answer what needs no key, and return the path below the base of what does; raises NotFoundError."""
+        path = own_path(scope)
+        method = scope["method"]
+        if method == "OPTIONS":
+            await reply.start(204, self._preflight(scope["headers"]))
+            await reply.finish()
+            return None
+        if path in ("/", "/health", "/health/") and method in ("GET", "HEAD"):
+            await reply.whole(200, [JSON_TYPE], HEALTH_BODY)
+            return None
+        tail = find_tail(path, self.settings.base_path)
+        if tail is None:
+            raise NotFoundError(f"Not found: {method} {path[:200]}")
+        return tail
+
+    def _admit(self, scope: Any, *, chat: bool) -> None:
+        """Check what can be checked before the body: the key, the method, the declared size."""
+        length = key = None
+        for name, value in scope["headers"]:
+            if name == b"content-length":
+                length = value
+            elif name == b"authorization":
+                key = value
+        if self._key_digest is not None and not self._opens(key):
+            raise AuthenticationError("Missing or invalid API key.")
+        if chat:
+            check_length(declared_length(length), self.settings.max_body_size)
+        elif scope["method"] not in _PASSED_METHODS:
+            raise MethodNotAllowedError(f"The method {scope['method']} is not allowed here.")
+
+    def _preflight(self, headers: Headers) -> Headers:
+        if not self.settings.cors:
+            return []
+        wanted = [value for name, value in headers if name == b"access-control-request-headers"]
+        allowed = b", ".join(wanted) or _DEFAULT_ALLOWED
+        return [*_PREFLIGHT, (b"access-control-allow-headers", allowed), (b"vary", b"access-control-request-headers")]
+
+    def _opens(self, authorization: bytes | None) -> bool:
+        """Say whether the client's bearer is this proxy's key, in a time that does not depend on where they differ."""
+        scheme, _, token = (authorization or b"").partition(b" ")
+        right = hmac.compare_digest(_digest(token.strip()), self._key_digest or b"")
+        return right and scheme.lower() == b"bearer"
+
+    async def _fail(self, reply: Reply, exchange: ChatExchange | None, error: PatchbayError) -> None:
+        """Tell the client of a failure: by the status where that is still possible, else inside its stream, else by a cut."""
+        if not reply.started:
+            headers: Headers = [JSON_TYPE]
+            if isinstance(error, UpstreamStatusError):
+                headers = error.headers
+            elif isinstance(error, AuthenticationError):
+                headers.append((b"www-authenticate", b"Bearer"))
+            elif isinstance(error, MethodNotAllowedError):
+                headers.append((b"allow", ", ".join(sorted(_PASSED_METHODS)).encode()))
+            await reply.whole(error.status, headers, self._redact(error_body(error)))
+        elif reply.finished:
+            return
+        elif exchange is not None and exchange.streaming and reply.pausable:
+            await reply.finish(self._redact(exchange.error_event(error)))
+        else:
+            # The server closes the connection on an error: no client takes the body for complete.
+            raise CutAnswerError(str(error)) from error
+
+    def _log_request(self, request_id: str, scope: Any, **seen: Any) -> None:
+        if self._journal is not None:
+            self._journal.record("client_request", request_id, method=scope["method"], path=own_path(scope), **seen)
+
+    def _log_failure(self, request_id: str, error: PatchbayError) -> None:
+        if self._journal is None or isinstance(error, UpstreamStatusError):  # which is logged with its body already
+            return
+        event = "upstream_error" if isinstance(error, UpstreamError) else "error"
+        self._journal.record(event, request_id, status=error.status, code=error.code, message=str(error))
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

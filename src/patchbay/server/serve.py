@@ -1,0 +1,178 @@
+"""Runs an ASGI application under uvicorn: one process, or one per core, and stops when it is told to.
+
+What the command line prints and reads is not here. A stop (SIGTERM, Ctrl-C) drains: running requests finish, bounded by a drain
+timeout; a second one ends at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from patchbay.errors import ConfigurationError, PatchbayError
+
+AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
+_KEEP_ALIVE = 75
+_BACKLOG = 2048
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """Where and how to serve. ``drain_timeout``: seconds that running requests have to finish when the server is stopped."""
+
+    host: str = "127.0.0.1"
+    port: int = 8787
+    workers: int = 1
+    drain_timeout: int = 30
+
+
+def listen_on(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """Return a bound socket; raises ConfigurationError. ``shared``: several sockets on the one port (SO_REUSEPORT)."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigurationError(f"cannot listen on {host!r}: {error.strerror}.") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+        if not shared:
+            # A port that someone else serves is often found only here.
+            listener.listen(_BACKLOG)
+        listener.setblocking(False)  # noqa: FBT003 - positional only
+    except OSError as error:
+        listener.close()
+        raise ConfigurationError(f"cannot listen on {host} port {port}: {(error.strerror or str(error)).lower()}.") from None
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Return the http:// address of a bound socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def run_server(
+    app: AsgiApp,
+    listener: socket.socket,
+    *,
+    drain_timeout: int,
+    ready: Callable[[], None],
+    still_wanted: Callable[[], bool] | None = None,
+    signals: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM),
+) -> None:
+    """Serve ``app`` on ``listener`` until one of ``signals``, then drain. Calls ``ready`` when requests are served.
+
+    ``still_wanted`` is asked once a second; where it says no, the server drains as if told to stop.
+    """
+
+    async def look() -> None:
+        if still_wanted is not None and not still_wanted():
+            server.should_exit = True
+
+    server = _Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="on",
+            loop="auto",
+            http="httptools",
+            ws="none",
+            proxy_headers=False,
+            server_header=False,
+            backlog=_BACKLOG,
+            timeout_keep_alive=_KEEP_ALIVE,
+            timeout_graceful_shutdown=drain_timeout,
+            callback_notify=look if still_wanted is not None else None,
+            timeout_notify=1,
+        ),
+        ready,
+        signals,
+    )
+    _settle_collector()
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run(sockets=[listener])
+
+
+def _settle_collector() -> None:
+    """Tell the garbage collector what a server's heap looks like.
+
+    What is loaded by now lives as long as the process: it need not be walked, nor its pages copied in a worker. What is left is
+    small, so full passes are cheap and may come often; by default finished requests could pile up to 15 MB.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.collect()  # so that it knows how little is left: a full pass waits for a quarter of what the last one saw
+    gc.set_threshold(700, 10, 3)
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn that says when it is ready, and that has done its work when it was told to stop: exit status 0."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], signals: tuple[signal.Signals, ...]) -> None:
+        super().__init__(config)
+        self._ready = ready
+        self._signals = signals
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        self._ready()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take the signals. Unlike uvicorn's own, this does not raise them again once the drain is over."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in self._signals}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Drain at the first signal, end at the second."""
+        del sig, frame
+        if self.should_exit:
+            self.force_exit = True
+            # Uvicorn waits for running tasks all the same; only their end lets it go.
+            for task in list(self.server_state.tasks):
+                task.cancel()
+        self.should_exit = True
+
+
+class _OneLine(logging.Formatter):
+    """Shows a failure of an upstream or client on one line; a bug with its traceback."""
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - the name is logging's
+        error = ei[1]
+        if isinstance(error, PatchbayError | asyncio.CancelledError):
+            return f"  {type(error).__name__}: {error}"
+        return super().formatException(ei)
+
+
+def log_to_stderr() -> None:
+    """Show warnings and errors of the server and of the proxy on stderr."""
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(message)s"))
+    for name in ("uvicorn.error", "patchbay"):
+        logging.getLogger(name).addHandler(handler)
+        logging.getLogger(name).propagate = False

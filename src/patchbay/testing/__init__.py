@@ -1,0 +1,49 @@
+"""Fakes for the seams, public so that users test as we do.
+
+What lives here: a scripted OpenAI-compatible server that only writes text (``ScriptedUpstream``), and a
+scripted model for the loop (``ScriptedModel``). What does not: anything the library itself needs to run;
+every room below may be used without this one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from patchbay._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from patchbay.testing.contract_model import ContractModel
+    from patchbay.testing.script import Answer, Message, Raw, Script, Text, events, pieces
+    from patchbay.testing.scripted import ScriptedModel
+    from patchbay.testing.upstream import Recorded, ScriptedUpstream
+
+__all__ = [
+    "Answer",
+    "ContractModel",
+    "Message",
+    "Raw",
+    "Recorded",
+    "Script",
+    "ScriptedModel",
+    "ScriptedUpstream",
+    "Text",
+    "events",
+    "pieces",
+]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "Answer": "patchbay.testing.script",
+        "ContractModel": "patchbay.testing.contract_model",
+        "Message": "patchbay.testing.script",
+        "Raw": "patchbay.testing.script",
+        "Recorded": "patchbay.testing.upstream",
+        "Script": "patchbay.testing.script",
+        "ScriptedModel": "patchbay.testing.scripted",
+        "ScriptedUpstream": "patchbay.testing.upstream",
+        "Text": "patchbay.testing.script",
+        "events": "patchbay.testing.script",
+        "pieces": "patchbay.testing.script",
+    },
+)

@@ -1,0 +1,152 @@
+"""A scripted stand-in for a small text model that has read the contract.
+
+It is no language model, and says so in what it writes. What lives here: reading tools and tags out of a
+prompt, choosing calls by plain word matching, writing prose and fenced blocks, and answering from the
+results. It knows nothing but the messages it is sent: where the contract does not reach it, it calls nothing,
+and where a result does not reach it, it cannot name its value. That makes it a witness in tests and in the
+demo.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+SIGNATURE = "(scripted model)"
+"""Every answer begins with it."""
+
+_FENCE = re.compile(
+    r"^(?P<ticks>`{3,}|~{3,})[ \t]*(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=ticks)[ \t]*$",
+    re.MULTILINE | re.DOTALL,
+)
+_LABEL = re.compile(r"\blabelled (\S+)")
+_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w.]*\w)")
+_QUOTED = re.compile(r"`([^`\n]+)`|\"([^\"\n]+)\"|(?<!\w)'([^'\n]+)'(?!\w)")
+_NAME = re.compile(r"(?<=[a-z,] )[A-Z]\w+")
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What a prompt teaches: the labels of the fences, and the tools with their schemas."""
+
+    call_tag: str
+    result_tag: str
+    tools: Mapping[str, Mapping[str, Any]]
+
+
+class ContractModel:
+    """A script for ScriptedUpstream: answers as a small model would that follows its system prompt.
+
+    With a contract in the prompt it calls every tool that the last user message asks for by a word of its
+    name, with the numbers and the quoted or capitalised words of that message as arguments. With results in
+    the conversation it answers with their values.
+    """
+
+    def __call__(self, body: Mapping[str, Any]) -> str:
+        """Write the completion for the body of a chat request."""
+        messages = [(message.get("role"), _text(message.get("content"))) for message in body.get("messages", [])]
+        contract = read_contract("\n\n".join(text for role, text in messages if role in ("system", "developer")))
+        last_reply = max((index for index, (role, _) in enumerate(messages) if role == "assistant"), default=-1)
+        news = "\n\n".join(text for role, text in messages[last_reply + 1 :] if role == "user")
+        if contract is None:
+            return f"{SIGNATURE} My prompt names no tools, so I only repeat what I was told: {news}"
+        results = list(_read_results(news, contract.result_tag))
+        if results:
+            return f"{SIGNATURE} The tools say: {'; '.join(results)}."
+        calls = choose_calls(contract.tools, news)
+        if not calls:
+            return f"{SIGNATURE} No tool of mine fits this."
+        names = " and ".join(dict.fromkeys(name for name, _ in calls))
+        blocks = (_block(contract.call_tag, name, arguments) for name, arguments in calls)
+        return "\n\n".join([f"{SIGNATURE} I use {names} for this.", *blocks])
+
+
+def read_contract(prompt: str) -> Contract | None:
+    """Find the contract in a prompt as its reader would: the labels in its sentences, the tools in their list.
+
+    None where the prompt does not say how blocks are labelled, or lists no tool.
+    """
+    labels = _LABEL.findall(prompt)
+    listed = (_read_json(line) for fence in _FENCE.finditer(prompt) for line in fence["body"].splitlines())
+    tools = {tool["name"]: tool["parameters"] for tool in listed if isinstance(tool, dict) and "parameters" in tool}
+    return Contract(labels[0], labels[1], tools) if len(labels) > 1 and tools else None
+
+
+def choose_calls(tools: Mapping[str, Mapping[str, Any]], question: str) -> list[tuple[str, dict[str, Any]]]:
+    """Choose the calls that ``question`` asks for: (name, arguments) in the order of the tools."""
+    numbers = [json.loads(number) for number in _NUMBER.findall(question)]
+    quoted = [next(filter(None, groups)) for groups in _QUOTED.findall(question)]
+    words = quoted or _NAME.findall(question)
+    calls = []
+    for name, schema in tools.items():
+        properties = schema.get("properties", {})
+        required = schema.get("required", list(properties))
+        if not _asked_for(name, question):
+            continue
+        # A tool of one argument is called once for each value; with several, the values fill them in order.
+        while True:
+            arguments = _fill(required, properties, numbers, words)
+            if arguments is None:
+                break
+            calls.append((name, arguments))
+            if len(required) != 1:
+                break
+    return calls
+
+
+def _asked_for(name: str, question: str) -> bool:
+    """Tell whether a word of the tool's name is in the question, by its first six letters ("multiplied")."""
+    stems = [word[:6].lower() for word in re.split(r"[^A-Za-z]+", name) if len(word) > 3]
+    return any(stem in question.lower() for stem in stems)
+
+
+def _fill(required: Sequence[str], properties: Mapping[str, Any], numbers: list[Any], words: list[str]) -> dict[str, Any] | None:
+    """Take a value for each required property from the front of the lists; None when one is missing."""
+    left = {"number": iter(numbers), "integer": iter(numbers), "string": iter(words)}
+    left["integer"] = left["number"]
+    arguments = {}
+    for name in required:
+        kind = properties.get(name, {}).get("type")
+        value = next(left[kind], None) if kind in left else None
+        if value is None:
+            return None
+        arguments[name] = value
+    for value in arguments.values():
+        (words if isinstance(value, str) else numbers).remove(value)
+    return arguments or None
+
+
+def _read_results(text: str, tag: str) -> Iterator[str]:
+    for fence in _FENCE.finditer(text):
+        if fence["info"].split(" ")[0].strip() == tag:
+            yield _in_words(fence["body"].strip())
+
+
+def _in_words(result: str) -> str:
+    value = _read_json(result)
+    if not isinstance(value, dict):
+        return result
+    return ", ".join(f"{key} {item if isinstance(item, str) else json.dumps(item)}" for key, item in value.items())
+
+
+def _block(tag: str, name: str, arguments: Mapping[str, Any]) -> str:
+    return f"```{tag}\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n```"
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    return "\n".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
+
+
+def _read_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

@@ -1,0 +1,86 @@
+"""A model that plays a script: the fake for the ``ChatModel`` seam. It says that it is one in every error."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, TypeAlias
+
+from patchbay.models.chat import ChatRequest, ModelEvent, ModelReply, ReasoningDelta, TextDelta
+from patchbay.types import Reply, ToolCall
+
+Answer: TypeAlias = str | ToolCall | Sequence[ToolCall] | Reply | ModelReply | BaseException
+"""A text, one or several calls, a Reply, a ModelReply (with finish_reason and usage), or an exception to raise."""
+
+Step: TypeAlias = Answer | Callable[[ChatRequest], Any]
+"""An answer, or a function (sync or async) that looks at the request and returns one."""
+
+
+class ScriptedModel:
+    """Answers request number n with step number n, and complains when it is asked once too often.
+
+        model = ScriptedModel([ToolCall("1", "get_weather", '{"city": "Rome"}'), "It is sunny."])
+        result = await ToolRunner(model, tools=[get_weather]).run("How is Rome?")
+        model.assert_consumed()
+
+    ``requests`` are the ChatRequests it was asked. Text comes in two pieces when a stream is asked for.
+    """
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self._steps = list(steps)
+        self.requests: list[ChatRequest] = []
+
+    async def respond(self, request: ChatRequest) -> AsyncIterator[ModelEvent]:
+        """Play the next step."""
+        self.requests.append(request)
+        if len(self.requests) > len(self._steps):
+            raise AssertionError(
+                f"The ScriptedModel was asked {len(self.requests)} times, but its script has {len(self._steps)} steps."
+            )
+        step: Any = self._steps[len(self.requests) - 1]
+        if callable(step) and not isinstance(step, BaseException):
+            step = step(request)
+            if inspect.isawaitable(step):
+                step = await step
+        if isinstance(step, BaseException):
+            raise step
+        end = _model_reply(step)
+        if request.stream:
+            for delta in _deltas(end.reply):
+                yield delta
+        yield end
+
+    def assert_consumed(self) -> None:
+        """Raise AssertionError if steps were left over."""
+        left = len(self._steps) - len(self.requests)
+        if left > 0:
+            raise AssertionError(f"{left} of the {len(self._steps)} steps of the ScriptedModel were not asked for.")
+
+
+def _model_reply(answer: Any) -> ModelReply:
+    if isinstance(answer, ModelReply):
+        return answer
+    if isinstance(answer, str):
+        answer = Reply(answer)
+    elif isinstance(answer, ToolCall):
+        answer = Reply(None, tool_calls=(answer,))
+    elif isinstance(answer, Sequence) and all(isinstance(call, ToolCall) for call in answer):
+        answer = Reply(None, tool_calls=tuple(answer))
+    if not isinstance(answer, Reply):
+        raise TypeError(f"A step of a ScriptedModel gave {type(answer).__name__}, which is no answer.")
+    if answer.incomplete:
+        return ModelReply(answer, "length")
+    return ModelReply(answer, "tool_calls" if answer.tool_calls else "stop")
+
+
+def _deltas(reply: Reply) -> list[ModelEvent]:
+    deltas: list[ModelEvent] = [ReasoningDelta(piece) for piece in _halves(reply.reasoning)]
+    deltas += [TextDelta(piece) for piece in _halves(reply.content)]
+    return deltas
+
+
+def _halves(text: str | None) -> list[str]:
+    if not text:
+        return []
+    middle = (len(text) + 1) // 2
+    return [piece for piece in (text[:middle], text[middle:]) if piece]

@@ -1,0 +1,140 @@
+"""What the benchmark's figures rest on: the clocks, the texts, the verdicts. The figures themselves are never asserted."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bench import __main__ as bench
+from bench import bars, parsers, processes, proxies, start, table, texts
+from bench.places import UnavailableError
+from bench.programs import LITELLM, ORIGINAL, OURS
+from bench.proxies import PACED, REQUEST, STREAM, Figures
+
+from patchbay import parse
+
+SERVER = """
+import http.server, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "sum(range(3_000_000)); print('done', flush=True); input()"],
+                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+child.stdout.readline()
+class Ok(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.send_header("content-length", "0"); self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Ok).serve_forever()
+"""
+
+
+def test_a_server_is_read_with_its_children_and_is_gone_afterwards(tmp_path: Path) -> None:
+    port = processes.free_port()
+    argv = [sys.executable, "-c", SERVER, str(port)]
+    with processes.server(argv, port=port, ready_path="/", log=tmp_path / "log") as running:
+        family = processes.tree(running.pid)
+        alone = processes._cpu_clock(running.pid)
+        assert 2 == len(family)
+        assert running.cpu_seconds() > alone > 0
+        assert running.rss_megabytes() > processes._rss_bytes(running.pid) / 1e6
+    assert not Path(f"/proc/{running.pid}").exists()
+
+
+def test_a_server_that_ends_early_says_its_last_words(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", "raise SystemExit('no such flag')"]
+    with (
+        pytest.raises(UnavailableError, match="no such flag"),
+        processes.server(argv, port=processes.free_port(), ready_path="/", log=tmp_path / "log"),
+    ):
+        pass
+
+
+def test_the_cpu_clock_agrees_with_what_the_process_says_of_itself() -> None:
+    before = processes._cpu_clock(os.getpid())
+    sum(range(200_000))
+    assert 0 < before < processes._cpu_clock(os.getpid())
+    assert 0 == processes._cpu_clock(2**22 + 1)  # beyond the largest process id
+
+
+@pytest.mark.parametrize("kind", texts.KINDS)
+@pytest.mark.parametrize("size", texts.SIZES)
+def test_a_text_has_its_size_and_its_calls(kind: str, size: int) -> None:
+    text = texts.text(kind, size)
+    assert size * 0.95 <= len(text) <= size
+    assert texts.calls_in(kind, size) == len(parse(text).tool_calls)
+
+
+def outcome(**cpu: float) -> proxies.Outcome:
+    names = {"ours": OURS, "original": ORIGINAL, "litellm": LITELLM}
+    return proxies.Outcome([Figures(names[name], REQUEST.name, [value] * 3, [50.0] * 3) for name, value in cpu.items()])
+
+
+def test_a_ratio_is_held_against_its_bar() -> None:
+    met, missed, *_ = bars.of_proxies(outcome(ours=100.0, original=200.0, litellm=4_999.0), (REQUEST,))
+    assert ("0.50", True, "met") == (met.measured, met.met, met.word)
+    assert ("1/50", False, "**MISSED**") == (missed.measured, missed.met, missed.word)
+
+
+def test_a_peer_without_figures_is_neither_met_nor_missed() -> None:
+    first, second = bars.of_proxies(outcome(ours=100.0, original=200.0), (REQUEST,))
+    assert (True, None) == (first.met, second.met)
+    assert ("no figures of LiteLLM", "not measured") == (second.measured, second.word)
+
+
+def test_wrong_answers_leave_no_figures() -> None:
+    measured = outcome(ours=100.0, original=200.0)
+    measured.figures[0].problem = "3 of 32 answers were wrong"
+    assert measured.find(OURS, REQUEST) is None
+    assert "3 of 32 answers were wrong" in table.of_proxies(measured, [], [REQUEST], 3)
+
+
+def test_every_bar_is_listed_when_nothing_could_be_measured() -> None:
+    listed = [
+        *bars.of_proxies(proxies.Outcome(), (REQUEST, STREAM, PACED)),
+        *bars.of_parsers(parsers.Outcome()),
+        *bars.of_start(start.Outcome()),
+    ]
+    assert 12 == len(listed)
+    assert {None} == {verdict.met for verdict in listed}
+
+
+def test_a_parser_that_finds_the_wrong_calls_is_said() -> None:
+    wrong = parsers.Outcome(wrong=["patchbay, many_calls 20000 whole: 3 calls instead of 231"])
+    assert [False] == [verdict.met for verdict in bars.of_parsers(wrong) if verdict.bar == "all"]
+
+
+def test_a_turn_is_the_same_for_every_connection_and_never_empty() -> None:
+    assert 2 * 16 == proxies._whole_rounds(0.3, REQUEST)
+    assert 100 * 16 == proxies._whole_rounds(1_607.9, REQUEST)
+    assert REQUEST.most == proxies._whole_rounds(1e9, REQUEST)
+    assert 64 == proxies._whole_rounds(3.0, PACED)
+
+
+def test_a_table_is_aligned_markdown() -> None:
+    assert "|    |  b |\n| -- | -: |\n| aa |  1 |\n| a  | 22 |" == table.markdown(["", "b"], [["aa", "1"], ["a", "22"]])
+
+
+def test_the_tables_of_a_file_are_replaced_and_nothing_else(tmp_path: Path) -> None:
+    file = tmp_path / "README.md"
+    file.write_text("before\n<!-- bench: begin -->\nold\n<!-- bench: end -->\nafter\n")
+    bench._write_into(file, "new")
+    assert "before\n<!-- bench: begin -->\nnew\n<!-- bench: end -->\nafter\n" == file.read_text()
+
+
+def test_a_file_without_the_markers_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "README.md"
+    file.write_text("before\n<!-- bench: begin -->\nold\n")
+    bench._write_into(file, "new")
+    assert "before\n<!-- bench: begin -->\nold\n" == file.read_text()
+
+
+def test_the_help_names_every_part_and_program() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "--help"],
+        cwd=Path(__file__).resolve().parents[2],
+        env={**os.environ, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    for name in ("proxy", "parser", "start", "request", "stream", "paced", OURS, ORIGINAL, LITELLM):
+        assert name in done.stdout

@@ -1,0 +1,107 @@
+"""``patchbay demo`` shows what really happened, fails when it is not as it should be, and leaves no process behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import openai
+import pytest
+
+from patchbay.cli.children import ChildError, listening
+from patchbay.cli.demo_talk import Record, Talk
+from patchbay.testing import ScriptedUpstream
+
+DEMO = [sys.executable, "-m", "patchbay", "demo"]
+
+
+def run(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([*DEMO, *flags], capture_output=True, text=True, timeout=100, env={**os.environ, **environment})
+    assert 0 == done.returncode, done.stdout + done.stderr
+    return done
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_every_step_of_both_conversations_is_told():
+    steps = [json.loads(line) for line in run("--json").stdout.splitlines()]
+    assert ["opening"] == [step["kind"] for step in steps[:1]]
+    assert {"problems": []} == steps[-1]["data"]
+    first = [step["kind"] for step in steps if step["conversation"] == 1]
+    second = [step["kind"] for step in steps if step["conversation"] == 2]
+    expected = ["question", "contract", "written", "calls", "result", "result", "framed", "written", "answer"]
+    assert ["question", "refused", *expected[1:]] == first
+    assert expected == second
+
+
+def test_what_it_tells_of_the_model_is_what_the_model_was_sent():
+    steps = [json.loads(line) for line in run("--json").stdout.splitlines()]
+    contract = next(step["data"] for step in steps if step["kind"] == "contract")
+    assert "tools" not in contract["keys"]
+    assert "multiply" in contract["messages"][0]["content"]
+    calls = [call["function"] for step in steps if step["kind"] == "calls" for call in step["data"]["calls"]]
+    assert ["multiply", "count_lines", "count_lines", "count_lines"] == [call["name"] for call in calls]
+    results = [json.loads(step["data"]["result"]) for step in steps if step["kind"] == "result"]
+    assert 12345678901234567890 * 3 == results[0]["product"]
+    assert 4 == len({result["pid"] for result in results})
+
+
+def test_the_page_fits_80_columns_and_has_no_colours_in_a_pipe():
+    page = run(COLUMNS="80", FORCE_COLOR="").stdout
+    assert "\x1b" not in page
+    assert max(len(line) for line in page.splitlines()) <= 80
+    for word in ("(scripted model)", "```tool_call", "```tool_result", "37037036703703703670", "All as expected"):
+        assert word in page
+
+
+def test_settings_of_a_proxy_in_the_environment_do_not_reach_the_demo():
+    run("--json", PROXY_API_KEY="secret", PORT="1", PATCHBAY_TOOLS="native", UPSTREAM_BASE_URL="http://127.0.0.1:9/v1")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_every_process(number):
+    with subprocess.Popen([*DEMO, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            parties = json.loads(process.stdout.readline())["data"]
+            process.send_signal(number)
+            process.communicate(timeout=30)
+            assert 128 + number == process.returncode
+            assert not alive(parties["model_pid"])
+            assert not alive(parties["proxy_pid"])
+        finally:
+            process.kill()
+
+
+def test_a_conversation_that_goes_otherwise_is_a_problem(tmp_path):
+    talk = Talk(number=1, streamed=False, question="Multiply 2 by 3.", expected=(("multiply", {"a": 2, "b": 3}),))
+    with (
+        ScriptedUpstream(["I will not."], record=tmp_path / "record") as upstream,
+        openai.OpenAI(base_url=upstream.url, api_key="unused", max_retries=0, timeout=10) as client,
+    ):
+        problems = talk.run(client, Record(tmp_path / "record"), lambda step: None)
+    assert ["conversation 1: the calls were [], not [('multiply', {'a': 2, 'b': 3})]"] == problems
+
+
+def start(code: str, *, timeout: float = 30.0) -> None:
+    with listening([sys.executable, "-c", code], name="a thing", timeout=timeout):
+        raise AssertionError("it is not listening")
+
+
+def test_a_child_that_fails_says_why():
+    with pytest.raises(ChildError, match=re.escape("a thing ended with code 3: no luck")):
+        start("print('no luck'); raise SystemExit(3)")
+
+
+def test_a_child_that_says_nothing_is_not_waited_for_for_ever():
+    with pytest.raises(ChildError, match="did not say where it listens"):
+        start("input()", timeout=0.2)

@@ -1,0 +1,153 @@
+"""The flags of ``patchbay proxy``: what is wrong is said on one line, before anything runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+BOUND = 30.0
+UPSTREAM = "http://127.0.0.1:9/v1"
+
+
+def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PATCHBAY_", "UPSTREAM_", "PROXY_"))}
+    for name in ("PORT", "HOST"):
+        clean.pop(name, None)
+    return subprocess.run(
+        [sys.executable, "-m", "patchbay", *arguments],
+        capture_output=True, text=True, timeout=BOUND, env={**clean, "COLUMNS": "110", **(env or {})},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_names_every_flag_and_its_variable_and_shows_examples(flag: str) -> None:
+    done = run("proxy", flag)
+    assert (0, "") == (done.returncode, done.stderr)
+    for name in (
+        "upstream", "upstream-key", "port", "host", "api-key", "base-path", "tag", "no-examples", "system-injection", "cors",
+        "max-body-size", "log-file", "max-log-size", "reasoning-tag", "no-reasoning", "tools", "format", "repair-rounds",
+        "upstream-timeout", "workers", "drain-timeout",
+    ):  # fmt: skip
+        assert f"--{name} " in done.stdout
+    for variable in ("UPSTREAM_BASE_URL", "UPSTREAM_API_KEY", "PROXY_API_KEY", "PROXY_LOG_FILE", "PATCHBAY_TOOLS"):
+        assert variable in done.stdout
+    assert "patchbay proxy --upstream http://127.0.0.1:11434/v1" in done.stdout
+    assert "list of processes" in " ".join(done.stdout.replace("│", " ").split())
+
+
+def test_the_program_lists_its_commands_and_its_version() -> None:
+    assert "proxy" in run("-h").stdout
+    assert re.fullmatch(r"patchbay \d+\.\d+\.\d+\n", run("--version").stdout)
+    nothing = run()
+    assert (2, "") == (nothing.returncode, nothing.stderr)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["proxy"], "--upstream is missing"),
+        (["proxy", "--upstream", UPSTREAM, "--nope"], "No such option: --nope"),
+        (["proxy", "--upstream", UPSTREAM, "extra"], "unexpected extra argument"),
+        (["proxy", "--upstream", "localhost:1"], "must begin with http:// or https://"),
+        (["proxy", "--upstream="], "--upstream is missing"),
+        (["proxy", "--upstream"], "requires an argument"),
+        (["proxy", "--upstream", UPSTREAM, "--port", "abc"], "'--port'"),
+        (["proxy", "--upstream", UPSTREAM, "--port=70000"], "'--port'"),
+        (["proxy", "--upstream", UPSTREAM, "--api-key", ""], "api_key is empty"),
+        (["proxy", "--upstream", UPSTREAM, "--api-key", "--cors"], "--api-key needs a key"),
+        (["proxy", "--upstream", UPSTREAM, "--api-key"], "requires an argument"),
+        (["proxy", "--upstream", UPSTREAM, "--cors=true"], "does not take a value"),
+        (["proxy", "--upstream", UPSTREAM, "--max-body-size", "10zb"], "is not a size"),
+        (["proxy", "--upstream", UPSTREAM, "--max-log-size=-1"], "is not a size"),
+        (["proxy", "--upstream", UPSTREAM, "--base-path", "/a b"], "base path"),
+        (["proxy", "--upstream", UPSTREAM, "--tools", "both"], "'auto', 'text', 'native'"),
+        (["proxy", "--upstream", UPSTREAM, "--format", "nonsense"], "nonsense"),
+        (["proxy", "--upstream", UPSTREAM, "--system-injection", "x"], "'merge', 'prepend'"),
+        (["proxy", "--upstream", UPSTREAM, "--repair-rounds", "-1"], "'--repair-rounds'"),
+        (["proxy", "--upstream", UPSTREAM, "--upstream-timeout", "soon"], "'--upstream-timeout'"),
+        (["proxy", "--upstream", UPSTREAM, "--workers", "0"], "'--workers'"),
+        (["proxy", "--upstream", UPSTREAM, "--host", "no.such.host.invalid"], "cannot listen on"),
+        (["proxy", "--upstream", UPSTREAM, "--log-file", "/nowhere/log"], "log file"),
+        (["proxy", "--upstream", "http://localhost:8787/v1"], "is this proxy itself"),
+        (["poxy"], "No such command 'poxy'"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_on_one_line(flags: list[str], said: str) -> None:
+    done = run(*flags)
+    assert (2, "") == (done.returncode, done.stdout)
+    assert said in done.stderr
+    assert 1 == done.stderr.count("\n")
+    assert done.stderr.startswith("patchbay: ")
+
+
+def test_a_port_in_use_is_said_on_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for workers in ("1", "2"):
+            done = run("proxy", "--upstream", UPSTREAM, "--port", port, "--workers", workers)
+            assert 2 == done.returncode
+            assert f"patchbay: cannot listen on 127.0.0.1 port {port}: address already in use.\n" == done.stderr
+
+
+def test_a_wrong_variable_is_named() -> None:
+    done = run("proxy", "--upstream", UPSTREAM, env={"PORT": "http"})
+    assert 2 == done.returncode
+    assert "PORT" in done.stderr
+
+
+def start(*flags: str, env: dict[str, str] | None = None) -> tuple[str, str, str]:
+    """Start a proxy, read its two lines, stop it; returns both and what it said on stderr."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "patchbay", "proxy", *flags],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})},
+    )  # fmt: skip
+    alarm = threading.Timer(BOUND, process.kill)
+    alarm.start()
+    try:
+        assert process.stdout is not None
+        lines = process.stdout.readline(), process.stdout.readline()
+        process.terminate()
+        _, stderr = process.communicate(timeout=BOUND)
+        assert 0 == process.returncode, stderr
+        return *lines, stderr
+    finally:
+        process.kill()
+        alarm.cancel()
+
+
+def test_it_prints_where_it_listens_and_what_is_behind_it_without_colours() -> None:
+    listening, behind, stderr = start("--upstream=" + UPSTREAM + "/", "--port=0", "--base-path=v2")
+    assert re.fullmatch(r"patchbay proxy listening on http://127\.0\.0\.1:\d+/v2\n", listening)
+    assert f"  upstream {UPSTREAM}\n" == behind
+    assert "" == stderr
+
+
+def test_every_setting_can_come_from_the_environment() -> None:
+    env = {
+        "UPSTREAM_BASE_URL": UPSTREAM, "PORT": "0", "HOST": "127.0.0.1", "PROXY_API_KEY": "k1234", "UPSTREAM_API_KEY": "",
+        "PATCHBAY_BASE_PATH": "v3", "PATCHBAY_CORS": "1", "PATCHBAY_TOOLS": "text", "PATCHBAY_NO_REASONING": "true",
+        "PATCHBAY_MAX_BODY_SIZE": "1mb", "PATCHBAY_WORKERS": "1",
+    }  # fmt: skip
+    listening, _, stderr = start(env=env)
+    assert listening.endswith("/v3\n")
+    assert "" == stderr
+
+
+def test_an_address_that_others_can_reach_without_a_key_is_warned_of() -> None:
+    assert "anyone there can use this proxy" in start("--upstream", UPSTREAM, "--port", "0", "--host", "0.0.0.0")[2]
+    assert "" == start("--upstream", UPSTREAM, "--port", "0", "--host", "0.0.0.0", "--api-key", "k1234")[2]
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")
+def test_it_listens_on_ipv6() -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6 loopback here")
+    assert "http://[::1]:" in start("--upstream", UPSTREAM, "--port", "0", "--host", "::1")[0]

@@ -1,0 +1,28 @@
+"""What several folders of tests stand on: a scripted model with a real proxy before it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from patchbay.cli.children import listening
+from patchbay.testing import ContractModel, ScriptedUpstream
+
+
+@dataclass(frozen=True)
+class Proxied:
+    """A running ``patchbay proxy`` (a real process) and the text-only model server behind it."""
+
+    url: str
+    upstream: ScriptedUpstream
+
+
+@pytest.fixture
+def proxied():
+    """Start both on free ports; the model refuses ``tools``, as Ollama does."""
+    with ScriptedUpstream(ContractModel(), tools="refuse") as upstream:
+        command = [sys.executable, "-m", "patchbay", "proxy", "--port", "0", "--upstream", upstream.url]
+        with listening(command, name="patchbay proxy") as child:
+            yield Proxied(child.url, upstream)

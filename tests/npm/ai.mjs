@@ -1,0 +1,38 @@
+// A tool conversation with the `ai` package, which runs the loop itself: node ai.mjs BASE_URL stream|whole. Prints one JSON object.
+import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
+import { generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
+
+import { parameters, question, run } from "./tools.mjs";
+
+const [baseURL, how] = process.argv.slice(2);
+const model = createOpenAICompatible({ name: "patchbay", baseURL, apiKey: "unused" })("scripted-model");
+
+const calls = [];
+const tools = Object.fromEntries(
+  Object.keys(run).map((name) => [
+    name,
+    tool({
+      description: `Use it to ${name}.`,
+      inputSchema: jsonSchema(parameters[name]),
+      execute: async (input) => {
+        calls.push({ name, arguments: JSON.stringify(input) });
+        return run[name](input);
+      },
+    }),
+  ]),
+);
+
+const request = { model, tools, prompt: question, maxRetries: 0, stopWhen: stepCountIs(4), abortSignal: AbortSignal.timeout(20_000) };
+const chunks = [];
+let result;
+if (how === "whole") {
+  result = await generateText(request);
+} else {
+  result = streamText(request);
+  for await (const part of result.fullStream) {
+    if (part.type === "error") throw part.error;
+    chunks.push(part.type);
+  }
+}
+const steps = await result.steps;
+console.log(JSON.stringify({ calls, chunks, finish: steps.map((step) => step.finishReason), answer: await result.text }));

@@ -1,0 +1,53 @@
+"""JavaScript programs talk through the proxy with the packages that JavaScript programs use: ``openai`` and ``ai``.
+
+``make test`` installs the packages where npm is. Without node the tests are skipped, but not in CI.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+NODE = shutil.which("node")
+
+
+def why_not() -> str | None:
+    if os.environ.get("CI") == "true":
+        return None
+    if NODE is None:
+        return "node is not installed"
+    return None if (HERE / "node_modules").exists() else "tests/npm/node_modules is missing: make test installs it"
+
+
+pytestmark = [pytest.mark.npm, pytest.mark.skipif(why_not() is not None, reason=str(why_not()))]
+
+
+def talk(script: str, proxy: str, how: str) -> dict:
+    done = subprocess.run([NODE, script, proxy, how], cwd=HERE, capture_output=True, text=True, timeout=60)
+    assert 0 == done.returncode, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("how", ["whole", "stream"])
+@pytest.mark.parametrize("script", ["openai.mjs", "ai.mjs"])
+def test_a_javascript_client_calls_two_tools_and_gets_its_answer(script, how, proxied):
+    said = talk(script, proxied.url, how)
+    called = [(call["name"], json.loads(call["arguments"])) for call in said["calls"]]
+    assert [("multiply", {"a": 6, "b": 7}), ("measure", {"text": "patchbay"})] == called
+    assert ["tool_calls", "stop"] == [finish.replace("-", "_") for finish in said["finish"]]
+    assert "product 42" in said["answer"]
+    assert "length 8" in said["answer"]
+    assert "tools" not in proxied.upstream.chats[-1].json
+
+
+def test_the_stream_brings_the_name_of_a_call_before_its_arguments(proxied):
+    deltas = [delta for delta in talk("openai.mjs", proxied.url, "stream")["chunks"] if delta and "tool_calls" in delta]
+    first = deltas[0]["tool_calls"][0]
+    assert ("multiply", "") == (first["function"]["name"], first["function"].get("arguments", ""))
+    assert all("name" not in delta["tool_calls"][0]["function"] for delta in deltas if "id" not in delta["tool_calls"][0])

@@ -1,0 +1,310 @@
+"""How connections come about, are kept, grow stale and end: names, addresses, TLS, the pool."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from client_rig import BOUND, CERTIFICATE, answering, client_of, get, plain, read_head, running, whole
+
+from patchbay.server.client import ConnectError, ConnectTimeoutError, DisconnectedError, HttpClient, Origin
+from patchbay.server.client import pool as pool_module
+
+OK = plain(b"ok")
+
+
+def test_connections_are_kept_and_the_last_used_goes_first(run: Any) -> None:
+    async def main() -> None:
+        used: list[int] = []
+
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            number = server.accepted
+            while True:
+                await read_head(reader)
+                used.append(number)
+                writer.write(OK)
+
+        async with running(handle) as server, client_of(server.port) as client:
+            answers = await asyncio.gather(*(client.request(b"GET", b"/", []) for _ in range(3)))
+            assert [b"ok"] * 3 == [await whole(answer) for answer in answers]
+            assert 3 == server.accepted
+            used.clear()
+            for _ in range(4):
+                assert b"ok" == await get(client)
+            assert 1 == len(set(used))
+            assert 3 == server.accepted
+
+    run(main)
+
+
+def test_an_idle_connection_that_the_upstream_closes_is_not_used(run: Any) -> None:
+    async def main() -> None:
+        async with running(answering(OK, close=True)) as server, client_of(server.port) as client:
+            for number in range(1, 4):
+                assert b"ok" == await get(client)
+                while server.tasks:
+                    await asyncio.sleep(0)
+                assert number == server.accepted
+
+    run(main)
+
+
+def test_idle_connections_end_after_a_while(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "IDLE_LIMIT", 0.05)
+
+    async def main() -> None:
+        gone = asyncio.Event()
+
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await read_head(reader)
+            writer.write(OK)
+            await reader.read()
+            gone.set()
+
+        async with running(handle) as server, client_of(server.port) as client:
+            assert b"ok" == await get(client)
+            await gone.wait()
+            assert b"ok" == await get(client)
+            assert 2 == server.accepted
+
+    run(main)
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+def test_a_request_on_a_stale_connection_is_sent_once_more(reset: bool, run: Any) -> None:
+    async def main() -> None:
+        seen: list[bytes] = []
+
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await read_head(reader)
+            writer.write(OK)
+            seen.append(await read_head(reader))  # and gives up on it without a word
+            if reset:
+                writer.transport.abort()
+
+        async with running(handle) as server, client_of(server.port) as client:
+            for target in (b"/1", b"/2"):
+                assert b"ok" == await whole(await client.request(b"POST", target, [], b""))
+            assert 2 == server.accepted
+            assert [b"POST /2"] == [request[:7] for request in seen]
+
+    run(main)
+
+
+def test_a_request_on_a_new_connection_is_sent_once(run: Any) -> None:
+    async def main() -> None:
+        async with running(answering(b"", close=True)) as server, client_of(server.port) as client:
+            with pytest.raises(DisconnectedError):
+                await client.request(b"GET", b"/", [])
+            assert 1 == server.accepted
+
+    run(main)
+
+
+async def one_piece() -> AsyncIterator[bytes]:
+    yield b"abc"
+
+
+@pytest.mark.parametrize(
+    ("second", "body"), [(b"HTTP/1.1 ", b"abc"), (b"", one_piece)], ids=["a byte of an answer", "a body that is gone"]
+)
+def test_what_may_have_been_done_or_cannot_be_repeated_is_not_sent_again(second: bytes, body: Any, run: Any) -> None:
+    async def main() -> None:
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            for answer in (OK, second):
+                await read_head(reader)
+                await reader.readexactly(3)
+                writer.write(answer)
+
+        async with running(handle) as server, client_of(server.port) as client:
+            assert b"ok" == await whole(await client.request(b"POST", b"/", [], b"abc"))
+            with pytest.raises(DisconnectedError):
+                await client.request(b"POST", b"/", [], body() if callable(body) else body, length=3)
+            assert 1 == server.accepted
+
+    run(main)
+
+
+def test_closing_ends_what_is_under_way(run: Any) -> None:
+    async def main() -> None:
+        async with running(answering(b"HTTP/1.1 200 OK\r\n\r\nhalf")) as server, client_of(server.port) as client:
+            answer = await client.request(b"GET", b"/", [])
+            assert b"half" == await answer.read()
+            reading = asyncio.ensure_future(answer.read())
+            await asyncio.sleep(0)
+            await client.close()
+            with pytest.raises(ConnectionError):  # and not the end that the connection's end is for such a body
+                await reading
+
+    run(main)
+
+
+def test_a_port_where_nobody_listens_is_refused(run: Any) -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+        for host in ("127.0.0.1", "localhost"):
+            async with client_of(port, url=f"http://{host}:{{}}") as client:
+                with pytest.raises(ConnectError) as caught:
+                    await client.request(b"GET", b"/", [])
+                assert "Connection refused" == caught.value.reason
+
+    run(main)
+
+
+def test_a_name_that_nobody_has_is_told(run: Any) -> None:
+    async def main() -> None:
+        for host in ("no-such-host.invalid", "a..b"):
+            async with client_of(1, url=f"http://{host}:{{}}") as client:
+                with pytest.raises(ConnectError):
+                    await client.request(b"GET", b"/", [])
+
+    run(main)
+
+
+def test_localhost_is_reached_where_only_one_of_its_addresses_listens(run: Any) -> None:
+    async def main() -> None:
+        async with running(answering(OK)) as server, client_of(server.port, url="http://localhost:{}") as client:
+            assert b"ok" == await get(client)
+
+    run(main)
+
+
+def test_an_ipv6_address_is_reached(run: Any) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6 here")
+
+    async def main() -> None:
+        async with running(answering(OK), host="::1") as server, client_of(server.port, url="http://[::1]:{}") as client:
+            assert b"ok" == await get(client)
+
+    run(main)
+
+
+class Deaf:
+    """A port on 127.0.0.2 that never completes a connection: its queue is full."""
+
+    def __init__(self, port: int = 0) -> None:
+        self._listener = socket.socket()
+        self._listener.bind(("127.0.0.2", port))
+        self._listener.listen(0)
+        self.port: int = self._listener.getsockname()[1]
+        self._waiting = [socket.socket() for _ in range(4)]
+        for waiting in self._waiting:
+            waiting.setblocking(False)
+            waiting.connect_ex(("127.0.0.2", self.port))
+
+    def close(self) -> None:
+        for held in (*self._waiting, self._listener):
+            held.close()
+
+
+def test_a_server_that_takes_no_connection_is_given_up_in_time(run: Any) -> None:
+    async def main() -> None:
+        deaf = Deaf()
+        client = HttpClient(Origin(f"http://127.0.0.2:{deaf.port}"), connect_timeout=0.05)
+        try:
+            with pytest.raises(ConnectTimeoutError):
+                await client.request(b"GET", b"/", [])
+        finally:
+            deaf.close()
+            await client.close()
+
+    run(main)
+
+
+def test_an_address_that_leads_nowhere_does_not_hold_up_the_others() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        async def resolve(host: object, port: int, **_: object) -> list[Any]:
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in ("127.0.0.2", "127.0.0.1")]
+
+        loop.getaddrinfo = resolve  # type: ignore[method-assign]
+        async with running(answering(OK)) as server:
+            deaf = Deaf(server.port)
+            try:
+                async with client_of(server.port, url="http://some.name:{}") as client:
+                    assert b"ok" == await get(client)
+                    while any(task.get_coro().__qualname__ == "Origin._try" for task in asyncio.all_tasks()):  # the other one
+                        await asyncio.sleep(0)
+            finally:
+                deaf.close()
+
+    asyncio.run(asyncio.wait_for(main(), BOUND))
+
+
+def trusting() -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(CERTIFICATE))
+
+
+def serving_tls() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE)
+    return context
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+def test_tls_is_spoken_and_its_connections_are_kept(host: str, run: Any) -> None:
+    async def main() -> None:
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while True:
+                head = await read_head(reader)
+                size = int(head.partition(b"Content-Length: ")[2].partition(b"\r\n")[0])
+                writer.write(plain(await reader.readexactly(size)))
+
+        url = f"https://{host}:{{}}"
+        async with running(handle, tls=serving_tls()) as server, client_of(server.port, url=url, tls=trusting()) as client:
+            for body in (b"abc", b"x" * 1_000_000):
+                assert body == await whole(await client.request(b"POST", b"/", [], body))
+            assert 1 == server.accepted
+
+    run(main)
+
+
+def test_a_body_without_a_length_ends_with_its_tls_connection(run: Any) -> None:
+    async def main() -> None:
+        handle = answering(b"HTTP/1.1 200 OK\r\n\r\nto the end", close=True)
+        async with (
+            running(handle, tls=serving_tls()) as server,
+            client_of(server.port, url="https://localhost:{}", tls=trusting()) as client,
+        ):
+            assert b"to the end" == await get(client)
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("host", "trusted"), [("127.0.0.1", False), ("127.0.0.2", True)], ids=["signed by nobody known", "of another name"]
+)
+def test_a_certificate_that_proves_nothing_is_an_error(host: str, trusted: bool, run: Any) -> None:
+    async def main() -> None:
+        url = f"https://{host}:{{}}"
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the server's side of it
+        async with (
+            running(answering(OK), tls=serving_tls(), host=host) as server,
+            client_of(server.port, url=url, tls=trusting() if trusted else None) as client,
+        ):
+            with pytest.raises(ConnectError, match="certificate verify failed"):
+                await client.request(b"GET", b"/", [])
+
+    run(main)
+
+
+def test_a_server_that_speaks_no_tls_is_an_error(run: Any) -> None:
+    async def main() -> None:
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"220 mail ready\r\n")
+            await reader.read()
+
+        async with running(handle) as server, client_of(server.port, url="https://127.0.0.1:{}") as client:
+            with pytest.raises(ConnectError):
+                await client.request(b"GET", b"/", [])
+
+    run(main)

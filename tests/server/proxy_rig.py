@@ -1,0 +1,284 @@
+"""Real sockets for the proxy's tests: a uvicorn in a thread, a scripted upstream in a thread, and a fake exchange."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+from aiohttp import web
+
+from patchbay.errors import InvalidRequestError, PatchbayError
+from patchbay.proxy import create_app
+
+BOUND = 5.0
+"""Seconds that any wait may take."""
+
+
+@dataclass
+class Seen:
+    """One request as it reached the upstream."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+Script = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass
+class Upstream:
+    """A scripted upstream. Set ``script`` to say how it answers; a handler whose client leaves sets ``left``."""
+
+    script: Script
+    port: int = 0
+    seen: list[Seen] = field(default_factory=list)
+    arrived: threading.Event = field(default_factory=threading.Event)
+    left: threading.Event = field(default_factory=threading.Event)
+    left_at: float = 0.0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/up/v1"
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        try:
+            if request.headers.get("x-read-body") != "no":
+                seen = Seen(request.method, request.raw_path, dict(request.headers), await request.read())
+                self.seen.append(seen)
+            self.arrived.set()
+            return await self.script(request)
+        except (asyncio.CancelledError, ConnectionError):
+            self.left_at = time.monotonic()
+            self.left.set()
+            raise
+
+
+@contextlib.contextmanager
+def running_upstream(script: Script) -> Iterator[Upstream]:
+    upstream = Upstream(script)
+    loop = asyncio.new_event_loop()
+    up, stop = threading.Event(), asyncio.Event()
+
+    async def main() -> None:
+        app = web.Application(client_max_size=1 << 30)
+        app.router.add_route("*", "/{tail:.*}", upstream.handle)
+        runner = web.AppRunner(app, handler_cancellation=True, access_log=None, auto_decompress=False, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        upstream.port = runner.addresses[0][1]
+        up.set()
+        await stop.wait()
+        await runner.cleanup()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(main()), daemon=True)
+    thread.start()
+    assert up.wait(BOUND)
+    try:
+        yield upstream
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(BOUND)
+        assert not thread.is_alive()
+        loop.close()
+
+
+@contextlib.contextmanager
+def raw_upstream(answer: bytes, *, hold: bool = False) -> Iterator[str]:
+    """An upstream that reads a request's head, writes these bytes and closes (or holds) the connection."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    done = threading.Event()
+
+    def serve() -> None:
+        while not done.is_set():
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                connection.settimeout(BOUND)
+                with contextlib.suppress(OSError):
+                    data = b""
+                    while b"\r\n\r\n" not in data:
+                        data += connection.recv(65536)
+                    connection.sendall(answer)
+                    if hold:
+                        done.wait(BOUND)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+    finally:
+        done.set()
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(BOUND)
+
+
+@contextlib.contextmanager
+def serving(app: Any) -> Iterator[int]:
+    """Run an ASGI app under uvicorn in a thread; yields its port."""
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app, port=0, log_config=None, lifespan="on", ws="none", http="httptools", proxy_headers=False, server_header=False,
+            timeout_graceful_shutdown=2,
+        )
+    )  # fmt: skip
+    up = threading.Event()
+
+    async def main() -> None:
+        serving = asyncio.ensure_future(server.serve())
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.005)
+        up.set()
+        await serving
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    thread.start()
+    assert up.wait(BOUND)
+    assert server.started
+    try:
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(BOUND)
+        assert not thread.is_alive()
+
+
+class FakeExchange:
+    """Follows the contract of models.exchange with as little meaning as can be: "upstream" becomes "exchange" in each event.
+
+    The request's field "fake" scripts it: {"again": n} asks n times more, {"refuse": true} once after an error status,
+    {"fail": "..."} fails at the first event, {"kept": text} is given when a later round fails, {"stop": text} is finished when an event holds that text.
+    """
+
+    def __init__(self, body: bytes) -> None:
+        try:
+            request = json.loads(body)
+        except ValueError:
+            raise InvalidRequestError("Invalid JSON body.") from None
+        if "model" not in request:
+            raise InvalidRequestError("'model' is missing.", param="model")
+        self.fake = request.get("fake", {})
+        self.streaming = bool(request.get("stream"))
+        self.transparent = not request.get("tools")
+        self.request = body
+        self.finished = False
+        self.rounds = 0
+        self._rest = b""
+
+    def refused(self, status: int, text: str) -> bool:
+        if self.fake.pop("refuse", False):
+            self.request = self.request.replace(b"upstream", b"contract")
+            return True
+        return False
+
+    def feed(self, data: bytes) -> bytes:
+        if "fail" in self.fake:
+            from patchbay.errors import UpstreamError
+
+            raise UpstreamError(self.fake["fail"])
+        *events, self._rest = (self._rest + data).split(b"\n\n")
+        if "stop" in self.fake and any(self.fake["stop"].encode() in event for event in events):
+            self.finished = True
+        return b"".join(event.replace(b"upstream", b"exchange") + b"\n\n" for event in events)
+
+    def end(self) -> tuple[bytes, bool]:
+        if self.rounds < self.fake.get("again", 0):
+            self.rounds += 1
+            return b"", True
+        return b"data: [DONE]\n\n", False
+
+    def answer(self, body: bytes) -> tuple[bytes, bool]:
+        if self.rounds < self.fake.get("again", 0):
+            self.rounds += 1
+            return b"", True
+        body = body.replace(b"upstream", b"exchange")
+        return (b"data: " + body + b"\n\ndata: [DONE]\n\n" if self.streaming else body), False
+
+    def rescue(self) -> bytes | None:
+        return self.fake["kept"].encode() if "kept" in self.fake and self.rounds else None
+
+    def error_event(self, error: PatchbayError) -> bytes:
+        return b"data: " + json.dumps({"error": {"message": str(error), "code": error.code}}).encode() + b"\n\n"
+
+
+def make_proxy(upstream: str, **settings: Any) -> Any:
+    settings.setdefault("_make_exchange", FakeExchange)
+    return create_app(upstream, **settings)
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def message(self) -> str:
+        return self.json["error"]["message"]
+
+
+def ask(
+    port: int, method: str, path: str, body: Any = None, *, headers: dict[str, str] | None = None, chunked: bool = False
+) -> Answer:
+    """Make one request on a connection of its own, the path sent as it is written."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=BOUND)
+    try:
+        if isinstance(body, dict):
+            body = json.dumps(body).encode()
+        connection.request(method, path, body, dict(headers or {}), encode_chunked=chunked)
+        response = connection.getresponse()
+        return Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, response.read())
+    finally:
+        connection.close()
+
+
+def chat_body(**fields: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": "to the upstream"}], "tools": [{}], **fields}
+
+
+def open_chat(port: int, body: dict[str, Any], *, path: str = "/v1/chat/completions", receive_buffer: int = 0) -> socket.socket:
+    """Send a chat request and return the socket, nothing of the answer read."""
+    connection = socket.socket()
+    connection.settimeout(BOUND)
+    if receive_buffer:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    connection.connect(("127.0.0.1", port))
+    data = json.dumps(body).encode()
+    connection.sendall(
+        f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n".encode()
+        + data
+    )
+    return connection
+
+
+def read_until(connection: socket.socket, mark: bytes) -> bytes:
+    """Read until the mark came or the other side closed."""
+    data = bytearray()
+    while mark not in data[-len(mark) - 65536 :]:
+        piece = connection.recv(65536)
+        if not piece:
+            break
+        data += piece
+    return bytes(data)
+
+
+async def json_answer(request: web.Request) -> web.StreamResponse:
+    return web.json_response({"id": "1", "said": "upstream"}, headers={"x-request-id": "r1", "x-ratelimit-remaining": "9"})

@@ -1,0 +1,359 @@
+"""Chat completions: the driver around the exchange, and each failure in OpenAI's shape."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import http.client
+import json
+import socket
+import threading
+
+import pytest
+from aiohttp import web
+from proxy_rig import (
+    BOUND,
+    ask,
+    chat_body,
+    json_answer,
+    make_proxy,
+    open_chat,
+    raw_upstream,
+    read_until,
+    running_upstream,
+    serving,
+)
+
+CHAT = "/v1/chat/completions"
+
+
+def stream_of(*pieces: bytes, content_type: str = "text/event-stream") -> object:
+    async def script(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": content_type, "x-request-id": "r1"})
+        await response.prepare(request)
+        for piece in pieces:
+            await response.write(piece)
+        await response.write_eof()
+        return response
+
+    return script
+
+
+def refusing(status: int, body: bytes, content_type: str = "application/json") -> object:
+    async def script(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=status, body=body, content_type=content_type, headers={"retry-after": "2"})
+
+    return script
+
+
+def test_a_chat_goes_through_the_exchange_and_keeps_the_true_headers() -> None:
+    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url)) as port:
+        answer = ask(port, "POST", CHAT + "/", chat_body(), headers={"openai-project": "p", "accept-encoding": "gzip"})
+        assert (200, {"id": "1", "said": "exchange"}) == (answer.status, answer.json)
+        assert ("r1", "9") == (answer.headers["x-request-id"], answer.headers["x-ratelimit-remaining"])
+        seen = upstream.seen[0]
+        assert ("/up/v1/chat/completions", "p") == (seen.path, seen.headers["openai-project"])
+        assert ("identity", "application/json") == (seen.headers["Accept-Encoding"], seen.headers["Content-Type"])
+
+
+def test_without_tools_bytes_pass_as_they_are_both_ways() -> None:
+    body = b'{ "model":"m",  "messages":[], "n": 1.0 }'
+    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url)) as port:
+        assert {"id": "1", "said": "upstream"} == ask(port, "POST", CHAT, body).json
+        assert body == upstream.seen[0].body
+
+
+def test_a_stream_goes_through_the_exchange_event_by_event() -> None:
+    script = stream_of(b'data: {"said": "up', b'stream"}\n', b"\ndata: 2\n\n")
+    with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
+        answer = ask(port, "POST", CHAT, chat_body(stream=True))
+        assert b'data: {"said": "exchange"}\n\ndata: 2\n\ndata: [DONE]\n\n' == answer.body
+        assert "text/event-stream; charset=utf-8" == answer.headers["content-type"]
+        assert ("no-cache", "r1") == (answer.headers["cache-control"], answer.headers["x-request-id"])
+
+
+def test_a_stream_declared_as_plain_text_is_read_all_the_same() -> None:
+    script = stream_of(b"data: upstream\n\n", content_type="text/plain")
+    with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
+        assert b"data: exchange\n\ndata: [DONE]\n\n" == ask(port, "POST", CHAT, chat_body(stream=True)).body
+
+
+def test_a_json_answer_to_a_stream_becomes_a_stream() -> None:
+    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url)) as port:
+        answer = ask(port, "POST", CHAT, chat_body(stream=True))
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert b"data: [DONE]" in answer.body
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_upstream_is_asked_again_as_often_as_the_exchange_says(stream: bool) -> None:
+    script = stream_of(b"data: upstream\n\n") if stream else json_answer
+    with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
+        answer = ask(port, "POST", CHAT, chat_body(stream=stream, fake={"again": 2}))
+        assert 200 == answer.status
+        assert 3 == len(upstream.seen)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_was_kept_is_given_when_asking_again_fails(stream: bool) -> None:
+    async def script(request: web.Request) -> web.StreamResponse:
+        if len(upstream.seen) > 1:
+            return web.json_response({"error": {"message": "overloaded"}}, status=503)
+        return await json_answer(request)
+
+    with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
+        answer = ask(port, "POST", CHAT, chat_body(stream=stream, fake={"again": 1, "kept": "the first answer"}))
+        assert (200, b"the first answer") == (answer.status, answer.body)
+
+
+def test_a_refusal_that_the_exchange_learns_from_is_not_shown() -> None:
+    async def script(request: web.Request) -> web.StreamResponse:
+        if b"contract" in await request.read():
+            return web.json_response({"said": "upstream"})
+        return web.json_response({"error": {"message": "no tools here"}}, status=400)
+
+    with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
+        answer = ask(port, "POST", CHAT, chat_body(fake={"refuse": True}))
+        assert (200, {"said": "exchange"}) == (answer.status, answer.json)
+
+
+def test_the_upstream_is_let_go_when_the_exchange_is_finished() -> None:
+    async def script(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b"data: enough\n\n")
+        await asyncio.sleep(60)
+        return response
+
+    with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
+        answer = ask(port, "POST", CHAT, chat_body(stream=True, fake={"stop": "enough"}))
+        assert b"data: enough\n\ndata: [DONE]\n\n" == answer.body
+        assert upstream.left.wait(BOUND)
+
+
+def test_the_clients_mistakes_are_400_and_name_the_field() -> None:
+    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url)) as port:
+        answer = ask(port, "POST", CHAT, b"{nonsense")
+        assert (400, "invalid_request_error") == (answer.status, answer.json["error"]["type"])
+        answer = ask(port, "POST", CHAT, b"{}")
+        assert (400, "model") == (answer.status, answer.json["error"]["param"])
+        assert {"message", "type", "code", "param"} == set(answer.json["error"])
+        assert [] == upstream.seen
+
+
+def test_a_body_declared_too_large_is_refused_before_it_is_read() -> None:
+    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, max_body_size=1000)) as port:
+        with socket.create_connection(("127.0.0.1", port), BOUND) as client:
+            client.sendall(
+                b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 1001\r\n\r\n"
+            )
+            data = read_until(client, b"}}")
+        assert data.startswith(b"HTTP/1.1 413")
+        assert b"request_too_large" in data
+
+
+def test_a_body_that_grows_too_large_is_refused_while_it_is_read() -> None:
+    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, max_body_size=100_000)) as port:
+        answer = ask(port, "POST", CHAT, iter([b"x" * 60_000, b"x" * 60_000]), chunked=True)
+        assert (413, "invalid_request_error") == (answer.status, answer.json["error"]["type"])
+        assert 400 == ask(port, "POST", CHAT, b"x" * 100_000).status  # at the limit: read, and found not to be JSON
+
+
+def test_the_connection_serves_on_after_a_refused_body() -> None:
+    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, max_body_size=1000)) as port:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=BOUND)
+        connection.request("POST", CHAT, b"x" * 300_000)
+        refused = connection.getresponse()
+        refused.read()
+        used = connection.sock
+        assert (413, True) == (refused.status, used is not None)
+        connection.request("GET", "/health")
+        assert connection.sock is used
+        assert 200 == connection.getresponse().status
+        connection.close()
+
+
+def test_an_upstream_that_is_not_there_is_502() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        free = taken.getsockname()[1]
+    with serving(make_proxy(f"http://127.0.0.1:{free}/v1")) as port:
+        for method, path in [("POST", CHAT), ("GET", "/v1/models")]:
+            answer = ask(port, method, path, chat_body() if method == "POST" else None)
+            assert (502, "upstream_error") == (answer.status, answer.json["error"]["type"])
+            assert f"127.0.0.1:{free}/v1 cannot be reached" in answer.message
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (b"", "closed the connection without an answer"),
+        (b"SSH-2.0-OpenSSH_9\r\n", "did not answer in HTTP"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\ncontent-type: application/json\r\n\r\n{", "broke off its answer"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 12\r\ncontent-type: text/html\r\n\r\n<h1>Hi</h1>\n", "text/html, which is not a chat completion: Hi"),
+        (b"HTTP/1.1 301 Moved\r\nlocation: https://new/v1\r\ncontent-length: 0\r\n\r\n", "redirect (HTTP 301) to https://new/v1"),
+    ],
+    ids=["nothing", "not http", "cut json", "html", "redirect"],
+)  # fmt: skip
+def test_an_upstream_that_answers_nonsense_is_502_and_says_what_came(sent: bytes, said: str, stream: bool) -> None:
+    with raw_upstream(sent) as url, serving(make_proxy(url)) as port:
+        answer = ask(port, "POST", CHAT, chat_body(stream=stream))
+        assert (502, "upstream_error") == (answer.status, answer.json["error"]["type"])
+        assert said in answer.message
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_is_compressed_unasked_is_told(stream: bool) -> None:
+    async def script(request: web.Request) -> web.StreamResponse:
+        body = gzip.compress(b'{"said": "upstream"}')
+        return web.Response(body=body, headers={"content-encoding": "gzip", "content-type": "application/json"})
+
+    with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
+        answer = ask(port, "POST", CHAT, chat_body(stream=stream))
+        assert 502 == answer.status
+        assert "compressed its answer (gzip)" in answer.message
+
+
+def test_an_empty_answer_is_502() -> None:
+    with raw_upstream(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n") as url, serving(make_proxy(url)) as port:
+        answer = ask(port, "POST", CHAT, chat_body())
+        assert 502 == answer.status
+        assert "no content type, which is not a chat completion: an empty body" in answer.message
+
+
+def test_an_upstream_that_breaks_off_a_stream_is_an_error_event_and_no_done() -> None:
+    sent = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\nf\r\ndata: upstream\n\r\n"
+    whole = sent.replace(b"f\r\ndata: upstream\n", b"10\r\ndata: upstream\n\n")
+    with raw_upstream(whole) as url, serving(make_proxy(url)) as port:
+        answer = ask(port, "POST", CHAT, chat_body(stream=True))
+        assert answer.body.startswith(b"data: exchange\n\n")
+        assert b"broke off" in answer.body
+        assert b"[DONE]" not in answer.body
+
+
+def test_a_transparent_stream_that_breaks_off_is_an_error_event_or_a_cut() -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    with raw_upstream(head + b"9\r\ndata: 1\n\n\r\n") as url, serving(make_proxy(url)) as port:
+        assert b"broke off" in ask(port, "POST", CHAT, chat_body(stream=True, tools=None)).body
+    with (
+        raw_upstream(head + b"9\r\ndata: ab\n\r\n") as url,
+        serving(make_proxy(url)) as port,
+        pytest.raises(http.client.IncompleteRead),
+    ):
+        ask(port, "POST", CHAT, chat_body(stream=True, tools=None))
+
+
+def test_a_failure_before_the_first_byte_is_a_status_and_after_it_an_event() -> None:
+    script = stream_of(b"data: upstream\n\n")
+    with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
+        answer = ask(port, "POST", CHAT, chat_body(stream=True, fake={"fail": "CUDA OOM"}))
+        assert (502, "CUDA OOM") == (answer.status, answer.message)
+
+
+def test_a_bug_is_500_without_its_details() -> None:
+    class BrokenError(Exception):
+        pass
+
+    def explode(body: bytes) -> object:
+        raise BrokenError("inner secret")
+
+    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, _make_exchange=explode)) as port:
+        answer = ask(port, "POST", CHAT, chat_body())
+        assert 500 == answer.status
+        assert b"secret" not in answer.body
+
+
+def test_the_upstreams_error_keeps_its_status_body_and_retry_headers() -> None:
+    body = b'{"error": {"message": "slow down", "type": "rate", "n": 1.0}}'
+    with running_upstream(refusing(429, body)) as upstream, serving(make_proxy(upstream.url)) as port:
+        for fields in ({}, {"stream": True}, {"tools": None}):
+            answer = ask(port, "POST", CHAT, chat_body(**fields))
+            assert (429, body, "2") == (answer.status, answer.body, answer.headers["retry-after"])
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (401, b'{"error": {"message": "bad sk-up-0123456789abcdef", "code": "invalid"}}', "refused the proxy's API key for it (HTTP 401): bad [redacted]"),
+        (403, b'{"error": {"message": "quota exceeded", "code": "quota"}}', "(HTTP 403): quota exceeded"),
+        (403, b'{"detail": "not in your region"}', "not in your region"),
+        (401, b"nope", "refused the proxy's API key for it (HTTP 401)."),
+    ],
+)  # fmt: skip
+def test_an_upstream_that_refuses_a_key_says_so_and_why(status: int, body: bytes, said: str) -> None:
+    with (
+        running_upstream(refusing(status, body)) as upstream,
+        serving(make_proxy(upstream.url, upstream_key="sk-up-0123456789abcdef")) as port,
+    ):
+        for answer in (ask(port, "POST", CHAT, chat_body()), ask(port, "GET", "/v1/models")):
+            assert status == answer.status
+            assert said in answer.message
+
+
+def test_an_empty_error_answer_is_told() -> None:
+    with running_upstream(refusing(500, b"", "text/plain")) as upstream, serving(make_proxy(upstream.url)) as port:
+        assert "The upstream returned HTTP 500 without a message." == ask(port, "POST", CHAT, chat_body()).message
+
+
+def test_a_large_request_and_a_large_answer_pass_whole() -> None:
+    async def script(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"size": len(await request.read()), "pad": "y" * 3_000_000})
+
+    with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
+        body = json.dumps(chat_body(pad="x" * 2_000_000)).encode()
+        answer = ask(port, "POST", CHAT, body)
+        assert (len(body), 3_000_000) == (answer.json["size"], len(answer.json["pad"]))
+
+
+def test_a_connection_that_the_upstream_gives_up_as_the_request_is_sent_is_no_error() -> None:
+    """What happens when both sides' idle timeouts race: the pool's connection takes a request and is closed without an answer."""
+    served: list[int] = []
+
+    def serve(connection: socket.socket, number: int) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.settimeout(BOUND)
+            for request in range(2):
+                read_until(connection, b"hi!")
+                if request == 0:
+                    served.append(number)
+                    connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-type: application/json\r\n\r\n{}")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                for number in range(10):
+                    connection, _ = listener.accept()
+                    threading.Thread(target=serve, args=(connection, number), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        with serving(make_proxy(url)) as port:
+            assert [200] * 5 == [ask(port, "POST", CHAT, chat_body(end="hi!")).status for _ in range(5)]
+        assert [0, 1, 2, 3, 4] == served
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("pad", [0, 170, 180, 190])
+def test_no_part_of_a_key_is_shown_where_a_message_is_shortened(pad: int) -> None:
+    key = "up-0123456789-abcdefghij"
+
+    async def script(request: web.Request) -> web.StreamResponse:
+        return web.Response(text="<p>" + "x" * pad + " " + key, status=200 if request.method == "POST" else 500)
+
+    with running_upstream(script) as upstream, serving(make_proxy(upstream.url, upstream_key=key)) as port:
+        for fields in ({}, {"stream": True}):
+            assert key[:8].encode() not in ask(port, "POST", CHAT, chat_body(**fields)).body
+        assert key[:8].encode() not in ask(port, "GET", "/v1/models").body
+
+
+def test_two_requests_written_at_once_are_answered_in_order() -> None:
+    with (
+        running_upstream(json_answer) as upstream,
+        serving(make_proxy(upstream.url)) as port,
+        open_chat(port, chat_body()) as client,
+    ):
+        client.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        data = read_until(client, b"patchbay proxy")
+        assert data.index(b"exchange") < data.index(b"patchbay proxy")

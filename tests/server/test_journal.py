@@ -1,0 +1,214 @@
+"""The log: bodies but never keys, for this user alone, and bounded over restarts."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import multiprocessing
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from proxy_rig import ask, chat_body, json_answer, make_proxy, running_upstream, serving
+
+from patchbay.errors import ConfigurationError
+from patchbay.server.journal import CAPTURE_LIMIT, Capture, Journal
+from patchbay.server.redaction import Redactor, secret_headers
+
+CHAT = "/v1/chat/completions"
+KEY = "sk-upstream-0123456789abcdef"
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_each_step_of_a_chat_is_one_line_with_time_and_request_id(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, log_file=log, upstream_key=KEY)) as port:
+        ask(
+            port,
+            "POST",
+            CHAT,
+            b'{ "model": "m",\n "tools": [1], "big": 12345678901234567890.10 }',
+            headers={"x-mine": "header-value"},
+        )
+    entries = read(log)
+    assert ["client_request", "upstream_request", "response"] == [entry["event"] for entry in entries]
+    assert 1 == len({entry["request"] for entry in entries})
+    assert all(entry["time"].endswith("+00:00") for entry in entries)
+    assert ("POST", CHAT) == (entries[0]["method"], entries[0]["path"])
+    assert {"model": "m", "tools": [1], "big": 12345678901234567890.10} == entries[0]["body"]
+    assert b"12345678901234567890.10" in log.read_bytes()
+    assert (200, {"id": "1", "said": "exchange"}) == (entries[2]["status"], entries[2]["body"])
+    assert b"header-value" not in log.read_bytes()
+    assert KEY.encode() not in log.read_bytes()
+
+
+def test_streamed_answers_are_logged_as_the_client_saw_them(tmp_path: Path) -> None:
+    async def script(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=b"data: upstream\n\ndata: 2\n\n", headers={"content-type": "text/event-stream"})
+
+    log = tmp_path / "log"
+    with running_upstream(script) as upstream, serving(make_proxy(upstream.url, log_file=log)) as port:
+        ask(port, "POST", CHAT, chat_body(stream=True))
+        ask(port, "POST", CHAT, chat_body(stream=True, tools=None))
+    bodies = [entry["body"] for entry in read(log) if entry["event"] == "response"]
+    assert ["data: exchange\n\ndata: 2\n\ndata: [DONE]\n\n", "data: upstream\n\ndata: 2\n\n"] == bodies
+
+
+def test_failures_are_logged_with_what_the_upstream_said_and_without_keys(tmp_path: Path) -> None:
+    async def script(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"error": {"message": f"no {KEY}"}}, status=400)
+
+    log = tmp_path / "log"
+    with running_upstream(script) as upstream, serving(make_proxy(upstream.url, log_file=log, upstream_key=KEY)) as port:
+        ask(port, "POST", CHAT, chat_body(note=KEY))
+        ask(port, "POST", CHAT, b"{nonsense")
+        ask(port, "GET", "/v1/models")
+    events = [(entry["event"], entry.get("status")) for entry in read(log)]
+    assert [
+        ("client_request", None), ("upstream_request", None), ("upstream_error", 400),
+        ("client_request", None), ("error", 400),
+        ("client_request", None), ("upstream_request", None), ("upstream_error", 400),
+    ] == events  # fmt: skip
+    assert KEY not in log.read_text()
+    assert "{nonsense" in log.read_text()
+
+
+def test_passthrough_logs_json_and_not_uploads(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, log_file=log)) as port:
+        ask(port, "POST", "/v1/embeddings?key=query-secret", b'{"input": "words"}', headers={"content-type": "application/json"})
+        ask(port, "POST", "/v1/audio", b"RIFF-sound", headers={"content-type": "audio/wav"})
+    text = log.read_text()
+    assert "words" in text
+    assert "RIFF" not in text
+    assert "query-secret" not in text
+    assert {"id": "1", "said": "upstream"} in [entry.get("body") for entry in read(log)]
+
+
+def test_the_file_is_this_users_alone_also_when_it_was_not(tmp_path: Path) -> None:
+    for path in (tmp_path / "new", tmp_path / "old"):
+        if path.name == "old":
+            path.write_text("")
+            path.chmod(0o644)
+        journal = Journal(path, max_size=10_000, redact=Redactor())
+        journal.record("response", "1", body=b"{}")
+        journal.close()
+        assert 0o600 == path.stat().st_mode & 0o777
+
+
+def write_many(path: Path, count: int, *, max_size: int, name: str = "x") -> None:
+    journal = Journal(path, max_size=max_size, redact=Redactor())
+    for number in range(count):
+        journal.record("response", f"{name}-{number}", body=b"x" * 50)
+    journal.close()
+
+
+def test_both_files_together_stay_within_the_limit_over_restarts(tmp_path: Path) -> None:
+    path, old = tmp_path / "log", tmp_path / "log.1"
+    path.write_bytes(b'{"before": true}\n' * 3000)
+    for _ in range(5):
+        write_many(path, 40, max_size=8000)
+        assert path.stat().st_size + (old.stat().st_size if old.exists() else 0) <= 8000
+    assert 0o600 == old.stat().st_mode & 0o777
+    assert all(entry["event"] == "response" for entry in read(path))
+    assert "x-39" == read(path)[-1]["request"]
+
+
+def test_a_lowered_limit_keeps_the_newest_lines(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    write_many(path, 200, max_size=1_000_000)
+    write_many(path, 1, max_size=8000, name="new")
+    entries = read(path) if len(read(path)) > 1 else read(tmp_path / "log.1") + read(path)
+    assert ["x-198", "x-199", "new-0"] == [entry["request"] for entry in entries[-3:]]
+
+
+def test_several_processes_append_whole_lines_and_turn_over_once(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    spawn = multiprocessing.get_context("spawn")
+    processes = [
+        spawn.Process(target=write_many, args=(path, 300), kwargs={"max_size": 60_000, "name": f"p{n}"}) for n in range(3)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert 0 == process.exitcode
+    entries = read(tmp_path / "log.1") + read(path)
+    assert path.stat().st_size + (tmp_path / "log.1").stat().st_size <= 60_000
+    for name in ("p0", "p1", "p2"):
+        numbers = [int(entry["request"].split("-")[1]) for entry in entries if entry["request"].startswith(name)]
+        assert sorted(numbers) == numbers
+
+
+def test_nothing_is_written_while_another_process_holds_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    journal = Journal(path, max_size=10_000, redact=Redactor())
+    with path.open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        journal.record("response", "1", body=b"{}")
+        journal.close(0.2)  # its writer waits for the lock
+        assert b"" == path.read_bytes()
+    for _ in range(500):
+        if path.read_bytes():
+            break
+        threading.Event().wait(0.01)
+    assert ["1"] == [entry["request"] for entry in read(path)]
+
+
+def test_what_does_not_fit_the_queue_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("patchbay.server.journal._QUEUE_LIMIT", 2000)
+    journal = Journal(tmp_path / "log", max_size=100_000, redact=Redactor())
+    journal.record("response", "big", body=b"x" * 5000)
+    journal.record("response", "small", body=b"{}")
+    journal.close()
+    assert [("response", None), ("dropped", 1)] == [(entry["event"], entry.get("entries")) for entry in read(tmp_path / "log")]
+
+
+def test_an_entry_larger_than_the_file_says_how_large_it_was(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "log", max_size=8000, redact=Redactor())
+    journal.record("response", "1", body=b"x" * 9000)
+    journal.close()
+    assert 9000 < read(tmp_path / "log")[0]["omitted"]
+
+
+@pytest.mark.parametrize("body", [b"\xff\xfe", b"[" * 100_000, b'{"a":"\xff"}', b"", b"line\nline", b'"\\ud800"'])
+def test_any_bytes_become_one_line_of_json(tmp_path: Path, body: bytes) -> None:
+    journal = Journal(tmp_path / "log", max_size=1_000_000, redact=Redactor())
+    journal.record("client_request", "1", body=body)
+    journal.close()
+    assert 1 == len(read(tmp_path / "log"))
+
+
+def test_a_streamed_body_is_kept_up_to_a_limit() -> None:
+    capture = Capture()
+    capture.add(b"x" * (CAPTURE_LIMIT - 1))
+    capture.add(b"yz")
+    capture.add(b"w")
+    fields = capture.fields()
+    assert (CAPTURE_LIMIT, True, b"xy") == (len(fields["body"]), fields["truncated"], fields["body"][-2:])
+
+
+def test_a_log_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path, Path(os.devnull), tmp_path / "no" / "such"):
+        with pytest.raises(ConfigurationError, match="log file"):
+            Journal(path, max_size=10_000, redact=Redactor())
+
+
+def test_keys_are_found_in_every_spelling_and_words_are_left() -> None:
+    redact = Redactor(['my/"key"', "abcd1234", "ollama"])
+    assert b"[redacted] [redacted]" == redact(b'my/"key" abcd1234')
+    assert b'"my [redacted]"' == redact(b'"my my\\/\\"key\\""'.replace(b"\\/", b"/"))
+    for text in (b"token: 5000", b"ollama pull", b"Bearer authentication is needed", b"task-sk-learn", b"sk-learn"):
+        assert text == redact(text)
+    assert b"Authorization: Bearer [redacted]" == redact(b"Authorization: Bearer abc.def123-x")
+    assert b'"sk-[redacted]"' != redact(b'"sk-proj-0123456789abcdef"') == b'"[redacted]"'
+
+
+def test_secrets_in_extra_headers_are_known() -> None:
+    assert ["Bearer abc", "abc", "k", "k"] == secret_headers({"Authorization": "Bearer abc", "X-Api-Key": "k", "X-Other": "o"})

@@ -1,0 +1,297 @@
+"""Who leaves, who is slow, who is silent: the upstream is freed, held back, kept company or given up."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+import threading
+
+import pytest
+from aiohttp import web
+from proxy_rig import (
+    BOUND,
+    ask,
+    chat_body,
+    make_proxy,
+    open_chat,
+    raw_upstream,
+    read_until,
+    running_upstream,
+    serving,
+)
+
+from patchbay.server.watch import ClientLeftError, Watch
+
+CHAT = "/v1/chat/completions"
+
+
+async def silent(request: web.Request) -> web.StreamResponse:
+    await asyncio.sleep(60)
+    return web.Response()
+
+
+async def silent_after_one_event(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    await response.prepare(request)
+    await response.write(b"data: upstream\n\n")
+    await asyncio.sleep(60)
+    return response
+
+
+async def endless(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    await response.prepare(request)
+    while True:
+        await response.write(b"data: upstream\n\n")
+        await asyncio.sleep(0.002)
+
+
+@pytest.mark.parametrize("tools", [[{}], None], ids=["exchange", "transparent"])
+@pytest.mark.parametrize(
+    ("script", "stream", "mark"),
+    [(endless, True, b"data: "), (silent_after_one_event, True, b"data: "), (silent, True, b""), (silent, False, b"")],
+    ids=["mid-stream", "idle mid-stream", "before the first token", "not streaming"],
+)
+def test_a_client_that_leaves_frees_the_upstream(script: object, stream: bool, mark: bytes, tools: object) -> None:
+    with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
+        client = open_chat(port, chat_body(stream=stream, tools=tools))
+        assert upstream.arrived.wait(BOUND)
+        if mark:
+            assert mark in read_until(client, mark)
+        client.close()
+        assert upstream.left.wait(BOUND)
+
+
+def test_a_client_that_leaves_a_passthrough_frees_the_upstream() -> None:
+    with running_upstream(silent) as upstream, serving(make_proxy(upstream.url)) as port:
+        for request in (
+            b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n",
+            b"POST /v1/x HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}",
+        ):
+            upstream.arrived.clear()
+            upstream.left.clear()
+            client = socket.create_connection(("127.0.0.1", port), BOUND)
+            client.sendall(request)
+            assert upstream.arrived.wait(BOUND)
+            client.close()
+            assert upstream.left.wait(BOUND)
+
+
+def test_a_client_that_leaves_while_its_body_is_awaited_is_forgotten() -> None:
+    with running_upstream(silent) as upstream, serving(make_proxy(upstream.url)) as port:
+        client = socket.create_connection(("127.0.0.1", port), BOUND)
+        client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+        client.close()
+        assert 200 == ask(port, "GET", "/health").status
+        assert [] == upstream.seen
+
+
+def test_the_request_task_ends_when_its_client_leaves() -> None:
+    """Nothing of a request outlives it: its task, its listener and its timer are gone when the upstream is freed."""
+    counts: list[set[str]] = []
+    proxy = make_proxy("http://127.0.0.1:9/v1")
+
+    async def counting(scope: dict, receive: object, send: object) -> None:
+        try:
+            await proxy(scope, receive, send)
+        finally:
+            counts.append({task.get_coro().__qualname__ for task in asyncio.all_tasks()})
+
+    with running_upstream(silent) as upstream:
+        proxy = make_proxy(upstream.url)
+        with serving(counting) as port:
+            client = open_chat(port, chat_body(stream=True))
+            assert upstream.arrived.wait(BOUND)
+            client.close()
+            assert upstream.left.wait(BOUND)
+            assert 200 == ask(port, "GET", "/health").status
+            assert not [name for name in counts[-1] if name.startswith("Watch.")]
+
+
+def test_a_slow_client_holds_back_the_upstream_and_not_memory() -> None:
+    written = 0
+    stuck = threading.Event()
+    piece = b"data: " + b"u" * 65_000 + b"\n\n"
+
+    async def flood(request: web.Request) -> web.StreamResponse:
+        nonlocal written
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        while True:
+            try:
+                await asyncio.wait_for(response.write(piece), 0.5)
+            except TimeoutError:
+                stuck.set()
+                await asyncio.sleep(60)
+            written += len(piece)
+
+    with running_upstream(flood) as upstream, serving(make_proxy(upstream.url)) as port:
+        for tools in ([{}], None):
+            written = 0
+            stuck.clear()
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            with open_chat(port, chat_body(stream=True, tools=tools), receive_buffer=8192) as client:
+                assert stuck.wait(30)
+                # Kernel buffers of two connections included; without backpressure this never ends.
+                assert written < 40_000_000
+                assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 40_000
+                assert client.recv(1)
+            assert upstream.left.wait(BOUND)
+            upstream.left.clear()
+
+
+@pytest.mark.parametrize("tools", [[{}], None], ids=["exchange", "transparent"])
+def test_an_idle_stream_is_kept_alive_also_before_its_first_event(tools: object) -> None:
+    begin, go_on = threading.Event(), threading.Event()
+
+    async def slow(request: web.Request) -> web.StreamResponse:
+        await asyncio.to_thread(begin.wait, BOUND)
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b"data: one\n\n")
+        await asyncio.to_thread(go_on.wait, BOUND)
+        await response.write(b"data: two\n\n")
+        return response
+
+    with (
+        running_upstream(slow) as upstream,
+        serving(make_proxy(upstream.url, heartbeat=0.03)) as port,
+        open_chat(port, chat_body(stream=True, tools=tools)) as client,
+    ):
+        early = read_until(client, b": keep-alive\n\n")
+        assert early.startswith(b"HTTP/1.1 200")
+        assert b"text/event-stream" in early
+        begin.set()
+        one = read_until(client, b"data: one\n\n")
+        assert b": keep-alive\n\n" in one.partition(b"data: one\n\n")[2] + read_until(client, b": keep-alive\n\n")
+        go_on.set()
+        assert b"data: two\n\n" in read_until(client, b"\r\n0\r\n\r\n")
+
+
+def test_no_comment_is_written_into_the_middle_of_an_event() -> None:
+    async def half(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b"data: ha")
+        await asyncio.sleep(0.2)  # several heartbeats long; there is nothing to wait for where nothing may come
+        await response.write(b"lf\n\n")
+        return response
+
+    with running_upstream(half) as upstream, serving(make_proxy(upstream.url, heartbeat=0.02)) as port:
+        assert b"data: half\n\n" in ask(port, "POST", CHAT, chat_body(stream=True, tools=None)).body
+
+
+def test_an_error_after_a_heartbeat_is_an_event() -> None:
+    async def late(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(0.1)
+        return web.json_response({"error": {"message": "too late"}}, status=429)
+
+    with running_upstream(late) as upstream, serving(make_proxy(upstream.url, heartbeat=0.02)) as port:
+        for tools in ([{}], None):
+            answer = ask(port, "POST", CHAT, chat_body(stream=True, tools=tools))
+            assert 200 == answer.status
+            assert b"The upstream answered HTTP 429: too late" in answer.body
+            assert b"[DONE]" not in answer.body
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_upstream_that_stays_silent_is_504(stream: bool) -> None:
+    with running_upstream(silent) as upstream, serving(make_proxy(upstream.url, upstream_timeout=0.05)) as port:
+        answer = ask(port, "POST", CHAT, chat_body(stream=stream))
+        assert (504, "upstream_timeout") == (answer.status, answer.json["error"]["code"])
+        assert upstream.left.wait(BOUND)
+        assert 504 == ask(port, "GET", "/v1/models").status
+
+
+def test_an_upstream_that_falls_silent_in_a_stream_is_an_error_event() -> None:
+    with running_upstream(silent_after_one_event) as upstream, serving(make_proxy(upstream.url, upstream_timeout=0.1)) as port:
+        for tools in ([{}], None):
+            answer = ask(port, "POST", CHAT, chat_body(stream=True, tools=tools))
+            assert b"sent nothing for 0.1 s" in answer.body
+            assert b"[DONE]" not in answer.body
+
+
+def test_a_stream_with_steady_signs_of_life_outlives_the_timeout() -> None:
+    async def steady(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        for _ in range(12):
+            await response.write(b": alive\n\n")
+            await asyncio.sleep(0.05)
+        return response
+
+    with running_upstream(steady) as upstream, serving(make_proxy(upstream.url, upstream_timeout=0.4)) as port:
+        assert b"[DONE]" in ask(port, "POST", CHAT, chat_body(stream=True)).body
+
+
+def test_a_slow_client_is_not_taken_for_a_silent_upstream() -> None:
+    stuck = threading.Event()
+    piece = b"data: " + b"u" * 65_000 + b"\n\n"
+
+    async def much(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        while not stuck.is_set():
+            writing = asyncio.ensure_future(response.write(piece))
+            await asyncio.wait([writing], timeout=0.3)  # many times the upstream timeout
+            if not writing.done():
+                stuck.set()
+            await writing
+        return response
+
+    with (
+        running_upstream(much) as upstream,
+        serving(make_proxy(upstream.url, upstream_timeout=0.05)) as port,
+        open_chat(port, chat_body(stream=True), receive_buffer=8192) as client,
+    ):
+        assert stuck.wait(30)
+        assert b"[DONE]" in read_until(client, b"[DONE]")
+
+
+def test_a_silence_of_any_length_can_be_allowed() -> None:
+    async def late(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(0.1)
+        return web.json_response({})
+
+    with running_upstream(late) as upstream, serving(make_proxy(upstream.url, upstream_timeout=0, heartbeat=0.01)) as port:
+        assert 200 == ask(port, "POST", CHAT, chat_body()).status
+
+
+def test_an_upstream_that_never_answers_its_first_line_is_504() -> None:
+    with raw_upstream(b"", hold=True) as url, serving(make_proxy(url, upstream_timeout=0.05)) as port:
+        assert 504 == ask(port, "POST", CHAT, chat_body()).status
+
+
+def test_a_cancel_from_outside_goes_on_to_the_outside() -> None:
+    async def never() -> dict:
+        await asyncio.Event().wait()
+        return {}
+
+    async def main() -> None:
+        async def work() -> None:
+            with Watch(never, silence=0, interval=1):
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(work())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(asyncio.wait_for(main(), BOUND))
+
+
+def test_a_client_that_leaves_raises_where_the_work_stood() -> None:
+    async def gone() -> dict:
+        return {"type": "http.disconnect"}
+
+    async def main() -> None:
+        with pytest.raises(ClientLeftError), Watch(gone, silence=0, interval=1):
+            await asyncio.Event().wait()
+        task = asyncio.current_task()
+        assert task is not None
+        assert 0 == task.cancelling()
+        await asyncio.sleep(0)
+
+    asyncio.run(asyncio.wait_for(main(), BOUND))

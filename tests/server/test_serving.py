@@ -1,0 +1,180 @@
+"""The server process: it drains when told to stop, replaces its workers, and stays small. Real processes, real signals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from proxy_rig import BOUND, ask, open_chat, read_until, running_upstream
+
+MODEL = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+START_BOUND = 30.0
+
+
+@contextlib.contextmanager
+def proxy_process(*flags: str, env: dict[str, str] | None = None) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Run ``patchbay proxy`` on a free port; yields the process and its port."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "patchbay", "proxy", "--port", "0", *flags],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})},
+    )  # fmt: skip
+    alarm = threading.Timer(START_BOUND, process.kill)
+    alarm.start()
+    try:
+        assert process.stdout is not None
+        found = re.search(r":(\d+)/", process.stdout.readline())
+        assert found, process.communicate()
+        yield process, int(found[1])
+    finally:
+        process.kill()
+        process.communicate()
+        alarm.cancel()
+
+
+def wait_until_refused(port: int) -> None:
+    """Wait until no new connection is taken; bounded."""
+    for _ in range(300):
+        try:
+            socket.create_connection(("127.0.0.1", port), BOUND).close()
+        except OSError:
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("new connections are still taken")
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    _, stderr = process.communicate(timeout=START_BOUND)
+    return process.returncode, stderr
+
+
+async def quick(request: web.Request) -> web.StreamResponse:
+    return web.json_response({"object": "chat.completion", "choices": []})
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_stop_lets_running_requests_finish_and_ends_with_status_0(number: signal.Signals, workers: str) -> None:
+    go = threading.Event()
+
+    async def slow(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b"data: one\n\n")
+        await asyncio.to_thread(go.wait, 6 * BOUND)
+        await response.write(b"data: two\n\n")
+        return response
+
+    with running_upstream(slow) as upstream, proxy_process("--upstream", upstream.url, "--workers", workers) as (process, port):
+        with open_chat(port, {**MODEL, "stream": True}) as client:
+            read_until(client, b"data: one")
+            process.send_signal(number)
+            # No new connections, while the running one goes on.
+            wait_until_refused(port)
+            go.set()
+            assert b"data: two" in read_until(client, b"0\r\n\r\n")
+        assert (0, "") == finish(process)
+
+
+def test_a_drain_is_bounded() -> None:
+    async def never(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(60)
+        return web.Response()
+
+    with (
+        running_upstream(never) as upstream,
+        proxy_process("--upstream", upstream.url, "--drain-timeout", "1") as (process, port),
+    ):
+        with open_chat(port, MODEL):
+            assert upstream.arrived.wait(BOUND)
+            process.terminate()
+            status, stderr = finish(process)
+            assert 0 == status
+            assert "Traceback" not in stderr
+        assert upstream.left.wait(BOUND)
+
+
+def test_a_second_stop_ends_at_once() -> None:
+    async def never(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(60)
+        return web.Response()
+
+    with (
+        running_upstream(never) as upstream,
+        proxy_process("--upstream", upstream.url, "--drain-timeout", "3600") as (process, port),
+        open_chat(port, MODEL),
+    ):
+        assert upstream.arrived.wait(BOUND)
+        process.terminate()
+        wait_until_refused(port)
+        process.terminate()
+        assert 0 == finish(process)[0]
+
+
+def test_a_worker_that_dies_is_replaced() -> None:
+    with running_upstream(quick) as upstream, proxy_process("--upstream", upstream.url, "--workers", "2") as (process, port):
+        before = children(process.pid)
+        assert 2 == len(before)
+        os.kill(before[0], signal.SIGKILL)
+        for _ in range(1000):
+            now = children(process.pid)
+            if len(now) == 2 and before[0] not in now:
+                break
+            threading.Event().wait(0.01)
+        assert 2 == len(set(now) - {before[0]})
+        assert [200] * 8 == [ask(port, "GET", "/health").status for _ in range(8)]
+        process.terminate()
+        status, stderr = finish(process)
+        assert 0 == status
+        assert "A worker ended" in stderr
+
+
+def test_workers_leave_when_their_parent_is_killed() -> None:
+    with running_upstream(quick) as upstream, proxy_process("--upstream", upstream.url, "--workers", "2") as (process, _):
+        workers = children(process.pid)
+        process.kill()
+        for _ in range(1000):
+            if not any(Path(f"/proc/{pid}").exists() for pid in workers):
+                break
+            threading.Event().wait(0.01)
+        assert [] == [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+
+
+def test_the_server_process_holds_no_parser_of_flags_and_shows_no_key() -> None:
+    with (
+        running_upstream(quick) as upstream,
+        proxy_process("--upstream", upstream.url, "--upstream-key", "up-key-123", env={"PROXY_API_KEY": "door-key"}) as (
+            process,
+            port,
+        ),
+    ):
+        shown = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+        assert b"proxy_process" in shown
+        assert b"up-key-123" not in shown
+        assert 401 == ask(port, "GET", "/v1/models").status
+        assert 200 == ask(port, "GET", "/v1/models", headers={"authorization": "Bearer door-key"}).status
+        assert "Bearer up-key-123" == upstream.seen[0].headers["Authorization"]
+
+
+def test_heavy_libraries_stay_out_of_the_server_process() -> None:
+    code = (
+        "import sys, patchbay.cli.proxy_process, patchbay.proxy, patchbay.server.workers;"
+        "patchbay.proxy.create_app('http://127.0.0.1:9/v1');"
+        "print([name for name in ('aiohttp', 'openai', 'pydantic', 'rich', 'typer', 'starlette') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=START_BOUND, check=True)
+    assert "[]" == done.stdout.strip()
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

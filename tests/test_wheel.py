@@ -1,0 +1,48 @@
+"""What is shipped: the package, its type marker, its licence and its metadata, and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
+
+
+def build(kind: str, into: Path) -> Path:
+    """Build offline with the installed backend: no isolation, no index."""
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(into)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        timeout=100,
+    )
+    (built,) = into.iterdir()
+    return built
+
+
+def test_the_wheel_holds_the_package_its_licence_and_nothing_else(tmp_path):
+    with zipfile.ZipFile(build("wheel", tmp_path)) as wheel:
+        names = {name for name in wheel.namelist() if not name.endswith("/")}
+    info = next(name for name in names if name.endswith("/WHEEL")).removesuffix("WHEEL")
+    metadata = {info + name for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")}
+    assert SOURCES | {"patchbay/py.typed"} | metadata == names
+
+
+def test_the_wheel_declares_the_licence_the_python_and_the_command(tmp_path):
+    with zipfile.ZipFile(build("wheel", tmp_path)) as wheel:
+        texts = {name.rpartition("/")[2]: wheel.read(name).decode() for name in wheel.namelist() if "dist-info" in name}
+    assert "License-Expression: MIT" in texts["METADATA"]
+    assert "Requires-Python: >=3.11" in texts["METADATA"]
+    assert "patchbay = patchbay.cli:main" in texts["entry_points.txt"]
+
+
+def test_the_sdist_holds_sources_and_the_papers_and_nothing_else(tmp_path):
+    with tarfile.open(build("sdist", tmp_path)) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    papers = {"README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "PKG-INFO", ".gitignore"}
+    assert {f"src/{name}" for name in SOURCES} | {"src/patchbay/py.typed"} | papers == names

@@ -1,0 +1,211 @@
+"""The scripted upstream is a real server: what it plays is what arrives, whole or broken as the script says."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from urllib.parse import urlsplit
+
+import openai
+import pytest
+
+from patchbay.testing import Message, Raw, ScriptedUpstream, Text, events, pieces
+
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+@pytest.fixture
+def connect():
+    """Open a client on an upstream, without retries; closed at the end."""
+    clients = []
+
+    def connect(upstream: ScriptedUpstream) -> openai.OpenAI:
+        clients.append(openai.OpenAI(base_url=upstream.url, api_key="unused", max_retries=0, timeout=10))
+        return clients[-1]
+
+    yield connect
+    for client in clients:
+        client.close()
+
+
+@contextmanager
+def post(upstream: ScriptedUpstream, body: object) -> Iterator[http.client.HTTPResponse]:
+    """Send a chat request and look at the bytes of its answer; leaving the block closes the connection."""
+    address = urlsplit(upstream.url)
+    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=10)
+    with closing(connection):
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json"})
+        with connection.getresponse() as response:
+            yield response
+
+
+def test_answers_come_in_the_order_of_the_script_and_then_it_says_that_it_is_over(connect):
+    with ScriptedUpstream(["one", Text("two", finish_reason="length")]) as upstream:
+        client = connect(upstream)
+        first = client.chat.completions.create(model="m", messages=HELLO)
+        second = client.chat.completions.create(model="m", messages=HELLO)
+        assert "one" == first.choices[0].message.content
+        assert ("two", "length") == (second.choices[0].message.content, second.choices[0].finish_reason)
+        with pytest.raises(openai.InternalServerError, match="The script is over: it has 2 answers"):
+            client.chat.completions.create(model="m", messages=HELLO)
+
+
+def test_a_streamed_text_comes_in_pieces_that_join_to_the_text(connect):
+    text = "Grüße, 世界 🙂, in pieces."
+    with ScriptedUpstream([Text(text, piece=3)]) as upstream:
+        chunks = list(connect(upstream).chat.completions.create(model="m", messages=HELLO, stream=True))
+    deltas = [chunk.choices[0].delta.content or "" for chunk in chunks]
+    assert text == "".join(deltas)
+    assert all(len(delta) <= 3 for delta in deltas)
+    assert "stop" == chunks[-1].choices[0].finish_reason
+
+
+def test_a_function_script_sees_the_body_of_the_request(connect):
+    with ScriptedUpstream(lambda body: f"{body['model']} was asked {body['messages'][-1]['content']}") as upstream:
+        answer = connect(upstream).chat.completions.create(model="small", messages=HELLO)
+    assert "small was asked hello" == answer.choices[0].message.content
+
+
+def test_it_refuses_tools_as_ollama_does(connect):
+    with ScriptedUpstream(["never said"], tools="refuse") as upstream:
+        with pytest.raises(openai.BadRequestError, match="small does not support tools"):
+            connect(upstream).chat.completions.create(model="small", messages=HELLO, tools=TOOLS)
+        assert TOOLS == upstream.chats[0].json["tools"]
+
+
+def test_it_ignores_tools_as_lm_studio_does(connect):
+    with ScriptedUpstream(["prose"]) as upstream:
+        answer = connect(upstream).chat.completions.create(model="m", messages=HELLO, tools=TOOLS)
+    assert ("prose", None) == (answer.choices[0].message.content, answer.choices[0].message.tool_calls)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_every_choice_of_n_is_answered(connect, stream):
+    with ScriptedUpstream(["same"]) as upstream:
+        answer = connect(upstream).chat.completions.create(model="m", messages=HELLO, n=2, stream=stream)
+        if stream:
+            texts = ["", ""]
+            for chunk in answer:
+                texts[chunk.choices[0].index] += chunk.choices[0].delta.content or ""
+        else:
+            texts = [choice.message.content for choice in answer.choices]
+    assert ["same", "same"] == texts
+
+
+def test_usage_comes_in_its_own_chunk_when_it_is_asked_for(connect):
+    with ScriptedUpstream(["words here"]) as upstream:
+        stream = connect(upstream).chat.completions.create(
+            model="m", messages=HELLO, stream=True, stream_options={"include_usage": True}
+        )
+        *_, last = stream
+    assert [] == last.choices
+    assert last.usage.prompt_tokens + last.usage.completion_tokens == last.usage.total_tokens
+
+
+def test_a_message_with_native_calls_streams_as_openai_streams_it(connect):
+    call = {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "look", "arguments": '{"at": "the sea"}'},
+    }
+    script = [Message({"content": "Well.", "tool_calls": [call]}, finish_reason="tool_calls")]
+    with (
+        ScriptedUpstream(script) as upstream,
+        connect(upstream).chat.completions.stream(model="m", messages=HELLO) as stream,
+    ):
+        message = stream.get_final_completion().choices[0].message
+    assert "Well." == message.content
+    assert [call["function"]] == [{"name": c.function.name, "arguments": c.function.arguments} for c in message.tool_calls]
+
+
+def test_raw_bytes_arrive_as_they_are_with_their_status_and_headers():
+    data = events({"odd": True}, "not json").replace(b"\n", b"\r\n")
+    raw = Raw(pieces(data, 1), status=203, content_type="text/plain", headers=[("X-Request-Id", "7")])
+    with ScriptedUpstream([raw]) as upstream, post(upstream, {"model": "m", "messages": HELLO}) as response:
+        seen = response.headers
+        assert (203, "text/plain", "7") == (response.status, seen["content-type"], seen["x-request-id"])
+        assert data == response.read()
+
+
+def test_a_cut_answer_ends_before_its_body_does():
+    with (
+        ScriptedUpstream([Raw([b"data: {"], end="cut")]) as upstream,
+        post(upstream, {"model": "m", "messages": HELLO}) as response,
+        pytest.raises(http.client.IncompleteRead),
+    ):
+        response.read()
+
+
+def test_a_client_that_leaves_a_hanging_answer_is_noticed():
+    with ScriptedUpstream([Raw([b": hello\n\n"], end="hang")]) as upstream:
+        with post(upstream, {"model": "m", "messages": HELLO}) as response:
+            assert b": hello\n" == response.readline()
+            assert not upstream.chats[0].left.is_set()
+        assert upstream.chats[0].left.wait(5)
+        assert not upstream.chats[0].answered.is_set()
+
+
+def test_it_stops_while_a_client_still_waits_for_an_answer():
+    with ExitStack() as client:
+        with ScriptedUpstream([Raw([b": hello\n\n"], end="hang")]) as upstream:
+            response = client.enter_context(post(upstream, {"model": "m", "messages": HELLO}))
+            response.readline()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((urlsplit(upstream.url).hostname, urlsplit(upstream.url).port), timeout=5)
+
+
+def test_other_paths_say_what_arrived(connect):
+    with ScriptedUpstream([]) as upstream:
+        client = connect(upstream)
+        assert ["scripted-model"] == [model.id for model in client.models.list()]
+        echoed = client.post("/embeddings?limit=2", body={"input": "x"}, cast_to=object)
+    assert {"method": "POST", "path": "/v1/embeddings", "query": "limit=2", "bytes": 13} == {
+        **echoed,
+        "bytes": 13,
+    }
+    assert ["/v1/models", "/v1/embeddings"] == [request.path for request in upstream.requests]
+
+
+def test_a_body_that_is_no_object_is_the_clients_mistake():
+    with ScriptedUpstream([]) as upstream, post(upstream, [1]) as response:
+        assert 400 == response.status
+
+
+def test_the_record_holds_each_chat_request_and_what_was_answered(connect, tmp_path):
+    record = tmp_path / "record.jsonl"
+    with ScriptedUpstream(["first"], tools="refuse", record=record) as upstream:
+        client = connect(upstream)
+        with pytest.raises(openai.BadRequestError):
+            client.chat.completions.create(model="m", messages=HELLO, tools=TOOLS)
+        client.chat.completions.create(model="m", messages=HELLO)
+    entries = [json.loads(line) for line in record.read_text().splitlines()]
+    assert [(400, "m does not support tools"), (200, "first")] == [(e["status"], e["answer"]) for e in entries]
+    assert HELLO == entries[1]["request"]["messages"]
+
+
+@pytest.mark.parametrize("how", ["stdin", "SIGTERM", "SIGINT"])
+def test_the_command_serves_until_it_is_told_to_stop(how, connect):
+    command = [sys.executable, "-m", "patchbay.testing.upstream", "--until-stdin-closes"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            url = process.stdout.readline().split()[-1]
+            client = openai.OpenAI(base_url=url, api_key="unused", max_retries=0, timeout=10)
+            answer = client.chat.completions.create(model="m", messages=HELLO)
+            client.close()
+            assert "(scripted model) My prompt names no tools, so I only repeat what I was told: hello" == (
+                answer.choices[0].message.content
+            )
+            if how == "stdin":
+                process.stdin.close()
+            else:
+                process.send_signal(getattr(signal, how))
+            assert 0 == process.wait(10)
+        finally:
+            process.kill()
