@@ -36,6 +36,13 @@ def test_d07_a_configured_tag_works_as_plain_text_or_is_refused_when_it_is_set(r
     assert (tag in refusal) if refusal else ([ROME_CALL] == calls(reply))
 
 
+@pytest.mark.parametrize(
+    ("tag", "label"), [("calls", "call"), ("call", "calls"), ("tool-use", "TOOL_USE"), ("tool_use", "tool-uses")]
+)
+def test_d13_a_configured_tag_has_its_plural_and_its_dashes_too(read: Read, tag: str, label: str) -> None:
+    assert [ROME_CALL] == calls(read(block(ROME, label=label), tools=TOOLS, tool_call_tag=tag))
+
+
 @pytest.mark.parametrize("label", ["json", ""])
 def test_d07_lenient_fences_can_be_switched_off(read: Read, label: str) -> None:
     text = f"Sure.\n{block(ROME, label=label)}\nBye"

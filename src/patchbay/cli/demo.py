@@ -75,6 +75,7 @@ def _print_page(folder: Path) -> list[str]:
 
 def _run(folder: Path, opening: Callable[..., None], tell: Callable[[Step], None]) -> list[str]:
     import openai
+    import openai.resources.chat  # before anything is shown: pydantic, which builds its classes, swallows a Ctrl-C
 
     record = folder / "record.jsonl"
     model = [sys.executable, "-m", "patchbay.testing.upstream", "--tools", "refuse", "--until-stdin-closes"]

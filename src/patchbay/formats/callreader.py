@@ -102,13 +102,16 @@ class CallReader:
         raise NotACall
 
     def _whole(self) -> bool:
-        """Read a call that is written by the book and has arrived up to its block's end, at one blow; else read nothing."""
+        """Read a call that is written by the book, on the one line of its block, at one blow; else read nothing."""
         source = self.source
         found = _BY_THE_BOOK.match(source.buf, source.pos)
         if found is None:
             return False
-        end = source.buf.find("\n```", found.end())
-        if end < 0 or source.buf[end - 1] != "}" or not self.is_tool(found.group(1)):
+        # up to its own line's end and no further: many lines of calls in one block must not each look at all that follow
+        end = source.buf.find("\n", found.end())
+        if end < 0 or not source.buf.startswith("```", end + 1) or source.buf[end - 1] != "}":
+            return False
+        if not self.is_tool(found.group(1)):
             return False
         arguments = source.buf[found.end() : end - 1].rstrip()
         try:
