@@ -22,9 +22,10 @@ from __future__ import annotations
 
 
 class PatchbayError(Exception):
-    """The root of the tree. ``status`` is the HTTP status a door answers with."""
+    """The root of the tree. ``status`` is the HTTP status a door answers with, ``kind`` the ``type`` in OpenAI's error body."""
 
     code = "patchbay_error"
+    kind = "api_error"
     status = 500
 
     @property
@@ -37,6 +38,7 @@ class InvalidRequestError(PatchbayError, ValueError):
     """The client sent something that cannot be served. ``param`` names the offending field when one does."""
 
     code = "invalid_request"
+    kind = "invalid_request_error"
     status = 400
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
@@ -61,6 +63,7 @@ class UpstreamError(PatchbayError, RuntimeError):
     """The model's server failed. ``upstream_status`` is its HTTP status (None: no answer), ``body`` what it said."""
 
     code = "upstream_error"
+    kind = "upstream_error"
     status = 502
 
     def __init__(self, message: str, *, upstream_status: int | None = None, body: str = "") -> None:
@@ -80,6 +83,7 @@ class ToolChoiceError(PatchbayError, RuntimeError):
     """The model did not obey ``tool_choice``, also after it was asked again."""
 
     code = "tool_choice_unmet"
+    kind = "upstream_error"
     status = 502
 
 

@@ -11,6 +11,7 @@ import asyncio
 import difflib
 import logging
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -219,9 +220,11 @@ class Batch:
                 value = await tool.run(arguments, context)
             else:
                 value = await _within(limit, tool, arguments, context, self._executor.cancel_grace)
-        except (asyncio.CancelledError, KeyboardInterrupt):
+        except asyncio.CancelledError:
             raise  # whether the run is being stopped or the tool raised it: _task_done settles the call
-        except BaseException as error:  # noqa: BLE001  (SystemExit too: a tool that calls sys.exit() must not end the host)
+        except BaseException as error:  # (SystemExit too: a tool that calls sys.exit() must not end the host)
+            if _is_users_interrupt(error):
+                raise
             note = _THREAD_RUNS_ON if isinstance(error, ToolTimeoutError) and not tool.interruptible else ""
             self._settle(index, error, time.perf_counter() - started, note)
         else:
@@ -285,9 +288,16 @@ async def _within(limit: float, tool: Tool, arguments: dict[str, Any], context: 
 async def _awaited(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> Any:
     try:
         return await tool.run(arguments, context)
-    except SystemExit as error:
+    except (SystemExit, KeyboardInterrupt) as error:
+        if _is_users_interrupt(error):
+            raise
         # Raised out of a task, it would stop the event loop itself.
-        raise ToolError(f"tool {tool.name!r} failed: SystemExit: {error}", tool_name=tool.name) from error
+        raise ToolError(f"tool {tool.name!r} failed: {type(error).__name__}: {error}", tool_name=tool.name) from error
+
+
+def _is_users_interrupt(error: BaseException) -> bool:
+    """Whether this is a Ctrl-C: those reach the main thread only, so in any other the tool raised it by itself."""
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
 async def _cancel(tasks: list[asyncio.Task[Any]], grace: float) -> None:

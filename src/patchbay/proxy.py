@@ -71,13 +71,10 @@ def _exchanges(options: TextOptions | None, fields: dict[str, Any]) -> ExchangeF
     """Return what makes the Exchange of each request, all of them with one memory of the models."""
     from patchbay.models.exchange import Exchange
     from patchbay.models.modes import ModeMemory
-    from patchbay.models.options import TextOptions
+    from patchbay.models.options import make_options
 
     if options is None:
-        try:
-            options = TextOptions(**fields)
-        except TypeError as error:
-            raise ConfigurationError(f"unknown option: {error}.") from None
+        options = make_options("create_app", fields)
     elif fields:
         raise ConfigurationError(f"give either options or its fields, not both: {', '.join(sorted(fields))}.")
     memory = ModeMemory()

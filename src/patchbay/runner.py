@@ -89,6 +89,8 @@ class ToolRunner:
         if validation is not None:
             for tool in self._executor.tools.values():
                 tool.check()
+        if tool_mode not in (None, "auto", "text", "native"):
+            raise ConfigurationError(f"tool_mode is {tool_mode!r}: use 'auto', 'text' or 'native'.")
         if tool_mode is not None:
             options["tools"] = tool_mode  # wrap's word for it; here "tools" are the tools themselves
         self._model = _chat_model(client, options)

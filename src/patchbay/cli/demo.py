@@ -75,7 +75,6 @@ def _print_page(folder: Path) -> list[str]:
 
 def _run(folder: Path, opening: Callable[..., None], tell: Callable[[Step], None]) -> list[str]:
     import openai
-    import openai.resources.chat  # before anything is shown: pydantic, which builds its classes, swallows a Ctrl-C
 
     record = folder / "record.jsonl"
     model = [sys.executable, "-m", "patchbay.testing.upstream", "--tools", "refuse", "--until-stdin-closes"]
@@ -85,6 +84,7 @@ def _run(folder: Path, opening: Callable[..., None], tell: Callable[[Step], None
         listening([*proxy, upstream.url], name="patchbay proxy") as gateway,
         openai.OpenAI(base_url=gateway.url, api_key="unused", max_retries=0, timeout=30.0) as client,
     ):
+        _ = client.chat.completions  # loaded before anything is shown: pydantic, building its classes, garbles a Ctrl-C
         opening(model_url=upstream.url, model_pid=upstream.pid, proxy_url=gateway.url, proxy_pid=gateway.pid)
         reader = Record(record)
         try:

@@ -52,6 +52,10 @@ class Nesting:
         """Handle what stands between values; True where the character is used up, False where a key or a value begins with it."""
         if self.due == COMMA:
             return self._between(char)
+        if self.due == COLON and char == ",":
+            self._fill()  # a key without a value
+            self.due = COMMA
+            return self._between(char)
         if self.due == COLON:
             if char != ":":
                 self.note("missing_colon")

@@ -46,6 +46,8 @@ class Policy:
         asked = f" (asked {rounds + 1} times)" if rounds else ""
         if self.forbidden:
             return f"The model called a tool although tool_choice is 'none'{asked}."
+        if not self.needed:
+            return f"The model called a tool that tool_choice does not allow{asked}."
         if self.names is not None:
             return f"The model did not call {' or '.join(map(repr, sorted(self.names)))} as tool_choice demands{asked}."
         return f"The model did not call a tool although tool_choice demands it{asked}."

@@ -10,9 +10,11 @@ answer only.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
-from patchbay.errors import ToolChoiceError
+from patchbay.errors import PatchbayError, ToolChoiceError
+from patchbay.formats.events import CallEnd, TextDelta, TextWasReasoning
 from patchbay.formats.parser import StreamParser
 from patchbay.models.answering import ChoiceStream
 from patchbay.models.asking import add_usage, ask_for_choice, ask_for_repair, schema_complaints
@@ -22,7 +24,8 @@ from patchbay.models.modes import ModeMemory, refuses_tools, tools_were_seen
 from patchbay.models.options import TextOptions
 from patchbay.models.request import ChatRequest
 from patchbay.models.streaming import StreamedAnswer
-from patchbay.models.wire import DONE, Envelope, encode, event
+from patchbay.models.wire import DONE, Envelope, encode
+from patchbay.models.wire import event as sse_event
 from patchbay.types import Message, Reply
 
 HEARTBEAT = b": keep-alive\n\n"
@@ -50,6 +53,9 @@ class Exchange:
         """It is not known whether that answer was given without sight of the tools: it stands if the next one brings no call."""
         self._learn_text = False
         self._probe = False
+        """This native answer is questioned if it has no call."""
+        self._learning = False
+        """It is not settled how the model takes tools: this request's outcome counts."""
         self._kind: Literal["native", "text"] = "native"
         self._wrote = False
         self._again = False
@@ -79,7 +85,8 @@ class Exchange:
         known = self._memory.mode(self._call.model)
         if known is not None:
             return known
-        self._probe = not self._call.policy.forbidden and self._memory.probe_due(self._call.model)
+        self._learning = not self._call.policy.forbidden
+        self._probe = self._learning and self._memory.probe_due(self._call.model)
         return "native"
 
     def _begin(self) -> None:
@@ -110,14 +117,14 @@ class Exchange:
     def rescue(self) -> bytes | None:
         """When an attempt failed: the answer that an earlier one gave, kept only because it was in question, or None."""
         fallback = self._fallback
-        if fallback is None or self._wrote:
+        if fallback is None or self._wrote or self._call.policy.needed:
             return None
         self._fallback = None
         return fallback + DONE if self.streaming else fallback
 
-    def error_event(self, error: BaseException | str) -> bytes:
+    def error_event(self, error: PatchbayError | str) -> bytes:
         """An error as the last event of a stream; no ``[DONE]`` follows it."""
-        return event(encode(error_body(error)))
+        return sse_event(encode(error_body(error)))
 
     # the answer is a stream
 
@@ -215,12 +222,22 @@ class Exchange:
         )
 
     def _reply(self, content: Any) -> Reply:
-        """A whole content, read."""
+        """A whole content, read; where one call is wanted, up to the end of it, as in a stream."""
         parser = self._parser(prefilled=None)
-        if isinstance(content, str):
-            parser.feed(content)
-        parser.close()
-        return parser.reply
+        events = (parser.feed(content) if isinstance(content, str) else []) + parser.close()
+        reply = parser.reply
+        policy = self._call.policy
+        if not policy.single or len(reply.tool_calls) + len(reply.incomplete) == 0:
+            return reply
+        prose = []
+        for event in events:
+            if type(event) is TextDelta:
+                prose.append(event.text)
+            elif type(event) is TextWasReasoning:
+                prose.clear()
+            elif type(event) is CallEnd and policy.admits(event.call.name):
+                return replace(reply, content="".join(prose) or None)
+        return reply
 
     def _admitted(self) -> None:
         """A call that the client may see has begun: nothing is held back any more."""
@@ -228,13 +245,15 @@ class Exchange:
 
     def _settle_mode(self, *, called: bool) -> None:
         """Note what this attempt showed of the model."""
-        if self._probe or self._in_question:
-            if called:
-                self._memory.learn(self._call.model, self._kind)
-            else:
-                self._memory.left_open(self._call.model)
-            self._probe = False
-            self._in_question = False
+        self._probe = False
+        self._in_question = False
+        if not self._learning:
+            return
+        if called:
+            self._memory.learn(self._call.model, self._kind)
+        else:
+            self._memory.left_open(self._call.model)
+        self._learning = False
 
     def _judge_stream(self, stream: StreamedAnswer) -> None:
         """Every choice is over: write the ends, or ask again."""
@@ -316,7 +335,7 @@ class Exchange:
         if seen is None:
             return True
         self._memory.learn(self._call.model, "native" if seen else "text")
-        self._probe = False
+        self._probe = self._learning = False
         return not seen
 
     def _stands(self, outcomes: Sequence[Outcome]) -> bool:

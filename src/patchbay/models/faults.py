@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from patchbay.errors import PatchbayError
+from patchbay.errors import InvalidRequestError, PatchbayError, UpstreamError
 from patchbay.models.wire import decode
 
 
-def error_body(error: BaseException | str) -> dict[str, Any]:
+def error_body(error: PatchbayError | str) -> dict[str, Any]:
     """OpenAI's error body for an error of ours."""
-    code = error.code if isinstance(error, PatchbayError) else "upstream_error"
-    status = error.status if isinstance(error, PatchbayError) else 502
-    kind = "invalid_request_error" if 400 <= status < 500 else "api_error"
-    return {"error": {"message": str(error), "type": kind, "code": code, "param": getattr(error, "param", None)}}
+    if isinstance(error, str):
+        error = UpstreamError(error)
+    # A lone surrogate (from a client's JSON) has no UTF-8 form.
+    message = str(error).encode("utf-8", "replace").decode()
+    param = error.param if isinstance(error, InvalidRequestError) else None
+    return {"error": {"message": message, "type": error.kind, "code": error.code, "param": param}}
 
 
 def error_message(body: bytes) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 from patchbay.errors import ConfigurationError
 from patchbay.formats.contract import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG, Template
@@ -14,6 +14,15 @@ from patchbay.formats.table import choose
 
 ToolMode = Literal["auto", "text", "native"]
 SystemInjection = Literal["merge", "prepend"]
+
+
+def make_options(where: str, options: Mapping[str, Any]) -> TextOptions:
+    """TextOptions from keywords; raises ConfigurationError that names ``where`` for one that does not exist."""
+    known = [field.name for field in fields(TextOptions)]
+    for name in options:
+        if name not in known:
+            raise ConfigurationError(f"{where}: there is no option {name!r}. The options are {', '.join(known)}.")
+    return TextOptions(**options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +57,12 @@ class TextOptions:
             check_tag(getattr(self, option), option)
         if self.tool_call_tag.lower() == self.tool_result_tag.lower():
             raise ConfigurationError("tool_call_tag and tool_result_tag must differ.")
+        for option in ("include_examples", "lenient_fences", "reasoning"):
+            _one_of(option, getattr(self, option), (True, False))
+        for option in ("template", "generate_id"):
+            value = getattr(self, option)
+            if value is not None and not callable(value):
+                raise ConfigurationError(f"{option} is {value!r}: use a function, or None.")
         _one_of("tools", self.tools, ("auto", "text", "native"))
         _one_of("system_injection", self.system_injection, ("merge", "prepend"))
         _one_of("unknown_tools", self.unknown_tools, ("text", "keep"))
@@ -57,6 +72,6 @@ class TextOptions:
                 raise ConfigurationError(f"{option} is {value!r}: use a whole number from 0 to 10.")
 
 
-def _one_of(option: str, value: object, allowed: tuple[str, ...]) -> None:
+def _one_of(option: str, value: object, allowed: tuple[object, ...]) -> None:
     if value not in allowed:
         raise ConfigurationError(f"{option} is {value!r}: use one of {', '.join(map(repr, allowed))}.")

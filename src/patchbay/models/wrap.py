@@ -18,7 +18,7 @@ from patchbay.errors import ConfigurationError, PatchbayError, UpstreamError
 from patchbay.models.exchange import Exchange
 from patchbay.models.faults import error_body, error_message
 from patchbay.models.modes import ModeMemory
-from patchbay.models.options import TextOptions
+from patchbay.models.options import TextOptions, make_options
 
 if TYPE_CHECKING:
     import openai
@@ -38,10 +38,7 @@ def wrap(client: Client, **options: Any) -> Client:
     got wrong as ``BadRequestError``, an unmet ``tool_choice`` as ``InternalServerError`` with the code "tool_choice_unmet". The
     wrapped client takes over: closing it closes the connections of the one it was made from. Raises ConfigurationError.
     """
-    try:
-        settings = TextOptions(**options)
-    except TypeError as error:
-        raise ConfigurationError(f"wrap: {error}") from None
+    settings = make_options("wrap", options)
     http_client = getattr(client, "_client", None)
     send = getattr(http_client, "send", None)
     if send is None or not hasattr(client, "with_options"):
@@ -51,9 +48,9 @@ def wrap(client: Client, **options: Any) -> Client:
 
 def _door(http_client: Any, options: TextOptions) -> Any:
     """A copy of an HTTP client (of httpx, or its successor) whose ``send`` goes through the exchange for chat completions."""
+    if isinstance(http_client, _Door):  # wrapping again replaces the options
+        http_client = http_client.patchbay.original
     kind = type(http_client)
-    if isinstance(http_client, _Door):
-        kind = kind.__mro__[2]
     library = importlib.import_module(_library(kind))
     base = _AsyncDoor if _is_async(http_client, library) else _SyncDoor
     door = copy.copy(http_client)

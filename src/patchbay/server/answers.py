@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from patchbay.errors import InvalidRequestError, PatchbayError, UpstreamError
+from patchbay.errors import PatchbayError, UpstreamError
+from patchbay.models import faults
 from patchbay.server.redaction import Redactor
 
 JSON_TYPE = (b"content-type", b"application/json")
@@ -27,6 +28,7 @@ class AuthenticationError(PatchbayError):
     """The client's key is missing or wrong."""
 
     code = "invalid_api_key"
+    kind = "authentication_error"
     status = 401
 
 
@@ -34,6 +36,7 @@ class NotFoundError(PatchbayError):
     """Nothing is at this path."""
 
     code = "not_found"
+    kind = "not_found"
     status = 404
 
 
@@ -41,6 +44,7 @@ class MethodNotAllowedError(PatchbayError):
     """This path exists, but not for this method."""
 
     code = "method_not_allowed"
+    kind = "invalid_request_error"
     status = 405
 
 
@@ -60,26 +64,12 @@ def error_body(error: PatchbayError) -> bytes:
     """Return OpenAI's error body for ``error``."""
     if isinstance(error, UpstreamStatusError):
         return error.answer
-    param = error.param if isinstance(error, InvalidRequestError) else None
-    return error_object(str(error), kind=error_type(error), code=error.code, param=param)
+    return _encode(faults.error_body(error))
 
 
 def error_object(message: str, *, kind: str, code: str | None, param: str | None = None) -> bytes:
     """Return OpenAI's error body from its four fields."""
-    # A lone surrogate (from a client's JSON) has no UTF-8 form.
-    message = message.encode("utf-8", "replace").decode()
     return _encode({"error": {"message": message, "type": kind, "code": code, "param": param}})
-
-
-def error_type(error: PatchbayError) -> str:
-    """Return OpenAI's ``type`` for ``error``: the class of failure, where ``code`` names the failure itself."""
-    if isinstance(error, AuthenticationError):
-        return "authentication_error"
-    if isinstance(error, InvalidRequestError | MethodNotAllowedError):
-        return "invalid_request_error"
-    if isinstance(error, NotFoundError):
-        return "not_found"
-    return "upstream_error" if error.status in (502, 504) else "api_error"
 
 
 def refusal_body(status: int, content_type: str, body: bytes, *, own_key: bool, redact: Redactor) -> bytes:

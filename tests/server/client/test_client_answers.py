@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
+import struct
 from itertools import pairwise
 from typing import Any
 
@@ -124,6 +126,26 @@ def test_a_body_without_a_length_ends_with_its_connection(head: bytes, run: Any)
         handle = answering(b"HTTP/1.1 200 OK\r\n" + head + b"\r\nto the end", close=True)
         async with running(handle) as server, client_of(server.port) as client:
             assert b"to the end" == await get(client)
+
+    run(main)
+
+
+def test_a_body_without_a_length_does_not_end_with_a_reset(run: Any) -> None:
+    async def main() -> None:
+        go_on = asyncio.Event()
+
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\nhalf")
+            await go_on.wait()
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+        async with running(handle) as server, client_of(server.port) as client:
+            answer = await client.request(b"GET", b"/", [])
+            assert b"half" == await answer.read()
+            go_on.set()
+            with pytest.raises(BrokenOffError):
+                await answer.read()
 
     run(main)
 

@@ -1,0 +1,135 @@
+"""When a model is asked again, and what the client is told of it: the exchange alone, without a wire."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+
+from patchbay import wrap
+from patchbay.errors import ConfigurationError, ToolChoiceError
+from patchbay.models.exchange import Exchange
+from patchbay.models.modes import ModeMemory
+from patchbay.models.options import TextOptions
+
+TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}
+    for name in ("get_weather", "get_time")
+]
+CALL = '```tool_call\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n```'
+
+
+def make(
+    memory: ModeMemory | None = None, *, stream: bool = False, options: TextOptions | None = None, **fields: Any
+) -> Exchange:
+    body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "tools": TOOLS, "stream": stream, **fields}
+    return Exchange(json.dumps(body).encode(), options or TextOptions(tools="text"), memory or ModeMemory())
+
+
+def completion(content: str, **usage: int) -> bytes:
+    message = {"role": "assistant", "content": content}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    return json.dumps({"id": "c", "model": "m", "choices": [choice], "usage": usage or None}).encode()
+
+
+def ask(exchange: Exchange, *contents: str) -> dict[str, Any]:
+    """Answer each of the exchange's requests with the next content; the client's answer."""
+    for content in contents:
+        out, again = exchange.answer(completion(content))
+        if not again:
+            return json.loads(out)
+    raise AssertionError("the exchange asks on")
+
+
+def test_a_demand_for_a_call_outlives_the_question_whether_tools_were_ignored() -> None:
+    """The answer that was kept while that was in question is none that the client may have."""
+    exchange = make(options=TextOptions(), tool_choice="required")
+    with pytest.raises(ToolChoiceError):
+        ask(exchange, *["It is sunny."] * 9)
+    assert exchange.rescue() is None
+
+
+def test_the_same_demand_is_met_by_the_contract() -> None:
+    answer = ask(make(options=TextOptions(), tool_choice="required"), "It is sunny.", CALL)
+    assert "get_weather" == answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"]
+
+
+def test_a_call_that_is_not_allowed_is_told_as_that() -> None:
+    allowed = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "get_time"}}]}
+    exchange = make(tool_choice={"type": "allowed_tools", "allowed_tools": allowed})
+    with pytest.raises(ToolChoiceError, match="called a tool that tool_choice does not allow"):
+        ask(exchange, CALL, CALL, CALL)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "fields", [{"parallel_tool_calls": False}, {"tool_choice": TOOLS[0] | {"function": {"name": "get_weather"}}}]
+)
+def test_what_follows_the_one_call_that_is_wanted_is_not_shown(stream: bool, fields: dict[str, Any]) -> None:
+    out, again = make(stream=stream, **fields).answer(completion(f"Sure.\n{CALL}\nDone.\n{CALL}"))
+    assert not again
+    if stream:
+        chunks = [json.loads(line[6:]) for line in out.decode().split("\n\n") if line.startswith("data: {")]
+        deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+        assert "Sure." == "".join(delta.get("content") or "" for delta in deltas)
+        assert 1 == sum("id" in call for delta in deltas for call in delta.get("tool_calls", ()))
+    else:
+        message = json.loads(out)["choices"][0]["message"]
+        assert ("Sure.", 1) == (message["content"], len(message["tool_calls"]))
+
+
+@pytest.mark.parametrize(("prompt_tokens", "requests"), [(400, 1), (5, 2), (60, 2)])
+def test_the_prompts_tokens_tell_whether_the_tools_were_in_it(prompt_tokens: int, requests: int) -> None:
+    """Far more than the messages can take: they were. Far fewer than the tools need: they were not. Else it is asked."""
+    exchange = make(options=TextOptions(), messages=[{"role": "user", "content": "What is the weather in Paris?"}])
+    count, again = 1, exchange.answer(completion("It is sunny.", prompt_tokens=prompt_tokens))[1]
+    while again:
+        count, again = count + 1, exchange.answer(completion("It is sunny."))[1]
+    assert requests == count
+
+
+def test_an_open_question_is_asked_at_the_first_second_fourth_and_eighth_answer() -> None:
+    memory, asked = ModeMemory(), []
+    for number in range(1, 10):
+        exchange = make(memory, options=TextOptions())
+        if exchange.answer(completion("Hello."))[1]:
+            asked.append(number)
+            assert ("Hello.", False) == (
+                json.loads(exchange.answer(completion("Other."))[0])["choices"][0]["message"]["content"],
+                False,
+            )
+    assert [1, 2, 4, 8] == asked
+
+
+def test_the_tokens_of_answers_that_nobody_saw_are_in_the_usage() -> None:
+    exchange = make(tool_choice="required")
+    used = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+    assert exchange.answer(completion("No.", **used))[1]
+    assert {name: 2 * count for name, count in used.items()} == json.loads(exchange.answer(completion(CALL, **used))[0])["usage"]
+
+
+def test_the_contract_is_the_same_bytes_in_every_turn_and_the_demand_stands_behind_it() -> None:
+    def system(**fields: Any) -> str:
+        return str(json.loads(make(**fields).request)["messages"][0]["content"])
+
+    assert system() == system(tool_choice="required") == system(parallel_tool_calls=False)
+    last = json.loads(make(tool_choice="required").request)["messages"][-1]
+    assert ("user", True) == (last["role"], last["content"].startswith("Hi\n\n"))
+
+
+@pytest.mark.parametrize(
+    "options", [{"generate_id": 3}, {"template": "x"}, {"include_examples": "no"}, {"tools": "z"}, {"foo": 1}]
+)
+def test_an_option_that_cannot_work_is_refused_when_it_is_set(options: dict[str, Any]) -> None:
+    client = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="k")
+    with client, pytest.raises(ConfigurationError, match=next(iter(options))):
+        wrap(client, **options)
+
+
+def test_a_client_may_be_wrapped_again_with_other_options() -> None:
+    with openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="k") as client:
+        twice = wrap(wrap(client, tools="native"), tools="text")
+        assert isinstance(twice, openai.OpenAI)
+        assert "text" == twice._client.patchbay.options.tools
