@@ -30,10 +30,12 @@ def flatten_messages(
     close. Images in results are kept as parts. Content made of plain text parts only is joined by line breaks; every other
     message is passed on as it is.
     """
-    forged = re.compile(rf"(`{{3,}}|~{{3,}})([ \t]*{re.escape(tool_result_tag)})", re.IGNORECASE)
+    # Possessive, and only from the run's first character: otherwise a long run is read again from each of its places.
+    run = "(?<!`)`{3,}+|(?<!~)~{3,}+"
+    forged = re.compile(rf"({run})([ \t]*+{re.escape(tool_result_tag)})", re.IGNORECASE)
     view: list[Message] = []
     results: list[Message] = []
-    seen: set[int] = set()
+    answers, seen = _match_results(messages)
 
     def flush() -> None:
         if results:
@@ -55,11 +57,8 @@ def flatten_messages(
         blocks = [text_of(message.get("content"))] if text_of(message.get("content")) else []
         blocks += [render_call(name, raw, tag=tool_call_tag) for _, name, raw in calls]
         view.append({"role": "assistant", "content": "\n\n".join(blocks)})
-        found = _results_after(messages, at, seen)
-        for call_id, name, _ in calls:
-            queue = found.get(call_id)
-            content = queue.pop(0) if queue else NO_RESULT
-            results.append({"name": name, "id": call_id, "content": content})
+        for position, (call_id, name, _) in enumerate(calls):
+            results.append({"name": name, "id": call_id, "content": answers.get((at, position), NO_RESULT)})
     flush()
     return view
 
@@ -67,7 +66,8 @@ def flatten_messages(
 def _calls_of(message: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """(id, name, arguments as text) of each call of an assistant message; malformed ones are passed over."""
     calls = []
-    for call in message.get("tool_calls") or ():
+    given = message.get("tool_calls")
+    for call in given if isinstance(given, list | tuple) else ():
         function = call.get("function") if isinstance(call, Mapping) else None
         if isinstance(function, Mapping) and isinstance(function.get("name"), str):
             calls.append((str(call.get("id") or ""), function["name"], _arguments_text(function.get("arguments"))))
@@ -83,25 +83,30 @@ def _arguments_text(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
-def _results_after(messages: Sequence[Mapping[str, Any]], at: int, seen: set[int]) -> dict[str, list[Any]]:
-    """The results between an assistant message and the next one, by call id. Ids may come again in later turns.
+def _match_results(messages: Sequence[Mapping[str, Any]]) -> tuple[dict[tuple[int, int], Any], set[int]]:
+    """Which result answers which call: by (message, place of the call), and the messages that are shown with their call.
 
-    Results that answer one of its calls are added to ``seen``: they are shown with their call. A second result for a call is
-    seen too, and not shown.
+    A result belongs to the last call before it with its id (ids may come again in later turns), however much was said between
+    them. A second result for one call is matched too, and not shown.
     """
-    ids = [call_id for call_id, _, _ in _calls_of(messages[at])]
-    found: dict[str, list[Any]] = {}
-    for later in range(at + 1, len(messages)):
-        message = messages[later]
+    answers: dict[tuple[int, int], Any] = {}
+    seen: set[int] = set()
+    waiting: dict[str, list[tuple[int, int]]] = {}  # the calls of one id that have no result yet, in the latest message with it
+    for at, message in enumerate(messages):
         role = message.get("role")
         if role == "assistant":
-            break
-        if role in ("tool", "function"):
-            call_id = str(message.get("tool_call_id") or message.get("name") or "")
-            if call_id in ids:
-                seen.add(later)
-                found.setdefault(call_id, []).append(message.get("content"))
-    return found
+            fresh: dict[str, list[tuple[int, int]]] = {}
+            for position, (call_id, _, _) in enumerate(_calls_of(message)):
+                fresh.setdefault(call_id, []).append((at, position))
+            waiting |= fresh
+        elif role in ("tool", "function"):
+            queue = waiting.get(str(message.get("tool_call_id") or message.get("name") or ""))
+            if queue is None:
+                continue
+            seen.add(at)
+            if queue:
+                answers[queue.pop(0)] = message.get("content")
+    return answers, seen
 
 
 def _result_message(results: Sequence[Message], tag: str) -> Message:

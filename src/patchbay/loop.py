@@ -243,8 +243,8 @@ class _Turn:
         self.messages.extend(execution.result.to_message() for execution in executions)
 
     def _with_own_id(self, call: ToolCall | IncompleteCall) -> ToolCall | IncompleteCall:
-        # Some servers send no ids, and some count from 0 in every answer.
-        if not call.id or call.id in self._ids:
+        # Some servers send no ids, some count from 0 in every answer, and some send what cannot be sent back.
+        if not call.id or call.id in self._ids or well_formed(call.id) != call.id:
             call = replace(call, id=f"call_{uuid.uuid4().hex[:24]}")
         self._ids.add(call.id)
         return call

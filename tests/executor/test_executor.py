@@ -321,7 +321,9 @@ def test_cancelling_the_run_stops_all_tools_and_waits_for_them():
         with pytest.raises(asyncio.CancelledError):
             await task
         assert [("1", True), ("2", True)] == sorted(log)
-        assert {asyncio.current_task()} == {each for each in asyncio.all_tasks() if "wait_for" not in repr(each)}
+        # Up to Python 3.11 the wait_for around this test is a task of its own.
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        assert set() == {each for each in others if "wait_for" not in repr(each)}
 
     run(main())
 

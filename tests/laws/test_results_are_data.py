@@ -131,21 +131,24 @@ turn = st.fixed_dictionaries(
 @given(st.lists(turn, max_size=4), st.booleans())
 def test_every_call_has_exactly_one_result_in_call_order_in_the_view(turns: list[dict[str, Any]], ids_come_again: bool) -> None:
     messages: list[dict[str, Any]] = [{"role": "user", "content": "?"}]
-    expected = []
+    expected: list[list[list[str | None]]] = []
+    waiting: dict[str, list[str | None]] = {}
     for number, each in enumerate(turns):
         prefix = "c" if ids_come_again else f"t{number}c"
         call_ids = [f"{prefix}{index}" for index in dict.fromkeys(each["calls"])]
         calls = [{"id": call_id, "type": "function", "function": {"name": "f", "arguments": "{}"}} for call_id in call_ids]
         messages.append({"role": "assistant", "content": each["text"], **({"tool_calls": calls} if calls else {})})
-        given_results: dict[str, str] = {}
+        entries: list[list[str | None]] = [[call_id, None] for call_id in call_ids]
+        waiting |= {str(entry[0]): entry for entry in entries}
         for place, index in enumerate(each["results"]):
             call_id = f"{prefix}{index}"
             messages.append({"role": "tool", "tool_call_id": call_id, "content": f"r{number}.{place}"})
-            given_results.setdefault(call_id, f"r{number}.{place}")
+            if call_id in waiting and waiting[call_id][1] is None:  # however late: the last call with this id waits for it
+                waiting[call_id][1] = f"r{number}.{place}"
         if each["after"]:
             messages.append({"role": "user", "content": each["after"]})
         if call_ids:
-            expected.append([(call_id, given_results.get(call_id)) for call_id in call_ids])
+            expected.append(entries)
     view = patchbay.flatten_messages(messages)
     assert {"user", "assistant"} >= {message["role"] for message in view}
     answered = []

@@ -104,7 +104,7 @@ def test_cycles_and_deep_values_end():
     cycle += [cycle, cycle]
     assert '[1, "<list>", "<list>"]' == render_result(cycle)
     deep: list[Any] = []
-    for _ in range(5_000):
+    for _ in range(100_000):
         deep = [deep]
     assert "<list>" in render_result(deep)
 

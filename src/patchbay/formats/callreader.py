@@ -108,7 +108,7 @@ class CallReader:
         if found is None:
             return False
         # up to its own line's end and no further: many lines of calls in one block must not each look at all that follow
-        end = source.buf.find("\n", found.end())
+        end = source.find("\n", found.end())
         if end < 0 or not source.buf.startswith("```", end + 1) or source.buf[end - 1] != "}":
             return False
         if not self.is_tool(found.group(1)):

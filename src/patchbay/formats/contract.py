@@ -131,7 +131,8 @@ def _demand(choice: Any) -> str:
 def allowed_names(allowed: Mapping[str, Any]) -> list[str]:
     """The names in OpenAI's ``allowed_tools``; entries that name no function are passed over."""
     names = []
-    for tool in allowed.get("tools") or ():
+    tools = allowed.get("tools")
+    for tool in tools if isinstance(tools, list | tuple) else ():
         function = tool.get("function") if isinstance(tool, Mapping) else None
         name = function.get("name") if isinstance(function, Mapping) else None
         if isinstance(name, str):

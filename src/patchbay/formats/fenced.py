@@ -128,11 +128,11 @@ class BlockReader:
                 glued = False
                 continue
             # other words on the line (tool_call:json, tool_call{x}, tool_call id=1): passed over, if it is a fence's line at all
-            while source.buf.find("\n", source.pos) < 0 and not source.ended:
+            while source.find("\n", source.pos) < 0 and not source.ended:
                 if len(source.buf) - source.pos > _LINE_ROOM:
                     return False
                 yield
-            end = source.buf.find("\n", source.pos)
+            end = source.find("\n", source.pos)
             words = source.buf[source.pos : end] if end >= 0 else ""
             if not line_start or end < 0 or len(words) > _LINE_ROOM or FENCES & set(words):
                 return False
@@ -186,9 +186,9 @@ class BlockReader:
         first = True
         while True:
             buf, pos = source.buf, source.pos
-            end = buf.find("\n", pos + first)
+            end = source.find("\n", pos + first)
             limit = end if end >= 0 else len(buf)
-            ends = [at for at in (buf.find(mark, pos + first, limit) for mark in ("{", "```", "~~~")) if at >= 0]
+            ends = [at for at in (source.find(mark, pos + first) for mark in ("{", "```", "~~~")) if 0 <= at < limit]
             if ends:
                 end = min(ends)
             elif end >= 0:

@@ -73,8 +73,8 @@ class JsonReader(StringReader):
         start = source.offset
         source.pos += 2
         while True:
-            end = source.buf.find(closer, source.pos)
-            if self.guarded and source.buf.find("```", source.pos, end if end >= 0 else len(source.buf)) >= 0:
+            end = source.find(closer, source.pos)
+            if self.guarded and 0 <= source.find("```", source.pos) < (end if end >= 0 else len(source.buf)):
                 source.rewind_to(start)
                 raise NotACall
             if end >= 0:

@@ -60,7 +60,7 @@ class ReasoningReader:
     def _skip_to_closer(self) -> Steps[bool]:
         source = self.source
         while True:
-            found = source.buf.find(self.closer, source.pos)
+            found = source.find(self.closer, source.pos)
             if found >= 0:
                 source.pos = found
                 return True
@@ -76,9 +76,9 @@ class ReasoningReader:
         self._seen = True
         while True:
             buf, pos = source.buf, source.pos
-            closer = buf.find(self.closer, pos)
-            fence = buf.find("```", pos, closer if closer >= 0 else len(buf)) if self.fences and not closer_due else -1
-            if fence >= 0:
+            closer = source.find(self.closer, pos)
+            fence = source.find("```", pos) if self.fences and not closer_due else -1
+            if 0 <= fence < (closer if closer >= 0 else len(buf)):
                 emitter.thought(buf[pos:fence])
                 source.pos = fence
                 if (yield from self._draft()):

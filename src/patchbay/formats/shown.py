@@ -101,7 +101,7 @@ class ShownReader:
         info = ""
         while True:
             buf, pos = source.buf, source.pos
-            newline, run = buf.find("\n", pos), buf.find(fence, pos)
+            newline, run = source.find("\n", pos), source.find(fence, pos)
             if newline >= 0 and (run < 0 or newline < run):
                 end, why = newline + 1, "line"
             elif run >= 0:
@@ -128,7 +128,7 @@ class ShownReader:
         self.line_passed = False
         while True:
             buf, pos = source.buf, source.pos
-            end = buf.find(fence, pos)
+            end = source.find(fence, pos)
             found = end >= 0
             if not found:
                 end = len(buf)

@@ -28,7 +28,7 @@ Steps = Generator[None, None, T]
 class Source:
     """A window on a growing text. ``ended`` says that no more will come."""
 
-    __slots__ = ("_kept", "_mark", "base", "buf", "ended", "pos")
+    __slots__ = ("_found", "_kept", "_mark", "base", "buf", "ended", "pos")
 
     def __init__(self) -> None:
         self.buf = ""
@@ -37,6 +37,7 @@ class Source:
         self.base = 0
         self._kept: list[str] = []
         self._mark = -1
+        self._found: dict[str, tuple[int, int, int]] = {}
 
     @property
     def offset(self) -> int:
@@ -100,6 +101,24 @@ class Source:
             start -= len(piece)
             parts.append(piece[max(0, offset - start) :])
         return "".join(reversed(parts))
+
+    def find(self, needle: str, pos: int) -> int:
+        """Like ``buf.find(needle, pos)``, but looks at no character twice for one needle while reading goes forward.
+
+        A reader may ask at every token where the next fence or closer is; if each asked the buffer, whole texts would be read in
+        quadratic time.
+        """
+        start = begin = self.base + pos
+        known = self._found.get(needle)
+        if known is not None and known[0] <= start:
+            _, at, end = known
+            if at >= start:
+                return at - self.base
+            if at < 0:
+                begin = max(start, end - len(needle) + 1)
+        at = self.buf.find(needle, begin - self.base)
+        self._found[needle] = (start, at + self.base if at >= 0 else -1, self.base + len(self.buf))
+        return at
 
     def peek(self) -> Steps[str]:
         """The next character, or "" at the end of the text; nothing is read."""

@@ -31,8 +31,8 @@ class _NativeCall:
 class ChoiceStream:
     """The state of one choice of one attempt.
 
-    ``hold``: write nothing until a call was admitted. ``hold_calls``: write no call before the end of the answer (they may have
-    to be asked for again). ``legacy``: the client speaks ``function_call``.
+    ``hold``: write nothing until ``release()``. ``tentative``: the model may be asked again as long as nothing of this answer was
+    shown, so an empty first chunk is not passed on. ``legacy``: the client speaks ``function_call``.
     """
 
     def __init__(
@@ -42,21 +42,21 @@ class ChoiceStream:
         policy: Policy,
         *,
         hold: bool,
-        hold_calls: bool,
+        tentative: bool,
         legacy: bool,
-        keep_text: bool,
-        mute_text: bool,
     ) -> None:
         self.index = index
         self.parser = parser
         self.policy = policy
         self.hold = hold
-        self.hold_calls = hold_calls
         self.legacy = legacy
-        self.raw_text: list[str] | None = [] if keep_text else None
-        self.mute_text = mute_text
+        self.tentative = tentative
+        self.raw_text: list[str] = []
+        """What the model wrote, kept where it may have to be shown to it again."""
         self.opened = False
-        """The client saw a chunk of this choice."""
+        """A chunk of this choice was written or held back: the role is told."""
+        self.shown = False
+        """The client saw something of this choice."""
         self.held: list[bytes] = []
         self.calls: list[ToolCall] = []
         self.native_calls = 0
@@ -80,25 +80,41 @@ class ChoiceStream:
         return self._places > 0
 
     @property
+    def passes(self) -> bool:
+        """Chunks may be passed on as they came: nothing is held back, and the role was told where it had to wait for that."""
+        return not self.hold and (self.shown or not self.tentative)
+
+    @property
     def plain(self) -> bool:
         """Content that comes may go straight through the parser, several pieces at once."""
-        return not (self.hold or self.mute_text or self.closed or self.policy.single)
+        return not (self.hold or self.tentative or self.closed)
 
     @property
     def done(self) -> bool:
         """The one call that is wanted is complete: nothing that follows matters."""
-        return self.policy.single and bool(self.calls) and not self.hold_calls
+        return self.policy.single and bool(self.calls)
 
-    def text(self, envelope: Envelope, content: str, logprobs: bytes, out: Callable[[bytes], None]) -> bool:
-        """Feed content. True where the chunk may be passed on as it is: it was prose and all of it came out."""
-        if self.raw_text is not None:
+    def text(
+        self,
+        envelope: Envelope,
+        content: str,
+        out: Callable[[bytes], None],
+        *,
+        logprobs: bytes = b"null",
+        passable: bool,
+    ) -> bool:
+        """Feed content. True where the chunk it came in is to be passed on as it is: it was prose and all of it came out.
+
+        ``passable``: that is possible. Where it is not, all that comes out is written here.
+        """
+        if self.tentative:
             self.raw_text.append(content)
         if not content:
-            return not self.hold
+            return passable
         if self.done:
             return False
         events = self.parser.feed(content)
-        if len(events) == 1 and not self.hold and not self.mute_text:
+        if len(events) == 1 and passable:
             event = events[0]
             if type(event) is TextDelta and event.text == content:
                 self.wrote_text = True
@@ -106,47 +122,53 @@ class ChoiceStream:
         if events:
             self.events(envelope, events, out, logprobs)
         elif logprobs != b"null":
-            out(envelope.delta(self.index, {}, logprobs=logprobs))
+            self.write(envelope.delta(self.index, {}, logprobs=logprobs), out)
         return False
 
     def events(self, envelope: Envelope, events: list[Event], out: Callable[[bytes], None], logprobs: bytes = b"null") -> None:
         """Write what the parser found."""
         for event in events:
             if type(event) is CallArguments and not self.legacy:
-                if self._place is not None and not self.hold_calls:
+                if self._place is not None:
                     self.write(envelope.arguments(self.index, self._place, event.text), out)
                 continue
             delta = self._delta(event)
             if delta is not None:
-                if not self.opened:
-                    self.opened = True
-                    delta = {"role": "assistant", **delta}
-                self.write(envelope.delta(self.index, delta, logprobs=logprobs), out)
+                self.write_delta(envelope, delta, out, logprobs=logprobs)
                 logprobs = b"null"
+
+    def write_delta(
+        self, envelope: Envelope, delta: dict[str, Any], out: Callable[[bytes], None], *, logprobs: bytes = b"null"
+    ) -> None:
+        """Write a delta; the first one of a choice says the role."""
+        if not self.opened:
+            self.opened = True
+            delta = {"role": "assistant", **delta}
+        self.write(envelope.delta(self.index, delta, logprobs=logprobs), out)
 
     def write(self, data: bytes, out: Callable[[bytes], None]) -> None:
         """Write a chunk, or hold it back."""
         if self.hold:
             self.held.append(data)
         else:
+            self.shown = True
             out(data)
 
     def release(self, out: Callable[[bytes], None]) -> None:
         """What was held back may be seen."""
         self.hold = False
+        self.shown = self.shown or bool(self.held)
         for data in self.held:
             out(data)
         self.held.clear()
 
     def _delta(self, event: Event) -> dict[str, Any] | None:
         if type(event) is TextDelta:
-            if self.done or self.mute_text:
+            if self.done:
                 return None
             self.wrote_text = True
             return {"content": event.text}
         if type(event) is ReasoningDelta:
-            if self.mute_text:
-                return None
             return {"reasoning_content": event.text}
         if type(event) is CallArguments:
             return self._arguments(event.text)
@@ -173,8 +195,6 @@ class ChoiceStream:
             return None
         self._place = self._places
         self._places += 1
-        if self.hold_calls:
-            return None
         self.wrote_call = True
         if self.legacy:
             return {"function_call": {"name": name, "arguments": ""}}
@@ -184,7 +204,7 @@ class ChoiceStream:
 
     def _arguments(self, text: str) -> dict[str, Any] | None:
         """A piece of arguments for a client that speaks ``function_call``; for others see ``Envelope.arguments``."""
-        return None if self._place is None or self.hold_calls else {"function_call": {"arguments": text}}
+        return None if self._place is None else {"function_call": {"arguments": text}}
 
     def _end(self, call: ToolCall) -> None:
         if self._place is not None:
@@ -195,18 +215,7 @@ class ChoiceStream:
         """The answer is accepted: write what was held back."""
         self.release(out)
         if self.answered_unopened:
-            out(envelope.delta(self.index, {"content": self.parser.reply.reasoning}))
-        if not self.hold_calls:
-            return
-        for place, call in enumerate(self.calls):
-            self.wrote_call = True
-            function = {"name": call.name, "arguments": call.raw_arguments}
-            delta: dict[str, Any] = (
-                {"function_call": function}
-                if self.legacy
-                else {"tool_calls": [{"index": place, "id": call.id, "type": "function", "function": function}]}
-            )
-            out(envelope.delta(self.index, delta))
+            self.write_delta(envelope, {"content": self.parser.reply.reasoning}, out)
 
     @property
     def answered_unopened(self) -> bool:
@@ -218,9 +227,9 @@ class ChoiceStream:
 
     # calls of the upstream's own
 
-    def native(self, envelope: Envelope, deltas: list[CallDelta], out: Callable[[bytes], None]) -> bool:
-        """Take native call deltas. True where the chunk may be passed on as it is."""
-        untouched = not (self.hold or self.hold_calls or self.legacy)
+    def native(self, envelope: Envelope, deltas: list[CallDelta], out: Callable[[bytes], None], *, passable: bool = True) -> bool:
+        """Take native call deltas. True where the chunk is to be passed on as it is; see ``text``."""
+        untouched = passable and not self.legacy
         for position, delta in enumerate(deltas):
             key = delta.index if delta.index is not None else self._key_of(delta, position)
             function = delta.function
@@ -231,7 +240,7 @@ class ChoiceStream:
             if function is not None and function.arguments:
                 call.pieces.append(function.arguments)
             untouched = untouched and call.place == delta.index
-        if not untouched and not self.hold_calls:
+        if not untouched:
             for delta in deltas:
                 self._rewrite(envelope, delta, out)
         return untouched
@@ -248,7 +257,7 @@ class ChoiceStream:
         if self._admit(name):
             place = self._places
             self._places += 1
-            self.wrote_call = self.wrote_call or not self.hold_calls
+            self.wrote_call = True
         if key in self._native:  # the same index begun again: the finished call moves aside
             self._native[-len(self._native) - 1] = self._native[key]
         call = self._native[key] = _NativeCall(place, delta.id or f"call_{self.index}_{key}", name)
@@ -265,12 +274,12 @@ class ChoiceStream:
                 function["name"] = delta.function.name
             function["arguments"] = delta.function.arguments or ""
         if self.legacy:
-            self.write(envelope.delta(self.index, {"function_call": function}), out)
+            self.write_delta(envelope, {"function_call": function}, out)
             return
         shown: dict[str, Any] = {"index": call.place}
         if delta.function is not None and delta.function.name:
             shown |= {"id": call.id, "type": "function"}
-        self.write(envelope.delta(self.index, {"tool_calls": [{**shown, "function": function}]}), out)
+        self.write_delta(envelope, {"tool_calls": [{**shown, "function": function}]}, out)
 
     # the end
 

@@ -43,12 +43,15 @@ def ask_for_repair(outcome: Outcome, complaints: Sequence[str]) -> list[Message]
 
 
 def add_usage(usage: Any, spent: Sequence[Mapping[str, Any]]) -> Any:
-    """``usage`` with the tokens of earlier attempts added; anything that is no usage is returned as it is."""
-    if not isinstance(usage, Mapping) or not spent:
+    """``usage`` with the tokens of earlier attempts added; None where none of them told any."""
+    if not spent:
         return usage
-    total = dict(usage)
+    total: dict[str, Any] = dict(usage) if isinstance(usage, Mapping) else {}
     for earlier in spent:
+        if not total:
+            total = dict(earlier)
+            continue
         for key in ("prompt_tokens", "completion_tokens", "total_tokens"):
             if isinstance(earlier.get(key), int) and isinstance(total.get(key), int):
                 total[key] += earlier[key]
-    return total
+    return total or None

@@ -88,7 +88,7 @@ def _allowed(allowed: Any, names: frozenset[str], *, single: bool) -> Policy:
 
 def _offered(chosen: list[Any], names: frozenset[str]) -> frozenset[str]:
     for name in chosen:
-        if name not in names:
+        if not isinstance(name, str) or name not in names:
             raise InvalidRequestError(f"'tool_choice' names {name!r}, which is not among 'tools'.", param="tool_choice")
     if not chosen:
         raise InvalidRequestError("'tool_choice' allows no tool: use 'none'.", param="tool_choice")

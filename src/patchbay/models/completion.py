@@ -19,7 +19,7 @@ class Outcome:
     """What one choice of an answer came to.
 
     ``native``: the upstream itself gave calls. ``broken``: a call came that the policy does not admit. ``cut``: it ended inside a
-    call. ``visible``: some of its prose was already seen by the client. ``text``: what the model wrote.
+    call. ``visible``: the client saw some of it already. ``prose``: it has prose. ``text``: what the model wrote.
     """
 
     calls: Sequence[ToolCall]
@@ -27,6 +27,7 @@ class Outcome:
     broken: bool
     cut: bool
     visible: bool
+    prose: bool
     text: str
 
     @property
@@ -63,7 +64,7 @@ def read_choice(choice: dict[str, Any], reply: Reply, policy: Policy, *, legacy:
     native = native_calls(message)
     every = [*native, *reply.tool_calls]
     calls = [call for call in every if policy.admits(call.name)]
-    broken = len(calls) < len(every)
+    broken = len(calls) < len(every) or any(call.name and not policy.admits(call.name) for call in reply.incomplete)
     if policy.single:
         calls = calls[:1]
     whole = policy.single and bool(calls)  # the one call that is wanted is there: what follows it does not matter
@@ -74,11 +75,14 @@ def read_choice(choice: dict[str, Any], reply: Reply, policy: Policy, *, legacy:
         broken=broken,
         cut=bool(reply.incomplete) and not whole,
         visible=False,
+        prose=reply.content is not None,
         text=content if isinstance(content, str) else "",
     )
     lifted = isinstance(content, str) and content != (reply.content or "")
+    given = choice.get("finish_reason")
+    finish = finish_reason(given, calls=bool(calls), native=bool(native), cut=outcome.cut, legacy=legacy)
     if not lifted and len(calls) == len(native) and not (legacy and native):
-        return outcome, choice
+        return outcome, choice if finish == given or not calls else {**choice, "finish_reason": finish}
     changed = {key: value for key, value in message.items() if key != "tool_calls"}
     if lifted:
         changed["content"] = reply.content
@@ -90,7 +94,6 @@ def read_choice(choice: dict[str, Any], reply: Reply, policy: Policy, *, legacy:
         changed["function_call"] = written[0]["function"]
     elif written:
         changed["tool_calls"] = written
-    finish = finish_reason(choice.get("finish_reason"), calls=bool(calls), native=bool(native), cut=outcome.cut, legacy=legacy)
     return outcome, {**choice, "message": changed, "finish_reason": finish}
 
 
@@ -110,7 +113,8 @@ def finish_reason(given: Any, *, calls: bool, native: bool, cut: bool, legacy: b
 def native_calls(message: Mapping[str, Any]) -> list[ToolCall]:
     """The upstream's own calls of a whole message."""
     calls = []
-    for position, call in enumerate(message.get("tool_calls") or ()):
+    given = message.get("tool_calls")
+    for position, call in enumerate(given if isinstance(given, list) else ()):
         function = call.get("function") if isinstance(call, Mapping) else None
         if isinstance(function, Mapping) and isinstance(function.get("name"), str):
             arguments = function.get("arguments")

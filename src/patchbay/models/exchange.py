@@ -24,12 +24,9 @@ from patchbay.models.modes import ModeMemory, refuses_tools, tools_were_seen
 from patchbay.models.options import TextOptions
 from patchbay.models.request import ChatRequest
 from patchbay.models.streaming import StreamedAnswer
-from patchbay.models.wire import DONE, Envelope, encode
+from patchbay.models.wire import DONE, encode
 from patchbay.models.wire import event as sse_event
 from patchbay.types import Message, Reply
-
-HEARTBEAT = b": keep-alive\n\n"
-"""A comment line: keeps an idle stream open."""
 
 
 class Exchange:
@@ -47,23 +44,22 @@ class Exchange:
         self._choice_rounds = 0
         self._repair_rounds = 0
         self._spent: list[Mapping[str, Any]] = []
-        self._fallback: bytes | None = None
+        self._fallback: StreamedAnswer | dict[str, Any] | None = None
         """A native answer without a call, kept while the model is asked once more with the contract."""
         self._in_question = False
         """It is not known whether that answer was given without sight of the tools: it stands if the next one brings no call."""
+        self._fallback_stands = False
         self._learn_text = False
         self._probe = False
         """This native answer is questioned if it has no call."""
         self._learning = False
         """It is not settled how the model takes tools: this request's outcome counts."""
         self._kind: Literal["native", "text"] = "native"
-        self._wrote = False
         self._again = False
         self._judged = False
         self._finished = False
         self._usage: Any = None
         self._stream: StreamedAnswer | None = None
-        self._envelope: Envelope | None = None
         if not self.transparent:
             self._call.messages  # noqa: B018 - checked before anything is sent
             self._include_usage = self.streaming and self._call.include_usage
@@ -95,7 +91,6 @@ class Exchange:
         self._again = False
         self._judged = False
         self._finished = False
-        self._envelope = self._stream.envelope if self._stream is not None and self._wrote else None
         self._stream = None
 
     # the answer is an error
@@ -116,11 +111,18 @@ class Exchange:
 
     def rescue(self) -> bytes | None:
         """When an attempt failed: the answer that an earlier one gave, kept only because it was in question, or None."""
-        fallback = self._fallback
-        if fallback is None or self._wrote or self._call.policy.needed:
+        shown = self._stream is not None and any(state.shown for state in self._stream.choices.values())
+        if self._fallback is None or shown or self._call.policy.needed:
             return None
-        self._fallback = None
-        return fallback + DONE if self.streaming else fallback
+        return self._first_answer()
+
+    def _first_answer(self) -> bytes:
+        """The answer that was kept, with the tokens of all that was asked."""
+        fallback, self._fallback = self._fallback, None
+        if isinstance(fallback, dict):
+            return encode({**fallback, "usage": self._total(self._usage)} if self._spent else fallback)
+        assert fallback is not None
+        return b"".join([*fallback.ends(self._total), fallback.usage_chunk(self._total), DONE])
 
     def error_event(self, error: PatchbayError | str) -> bytes:
         """An error as the last event of a stream; no ``[DONE]`` follows it."""
@@ -148,7 +150,6 @@ class Exchange:
             return b""
         out = b"".join(stream.out)
         stream.out.clear()
-        self._wrote = True
         return out
 
     def end(self) -> tuple[bytes, bool]:
@@ -160,15 +161,14 @@ class Exchange:
         if not self._judged:
             self._judge_stream(stream)
         self._usage = stream.usage
-        if not self._again:
-            stream.out += [stream.usage_chunk(self._total), DONE]
-        out = b"".join(stream.out)
-        self._wrote = self._wrote or bool(out)
-        if not self._again:
-            self._stream = None  # it holds methods of this object: without the ring both are freed at once
-            return out, False
-        self._next()
-        return out, True
+        if self._again:
+            self._next()
+            return b"", True
+        self._stream = None  # it holds methods of this object: without the ring both are freed at once
+        if self._fallback_stands:
+            return self._first_answer(), False
+        stream.out += [stream.usage_chunk(self._total), DONE]
+        return b"".join(stream.out), False
 
     def _attempt(self) -> StreamedAnswer:
         """The stream being read."""
@@ -179,7 +179,6 @@ class Exchange:
                 self._admitted,
                 count=self._call.count,
                 include_usage=self._include_usage,
-                envelope=self._envelope,
             )
         return self._stream
 
@@ -194,16 +193,14 @@ class Exchange:
         offer = self._call.offer
         assert offer is not None
         repair = self._options.repair_rounds > self._repair_rounds
-        asks_again = not policy.free or repair or self._probe or self._in_question
+        questioned = self._probe or self._in_question
         return ChoiceStream(
             index,
             self._parser(prefilled=self._memory.prefilled(self._call.model) or None),
             policy,
-            hold=policy.needed or self._probe or self._in_question,
-            hold_calls=repair,
+            hold=policy.needed or questioned or repair or (self._call.count > 1 and not policy.free),
+            tentative=not policy.free or questioned or repair,
             legacy=self._call.legacy,
-            keep_text=asks_again,
-            mute_text=self._wrote and bool(self._spent),
         )
 
     def _parser(self, *, prefilled: bool | None) -> StreamParser:
@@ -239,9 +236,12 @@ class Exchange:
                 return replace(reply, content="".join(prose) or None)
         return reply
 
-    def _admitted(self) -> None:
-        """A call that the client may see has begun: nothing is held back any more."""
+    def _admitted(self) -> bool:
+        """A call that the client may have has begun. True: nothing can come that would take it back."""
+        if self._call.count > 1 or self._options.repair_rounds > self._repair_rounds:
+            return False
         self._settle_mode(called=True)
+        return True
 
     def _settle_mode(self, *, called: bool) -> None:
         """Note what this attempt showed of the model."""
@@ -262,12 +262,12 @@ class Exchange:
         outcomes = stream.outcomes()
         if self._questioned(outcomes):
             if self._kind == "native":
-                self._fallback = b"".join(stream.ends(self._total))
+                self._fallback = stream
             self._ask_text()
         elif self._stands(outcomes):
-            stream.out = [self._fallback or b""]
+            self._fallback_stands = True
         else:
-            self._settle_mode(called=any(outcome.calls for outcome in outcomes))
+            self._settle_mode(called=any(outcome.called for outcome in outcomes))
             if not self._must_ask_again(outcomes):
                 stream.out += stream.ends(self._total)
                 self._note_reasoning(stream)
@@ -276,8 +276,8 @@ class Exchange:
     def _note_reasoning(self, stream: StreamedAnswer) -> None:
         """Remember whether the model's prompt opens its reasoning."""
         for state in stream.choices.values():
-            if state.was_reasoning or state.answered_unopened:
-                self._memory.learn_prefilled(self._call.model, prefilled=state.was_reasoning)
+            if state.was_reasoning or not state.parser.prefilled or state.answered_unopened:
+                self._memory.note_reasoning(self._call.model, unopened=state.was_reasoning)
 
     # the answer is one JSON
 
@@ -302,13 +302,13 @@ class Exchange:
         changed = {**completion, "choices": [choice for _, choice in reads]}
         if self._questioned(outcomes):
             if self._kind == "native":
-                self._fallback = encode(changed)
+                self._fallback = changed
             self._ask_text()
             self._next()
             return b"", True
         if self._stands(outcomes):
-            return self._fallback or b"", False
-        self._settle_mode(called=any(outcome.calls for outcome in outcomes))
+            return self._first_answer(), False
+        self._settle_mode(called=any(outcome.called for outcome in outcomes))
         if self._must_ask_again(outcomes):
             self._next()
             return b"", True
@@ -325,18 +325,13 @@ class Exchange:
         if not self._probe or any(outcome.calls or outcome.cut or outcome.broken for outcome in outcomes):
             return False
         size, plain = self._call.prompt_chars()
-        offer = self._call.offer
-        assert offer is not None
         tokens = self._usage.get("prompt_tokens") if isinstance(self._usage, Mapping) else None
-        seen = tools_were_seen(
-            tokens if isinstance(tokens, int) else None,
-            message_chars=size, tool_chars=offer.size, messages=len(self._call.messages), plain=plain,
-        )  # fmt: skip
-        if seen is None:
-            return True
-        self._memory.learn(self._call.model, "native" if seen else "text")
-        self._probe = self._learning = False
-        return not seen
+        count = tokens if isinstance(tokens, int) else None
+        if plain and tools_were_seen(count, message_chars=size, messages=len(self._call.messages)):
+            self._memory.learn(self._call.model, "native")
+            self._probe = self._learning = False
+            return False
+        return True
 
     def _stands(self, outcomes: Sequence[Outcome]) -> bool:
         """Whether the first answer stands: it was in question, and the contract brought no call either."""
@@ -351,19 +346,17 @@ class Exchange:
         self._kind = "text"
         self._extra = []
         self._again = True
-        self._in_question = self._memory.mode(self._call.model) is None
+        self._in_question = True
 
     def _must_ask_again(self, outcomes: Sequence[Outcome]) -> bool:
         """Hold the answer against the policy and the schemas; prepare the next attempt where it fails. Raises ToolChoiceError."""
         policy = self._call.policy
         for outcome in outcomes:
             missing = policy.needed and not outcome.calls and not outcome.cut
-            wrong = outcome.broken and not outcome.calls and not outcome.visible
+            wrong = outcome.broken and not outcome.calls and not outcome.prose
             if not missing and not wrong:
                 continue
-            if self._choice_rounds >= self._options.choice_rounds or outcome.visible:
-                if not missing and self._reply(outcome.text).content is not None:
-                    continue
+            if self._choice_rounds >= self._options.choice_rounds or any(other.visible for other in outcomes):
                 raise ToolChoiceError(policy.outcome(self._choice_rounds))
             self._choice_rounds += 1
             self._extra += ask_for_choice(outcome, policy.complaint())

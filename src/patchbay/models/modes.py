@@ -1,9 +1,9 @@
 """What was learnt of each model: whether its server takes tools, and whether its prompt opens the reasoning.
 
 "auto" begins native. A server that refuses ``tools`` says so, and that settles it. A server that ignores them says nothing, so
-the first answers without a call are looked at: by the prompt's token count where the server tells it, else by asking once more
-with the contract. A call in that second answer settles it; otherwise the question stays open and is asked again at the 2nd,
-4th, 8th … answer without a call, so that an open question costs little.
+the first answers without a call are questioned: unless the prompt's token count shows that the tools were in it, the model is
+asked once more with the contract. A call in that second answer settles it; otherwise the question stays open and is asked again
+at the 2nd, 4th, 8th … answer without a call, so that an open question costs little.
 """
 
 from __future__ import annotations
@@ -14,12 +14,25 @@ from dataclasses import dataclass
 from typing import Literal
 
 _MOST_MODELS = 1024
-_ABOUT_TOOLS = re.compile(r"\btools?\b|tool[_ -]?(?:choice|calls?)|function[_ -]?call", re.IGNORECASE)
-_REFUSAL = re.compile(
-    r"not (?:\w+ )?(?:support|permitted|allowed|enabled|available|implement)|n't support|unsupported|no support|requires?\b"
-    r"|enable|unrecogni[sz]ed|unknown|unexpected|extra (?:field|input)|no endpoints",
-    re.IGNORECASE,
+_MOST_READ = 4096
+_SURE = 2
+"""So many answers in a row show that a prompt opens the reasoning: one stray tag must not change what every client sees."""
+_THING = r"(?:tools?|functions?|tool[ _-]?(?:use|usage|calls?|calling|choice)|function[ _-]?call(?:s|ing)?)"
+_PART = r"(?!\s*[\[.]\s*\w)"  # "tools[0].function.name" is about what stands in the tools, not about tools
+_FIELD = rf"\W+(?:tools|tool_choice|functions)\b{_PART}"
+_EXTRA = r"extra (?:inputs?|fields?) (?:are )?not (?:permitted|allowed)"
+_REFUSALS = (
+    rf"(?:not|n't|no) support(?:s|ed)? (?:for )?(?:\w+ ){{0,2}}['\"`]?{_THING}\b{_PART}",
+    rf"\b{_THING}\b{_PART}['\"`]? (?:(?:is|are) )?(?:not |un)(?:yet )?(?:supported|available|enabled|implemented|allowed)",
+    rf"unsupported (?:parameter|field|argument|feature)s?\W+{_THING}\b{_PART}",
+    rf"(?:unrecogni[sz]ed|unknown|unexpected) (?:request )?(?:parameter|field|(?:keyword )?argument|key)s?(?: supplied)?{_FIELD}",
+    rf"{_EXTRA}[^\[\]]*['\"](?:tools|tool_choice)['\"]",
+    rf"['\"](?:tools|tool_choice)['\"]\W{{0,4}}(?:msg\W+)?{_EXTRA}",
+    r"tool choice requires --",  # servers that were started without their tool parser
+    r"tools param requires --",
+    r"endpoints found that support tool use",
 )
+_REFUSAL = re.compile("|".join(_REFUSALS), re.IGNORECASE)
 _REFUSAL_STATUSES = frozenset({400, 404, 405, 422, 500, 501})
 
 
@@ -27,7 +40,7 @@ _REFUSAL_STATUSES = frozenset({400, 404, 405, 422, 500, 501})
 class _Model:
     mode: Literal["native", "text"] | None = None
     open_answers: int = 0
-    prefilled: bool = False
+    unopened: int = 0
 
 
 class ModeMemory:
@@ -68,28 +81,23 @@ class ModeMemory:
 
     def prefilled(self, model: str) -> bool:
         """Whether the model's prompt opens the reasoning."""
-        return self._of(model).prefilled
+        return self._of(model).unopened >= _SURE
 
-    def learn_prefilled(self, model: str, *, prefilled: bool) -> None:
-        """Note what the last answer showed."""
-        self._of(model).prefilled = prefilled
+    def note_reasoning(self, model: str, *, unopened: bool) -> None:
+        """Note whether an answer closed a reasoning that it had not opened."""
+        known = self._of(model)
+        known.unopened = min(known.unopened + 1, _SURE) if unopened else 0
 
 
 def refuses_tools(status: int, text: str) -> bool:
-    """Whether an upstream's error says that it takes no tools (not that something else in the request is wrong)."""
-    return status in _REFUSAL_STATUSES and bool(_ABOUT_TOOLS.search(text)) and bool(_REFUSAL.search(text))
+    """Whether an upstream's error says that it takes no tools, and not that something in them or elsewhere is wrong."""
+    return status in _REFUSAL_STATUSES and _REFUSAL.search(text[:_MOST_READ]) is not None
 
 
-def tools_were_seen(prompt_tokens: int | None, *, message_chars: int, tool_chars: int, messages: int, plain: bool) -> bool | None:
-    """Whether a prompt of so many tokens held the tools: True, False, or None where the count does not tell.
+def tools_were_seen(prompt_tokens: int | None, *, message_chars: int, messages: int) -> bool:
+    """Whether a prompt of so many tokens held more than the messages, which were nothing but text.
 
-    No tokenizer packs more than nine characters of such text into a token on average, and none needs more than one a character
-    but for the frame around each message (16 tokens) and a default system prompt (64). ``plain``: nothing but text was sent.
+    No tokenizer needs more than one token a character but for the frame around each message (16 tokens) and a default system
+    prompt (64). A small count proves nothing: there are servers that count only what was not in their cache.
     """
-    if not prompt_tokens:
-        return None
-    if prompt_tokens * 9 < message_chars + tool_chars:
-        return False
-    if plain and prompt_tokens > message_chars + 16 * messages + 64:
-        return True
-    return None
+    return bool(prompt_tokens) and (prompt_tokens or 0) > message_chars + 16 * messages + 64

@@ -21,6 +21,7 @@ from patchbay.models.options import TextOptions
 from patchbay.models.wire import Raw, decode, encode
 from patchbay.types import Message, ToolSpec, read_specs
 
+_MOST_REMEMBERED = 64 * 1024
 _TOOL_FIELDS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "messages"})
 
 
@@ -31,12 +32,16 @@ class Offer:
     specs: tuple[ToolSpec, ...] | None
     names: frozenset[str]
     contract: str
-    size: int
     problem: InvalidRequestError | None = None
 
 
-@lru_cache(maxsize=64)
 def _offer(raw: bytes, options: TextOptions, *, legacy: bool) -> Offer:
+    """Read the tools; small ones once (the cache is bounded in bytes by what it takes in)."""
+    read = _remembered_offer if len(raw) <= _MOST_REMEMBERED else _read_offer
+    return read(raw, options, legacy)
+
+
+def _read_offer(raw: bytes, options: TextOptions, legacy: bool) -> Offer:  # noqa: FBT001 - positional for the cache
     tools = decode(raw)
     if legacy:
         if not isinstance(tools, list):
@@ -47,7 +52,7 @@ def _offer(raw: bytes, options: TextOptions, *, legacy: bool) -> Offer:
     except InvalidRequestError as error:
         if not _has_foreign_kind(tools):
             raise
-        return Offer(None, _function_names(tools), "", len(raw), error)
+        return Offer(None, _function_names(tools), "", error)
     contract = render_contract(
         specs,
         tool_call_tag=options.tool_call_tag,
@@ -55,7 +60,10 @@ def _offer(raw: bytes, options: TextOptions, *, legacy: bool) -> Offer:
         include_examples=options.include_examples,
         template=options.template,
     )
-    return Offer(specs, frozenset(spec.name for spec in specs), contract, len(raw))
+    return Offer(specs, frozenset(spec.name for spec in specs), contract)
+
+
+_remembered_offer = lru_cache(maxsize=64)(_read_offer)
 
 
 def _has_foreign_kind(tools: Any) -> bool:
@@ -130,6 +138,10 @@ class ChatRequest:
             for index, message in enumerate(messages):
                 if not isinstance(message, dict):
                     raise InvalidRequestError(f"'messages[{index}]' must be an object.", param=f"messages[{index}]")
+                if not isinstance(message.get("tool_calls") or [], list):
+                    raise InvalidRequestError(
+                        f"'messages[{index}].tool_calls' must be an array.", param=f"messages[{index}].tool_calls"
+                    )
                 if not isinstance(message.get("role"), str):
                     raise InvalidRequestError(f"'messages[{index}].role' must be a string.", param=f"messages[{index}].role")
             self._messages = messages

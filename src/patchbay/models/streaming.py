@@ -18,27 +18,27 @@ from patchbay.models.sse import ErrorEvent, SseDecoder
 from patchbay.models.wire import CallDelta, Choice, Chunk, Envelope, FunctionDelta, decode, decode_chunk, event
 
 _NULL = Chunk().usage
+_MOST_CHOICES = 128
 _READ_FIELDS = frozenset({"content", "tool_calls", "role"})
 
 
 class StreamedAnswer:
     """Reads one stream.
 
-    ``open_choice(index)`` makes the state of a choice; ``admitted()`` is told when a call that was held back may go out.
-    ``count``: how many choices were asked for. ``envelope``: of an earlier attempt, where the client saw some of it.
+    ``open_choice(index)`` makes the state of a choice. ``admitted()`` is asked, while an answer is held back, whether it may go
+    out now that an allowed call has begun. ``count``: how many choices were asked for.
     """
 
     def __init__(
         self,
         open_choice: Callable[[int], ChoiceStream],
-        admitted: Callable[[], None],
+        admitted: Callable[[], bool],
         *,
         count: int,
         include_usage: bool,
-        envelope: Envelope | None,
     ) -> None:
         self.choices: dict[int, ChoiceStream] = {}
-        self.envelope = envelope
+        self.envelope: Envelope | None = None
         self.usage: Any = None
         self.over = False
         """Every choice said why it ended."""
@@ -66,10 +66,7 @@ class StreamedAnswer:
         events = self._sse.feed(data)
         at = 0
         while at < len(events):
-            count = self._run(events, at)
-            if not count:
-                self._event(events[at])
-            at += count or 1
+            at += self._run(events, at) or self._one(events[at])
 
     @property
     def enough(self) -> bool:
@@ -79,7 +76,7 @@ class StreamedAnswer:
     def close(self) -> None:
         """The stream is over, or not wanted any more. Raises UpstreamError where it broke off."""
         for one in self._sse.close():
-            self._event(one)
+            self._one(one)
         if self.discard:
             return
         if not self.choices:
@@ -97,8 +94,9 @@ class StreamedAnswer:
                 native=state.native_calls > 0,
                 broken=state.broken,
                 cut=state.cut,
-                visible=state.wrote_text and not state.hold,
-                text="".join(state.raw_text or ()),
+                visible=state.shown,
+                prose=state.wrote_text,
+                text="".join(state.raw_text),
             )
             for state in self._states()
         ]
@@ -109,15 +107,14 @@ class StreamedAnswer:
         states = self._states()
         for state in states:
             state.write_rest(self._enveloped(), out.append)
-            along = state is states[-1] and self.usage is not None and not self._include_usage and not self._usage_apart
+            along = state is states[-1] and not self._include_usage and not self._usage_apart
             out.append(self._enveloped().finish(state.index, state.finish_reason(), total(self.usage) if along else None))
         return out
 
     def usage_chunk(self, total: Callable[[Any], Any]) -> bytes:
         """The last chunk with the usage, where the client asked for one or the upstream sent one."""
-        if self.usage is None or not (self._include_usage or self._usage_apart):
-            return b""
-        return self._enveloped().usage(total(self.usage))
+        usage = total(self.usage) if self._include_usage or self._usage_apart else None
+        return b"" if usage is None else self._enveloped().usage(usage)
 
     def _states(self) -> Sequence[ChoiceStream]:
         return [self.choices[index] for index in sorted(self.choices)]
@@ -137,7 +134,7 @@ class StreamedAnswer:
     def _tell(self, text: str) -> bool:
         """Feed content; True where the events it came in may be passed on."""
         assert self.envelope is not None
-        return self.choices[0].text(self.envelope, text, b"null", self.out.append)
+        return self.choices[0].text(self.envelope, text, self.out.append, passable=True)
 
     def _run(self, events: Sequence[bytes], at: int) -> int:
         """Feed the content of the events from ``at`` on that have the known shape; how many there were.
@@ -164,11 +161,20 @@ class StreamedAnswer:
 
     def _learn_shape(self, data: bytes, choice: Choice) -> None:
         """Remember what is around the content of this event, if there is nothing else in it."""
-        if self._shapes_left and choice.delta is not None and choice.delta.content:
+        content = choice.delta.content if choice.delta is not None else None
+        if self._shapes_left and content and isinstance(content, str):
             self._shapes_left -= 1
-            self._shape = learn_shape(data, choice.delta.content)
+            self._shape = learn_shape(data, content)
 
     # one event
+
+    def _one(self, data: bytes) -> int:
+        """Take an event by itself; it is one."""
+        try:
+            self._event(data)
+        except RecursionError:
+            raise UpstreamError("The upstream sent an event that is nested too deeply.", body=shown(data)) from None
+        return 1
 
     def _event(self, data: bytes) -> None:
         if self._done:
@@ -220,36 +226,28 @@ class StreamedAnswer:
     def _take(self, data: bytes, choices: Sequence[Choice], envelope: Envelope) -> None:
         """Take a chunk's choices: pass the chunk on, or write what became of it."""
         write = self.out.append
-        untouched = True
+        # What is to be passed on must be all of the chunk: one choice, not at its end.
+        passable = len(choices) == 1 and choices[0].finish_reason is None
+        untouched = passable
         for choice in choices:
             state = self.choices.get(choice.index)
             if state is None:
+                if len(self.choices) >= max(self._count, _MOST_CHOICES):
+                    raise UpstreamError(f"The upstream sent more than {_MOST_CHOICES} choices.")
                 state = self.choices[choice.index] = self._open_choice(choice.index)
             if state.closed:
                 untouched = False
-                continue
-            if choice.message is not None:
+            elif choice.message is not None:
                 self._take_message(choice.index, choice.message, choice.finish_reason)
                 untouched = False
-                continue
-            delta = choice.delta
-            if delta is not None:
-                if delta.content is not None and not state.text(envelope, delta.content, bytes(choice.logprobs), write):
-                    untouched = False
-                if delta.tool_calls and not state.native(envelope, delta.tool_calls, write):
-                    untouched = False
-            if state.hold:
-                untouched = False
-                if self._count == 1 and state.places_taken and not state.hold_calls:
-                    self._admitted()
-                    state.release(write)
-            if choice.finish_reason is not None:
-                state.ended = True
-                untouched = False
+            else:
+                untouched = self._take_delta(state, choice, envelope, passable=passable) and untouched
+                state.ended = state.ended or choice.finish_reason is not None
         if untouched:
             write(event(data))
             for choice in choices:
-                self.choices[choice.index].opened = True
+                state = self.choices[choice.index]
+                state.opened = state.shown = True
             if self._count == 1:
                 self._learn_shape(data, choices[0])
             return
@@ -259,6 +257,26 @@ class StreamedAnswer:
                 self.choices[choice.index].close(envelope, choice, write)
                 self.over = len(self.choices) >= self._count and all(state.ended for state in self.choices.values())
 
+    def _take_delta(self, state: ChoiceStream, choice: Choice, envelope: Envelope, *, passable: bool) -> bool:
+        """Take a choice's delta. True where its chunk is to be passed on; where not, all of it but the extras is written."""
+        write, delta = self.out.append, choice.delta
+        passable = passable and state.passes
+        untouched = passable
+        if delta is not None:
+            if delta.content and delta.tool_calls:
+                passable = untouched = False  # neither can be passed on without the other
+            if isinstance(delta.content, list):
+                if not passable:
+                    state.write_delta(envelope, {"content": delta.content}, write)
+            elif delta.content is not None:
+                logprobs = bytes(choice.logprobs)
+                untouched = state.text(envelope, delta.content, write, logprobs=logprobs, passable=passable) and untouched
+            if delta.tool_calls:
+                untouched = state.native(envelope, delta.tool_calls, write, passable=passable) and untouched
+        if state.hold and state.places_taken and self._admitted():
+            state.release(write)
+        return untouched
+
     def _extras(self, data: bytes, envelope: Envelope) -> None:
         """Write what a chunk holds beside content and calls, when the chunk itself is not passed on."""
         for choice in decode(data).get("choices") or ():
@@ -267,7 +285,7 @@ class StreamedAnswer:
             }
             state = self.choices[choice.get("index") or 0]
             if extra and not state.closed:
-                state.write(envelope.delta(state.index, extra), self.out.append)
+                state.write_delta(envelope, extra, self.out.append)
 
     # the client asked for a stream and the upstream sent one JSON
 
@@ -291,17 +309,16 @@ class StreamedAnswer:
         self.choices[position] = state
         extra = {key: value for key, value in message.items() if key not in _READ_FIELDS and value is not None}
         if extra:
-            state.write(envelope.delta(position, extra), write)
+            state.write_delta(envelope, extra, write)
         content = message.get("content")
-        if isinstance(content, str) and content and state.text(envelope, content, b"null", write):
-            write(envelope.delta(position, {"role": "assistant", "content": content}))
+        if isinstance(content, str) and content and state.text(envelope, content, write, passable=state.passes):
+            state.write_delta(envelope, {"content": content}, write)
         calls = native_calls(message)
         deltas = [CallDelta(index, call.id, FunctionDelta(call.name, call.raw_arguments)) for index, call in enumerate(calls)]
-        if deltas and state.native(envelope, deltas, write):
+        if deltas and state.native(envelope, deltas, write, passable=state.passes):
             for index, call in enumerate(calls):
-                write(envelope.delta(position, {"tool_calls": [{"index": index, **call.to_openai()}]}))
-        if self._count == 1 and state.hold and state.places_taken and not state.hold_calls:
-            self._admitted()
+                state.write_delta(envelope, {"tool_calls": [{"index": index, **call.to_openai()}]}, write)
+        if state.hold and state.places_taken and self._admitted():
             state.release(write)
         state.ended = True
         state.close(envelope, Choice(finish_reason=finish if isinstance(finish, str) else None), write)

@@ -32,7 +32,7 @@ class CallDelta(msgspec.Struct):
 class Delta(msgspec.Struct):
     """``choices[].delta``."""
 
-    content: str | None = None
+    content: str | list[Any] | None = None
     tool_calls: list[CallDelta] | None = None
 
 
@@ -69,25 +69,32 @@ def decode_chunk(data: bytes) -> Chunk:
     except msgspec.ValidationError:
         raise
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return _loose_chunk(json.loads(data))
-
-
-def _loose_chunk(value: Any) -> Chunk:
-    """A chunk with lone surrogates in it: servers that cut text by UTF-16 units send half a character at a time."""
-    if not isinstance(value, dict):
-        raise ValueError("not an object")  # noqa: TRY004 - like every other event that is no chunk
-    head = {key: value.get(key) for key in ("id", "created", "model", "system_fingerprint")}
+        # Servers that cut text by UTF-16 units send half a character at a time: its escape is read by the standard library only.
+        loose = msgspec.convert(json.loads(data), _LooseChunk)
     choices = [
-        Choice(
-            index=choice.get("index") or 0,
-            delta=msgspec.convert(choice.get("delta"), Delta | None),
-            finish_reason=choice.get("finish_reason"),
-            logprobs=Raw(encode(choice.get("logprobs"))),
-            message=choice.get("message"),
-        )
-        for choice in value.get("choices") or ()
+        Choice(choice.index, choice.delta, choice.finish_reason, Raw(encode(choice.logprobs)), choice.message)
+        for choice in loose.choices or ()
     ]
-    return Chunk(**head, choices=choices, usage=Raw(encode(value.get("usage"))), error=Raw(encode(value.get("error"))))
+    usage, error = Raw(encode(loose.usage)), Raw(encode(loose.error))
+    return Chunk(loose.id, loose.created, loose.model, loose.system_fingerprint, choices, usage, error)
+
+
+class _LooseChoice(msgspec.Struct):
+    index: int = 0
+    delta: Delta | None = None
+    finish_reason: str | None = None
+    logprobs: Any = None
+    message: dict[str, Any] | None = None
+
+
+class _LooseChunk(msgspec.Struct):
+    id: str | None = None
+    created: Any = None
+    model: str | None = None
+    system_fingerprint: str | None = None
+    choices: list[_LooseChoice] | None = None
+    usage: Any = None
+    error: Any = None
 
 
 def encode(value: Any) -> bytes:

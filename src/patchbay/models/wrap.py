@@ -181,14 +181,17 @@ class _SyncDoor(_Door):
             def close(self) -> None:
                 answer.close()
 
-        made = self._response(request, answer.upstream, exchange, Body())
+        answer.made = made = self._response(request, answer.upstream, exchange, Body())
         if not stream:
             made.read()
         return made
 
 
 class _SyncAnswer:
-    """The bytes of an answer, over as many attempts as it takes; ``upstream`` is the response being read."""
+    """The bytes of an answer, over as many attempts as it takes.
+
+    ``upstream`` is the response being read, ``made`` the one that the SDK reads: it names the connection that is really in use.
+    """
 
     def __init__(self, ask: Callable[[], Any], exchange: Exchange) -> None:
         self._ask = ask
@@ -196,6 +199,7 @@ class _SyncAnswer:
         self._chunks = self._attempts()
         self._first = b""
         self.upstream: Any = None
+        self.made: Any = None
 
     def start(self) -> None:
         """Read up to the first bytes for the client: what fails until then is an error answer."""
@@ -225,6 +229,8 @@ class _SyncAnswer:
         exchange, again = self._exchange, True
         while again:
             self.upstream = upstream = self._ask()
+            if self.made is not None:
+                self.made.extensions = upstream.extensions
             if not upstream.is_success:
                 upstream.read()
                 if not exchange.refused(upstream.status_code, upstream.text[:_MOST_ERROR_BYTES]):
@@ -280,14 +286,17 @@ class _AsyncDoor(_Door):
             async def aclose(self) -> None:
                 await answer.close()
 
-        made = self._response(request, answer.upstream, exchange, Body())
+        answer.made = made = self._response(request, answer.upstream, exchange, Body())
         if not stream:
             await made.aread()
         return made
 
 
 class _AsyncAnswer:
-    """The bytes of an answer, over as many attempts as it takes; ``upstream`` is the response being read."""
+    """The bytes of an answer, over as many attempts as it takes.
+
+    ``upstream`` is the response being read, ``made`` the one that the SDK reads: it names the connection that is really in use.
+    """
 
     def __init__(self, ask: Callable[[], Awaitable[Any]], exchange: Exchange) -> None:
         self._ask = ask
@@ -295,6 +304,7 @@ class _AsyncAnswer:
         self._chunks = self._attempts()
         self._first = b""
         self.upstream: Any = None
+        self.made: Any = None
 
     async def start(self) -> None:
         """Read up to the first bytes for the client: what fails until then is an error answer."""
@@ -325,6 +335,8 @@ class _AsyncAnswer:
         exchange, again = self._exchange, True
         while again:
             self.upstream = upstream = await self._ask()
+            if self.made is not None:
+                self.made.extensions = upstream.extensions
             if not upstream.is_success:
                 await upstream.aread()
                 if not exchange.refused(upstream.status_code, upstream.text[:_MOST_ERROR_BYTES]):

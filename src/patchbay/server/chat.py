@@ -99,7 +99,7 @@ async def run_chat(request: Request, exchange: ChatExchange) -> None:
 
 async def _attempt(request: Request, exchange: ChatExchange, headers: Headers, capture: Capture | None) -> bool:
     """Ask the upstream once and pass on what it says; return whether to ask again."""
-    answer = await request.upstream.post_chat(exchange.request, headers)
+    answer = await request.upstream.post_chat(exchange.request, headers, request.scope.get("query_string", b""))
     try:
         status = answer.status
         if status >= 400 or status in _REDIRECTS:

@@ -45,10 +45,10 @@ class Upstream:
         self._path = quote(urlsplit(settings.upstream).path, safe=_AS_WRITTEN).encode()
         self._chat = self._path + b"/chat/completions"
 
-    async def post_chat(self, body: bytes, headers: Headers) -> Answer:
+    async def post_chat(self, body: bytes, headers: Headers, query: bytes = b"") -> Answer:
         """Ask for a chat completion and return the answer once its head is there; raises UpstreamError."""
         try:
-            return await self._client.request(b"POST", self._chat, headers, body)
+            return await self._client.request(b"POST", self._chat + (b"?" + query if query else b""), headers, body)
         except ClientError as error:
             raise self.failure(error) from error
 

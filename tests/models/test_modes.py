@@ -1,0 +1,60 @@
+"""Which errors say that a server takes no tools, and what a token count proves."""
+
+from __future__ import annotations
+
+import pytest
+
+from patchbay.models.modes import ModeMemory, refuses_tools, tools_were_seen
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (400, '{"error":{"message":"registry.ollama.ai/library/gemma:2b does not support tools","type":"api_error"}}'),
+        (400, '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'),
+        (500, "tools param requires --jinja flag"),
+        (404, "No endpoints found that support tool use. To learn more about provider routing, visit the docs."),
+        (400, "Unsupported parameter: 'tools' is not supported with this model."),
+        (400, "Unrecognized request argument supplied: tools"),
+        (422, '{"detail":[{"type":"extra_forbidden","loc":["body","tools"],"msg":"Extra inputs are not permitted"}]}'),
+        (400, "Function calling is not supported by this model"),
+        (400, "This model doesn't support function calling."),
+        (501, "tool_choice is not yet supported"),
+        (400, "scripted-model does not support tools"),
+    ],
+)
+def test_a_server_that_takes_no_tools_is_understood(status: int, text: str) -> None:
+    assert refuses_tools(status, text)
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (400, "Unknown parameter: 'tools[0].function.foo'."),
+        (400, "Unexpected role 'tool' after role 'user'"),
+        (400, "Invalid schema for function 'f': 'x' is not valid under any of the given schemas"),
+        (400, "messages with role 'tool' must be a response to a preceding message with 'tool_calls'"),
+        (400, "This model's maximum context length is 4096 tokens; the tools need 5000."),
+        (400, "temperature is not supported with this model"),
+        (401, "This key does not support tools"),
+        (503, "The server does not support tools while it is loading"),
+    ],
+)
+def test_another_mistake_does_not_turn_a_model_to_text(status: int, text: str) -> None:
+    assert not refuses_tools(status, text)
+
+
+def test_only_more_tokens_than_the_messages_can_take_prove_anything() -> None:
+    assert tools_were_seen(400, message_chars=40, messages=1)
+    assert not tools_were_seen(40, message_chars=40, messages=1)
+    assert not tools_were_seen(None, message_chars=40, messages=1)
+
+
+def test_one_stray_closing_tag_is_not_enough_to_read_every_answer_as_reasoning() -> None:
+    memory = ModeMemory()
+    memory.note_reasoning("m", unopened=True)
+    assert not memory.prefilled("m")
+    memory.note_reasoning("m", unopened=True)
+    assert memory.prefilled("m")
+    memory.note_reasoning("m", unopened=False)
+    assert not memory.prefilled("m")
