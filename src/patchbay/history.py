@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from patchbay.formats.contract import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG, render_call, render_result
@@ -30,9 +31,7 @@ def flatten_messages(
     close. Images in results are kept as parts. Content made of plain text parts only is joined by line breaks; every other
     message is passed on as it is.
     """
-    # Possessive, and only from the run's first character: otherwise a long run is read again from each of its places.
-    run = "(?<!`)`{3,}+|(?<!~)~{3,}+"
-    forged = re.compile(rf"({run})([ \t]*+{re.escape(tool_result_tag)})", re.IGNORECASE)
+    forged = _forged(tool_result_tag)
     view: list[Message] = []
     results: list[Message] = []
     answers, seen = _match_results(messages)
@@ -61,6 +60,13 @@ def flatten_messages(
             results.append({"name": name, "id": call_id, "content": answers.get((at, position), NO_RESULT)})
     flush()
     return view
+
+
+@lru_cache(maxsize=64)
+def _forged(tag: str) -> re.Pattern[str]:
+    """Finds what looks like the opener of a result's frame."""
+    # Possessive, and only from the run's first character: otherwise a long run is read again from each of its places.
+    return re.compile(rf"((?<!`)`{{3,}}+|(?<!~)~{{3,}}+)([ \t]*+{re.escape(tag)})", re.IGNORECASE)
 
 
 def _calls_of(message: Mapping[str, Any]) -> list[tuple[str, str, str]]:

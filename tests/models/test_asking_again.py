@@ -133,3 +133,29 @@ def test_a_client_may_be_wrapped_again_with_other_options() -> None:
         twice = wrap(wrap(client, tools="native"), tools="text")
         assert isinstance(twice, openai.OpenAI)
         assert "text" == twice._client.patchbay.options.tools
+
+
+def test_a_native_model_whose_server_refuses_one_demand_stays_native() -> None:
+    memory = ModeMemory()
+    memory.learn("m", "native")
+    exchange = make(memory, options=TextOptions(), tool_choice="required")
+    assert exchange.refused(400, "tool_choice 'required' is not supported: tool_choice is not supported")
+    assert "get_weather" == ask(exchange, CALL)["choices"][0]["message"]["tool_calls"][0]["function"]["name"]
+    assert "native" == memory.mode("m")
+
+
+def test_native_calls_without_ids_and_with_arguments_that_are_no_text_are_put_right() -> None:
+    body = json.loads(completion(""))
+    body["choices"][0]["message"] = {
+        "role": "assistant",
+        "tool_calls": [{"function": {"name": "get_time", "arguments": {"a": 1}}}],
+    }
+    out, again = make(options=TextOptions(tools="native")).answer(json.dumps(body).encode())
+    call = json.loads(out)["choices"][0]["message"]["tool_calls"][0]
+    assert ("get_time", '{"a": 1}', "tool_calls") == (
+        call["function"]["name"],
+        call["function"]["arguments"],
+        json.loads(out)["choices"][0]["finish_reason"],
+    )
+    assert call["id"]
+    assert not again

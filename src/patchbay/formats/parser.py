@@ -13,7 +13,7 @@ from patchbay.formats.emitter import LAYOUT, Emitter
 from patchbay.formats.events import Event
 from patchbay.formats.fencemarks import FenceMarks
 from patchbay.formats.fences import FenceReader
-from patchbay.formats.parts import Parts, UnknownTools, make_rules
+from patchbay.formats.parts import Parts, ToolRules, UnknownTools, make_rules
 from patchbay.formats.reasoning import ReasoningReader
 from patchbay.formats.scanner import Region, Scanner
 from patchbay.formats.source import Source, Steps
@@ -40,7 +40,7 @@ class StreamParser:
 
     def __init__(
         self,
-        tools: Iterable[Any] | None = None,
+        tools: Iterable[Any] | ToolRules | None = None,
         *,
         format: str = "auto",  # noqa: A002 - the name the API fixes
         tool_call_tag: str = "tool_call",

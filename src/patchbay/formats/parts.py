@@ -36,8 +36,10 @@ class Parts:
     lenient: bool
 
 
-def make_rules(tools: Iterable[Any] | None, unknown_tools: UnknownTools) -> ToolRules:
-    """The rules for these tools (None: any name is a call). Raises InvalidRequestError."""
+def make_rules(tools: Iterable[Any] | ToolRules | None, unknown_tools: UnknownTools) -> ToolRules:
+    """The rules for these tools (None: any name is a call), or those that were made before. Raises InvalidRequestError."""
+    if isinstance(tools, ToolRules):
+        return tools
     if tools is None:
         return ToolRules(_always, _always, _nothing)
     specs: dict[str, ToolSpec] = {spec.name: spec for spec in read_specs(list(tools))}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from patchbay.errors import ConfigurationError
 from patchbay.formats.fenced import BlockReader
@@ -37,6 +38,7 @@ FORMATS: dict[str, Format] = {
 }
 
 
+@lru_cache(maxsize=64)
 def choose(name: str) -> tuple[Format, ...]:
     """The formats to look for: one by its name, or for "auto" all that can be found in a text. Raises ConfigurationError."""
     if name == "auto":

@@ -81,7 +81,7 @@ def read_choice(choice: dict[str, Any], reply: Reply, policy: Policy, *, legacy:
     lifted = isinstance(content, str) and content != (reply.content or "")
     given = choice.get("finish_reason")
     finish = finish_reason(given, calls=bool(calls), native=bool(native), cut=outcome.cut, legacy=legacy)
-    if not lifted and len(calls) == len(native) and not (legacy and native):
+    if not lifted and len(calls) == len(native) and not (legacy and native) and _by_the_book(message.get("tool_calls")):
         return outcome, choice if finish == given or not calls else {**choice, "finish_reason": finish}
     changed = {key: value for key, value in message.items() if key != "tool_calls"}
     if lifted:
@@ -95,6 +95,17 @@ def read_choice(choice: dict[str, Any], reply: Reply, policy: Policy, *, legacy:
     elif written:
         changed["tool_calls"] = written
     return outcome, {**choice, "message": changed, "finish_reason": finish}
+
+
+def _by_the_book(tool_calls: Any) -> bool:
+    """Whether native calls are as OpenAI has them: some servers send no ids, or arguments that are no text."""
+    return all(
+        isinstance(call, Mapping)
+        and isinstance(call.get("id"), str)
+        and isinstance(call.get("function"), Mapping)
+        and isinstance(call["function"].get("arguments"), str)
+        for call in (tool_calls if isinstance(tool_calls, list) else ())
+    )
 
 
 def finish_reason(given: Any, *, calls: bool, native: bool, cut: bool, legacy: bool) -> Any:

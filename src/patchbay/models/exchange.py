@@ -102,7 +102,8 @@ class Exchange:
             return False
         if not refuses_tools(status, text):
             return False
-        self._learn_text = True
+        # One that is known to take tools refused something in this request only (a tool_choice, say).
+        self._learn_text = self._memory.mode(self._call.model) is None
         self._probe = False
         self._kind = "text"
         self._extra = []
@@ -207,7 +208,7 @@ class Exchange:
         options, offer = self._options, self._call.offer
         assert offer is not None
         return StreamParser(
-            offer.specs,
+            offer.rules,
             format=options.format,
             tool_call_tag=options.tool_call_tag,
             lenient_fences=options.lenient_fences,

@@ -15,6 +15,7 @@ import msgspec
 
 from patchbay.errors import InvalidRequestError
 from patchbay.formats.contract import render_contract, render_tool_choice
+from patchbay.formats.parts import ToolRules, make_rules
 from patchbay.history import flatten_messages, text_of
 from patchbay.models.choice import Policy, read_policy
 from patchbay.models.options import TextOptions
@@ -31,6 +32,7 @@ class Offer:
 
     specs: tuple[ToolSpec, ...] | None
     names: frozenset[str]
+    rules: ToolRules
     contract: str
     problem: InvalidRequestError | None = None
 
@@ -52,7 +54,8 @@ def _read_offer(raw: bytes, options: TextOptions, legacy: bool) -> Offer:  # noq
     except InvalidRequestError as error:
         if not _has_foreign_kind(tools):
             raise
-        return Offer(None, _function_names(tools), "", error)
+        names = _function_names(tools)
+        return Offer(None, names, make_rules(None, "text"), "", error)
     contract = render_contract(
         specs,
         tool_call_tag=options.tool_call_tag,
@@ -60,7 +63,7 @@ def _read_offer(raw: bytes, options: TextOptions, legacy: bool) -> Offer:  # noq
         include_examples=options.include_examples,
         template=options.template,
     )
-    return Offer(specs, frozenset(spec.name for spec in specs), contract)
+    return Offer(specs, frozenset(spec.name for spec in specs), make_rules(specs, options.unknown_tools), contract)
 
 
 _remembered_offer = lru_cache(maxsize=64)(_read_offer)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from patchbay.errors import UpstreamError
+from patchbay.history import text_of
 from patchbay.models.answering import ChoiceStream
 from patchbay.models.completion import Outcome, native_calls
 from patchbay.models.faults import error_message, shown
@@ -310,8 +311,8 @@ class StreamedAnswer:
         extra = {key: value for key, value in message.items() if key not in _READ_FIELDS and value is not None}
         if extra:
             state.write_delta(envelope, extra, write)
-        content = message.get("content")
-        if isinstance(content, str) and content and state.text(envelope, content, write, passable=state.passes):
+        content = text_of(message.get("content"))
+        if content and state.text(envelope, content, write, passable=state.passes):
             state.write_delta(envelope, {"content": content}, write)
         calls = native_calls(message)
         deltas = [CallDelta(index, call.id, FunctionDelta(call.name, call.raw_arguments)) for index, call in enumerate(calls)]

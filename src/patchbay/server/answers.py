@@ -86,6 +86,8 @@ def refusal_body(status: int, content_type: str, body: bytes, *, own_key: bool, 
         return body
     if body.strip():
         message = f"The upstream answered HTTP {status} ({content_type or 'no content type'}): {excerpt(body)}"
+        if status == 404:
+            message += " (Is the upstream's URL its base URL, which mostly ends in /v1?)"
     else:
         message = f"The upstream returned HTTP {status} without a message."
     return error_object(message, kind="upstream_error", code="upstream_error")
