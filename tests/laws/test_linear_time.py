@@ -53,6 +53,11 @@ UNITS = {
     "tick lines": ("", "`\n"),
     "quote marks": ("", "> "),
     "quote mark lines": ("", "> ```tool_call\n"),
+    "fences in reasoning": ("<think>\n", "````\n"),
+    "inline fences in reasoning": ("<think>\n", " ```"),
+    "brackets and words in a block": ("```tool_call\n", "}]tool_call{"),
+    "ticks and values behind a call": (f"```tool_call\n{CALL}\n", '`{"tool_calls": []}'),
+    "thoughts in arguments": ('```tool_call\n{"name": "f", "arguments": {"a": [', "<think>```"),
     "blanks": ("", " "),
     "blank lines": ("", "\n"),
     "blanks after an opener": ("```tool_call", " "),
@@ -134,3 +139,16 @@ def test_memory_is_linear_in_the_text(unit: tuple[str, str]) -> None:
     finally:
         tracemalloc.stop()
     assert peak <= 400 * len(text)
+
+
+@pytest.mark.parametrize("unit", ["`", "~", "` ", "```tool_result", "```tool_result name=\n"])
+def test_showing_a_conversation_to_a_text_model_costs_ten_times_for_ten_times_the_text(unit: str) -> None:
+    def flatten(text: str) -> None:
+        call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        asked = {"role": "assistant", "content": text, "tool_calls": [call]}
+        patchbay.flatten_messages(
+            [{"role": "user", "content": text}, asked, {"role": "tool", "tool_call_id": "c", "content": text}]
+        )
+
+    small = max(0.003, cpu_seconds(flatten, unit * (30_000 // len(unit)), 2))
+    assert cpu_seconds(flatten, unit * (300_000 // len(unit)), 2) <= 25 * small
