@@ -159,3 +159,33 @@ def test_native_calls_without_ids_and_with_arguments_that_are_no_text_are_put_ri
     )
     assert call["id"]
     assert not again
+
+
+@pytest.mark.parametrize("door", ["whole", "usage along", "usage apart"])
+@pytest.mark.parametrize("second", ["stands", "fails"])
+def test_the_tokens_of_the_question_are_in_the_usage_where_the_first_answer_stands(door: str, second: str) -> None:
+    used = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+    if door == "whole":
+        exchange = make(options=TextOptions())
+        assert exchange.answer(completion("Hello.", **used))[1]
+        out = exchange.answer(completion("Other.", **used))[0] if second == "stands" else exchange.rescue()
+        usages = [json.loads(out or b"{}")["usage"]]
+    else:
+        exchange = make(options=TextOptions(), stream=True, stream_options={"include_usage": door == "usage apart"})
+        choice = {"index": 0, "delta": {"content": "Hello."}, "finish_reason": "stop"}
+        apart = {"choices": [choice]}, {"choices": [], "usage": used}
+        events = apart if door == "usage apart" else ({"choices": [choice], "usage": used},)
+        wire = b"".join(b"data: " + json.dumps({"id": "c", **event}).encode() + b"\n\n" for event in events) + b"data: [DONE]\n\n"
+        assert exchange.feed(wire) == b""
+        assert exchange.end() == (b"", True)
+        if second == "stands":
+            assert exchange.feed(wire.replace(b"Hello.", b"Other.")) == b""
+            out, again = exchange.end()
+            assert not again
+        else:
+            out = exchange.rescue()
+        lines = [json.loads(line[6:]) for line in (out or b"").decode().split("\n\n") if line.startswith("data: {")]
+        assert "Hello." == "".join(c["delta"].get("content") or "" for line in lines for c in line["choices"])
+        usages = [line["usage"] for line in lines if line.get("usage")]
+    factor = 2 if second == "stands" else 1
+    assert [{name: factor * count for name, count in used.items()}] == usages

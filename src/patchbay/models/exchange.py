@@ -91,6 +91,7 @@ class Exchange:
         self._again = False
         self._judged = False
         self._finished = False
+        self._usage = None
         self._stream = None
 
     # the answer is an error
@@ -120,10 +121,11 @@ class Exchange:
     def _first_answer(self) -> bytes:
         """The answer that was kept, with the tokens of all that was asked."""
         fallback, self._fallback = self._fallback, None
+        usage = self._total(self._usage)
         if isinstance(fallback, dict):
-            return encode({**fallback, "usage": self._total(self._usage)} if self._spent else fallback)
+            return encode(fallback if usage is None else {**fallback, "usage": usage})
         assert fallback is not None
-        return b"".join([*fallback.ends(self._total), fallback.usage_chunk(self._total), DONE])
+        return b"".join([*fallback.ends(lambda _: usage), fallback.usage_chunk(lambda _: usage), DONE])
 
     def error_event(self, error: PatchbayError | str) -> bytes:
         """An error as the last event of a stream; no ``[DONE]`` follows it."""
