@@ -72,9 +72,10 @@ def error_object(message: str, *, kind: str, code: str | None, param: str | None
     return _encode({"error": {"message": message, "type": kind, "code": code, "param": param}})
 
 
-def refusal_body(status: int, content_type: str, body: bytes, *, own_key: bool, redact: Redactor) -> bytes:
+def refusal_body(status: int, content_type: str, body: bytes, *, chat: bool, own_key: bool, redact: Redactor) -> bytes:
     """Return what the client is told of an upstream's error answer: its JSON as it is, anything else described.
 
+    ``chat``: JSON of another shape than OpenAI's is put into that shape too.
     ``own_key``: the upstream was asked with the proxy's key, not the client's. 401 and 403 then say whose key was refused, and
     keep the upstream's reason (a 403 is often a quota).
     """
@@ -82,9 +83,13 @@ def refusal_body(status: int, content_type: str, body: bytes, *, own_key: bool, 
     document = _read_object(body)
     if status in (401, 403):
         return _refused_key(status, document, own_key=own_key)
-    if document is not None:
+    if document is not None and (not chat or isinstance(document.get("error"), dict)):
         return body
-    if body.strip():
+    reason, _ = _reason(document)
+    if reason:
+        # Other servers have other shapes ({"error": "…"}, {"detail": …}): a chat client knows OpenAI's only.
+        message = reason
+    elif body.strip():
         message = f"The upstream answered HTTP {status} ({content_type or 'no content type'}): {excerpt(body)}"
         if status == 404:
             message += " (Is the upstream's URL its base URL, which mostly ends in /v1?)"

@@ -93,7 +93,7 @@ async def read_bounded(answer: Answer, limit: int, upstream: Upstream) -> bytes:
 
 def refusal(answer: Answer, body: bytes, *, chat: bool, own_key: bool, redact: Redactor) -> UpstreamStatusError:
     """Return the client's answer to an upstream's error status, as the error that carries it."""
-    told = refusal_body(answer.status, answer.header(b"content-type"), body, own_key=own_key, redact=redact)
+    told = refusal_body(answer.status, answer.header(b"content-type"), body, chat=chat, own_key=own_key, redact=redact)
     headers: Headers = (chat_downward if chat else downward)(answer.headers)
     # The body may be another than the one these describe.
     kept = [pair for pair in headers if pair[0] not in (b"content-length", b"content-type", b"content-encoding", b"etag")]

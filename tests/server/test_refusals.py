@@ -1,0 +1,36 @@
+"""What a client is told of an upstream's error: OpenAI's shape for a chat, the upstream's own JSON elsewhere."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from patchbay.server.answers import refusal_body
+from patchbay.server.redaction import Redactor
+
+OLLAMA = {"error": "model 'x' not found"}
+FASTAPI = {"detail": [{"loc": ["body", "tools"], "msg": "Extra inputs are not permitted"}]}
+OPENAI = {"error": {"message": "No.", "type": "t", "code": "c", "param": None}}
+
+
+def told(status: int, body: bytes, *, chat: bool) -> bytes:
+    return refusal_body(status, "application/json", body, chat=chat, own_key=False, redact=Redactor([]))
+
+
+@pytest.mark.parametrize(("document", "words"), [(OLLAMA, "model 'x' not found"), (FASTAPI, "Extra inputs are not permitted")])
+def test_a_chat_is_told_of_an_error_in_openais_shape_whatever_the_upstreams(document: object, words: str) -> None:
+    body = json.dumps(document).encode()
+    error = json.loads(told(422, body, chat=True))["error"]
+    assert words in error["message"]
+    assert {"message", "type", "code", "param"} == error.keys()
+    assert body == told(422, body, chat=False)
+
+
+def test_an_error_in_openais_shape_is_told_as_it_is() -> None:
+    body = json.dumps(OPENAI).encode()
+    assert body == told(400, body, chat=True) == told(400, body, chat=False)
+
+
+def test_a_page_that_is_not_found_brings_the_base_url_to_mind() -> None:
+    assert "/v1" in json.loads(told(404, b"404 page not found", chat=True))["error"]["message"]
