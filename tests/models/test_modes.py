@@ -36,6 +36,8 @@ def test_a_server_that_takes_no_tools_is_understood(status: int, text: str) -> N
         (400, "messages with role 'tool' must be a response to a preceding message with 'tool_calls'"),
         (400, "This model's maximum context length is 4096 tokens; the tools need 5000."),
         (400, "temperature is not supported with this model"),
+        (400, "parallel_tool_calls is not supported with this model"),
+        (400, "strict mode is not supported for tools"),
         (401, "This key does not support tools"),
         (503, "The server does not support tools while it is loading"),
     ],

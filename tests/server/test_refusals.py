@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from patchbay.errors import ConfigurationError
+from patchbay.proxy import create_app
 from patchbay.server.answers import refusal_body
 from patchbay.server.redaction import Redactor
 
@@ -34,3 +36,9 @@ def test_an_error_in_openais_shape_is_told_as_it_is() -> None:
 
 def test_a_page_that_is_not_found_brings_the_base_url_to_mind() -> None:
     assert "/v1" in json.loads(told(404, b"404 page not found", chat=True))["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["", ".", "/"])
+def test_a_log_file_that_names_no_file_is_refused_when_it_is_set(path: str) -> None:
+    with pytest.raises(ConfigurationError, match="log_file"):
+        create_app("http://127.0.0.1:9/v1", log_file=path)

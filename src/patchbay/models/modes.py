@@ -22,7 +22,7 @@ _PART = r"(?!\s*[\[.]\s*\w)"  # "tools[0].function.name" is about what stands in
 _FIELD = rf"\W+(?:tools|tool_choice|functions)\b{_PART}"
 _EXTRA = r"extra (?:inputs?|fields?) (?:are )?not (?:permitted|allowed)"
 _REFUSALS = (
-    rf"(?:not|n't|no) support(?:s|ed)? (?:for )?(?:\w+ ){{0,2}}['\"`]?{_THING}\b{_PART}",
+    rf"(?:(?:not|n't) support|no support for) (?:\w+ ){{0,2}}['\"`]?{_THING}\b{_PART}",
     rf"\b{_THING}\b{_PART}['\"`]? (?:(?:is|are) )?(?:not |un)(?:yet )?(?:supported|available|enabled|implemented|allowed)",
     rf"unsupported (?:parameter|field|argument|feature)s?\W+{_THING}\b{_PART}",
     rf"(?:unrecogni[sz]ed|unknown|unexpected) (?:request )?(?:parameter|field|(?:keyword )?argument|key)s?(?: supplied)?{_FIELD}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from patchbay.errors import ConfigurationError
@@ -62,8 +63,8 @@ class ProxySettings:
                 raise ConfigurationError(f"{name} must be more than 0.")
         if not self.upstream_timeout >= 0:
             raise ConfigurationError("upstream_timeout must be 0 (no limit) or more seconds.")
-        if self.log_file is not None and not self.log_file.strip():
-            raise ConfigurationError("log_file must be the path of a file, not an empty text.")
+        if self.log_file is not None and not Path(self.log_file).name:
+            raise ConfigurationError(f"log_file must be the path of a file, not {self.log_file!r}.")
         if self.log_file is not None and self.max_log_size < _SMALLEST_LOG:
             raise ConfigurationError(f"max_log_size must be at least {_SMALLEST_LOG} bytes.")
 
