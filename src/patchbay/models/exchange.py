@@ -3,8 +3,8 @@
 The proxy and the wrapped client drive the same object, so there is one place where it is decided what a model is sent and what
 of its answer a client sees. A driver sends ``request``, gives back what comes (``refused``, ``feed`` and ``end``, or ``answer``),
 writes what it is handed, and does so again while it is told to. Asking again happens where a server refuses tools, where it is
-not known whether it ignores them, and where an answer breaks ``tool_choice`` or the tools' schemas; the client sees the last
-answer only.
+not known whether it ignores them, and where an answer breaks ``tool_choice`` or the tools' schemas; the client
+sees one answer: the last, or the first where that was only in question and stands.
 """
 
 from __future__ import annotations
@@ -65,11 +65,6 @@ class Exchange:
             self._include_usage = self.streaming and self._call.include_usage
             self._kind = self._first_kind()
             self._begin()
-
-    @property
-    def model(self) -> str:
-        """The model's name in the request."""
-        return str(self._call.model)
 
     def _first_kind(self) -> Literal["native", "text"]:
         offer, mode = self._call.offer, self._options.tools

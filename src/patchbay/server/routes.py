@@ -7,10 +7,9 @@ of the upstream's base is refused here, however often it is encoded.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import quote, unquote
 
-HEALTH: Literal["health"] = "health"
 CHAT = "/chat/completions"
 _ENCODINGS = 4
 
