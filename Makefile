@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 UV := .build/uv/bin/uv
 NPM := $(shell command -v npm)
 
-.PHONY: help demo test check bench docs lock lowest clean
+.PHONY: help demo test check bench fidelity docs lock lowest clean
 
 help: ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -26,6 +26,9 @@ check: .venv/.installed ## lint, format, types, floors, documentation
 
 bench: .venv/.installed ## measure against the peers, side by side (see bench/README.md)
 	@$(BIN)/python -m bench
+
+fidelity: .venv/.installed ## how faithfully recorded texts are read, and what reading costs (see bench/README.md)
+	@$(BIN)/python -m bench.fidelity
 
 docs: .venv/.installed ## write the generated parts of the documentation, then check all of it
 	$(BIN)/python scripts/check_docs.py --write

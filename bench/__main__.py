@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import bars, install, parsers, proxies, start, table
-from bench.places import UnavailableError, say
+from bench.places import UnavailableError, say, write_between
 from bench.programs import OURS_AUTO, ROWS, Program
 
 _PARTS = ("proxy", "parser", "start")
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.json:
         options.json.write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
     if options.into:
-        _write_into(options.into, text)
+        write_between(options.into, _BEGIN, _END, text)
     say(f"done in {time.monotonic() - began:.0f} s")
     return 0
 
@@ -150,15 +150,6 @@ def _node_modules(options: _Options) -> Path | str:
         return install.node_peers(allowed=not options.no_install)
     except UnavailableError as error:
         return str(error)
-
-
-def _write_into(file: Path, text: str) -> None:
-    before, begin, rest = file.read_text(encoding="utf-8").partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not begin or not end:
-        say(f"{file}: left alone, it has no '{_BEGIN}' ... '{_END}'")
-        return
-    file.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -21,3 +21,13 @@ class UnavailableError(Exception):
 def say(text: str) -> None:
     """Progress for whoever waits: standard error, so that standard output stays the table."""
     print(text, file=sys.stderr, flush=True)
+
+
+def write_between(file: Path, begin: str, end: str, text: str) -> None:
+    """Put ``text`` between two marks of ``file``; a file without them is left alone, and that is said."""
+    before, found_begin, rest = file.read_text(encoding="utf-8").partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not found_begin or not found_end:
+        say(f"{file}: left alone, it has no '{begin}' ... '{end}'")
+        return
+    file.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")

@@ -131,15 +131,12 @@ def of_start(outcome: start.Outcome) -> str:
 
 
 def of_verdicts(verdicts: Sequence[Verdict], *, quick: bool) -> str:
-    """The bars, one a line. ``quick``: say that these figures are for a look."""
+    """The bars under their heading. ``quick``: say that these figures are for a look."""
     caution = " A quick look: the peers are not fully warm, so do not quote it." if quick else ""
-    return "\n".join(
-        [
-            f"Bars (what the project promises itself; a ratio is ours / theirs).{caution}",
-            "",
-            markdown(
-                ["", "bar", "measured", ""],
-                [[verdict.what, verdict.bar, verdict.measured, verdict.word] for verdict in verdicts],
-            ),
-        ]
-    )
+    return f"Bars (what the project promises itself; a ratio is ours / theirs).{caution}\n\n{bars(verdicts)}"
+
+
+def bars(verdicts: Sequence[Verdict]) -> str:
+    """The bars, one a line."""
+    rows = [[verdict.what, verdict.bar, verdict.measured, verdict.word] for verdict in verdicts]
+    return markdown(["", "bar", "measured", ""], rows)

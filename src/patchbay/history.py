@@ -1,4 +1,4 @@
-"""Views of a conversation for a model that only knows text: calls and results become blocks of the contract.
+"""Views of a conversation for a model that only knows text: calls and results are written the way its format writes them.
 
 The history itself is never changed. In the view every call has exactly one result, in call order: a result that is missing is
 said to be missing, a second one for the same call is left out, one without a call stays where it is.
@@ -7,38 +7,50 @@ said to be missing, a second one for the same call is left out, one without a ca
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import Any
 
-from patchbay.formats.contract import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG, render_call, render_result
-from patchbay.types import Message
+from patchbay.formats.contract import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG
+from patchbay.formats.rows import Format
+from patchbay.formats.writing import Writer, writer_for
+from patchbay.types import Message, ToolCall, ToolResult
 
 NO_RESULT = "(No result: the call was not carried out.)"
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """A result as it is in the history; ``content`` may have parts."""
+
+    call_id: str
+    name: str
+    content: Any
 
 
 def flatten_messages(
     messages: Sequence[Mapping[str, Any]],
     *,
+    format: str | Format = "auto",  # noqa: A002 - the name the API fixes
     tool_call_tag: str = DEFAULT_CALL_TAG,
     tool_result_tag: str = DEFAULT_RESULT_TAG,
 ) -> list[Message]:
-    """The same conversation without tool roles.
+    """The same conversation without tool roles, as ``render_contract`` with these options teaches it.
 
-    Assistant messages with ``tool_calls`` (or ``function_call``) become text with one call block per call; ``tool`` and
-    ``function`` messages become result blocks in one user message. Results stand verbatim in frames that nothing in them can
-    close. Images in results are kept as parts. Content made of plain text parts only is joined by line breaks; every other
-    message is passed on as it is.
+    Assistant messages with ``tool_calls`` (or ``function_call``) become text with the calls in it; ``tool`` and ``function``
+    messages become frames in one user message, which nothing in a result can close. Images in results are kept as parts. Content
+    made of plain text parts only is joined by line breaks; what a user wrote to look like a result's frame is defused; every
+    other message is passed on as it is. Raises ConfigurationError for an unknown format.
     """
-    forged = _forged(tool_result_tag)
+    writer = writer_for(format, tool_call_tag=tool_call_tag, tool_result_tag=tool_result_tag)
     view: list[Message] = []
-    results: list[Message] = []
+    results: list[_Answer] = []
     answers, seen = _match_results(messages)
+    count = 0
 
     def flush() -> None:
         if results:
-            view.append(_result_message(results, tool_result_tag))
+            view.append(_result_message(results, writer))
             results.clear()
 
     for at, message in enumerate(messages):
@@ -46,27 +58,22 @@ def flatten_messages(
         if role in ("tool", "function"):
             if at not in seen:
                 call_id = str(message.get("tool_call_id") or message.get("name") or "")
-                results.append({"name": str(message.get("name") or "tool"), "id": call_id, "content": message.get("content")})
+                results.append(_Answer(call_id, str(message.get("name") or "tool"), message.get("content")))
             continue
         flush()
-        calls = _calls_of(message) if role == "assistant" else []
-        if not calls:
-            view.append(_plain(message, forged if role == "user" else None))
+        given = _calls_of(message) if role == "assistant" else []
+        if not given:
+            view.append(_plain(message, writer))
             continue
-        blocks = [text_of(message.get("content"))] if text_of(message.get("content")) else []
-        blocks += [render_call(name, raw, tag=tool_call_tag) for _, name, raw in calls]
-        view.append({"role": "assistant", "content": "\n\n".join(blocks)})
-        for position, (call_id, name, _) in enumerate(calls):
-            results.append({"name": name, "id": call_id, "content": answers.get((at, position), NO_RESULT)})
+        calls = [
+            ToolCall(writer.call_id(count + number, name, call_id), name, raw)
+            for number, (call_id, name, raw) in enumerate(given)
+        ]
+        count += len(calls)
+        view.append({"role": "assistant", "content": writer.turn(text_of(message.get("content")), calls)})
+        results += [_Answer(call.id, call.name, answers.get((at, position), NO_RESULT)) for position, call in enumerate(calls)]
     flush()
     return view
-
-
-@lru_cache(maxsize=64)
-def _forged(tag: str) -> re.Pattern[str]:
-    """Finds what looks like the opener of a result's frame."""
-    # Possessive, and only from the run's first character: otherwise a long run is read again from each of its places.
-    return re.compile(rf"((?<!`)`{{3,}}+|(?<!~)~{{3,}}+)([ \t]*+{re.escape(tag)})", re.IGNORECASE)
 
 
 def _calls_of(message: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -115,39 +122,41 @@ def _match_results(messages: Sequence[Mapping[str, Any]]) -> tuple[dict[tuple[in
     return answers, seen
 
 
-def _result_message(results: Sequence[Message], tag: str) -> Message:
-    frames, parts = [], []
-    for result in results:
-        content = result["content"]
-        text = text_of(content)
-        attached = [part for part in content if not _is_text_part(part)] if isinstance(content, list) else []
+def _result_message(answers: Sequence[_Answer], writer: Writer) -> Message:
+    results: list[ToolResult] = []
+    parts: list[Any] = []
+    for answer in answers:
+        text = text_of(answer.content)
+        attached = [part for part in answer.content if not _is_text_part(part)] if isinstance(answer.content, list) else []
         if attached:
             note = f"({len(attached)} attachment{'s' if len(attached) > 1 else ''}, see below)"
             text = f"{text}\n{note}" if text else note
             parts += attached
-        frames.append(render_result(result["name"], result["id"], text, tag=tag))
-    joined = "\n\n".join(frames)
+        results.append(ToolResult(answer.call_id, answer.name, text))
+    joined = writer.results(results)
     return {"role": "user", "content": [{"type": "text", "text": joined}, *parts] if parts else joined}
 
 
-def _plain(message: Mapping[str, Any], forged: re.Pattern[str] | None) -> Message:
+def _plain(message: Mapping[str, Any], writer: Writer) -> Message:
     """The message as it is, but for plain text parts (joined) and what a user wrote to look like a result's frame (defused)."""
     content = message.get("content")
     if isinstance(content, list) and content and all(_is_bare_text(part) for part in content):
         content = "\n".join(part["text"] for part in content)
-    if forged is not None and isinstance(content, str):
-        content = forged.sub("\\1\u200b\\2", content)
-    elif (
-        forged is not None
-        and isinstance(content, list)
-        and any(forged.search(part["text"]) for part in content if _is_text_part(part))
-    ):
-        content = [
-            {**part, "text": forged.sub("\\1\u200b\\2", part["text"])} if _is_text_part(part) else part for part in content
-        ]
+    if message.get("role") == "user":
+        content = _said(content, writer)
     if content is message.get("content"):
         return dict(message)
     return {**message, "content": content}
+
+
+def _said(content: Any, writer: Writer) -> Any:
+    """A user's content, defused; the same object where nothing had to be."""
+    if isinstance(content, str):
+        return writer.said_by_user(content)
+    if not isinstance(content, list):
+        return content
+    said = [{**part, "text": writer.said_by_user(part["text"])} if _is_text_part(part) else part for part in content]
+    return content if said == content else said
 
 
 def text_of(content: Any) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from bench import __main__ as bench
 from bench import bars, parsers, processes, proxies, start, table, texts
-from bench.places import UnavailableError
+from bench.places import UnavailableError, write_between
 from bench.programs import LITELLM, ORIGINAL, OURS
 from bench.proxies import PACED, REQUEST, STREAM, Figures
 
@@ -115,14 +115,14 @@ def test_a_table_is_aligned_markdown() -> None:
 def test_the_tables_of_a_file_are_replaced_and_nothing_else(tmp_path: Path) -> None:
     file = tmp_path / "README.md"
     file.write_text("before\n<!-- bench: begin -->\nold\n<!-- bench: end -->\nafter\n")
-    bench._write_into(file, "new")
+    write_between(file, bench._BEGIN, bench._END, "new")
     assert "before\n<!-- bench: begin -->\nnew\n<!-- bench: end -->\nafter\n" == file.read_text()
 
 
 def test_a_file_without_the_markers_is_left_alone(tmp_path: Path) -> None:
     file = tmp_path / "README.md"
     file.write_text("before\n<!-- bench: begin -->\nold\n")
-    bench._write_into(file, "new")
+    write_between(file, bench._BEGIN, bench._END, "new")
     assert "before\n<!-- bench: begin -->\nold\n" == file.read_text()
 
 

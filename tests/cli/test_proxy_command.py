@@ -68,6 +68,7 @@ def test_the_program_lists_its_commands_and_its_version() -> None:
         (["proxy", "--upstream", UPSTREAM, "--base-path", "/a b"], "base path"),
         (["proxy", "--upstream", UPSTREAM, "--tools", "both"], "'auto', 'text', 'native'"),
         (["proxy", "--upstream", UPSTREAM, "--format", "nonsense"], "nonsense"),
+        (["proxy", "--upstream", UPSTREAM, "--format", "nowhere.toml"], "nowhere.toml cannot be read"),
         (["proxy", "--upstream", UPSTREAM, "--system-injection", "x"], "'merge', 'prepend'"),
         (["proxy", "--upstream", UPSTREAM, "--repair-rounds", "-1"], "'--repair-rounds'"),
         (["proxy", "--upstream", UPSTREAM, "--upstream-timeout", "soon"], "'--upstream-timeout'"),

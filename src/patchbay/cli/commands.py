@@ -16,9 +16,11 @@ from patchbay.errors import PatchbayError
 
 COMMANDS = {
     "proxy": "patchbay.cli.proxy:proxy",
+    "parse": "patchbay.cli.parse:parse",
+    "formats": "patchbay.cli.formats:formats",
     "demo": "patchbay.cli.demo:demo",
 }
-"""Each command's name, and the function that carries it out."""
+"""Each command's name, and the function that carries it out, or the application that holds its own commands."""
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 _VARIABLES = re.compile(r" \(env var: '\[?(.*?)\]?'\)")
@@ -36,9 +38,12 @@ class _LazyCommands(TyperGroup):
         place = COMMANDS.get(cmd_name)
         if place is None:
             return None
-        module, _, function = place.partition(":")
+        module, _, name = place.partition(":")
+        found = getattr(import_module(module), name)
+        if isinstance(found, typer.Typer):
+            return typer.main.get_command(found)
         command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-        command.command(cmd_name, context_settings=_CONTEXT)(getattr(import_module(module), function))
+        command.command(cmd_name, context_settings=_CONTEXT)(found)
         return typer.main.get_command(command)
 
 

@@ -136,7 +136,12 @@ def proxy(
     ] = ToolMode.auto,
     format: Annotated[
         str,
-        typer.Option(metavar="NAME", envvar="PATCHBAY_FORMAT", rich_help_panel=_TOOLS, help="How the model writes its calls."),
+        typer.Option(
+            metavar="NAME|PATH",
+            envvar="PATCHBAY_FORMAT",
+            rich_help_panel=_TOOLS,
+            help="How the model writes its calls: a format, a file of one's own (.toml), or a checkpoint's files.",
+        ),
     ] = "auto",
     repair_rounds: Annotated[
         int,

@@ -55,12 +55,15 @@ def _path_flags() -> list[str]:
 
 def serve_plan(plan: Plan) -> int:
     """Serve until told to stop; return the exit status. Raises ConfigurationError for flags that cannot work."""
+    from patchbay.cli.format_flag import given_format
     from patchbay.proxy import create_app
     from patchbay.server.serve import ServeOptions
     from patchbay.server.workers import serve
 
+    settings = {**plan.app, "format": given_format(plan.app.get("format", "auto"))}
+
     def make_app() -> ProxyApp:
-        return create_app(**plan.app)
+        return create_app(**settings)
 
     options = ServeOptions(**plan.serve)
     app = make_app()  # whatever is wrong is said before anything runs

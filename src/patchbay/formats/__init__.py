@@ -18,7 +18,8 @@ from patchbay.formats.events import (
     TextWasReasoning,
 )
 from patchbay.formats.parser import StreamParser, parse
-from patchbay.formats.table import FORMATS, Format
+from patchbay.formats.rows import Format
+from patchbay.formats.table import FORMATS
 
 __all__ = [
     "FORMATS",

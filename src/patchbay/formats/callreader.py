@@ -7,6 +7,7 @@ there on it cannot be taken back. Until then nothing is told, and ``NotACall`` h
     {"arguments": {...}, "name": "f"}            in any order
     {"type": "function", "function": {...}}      OpenAI's envelope, and {"tool_calls": [...]}
     {"name": "f", "city": "Rome"}                flat, in a block that is tagged as a call only
+    {"f": {"city": "Rome"}}                      the name as the key
     [{...}, {...}]                               several
 """
 
@@ -16,13 +17,15 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
+from patchbay.formats.jsonmembers import object_text, tell_object, tell_text
 from patchbay.formats.jsonreader import JsonReader
-from patchbay.formats.source import CutOff, NotACall, Source, Steps
+from patchbay.formats.parts import ToolRules
+from patchbay.formats.source import CutOff, NotACall, NotOffered, Source, Steps
+from patchbay.formats.telling import CallSink
 
-_NAME_KEYS = frozenset({"name", "tool", "tool_name", "function_name"})
-_ARGUMENT_KEYS = frozenset({"arguments", "parameters", "args", "input", "params"})
+_NAME_KEYS = frozenset({"name", "tool", "tool_name", "function_name", "action"})
+_ARGUMENT_KEYS = frozenset({"arguments", "parameters", "args", "input", "params", "tool_input", "action_input"})
 _ENVELOPE_KEYS = frozenset({"type", "id", "index", "call_id", "tool_call_id"})
 _MESSAGE_KEYS = frozenset({"role", "content", "refusal"})
 _MAX_NAME = 256
@@ -37,19 +40,6 @@ def _no_constant(name: str) -> None:
 _strict_json = json.JSONDecoder(parse_constant=_no_constant).decode
 
 
-class CallSink(Protocol):
-    """Where calls are told."""
-
-    def start(self, name: str) -> list[str]:
-        """A call begins; its arguments are appended to the list that is returned."""
-
-    def end(self) -> None:
-        """The call is complete."""
-
-    def passed_over(self, text: str) -> None:
-        """A value among the calls that is none: prose."""
-
-
 @dataclass
 class _Draft:
     """What is known of an object before it is committed."""
@@ -58,13 +48,14 @@ class _Draft:
     arguments: str | None = None
     others: dict[str, str] = field(default_factory=dict)
     told: bool = False
+    keyed: int = 0
 
 
 class CallReader:
     """Reads calls from JSON values.
 
-    ``is_tool`` decides which names are calls. ``schema_keys(name)`` are the parameters that the tool knows (None: not known).
-    ``strict`` is for text that is not marked as a call: every object must be a call with an arguments key and nothing else.
+    ``resolve`` says which tool a name means (None: none, and the object is no call). ``strict`` is for text that is not marked as
+    a call: every object must be a call with an arguments key and nothing else. ``keyed``: an object's only key may be the name.
     """
 
     def __init__(
@@ -72,18 +63,18 @@ class CallReader:
         source: Source,
         json_reader: JsonReader,
         calls: CallSink,
+        rules: ToolRules,
         *,
-        is_tool: Callable[[str], bool],
-        schema_keys: Callable[[str], frozenset[str] | None],
         note: Callable[[str], None],
     ) -> None:
         self.source = source
         self.json = json_reader
         self.calls = calls
-        self.is_tool = is_tool
-        self.schema_keys = schema_keys
+        self.rules = rules
+        self.resolve = rules.resolve
         self.note = note
         self.strict = False
+        self.keyed = False
         self.name = ""
         """The name of the object being read, as far as it is known: for a call that is cut off."""
         self._depth = 0
@@ -111,7 +102,8 @@ class CallReader:
         end = source.find("\n", found.end())
         if end < 0 or not source.buf.startswith("```", end + 1) or source.buf[end - 1] != "}":
             return False
-        if not self.is_tool(found.group(1)):
+        name = self.resolve(found.group(1))
+        if name is None:
             return False
         arguments = source.buf[found.end() : end - 1].rstrip()
         try:
@@ -121,7 +113,7 @@ class CallReader:
         if not isinstance(value, dict):
             return False
         source.pos = end
-        self._tell(found.group(1), arguments)
+        self._tell(name, arguments)
         return True
 
     def _array(self) -> Steps[int]:
@@ -149,7 +141,7 @@ class CallReader:
                     self.note("unclosed_bracket")
                     return count
                 raise CutOff
-            elif char in "`~" and count:
+            elif char in "`~<[" and count and (yield from self.json.at_end()):
                 self.note("unclosed_bracket")
                 return count
             elif char == "}" and count:
@@ -185,6 +177,8 @@ class CallReader:
             yield from self.json.value([])
         except (NotACall, CutOff):
             pass
+        if source.offset == start:
+            source.pos += 1  # a marker stands there, which no value begins with
         self.note("no_call")
         return source.since(start)
 
@@ -200,9 +194,9 @@ class CallReader:
         if draft.name is None:
             raise NotACall
         if draft.arguments is None:
-            keys = self.schema_keys(draft.name)
+            keys = self.rules.types(draft.name).keys
             flat = {key: raw for key, raw in draft.others.items() if key not in _ENVELOPE_KEYS or (keys and key in keys)}
-            if self.strict or (flat and keys is None):
+            if (self.strict and not flat) or (flat and keys is None):
                 raise NotACall
             if flat:
                 self.note("flat_arguments")
@@ -211,8 +205,8 @@ class CallReader:
         return 1
 
     def _tell(self, name: str, arguments: str) -> None:
-        self.calls.start(name).append(arguments)
-        self.calls.end()
+        self._commit()
+        tell_text(self.calls, self.rules, name, arguments)
 
     def _members(self, draft: _Draft) -> Steps[int]:
         """Read an object's members into ``draft``; how many calls were told on the way (their objects are done)."""
@@ -230,15 +224,15 @@ class CallReader:
             if char == "}":
                 source.pos += 1
                 self._depth -= 1
-                return int(draft.told)
+                return draft.keyed or int(draft.told)
             if char == ",":
                 source.pos += 1
                 continue
-            if not char or (char in "`~" and (yield from self.json.at_fence())):
+            if not char or (char in "`~<[" and (yield from self.json.at_end())):
                 # What came is enough: only closers are missing.
-                if char and (draft.told or draft.name is not None):
+                if draft.keyed or (char and (draft.told or draft.name is not None)):
                     self.note("unclosed_bracket")
-                    return int(draft.told)
+                    return draft.keyed or int(draft.told)
                 raise NotACall if char else CutOff
             if char not in "\"'" and not (char.isalpha() or char == "_"):
                 raise NotACall
@@ -300,7 +294,9 @@ class CallReader:
                 yield from self._rest()
                 return count
             draft.told = count > 0
-        elif self.strict and key not in _ENVELOPE_KEYS and key not in _MESSAGE_KEYS:
+        elif char == "{" and self._named_by_key(draft, key):
+            yield from self._keyed(draft, key)
+        elif draft.keyed or (self.strict and not self._may_stand(draft, key)):
             raise NotACall
         else:
             other: list[str] = []
@@ -308,11 +304,35 @@ class CallReader:
             draft.others[key] = "".join(other)
         return 0
 
+    def _may_stand(self, draft: _Draft, key: str) -> bool:
+        """Whether a member that is neither name nor arguments can be one of an unmarked call's."""
+        if key in _ENVELOPE_KEYS or key in _MESSAGE_KEYS:
+            return True
+        return draft.name is not None and draft.arguments is None and key in (self.rules.types(draft.name).keys or ())
+
+    def _named_by_key(self, draft: _Draft, key: str) -> bool:
+        """Whether an object under ``key`` is the arguments of the tool that the key names."""
+        if draft.name is not None or draft.arguments is not None or draft.others:
+            return False
+        return (self.resolve(key) if self.keyed else self.rules.offered(key)) is not None
+
+    def _keyed(self, draft: _Draft, key: str) -> Steps[None]:
+        name = self.resolve(key) or key
+        self.name = name
+        self._commit()
+        yield from tell_object(self.json, self.calls, self.rules, name)
+        draft.keyed += 1
+
+    def _commit(self) -> None:
+        if not self.strict:
+            self.json.guarded = False
+
     def _name(self, draft: _Draft) -> Steps[None]:
         name = yield from self.json.text()
-        if not name or len(name) > _MAX_NAME or not self.is_tool(name):
-            raise NotACall
-        draft.name = self.name = name
+        known = self.resolve(name) if name and len(name) <= _MAX_NAME else None
+        if known is None:
+            raise NotOffered if name else NotACall
+        draft.name = self.name = name = known
         if draft.arguments is not None:
             self._tell(name, draft.arguments)
             draft.told = True
@@ -332,8 +352,8 @@ class CallReader:
 
     def _arguments(self, draft: _Draft, char: str) -> Steps[None]:
         if char == "{" and draft.name is not None:
-            yield from self.json.value(self.calls.start(draft.name))
-            self.calls.end()
+            self._commit()
+            yield from tell_object(self.json, self.calls, self.rules, draft.name)
             draft.told = True
             return
         if char and char in "\"'" and (yield from self._holds_bare_object(char)):
@@ -369,16 +389,4 @@ class CallReader:
 
     def _text_arguments(self) -> Steps[str]:
         """Arguments written as a JSON string: what it says, made valid JSON if it nearly is, else as it stands."""
-        text = (yield from self.json.text()).strip()
-        if not text.startswith("{"):
-            return text
-        inner = Source()
-        inner.push(text)
-        inner.ended = True
-        sink: list[str] = []
-        try:
-            for _ in JsonReader(inner, self.note).value(sink):
-                pass
-        except CutOff:
-            return text
-        return "".join(sink) if not inner.buf[inner.pos :].strip() else text
+        return object_text((yield from self.json.text()), self.note)

@@ -6,7 +6,7 @@ goes away, before prose it is prose. With neither calls nor reasoning in it, a t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from patchbay.formats.events import (
     CallArguments,
@@ -21,6 +21,7 @@ from patchbay.formats.events import (
 from patchbay.formats.source import Source
 from patchbay.types import IncompleteCall, Repair, Reply, ToolCall
 
+_MOST_REPAIRS = 1000
 LAYOUT = " \t\r\n>"
 """What may stand between prose and markup; ``>`` is a blockquote's."""
 
@@ -49,6 +50,9 @@ class Emitter:
         self._new_thought = True
         self.blank = True
         """The line so far holds nothing but layout."""
+        self.before_flush: Callable[[], None] = _nothing
+        self.over = False
+        """The model's turn is over: what comes is a conversation that it invents, and no call in it is one."""
         self.muted = False
         """Text is only looked at, not told (it may have to be read again as something else)."""
 
@@ -73,6 +77,16 @@ class Emitter:
     def has_calls(self) -> bool:
         """A call was told."""
         return self._count > 0
+
+    @property
+    def calls(self) -> Sequence[ToolCall]:
+        """The calls that were told and are complete."""
+        return self._calls
+
+    @property
+    def after_markup(self) -> bool:
+        """Nothing but white space came since a call, or reasoning."""
+        return self._after_region
 
     @property
     def quoted(self) -> bool:
@@ -154,6 +168,17 @@ class Emitter:
         self._gap.clear()
         self._after_region = True
         self.blank = True
+        self._thought_gap.clear()
+        self._new_thought = True
+
+    def markup(self) -> None:
+        """A marker that stands for nothing: white space beside it is layout."""
+        self._region()
+
+    def message_begins(self) -> None:
+        """A further message of the answer: it begins on a line of its own."""
+        self._region()
+        self._joint = self._joint or "\n"
 
     # reasoning
 
@@ -182,7 +207,6 @@ class Emitter:
     def thought_begins(self) -> None:
         """A reasoning marker opens."""
         self._region()
-        self._new_thought = True
 
     def thought_ends(self) -> None:
         """The reasoning is over; white space at its end goes away."""
@@ -208,8 +232,8 @@ class Emitter:
 
     # calls
 
-    def start(self, name: str) -> list[str]:
-        """A call begins; its arguments are appended to the list returned."""
+    def start(self, name: str, pieces: list[str] | None = None) -> list[str]:
+        """A call begins; its arguments are appended to the list returned, which is ``pieces`` if given."""
         self._region()
         self._flush_run()
         index = self._count
@@ -218,7 +242,7 @@ class Emitter:
         self._call = (index, call_id, name)
         self._events.append(CallStart(index, call_id, name))
         self._arguments = []
-        self._pieces = []
+        self._pieces = [] if pieces is None else pieces
         return self._pieces
 
     def end(self) -> None:
@@ -262,8 +286,9 @@ class Emitter:
             self._events.append(CallArguments(self._call[0], text))
 
     def note(self, kind: str) -> None:
-        """Record a repair at the place being read."""
-        self._repairs.append(Repair(kind, self._source.offset))
+        """Record a repair at the place being read; of a text that needs thousands, the first are enough."""
+        if len(self._repairs) < _MOST_REPAIRS:
+            self._repairs.append(Repair(kind, self._source.offset))
 
     # out
 
@@ -274,6 +299,7 @@ class Emitter:
 
     def flush(self) -> list[Event]:
         """The events since the last flush."""
+        self.before_flush()
         if self._call is not None:
             self._flush_arguments()
         self._flush_run()
@@ -296,3 +322,7 @@ class Emitter:
             incomplete=tuple(self._cut),
             repairs=tuple(self._repairs),
         )
+
+
+def _nothing() -> None:
+    pass

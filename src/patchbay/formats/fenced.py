@@ -1,48 +1,30 @@
-"""The fenced format: blocks that hold calls, labelled with the contract's tag or not labelled at all.
+"""The fenced format: blocks that hold calls, labelled with the contract's tag.
 
 A tagged block is read leniently: other words on its lines are prose, JSON is repaired, closers may be missing or stand in odd
-places. A block labelled ``json``, or without a label, holds calls only when the whole of it is calls of offered tools.
+places. Blocks without the tag that hold nothing but calls are read in ``loose``.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 from patchbay.formats.callreader import CallReader
 from patchbay.formats.emitter import Emitter
 from patchbay.formats.fencemarks import LABEL, FenceMarks
-from patchbay.formats.jsonreader import FENCES, JsonReader
+from patchbay.formats.jsonreader import FENCES
 from patchbay.formats.parts import Parts
 from patchbay.formats.source import CutOff, NotACall, Steps
+from patchbay.formats.telling import CallSink
 
 _LINE_ROOM = 200
-
-
-class _Staged:
-    """Calls of a block that is not accepted yet."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, list[str]]] = []
-
-    def start(self, name: str) -> list[str]:
-        pieces: list[str] = []
-        self.calls.append((name, pieces))
-        return pieces
-
-    def end(self) -> None:
-        pass
-
-    def passed_over(self, text: str) -> None:
-        pass  # such a block is not accepted
 
 
 class _Told:
     """Tells calls as they are read; prose that came before the first one in its block goes first."""
 
-    def __init__(self, emitter: Emitter, reader: JsonReader) -> None:
+    def __init__(self, emitter: Emitter, calls: CallSink) -> None:
         self.emitter = emitter
-        self.reader = reader
+        self.calls = calls
         self.before: list[str] = []
         self.begun = False
         """A call of this block was told."""
@@ -52,11 +34,10 @@ class _Told:
         if self.before:
             self.emitter.text("".join(self.before).lstrip("\r\n"))
             self.before.clear()
-        self.reader.guarded = False
-        return self.emitter.start(name)
+        return self.calls.start(name)
 
     def end(self) -> None:
-        self.emitter.end()
+        self.calls.end()
 
     def passed_over(self, text: str) -> None:
         if self.begun:
@@ -73,21 +54,9 @@ class BlockReader:
         self.emitter = parts.emitter
         self.marks = marks
         self._rules = rules = parts.rules
-        self._json = JsonReader(parts.source, parts.emitter.note)
-        self._told = _Told(parts.emitter, self._json)
-        self._calls = CallReader(
-            parts.source,
-            self._json,
-            self._told,
-            is_tool=rules.is_tool,
-            schema_keys=rules.schema_keys,
-            note=parts.emitter.note,
-        )
-
-    @property
-    def live_string(self) -> bool:
-        """Waiting inside a string of a call's arguments."""
-        return self._json.live_string and self.emitter.in_call
+        self._json = parts.json
+        self._told = _Told(parts.emitter, parts.calls)
+        self._calls = CallReader(parts.source, parts.json, self._told, rules, note=parts.emitter.note)
 
     def tagged(self, *, line_start: bool) -> Steps[bool]:
         """Read a block whose label is the tag; False, with the source rewound to the mark, if it holds no call."""
@@ -212,79 +181,9 @@ class BlockReader:
         source.take()
         source.mark()
         length = yield from self.marks.run(char)
-        if (yield from self._is_opener()):
+        if (yield from self.marks.is_opener()):
             source.rewind()
             if length >= 6:  # a closer and an opener, glued
                 source.pos += 3
             return
         source.take()
-
-    def _is_opener(self) -> Steps[bool]:
-        """Whether the label after the run at ``pos`` opens a block: the tag, or a word that is all of the line."""
-        source = self.source
-        label = yield from self.marks.peek_label()
-        if self.marks.is_tag(label):
-            return True
-        if not label or not source.buf.startswith(label, source.pos):
-            return False
-        while True:
-            rest = source.buf[source.pos + len(label) : source.pos + len(label) + 2].lstrip(" \t")
-            if rest or source.ended:
-                return rest[:1] in ("\n", "\r")
-            yield
-
-    def unmarked(self) -> Steps[bool]:
-        """Read a fence labelled ``json`` or not at all: calls if it holds nothing but calls. Else rewound to the mark."""
-        source, reader = self.source, self._json
-        staged = _Staged()
-        self._calls.calls, self._calls.strict, self._calls.is_tool = staged, True, self._rules.is_offered
-        reader.guarded = True
-        try:
-            found = LABEL.match(source.buf, source.pos)
-            assert found is not None
-            source.pos = found.end()
-            accepted = yield from self._only_calls()
-        except (NotACall, CutOff):
-            accepted = False
-        finally:
-            self._calls.calls, self._calls.strict, self._calls.is_tool = self._told, False, self._rules.is_tool
-            reader.guarded = False
-        if not accepted or any(self._echoes_schema(name, "".join(pieces)) for name, pieces in staged.calls):
-            source.rewind()
-            return False
-        source.take()
-        for name, pieces in staged.calls:
-            self.emitter.start(name).extend(pieces)
-            self.emitter.end()
-        return True
-
-    def _only_calls(self) -> Steps[bool]:
-        source, reader = self.source, self._json
-        count = 0
-        while True:
-            char = yield from reader.space()
-            if char and char in "{[":
-                read = yield from self._calls.read()
-                if not read:
-                    return False
-                count += read
-            elif char and char in ",;" and count:
-                source.pos += 1
-            elif not char:
-                return count > 0
-            elif char in FENCES and count and (yield from reader.at_fence()):
-                yield from self.marks.run(char)
-                return not (yield from self._is_opener())
-            else:
-                return False
-
-    def _echoes_schema(self, name: str, arguments: str) -> bool:
-        """A tool's own schema shown as an example has the shape of a call: its arguments are a JSON Schema."""
-        try:
-            value = json.loads(arguments)
-        except (ValueError, RecursionError):
-            return False
-        if not isinstance(value, dict) or not {"type", "properties"} <= value.keys():
-            return False
-        keys = self._rules.schema_keys(name)
-        return keys is None or not {"type", "properties"} <= keys

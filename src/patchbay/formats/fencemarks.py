@@ -57,3 +57,17 @@ class FenceMarks:
             if found.end() < len(source.buf) or source.ended or len(found.group()) > LABEL_ROOM:
                 return found.group(1)
             yield
+
+    def is_opener(self) -> Steps[bool]:
+        """Whether the label after the run at ``pos`` opens a block: the tag, or a word that is all of the line."""
+        source = self.source
+        label = yield from self.peek_label()
+        if self.is_tag(label):
+            return True
+        if not label or not source.buf.startswith(label, source.pos):
+            return False
+        while True:
+            rest = source.buf[source.pos + len(label) : source.pos + len(label) + 2].lstrip(" \t")
+            if rest or source.ended:
+                return rest[:1] in ("\n", "\r")
+            yield

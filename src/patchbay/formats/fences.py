@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from patchbay.formats.fenced import BlockReader
 from patchbay.formats.fencemarks import FenceMarks
+from patchbay.formats.loose import LooseReader
 from patchbay.formats.parts import Parts
 from patchbay.formats.shown import ShownReader
 from patchbay.formats.source import Steps
@@ -12,21 +13,29 @@ _LENIENT_LABELS = frozenset({"", "json"})
 
 
 class FenceReader:
-    """Reads the fences of a text. ``blocks`` reads those that hold calls (None: none does)."""
+    """Reads the fences of a text.
 
-    def __init__(self, parts: Parts, marks: FenceMarks, blocks: BlockReader | None) -> None:
+    ``blocks`` reads those that are labelled as calls (None: none is), ``loose`` those that hold nothing but calls.
+    ``any_label``: whatever such a block is labelled.
+    """
+
+    def __init__(
+        self, parts: Parts, marks: FenceMarks, blocks: BlockReader | None, loose: LooseReader | None, *, any_label: bool
+    ) -> None:
         self.source = parts.source
         self.emitter = parts.emitter
         self.lenient = parts.lenient
         self.marks = marks
         self.blocks = blocks
+        self.loose = loose
+        self.any_label = any_label
         self.shown = ShownReader(parts.source, parts.emitter, marks)
         self._tagged_seen = False
 
-    @property
-    def live_string(self) -> bool:
-        """Waiting inside a string of a call's arguments."""
-        return self.blocks is not None and self.blocks.live_string
+    def region(self, marker: str) -> Steps[bool]:
+        """Read the fence at ``pos``, whatever it is."""
+        yield from self.read(marker[0])
+        return True
 
     def read(self, char: str) -> Steps[None]:
         """Read the fence whose first three characters are at ``pos``."""
@@ -40,9 +49,11 @@ class FenceReader:
                 self._tagged_seen = True
                 return
             kind = "tag"
-        elif blocks is not None and self.lenient and line_start and label.lower() in _LENIENT_LABELS and not self._tagged_seen:
-            if (yield from blocks.unmarked()):
+        elif self.loose is not None and line_start and not self._tagged_seen and self._may_hold_calls(label):
+            if (yield from self.loose.fenced(self.marks)):
+                source.take()
                 return
+            source.rewind()
             kind = ""
         else:
             emitter.verbatim(source.take())
@@ -52,3 +63,6 @@ class FenceReader:
         length = yield from self.marks.run(char)
         emitter.verbatim(char * length)
         yield from self.shown.read(char, length, line_start=line_start, kind=kind)
+
+    def _may_hold_calls(self, label: str) -> bool:
+        return self.lenient and (self.any_label or label.lower() in _LENIENT_LABELS)

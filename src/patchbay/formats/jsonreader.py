@@ -2,8 +2,8 @@
 
 ``JsonReader`` reads one value at a time from a Source, by the character, in memory for the value's nesting only, and appends the
 text it makes to a list. Its values cannot fail: whatever stands where a value should be is read as the nearest JSON, and each
-such place is noted. Only the end of the text stops it (``CutOff``). A run of fence characters outside a string ends the value
-and closes what is open: that is how a block says it is over. While ``guarded``, which is until a call is committed, a fence line
+such place is noted. Only the end of the text stops it (``CutOff``). A fence or a marker outside a string ends the value and
+closes what is open: that is how a block says it is over. While ``guarded``, which is until a call is committed, a fence line
 inside a string or comment raises ``NotACall`` instead, so that no text is ever read twice by readers that gave up.
 
 What a value means (a call, a list of calls) is not known here: see ``callreader``.
@@ -16,6 +16,8 @@ import re
 from collections.abc import Callable
 
 from patchbay.formats.jsonstrings import StringReader
+from patchbay.formats.marks import Marks
+from patchbay.formats.names import ToolTypes
 from patchbay.formats.nesting import COLON, KEY, Nesting
 from patchbay.formats.source import CutOff, NotACall, Source, Steps
 
@@ -35,14 +37,19 @@ _FOREIGN = {
     "-Infinity": "null",
 }
 FENCES = frozenset("`~")
+_ENDS = FENCES | frozenset("<[")
 
 
 class JsonReader(StringReader):
-    """Reads values from ``source``. ``quoted`` says that the text is a blockquote: ``>`` counts as white space."""
+    """Reads values from ``source``. ``ends``: markers that end a value like a fence does, where they stand outside its strings.
 
-    def __init__(self, source: Source, note: Callable[[str], None]) -> None:
+    ``quoted`` says that the text is a blockquote: ``>`` counts as white space.
+    """
+
+    def __init__(self, source: Source, note: Callable[[str], None], ends: Marks | None = None) -> None:
         super().__init__(source, note)
         self.quoted = False
+        self._ends = ends
 
     def space(self, sink: list[str] | None = None, *, comments: bool = True) -> Steps[str]:
         """Read white space and comments; the next character, or "" at the end. White space goes to ``sink``, comments do not."""
@@ -87,34 +94,70 @@ class JsonReader(StringReader):
         source.pos = end + (len(closer) if closer == "*/" else 0)
         return True
 
-    def value(self, sink: list[str]) -> Steps[None]:
-        """Read one value, appending its JSON text to ``sink``; raises CutOff at the end of the text."""
+    def value(self, sink: list[str], types: ToolTypes | None = None) -> Steps[None]:
+        """Read one value, appending its JSON text to ``sink``; raises CutOff at the end of the text.
+
+        ``types``: the value is the arguments of such a tool, and members whose schema wants a list or an object may be strings
+        that hold one.
+        """
         source = self.source
         nesting = Nesting(sink, self.note)
+        member = ""
         while not nesting.complete:
             char = yield from self.space(nesting.gap)
             if not char:
                 raise CutOff
-            if char in FENCES and (yield from self.at_fence()):
+            if char in _ENDS and (yield from self.at_end()):
                 nesting.end()
-            elif char in "}]":
-                source.pos += nesting.close(char)
+            elif char in "}])":
+                source.pos += nesting.close("]" if char == ")" else char)
             elif nesting.takes(char):
                 source.pos += 1
             elif nesting.due == KEY:
                 nesting.bring_out()
-                yield from self.key(sink)
+                if types is not None and nesting.depth == 1:
+                    member = yield from self._member_key(sink)
+                else:
+                    yield from self.key(sink)
                 nesting.due = COLON
-            elif char in "{[":
+            elif char in "{[(":
                 source.pos += 1
-                nesting.open(char)
+                if char == "(":
+                    self.note("tuple")
+                nesting.open("[" if char == "(" else char)
             else:
                 nesting.bring_out()
-                if char in "\"'":
-                    yield from self.string(sink)
-                else:
+                if char not in "\"'":
                     yield from self._word(sink)
+                elif types is not None and nesting.depth == 1 and member in types.unquoted:
+                    yield from self._member_string(sink, member, types)
+                else:
+                    yield from self.string(sink)
                 nesting.value_read()
+
+    def _member_key(self, sink: list[str]) -> Steps[str]:
+        """Read a key; what it says."""
+        written: list[str] = []
+        yield from self.key(written, told=False)
+        text = "".join(written)
+        sink.append(text)
+        return str(json.loads(text))
+
+    def _member_string(self, sink: list[str], member: str, types: ToolTypes) -> Steps[None]:
+        """Read a string that may stand for the list or object in it."""
+        written: list[str] = []
+        yield from self.string(written, told=False)
+        text = "".join(written)
+        value = types.decoded(member, text)
+        if value != text:
+            self.note("json_in_string")
+        sink.append(value)
+
+    def at_end(self) -> Steps[bool]:
+        """Whether a fence or a marker stands at ``pos``: the value is over, whatever is still open."""
+        if self.source.buf[self.source.pos] in FENCES:
+            return (yield from self.at_fence())
+        return self._ends is not None and bool((yield from self._ends.at(self.source)))
 
     def at_fence(self) -> Steps[bool]:
         """Whether three fence characters stand at ``pos``."""
@@ -123,11 +166,11 @@ class JsonReader(StringReader):
             yield
         return source.buf[source.pos : source.pos + 3] in ("```", "~~~")
 
-    def key(self, sink: list[str]) -> Steps[None]:
-        """Read a key: a string in any quotes, or a bare word."""
+    def key(self, sink: list[str], *, told: bool = True) -> Steps[None]:
+        """Read a key: a string in any quotes, or a bare word. ``told`` as in ``string``."""
         char = yield from self.space()
         if char in ('"', "'"):
-            yield from self.string(sink)
+            yield from self.string(sink, told=told)
             return
         word = yield from self._run(_BARE)
         if not word:

@@ -13,24 +13,27 @@ from collections.abc import Callable
 from patchbay.formats.source import CutOff, NotACall, Source, Steps
 
 _DOUBLE = re.compile(r'[^"\\\x00-\x1f]+')
+_PLAIN = re.compile(r'[^"\\\x00-\x1f]*').fullmatch
 _SINGLE = re.compile(r"""[^'"\\\x00-\x1f]+""")
 _ESCAPES = frozenset('"\\/bfnrt')
 _CONTROL = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _AFTER_STRING = frozenset(",:}]\n\r")
 
 
+def _passes(chunk: str) -> str | None:
+    return chunk if _PLAIN(chunk) else None
+
+
 class StringReader:
     """Reads strings from ``source``. ``note`` is told of each repair.
 
-    ``guarded``: a fence line inside a string raises NotACall instead of being part of it. ``live_string`` is True while the
-    reader waits inside a double-quoted string whose text passes through as it is.
+    ``guarded``: a fence line inside a string raises NotACall instead of being part of it.
     """
 
     def __init__(self, source: Source, note: Callable[[str], None]) -> None:
         self.source = source
         self.note = note
         self.guarded = False
-        self.live_string = False
 
     def text(self) -> Steps[str]:
         """Read a string and return what it says, not its JSON."""
@@ -38,8 +41,11 @@ class StringReader:
         yield from self.string(sink)
         return str(json.loads("".join(sink)))
 
-    def string(self, sink: list[str]) -> Steps[None]:
-        """Read a string in single or double quotes; raises CutOff."""
+    def string(self, sink: list[str], *, told: bool = True) -> Steps[None]:
+        """Read a string in single or double quotes; raises CutOff.
+
+        ``told``: ``sink`` may be a call's, and grow by other means.
+        """
         source = self.source
         quote = source.buf[source.pos]
         plain = _DOUBLE if quote == '"' else _SINGLE
@@ -58,9 +64,10 @@ class StringReader:
             if source.pos >= len(source.buf):
                 if source.ended:
                     raise CutOff
-                self.live_string = quote == '"'
+                if quote == '"' and told:
+                    source.live = _passes
                 yield
-                self.live_string = False
+                source.live = None
                 continue
             char = source.buf[source.pos]
             if char == quote:

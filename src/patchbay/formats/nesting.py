@@ -28,6 +28,16 @@ class Nesting:
         self._closers: list[str] = []
         self._comma = False
 
+    @property
+    def depth(self) -> int:
+        """How many brackets are open."""
+        return len(self._closers)
+
+    @property
+    def in_object(self) -> bool:
+        """Whether the innermost open bracket is an object's."""
+        return self._closers[-1:] == ["}"]
+
     def bring_out(self) -> None:
         """A token follows: write the comma and the white space that stand before it."""
         if self._comma:

@@ -5,22 +5,24 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Iterable
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 from patchbay.errors import ConfigurationError
-from patchbay.formats.emitter import LAYOUT, Emitter
+from patchbay.formats.emitter import Emitter
 from patchbay.formats.events import Event
 from patchbay.formats.fencemarks import FenceMarks
 from patchbay.formats.fences import FenceReader
+from patchbay.formats.jsonreader import JsonReader
+from patchbay.formats.loose import LooseReader
 from patchbay.formats.parts import Parts, ToolRules, UnknownTools, make_rules
-from patchbay.formats.reasoning import ReasoningReader
-from patchbay.formats.scanner import Region, Scanner
+from patchbay.formats.readers import Readers, literals, plan_of
+from patchbay.formats.rows import Format, Opening
+from patchbay.formats.scanner import Scanner
 from patchbay.formats.source import Source, Steps
 from patchbay.formats.table import choose
+from patchbay.formats.telling import Telling
 from patchbay.types import Reply
-
-_PLAIN_STRING = re.compile(r'[^"\\\x00-\x1f]*')
 
 
 def random_call_id(_index: int) -> str:
@@ -32,8 +34,9 @@ class StreamParser:
     """Reads a model's text piece by piece.
 
     ``tools``: OpenAI's list (or ToolSpec); only their names are calls. None: any well-formed call is one.
-    ``format``: a format's name, or "auto".
-    ``unknown_tools``: "text" leaves a tagged call of a tool that was not offered in the prose; "keep" makes it a call.
+    ``format``: a format's name, a Format of the caller's own, or "auto".
+    ``unknown_tools``: "text" leaves a marked call of a tool that was not offered in the prose; "keep" makes it a call; "drop"
+    takes it out of the text and tells nothing but a repair.
     ``reasoning_prefilled``: the prompt already opened the reasoning; None finds out from the text.
     Raises InvalidRequestError for tools and ConfigurationError for options that cannot be; never for a text.
     """
@@ -42,7 +45,7 @@ class StreamParser:
         self,
         tools: Iterable[Any] | ToolRules | None = None,
         *,
-        format: str = "auto",  # noqa: A002 - the name the API fixes
+        format: str | Format = "auto",  # noqa: A002 - the name the API fixes
         tool_call_tag: str = "tool_call",
         lenient_fences: bool = True,
         reasoning: bool = True,
@@ -54,36 +57,43 @@ class StreamParser:
         formats = choose(format)
         check_tag(tool_call_tag, "tool_call_tag")
         check_tag(reasoning_tag, "reasoning_tag")
-        if unknown_tools not in ("text", "keep"):
-            raise ConfigurationError(f"unknown_tools is {unknown_tools!r}: use 'text' or 'keep'.")
-        self._source = Source()
-        self._emitter = Emitter(self._source, generate_id or random_call_id)
+        if unknown_tools not in ("text", "keep", "drop"):
+            raise ConfigurationError(f"unknown_tools is {unknown_tools!r}: use 'text', 'keep' or 'drop'.")
+        self._source = source = Source()
+        self._emitter = emitter = Emitter(source, generate_id or random_call_id)
         rules = make_rules(tools, unknown_tools)
-        parts = Parts(self._source, self._emitter, rules, tag=tool_call_tag, lenient=lenient_fences)
-        marks = FenceMarks(self._source, tool_call_tag)
-        blocks = next((row.blocks(parts, marks) for row in formats if row.blocks is not None), None)
-        self._fences = FenceReader(parts, marks, blocks)
-        regions: dict[str, Region] = {"```": partial(self._fences.read, "`"), "~~~": partial(self._fences.read, "~")}
-        for row in formats:
-            regions |= row.regions(parts)
-        self._thoughts = None
-        if reasoning:
-            self._thoughts = ReasoningReader(
-                self._source, self._emitter, self._fences, tag=reasoning_tag, prefilled=reasoning_prefilled
-            )
-            regions[self._thoughts.opener] = self._thoughts.open
-            regions[self._thoughts.closer] = self._thoughts.stray
-        self._scanner = Scanner(self._source, self._emitter, regions)
+        named = format != "auto"
+        plan = plan_of(formats)
+        calls = Telling(emitter, (lambda name: rules.offered(name) is None) if unknown_tools == "drop" else None)
+        reader = JsonReader(source, emitter.note, plan.ends)
+        parts = Parts(
+            source, emitter, rules, calls, reader, tag=tool_call_tag, lenient=lenient_fences, named=named, reasoning=reasoning
+        )
+        fence_marks = FenceMarks(source, tool_call_tag)
+        blocks = next((row.blocks(parts, fence_marks) for row in formats if row.blocks is not None), None)
+        loose = LooseReader(parts) if lenient_fences or plan.bare else None
+        self._fences = FenceReader(parts, fence_marks, blocks, loose, any_label=plan.bare and rules.has_tools)
+        self._readers = readers = Readers(plan, parts, self._fences, reasoning_tag, prefilled=reasoning_prefilled)
+        self._openings: list[Opening] = [row.opening(parts) for row in formats if row.opening is not None]
+        if readers.messages is not None:
+            self._openings.insert(0, readers.messages)
+        found = literals(plan, reasoning_tag, named=named)
+        self._scanner = Scanner(source, emitter, found, readers.regions, loose if plan.bare and rules.has_tools else None)
         self._quiet = self._scanner.quiet
         self._closed = False
-        self.prefilled = bool(reasoning and reasoning_prefilled)
+        self._inside = bool(reasoning_prefilled)
+        self.prefilled = reasoning and self._inside
         """The text was read as beginning inside the reasoning."""
         self._steps = self._run()
         next(self._steps)
 
     def _run(self) -> Steps[None]:
-        if self.prefilled and self._thoughts is not None:
-            yield from self._thoughts.begin()
+        if self._inside:
+            yield from self._readers.thoughts.begin()
+        else:
+            for opening in self._openings:
+                if (yield from opening.read()):
+                    break
         yield from self._scanner.run()
 
     def feed(self, text: str) -> list[Event]:
@@ -95,19 +105,14 @@ class StreamParser:
         source, emitter = self._source, self._emitter
         # Most chunks are prose without any marker, or the inside of a string of a call: they need no scanner.
         if self._scanner.idle:
-            if (
-                emitter.clear
-                and not emitter.blank
-                and (text[-1] not in LAYOUT or ("\n" not in text and "\r" not in text))
-                and self._quiet(text) is None
-            ):
+            if not emitter.blank and emitter.clear and self._quiet(text):
                 source.skip_ahead(text)
                 return [emitter.passed(text)]
-        elif self._fences.live_string:
-            found = _PLAIN_STRING.fullmatch(text)
-            if found and source.pos == len(source.buf):
+        elif source.live is not None:
+            piece = source.live(text) if emitter.in_call and source.pos == len(source.buf) else None
+            if piece is not None:
                 source.skip_ahead(text)
-                return [emitter.argument_text(text)]
+                return [emitter.argument_text(piece)]
         elif self._fences.shown.idle and emitter.clear and "`" not in text and "~" not in text:
             source.skip_ahead(text)
             self._fences.shown.line_passed |= "\n" in text

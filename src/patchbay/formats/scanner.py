@@ -6,73 +6,127 @@ place in the text, never at the border of a chunk. What may begin a marker is he
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Container, Mapping
+from functools import cached_property
+from typing import Protocol
 
-from patchbay.formats.emitter import Emitter
+from patchbay.formats.emitter import LAYOUT, Emitter
+from patchbay.formats.marks import beginnings, line_starts, marks
 from patchbay.formats.source import Source, Steps
 
-Region = Callable[[], Steps[None]]
-"""Reads what a marker opens. ``source.pos`` is at the marker; prose before it was told."""
+Region = Callable[[str], Steps[bool]]
+"""Reads what a marker, its argument, opens: ``source.pos`` is at the marker, the source is marked there, the prose before it was
+told. False where it opens nothing: the scanner takes the reading back, and the marker is prose."""
 
 
-@dataclass(frozen=True)
-class _Markers:
-    """What a set of markers is looked for with."""
+class LineStart(Protocol):
+    """Reads what begins at the beginning of a line without any marker. ``first``: the characters it may begin with."""
 
-    any: re.Pattern[str]
-    first: re.Pattern[str]
-    starts: frozenset[str]
-    longest: int
+    first: Container[str]
 
-
-@lru_cache(maxsize=64)
-def _markers(markers: tuple[str, ...]) -> _Markers:
-    return _Markers(
-        any=re.compile("|".join(map(re.escape, sorted(markers, key=len, reverse=True)))),
-        first=re.compile(f"[{re.escape(''.join(sorted({marker[0] for marker in markers})))}]"),
-        starts=frozenset(marker[:length] for marker in markers for length in range(1, len(marker))),
-        longest=max(map(len, markers)) - 1,
-    )
+    def read(self) -> Steps[bool]:
+        """Read at ``source.pos``, which is marked and behind the line's blanks. False: the line is prose."""
 
 
 class Scanner:
-    """Tells prose to ``emitter`` and hands each of ``regions``' markers to its reader."""
+    """Tells prose to ``emitter``, and hands each of the markers ``literals``, and each line's beginning, to its reader."""
 
-    def __init__(self, source: Source, emitter: Emitter, regions: Mapping[str, Region]) -> None:
+    def __init__(
+        self,
+        source: Source,
+        emitter: Emitter,
+        literals: tuple[str, ...],
+        make_regions: Callable[[], Mapping[str, Region]],
+        line_start: LineStart | None = None,
+    ) -> None:
         self.source = source
         self.emitter = emitter
-        self.regions = regions
-        self._markers = _markers(tuple(regions))
-        self.quiet = self._markers.first.search
-        """Finds a character that may begin a marker; a chunk without one is prose."""
+        self.line_start = line_start
+        self._make_regions = make_regions
+        self._marks = marks(literals)
+        self._marker = beginnings(literals).search
+        self._line = line_starts(None if line_start else frozenset()).search
+        self._first: Container[str] | None = None
         self.idle = False
         """Waiting in prose with nothing held back in the source."""
+        self._spent = 0
+
+    @cached_property
+    def regions(self) -> Mapping[str, Region]:
+        """The readers of the markers."""
+        return self._make_regions()
+
+    def quiet(self, text: str) -> bool:
+        """Whether a chunk that comes behind prose, while the scanner is idle, is prose: no marker nor line begins in it."""
+        return self._marker(text) is None and (("\n" not in text and "\r" not in text) or self._line(text) is None)
 
     def run(self) -> Steps[None]:
         """Read to the end of the text."""
-        source, emitter = self.source, self.emitter
+        source = self.source
         while True:
-            found = self._markers.any.search(source.buf, source.pos)
-            end = found.start() if found else self._safe_end()
-            emitter.text(source.buf[source.pos : end])
-            source.pos = end
-            if found:
-                yield from self.regions[found.group()]()
-            elif source.ended:
+            ended, total = source.ended, source.base + len(source.buf)
+            end, marker = self._marks.next(source, source.pos)
+            if self.line_start is None:
+                self._tell(end)
+            elif not (yield from self._lines(self.line_start, end)):
+                continue
+            if marker:
+                yield from self._region(marker)
+            elif ended:
                 return
-            else:
-                self.idle = end == len(source.buf)
+            elif not source.ended and source.base + len(source.buf) == total:
+                if self.line_start is not None:
+                    self._look_for(self.line_start)
+                self.idle = source.pos == len(source.buf)
                 yield
                 self.idle = False
 
-    def _safe_end(self) -> int:
-        """Up to where the text cannot be part of a marker."""
-        buf, size, markers = self.source.buf, len(self.source.buf), self._markers
-        if not self.source.ended:
-            for start in range(max(self.source.pos, size - markers.longest), size):
-                if buf[start:] in markers.starts:
-                    return start
-        return size
+    def _tell(self, end: int) -> None:
+        source = self.source
+        self.emitter.text(source.buf[source.pos : end])
+        source.pos = end
+
+    def _lines(self, lines: LineStart, end: int) -> Steps[bool]:
+        """Tell prose up to ``end``, each line's beginning offered first; False where the text moved on under the search."""
+        source, emitter = self.source, self.emitter
+        stop = source.base + end
+        while source.offset < stop:
+            end = stop - source.base
+            if emitter.blank:
+                begin = source.pos
+                while begin < end and source.buf[begin] in LAYOUT:
+                    begin += 1
+                if begin > source.pos:
+                    self._tell(begin)
+                    continue
+                if source.buf[begin] in lines.first and source.offset >= self._spent and not emitter.quoted:
+                    source.mark()
+                    if (yield from lines.read()):
+                        source.release()
+                        return False
+                    self._spent = max(self._spent, source.offset)
+                    source.rewind()
+            self._look_for(lines)
+            line = self._line(source.buf, source.pos, stop - source.base)
+            self._tell(line.end() if line else stop - source.base)
+        return True
+
+    def _look_for(self, lines: LineStart) -> None:
+        """Search only for lines that ``lines`` looks at from now on."""
+        first = lines.first
+        if first is not self._first:
+            self._first = first
+            self._line = line_starts(first if isinstance(first, frozenset) else None).search
+
+    def _region(self, marker: str) -> Steps[None]:
+        source, emitter = self.source, self.emitter
+        if source.offset >= self._spent:
+            source.mark()
+            if (yield from self.regions[marker](marker)):
+                source.release()
+                return
+            # What was read in vain is not read again for a marker inside it: that would be quadratic.
+            self._spent = max(self._spent, source.offset)
+            source.rewind()
+        emitter.text(marker)
+        source.pos += len(marker)

@@ -8,7 +8,7 @@ reader still looks at. A reader that may have to take its reading back sets ``ma
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TypeVar
 
 
@@ -20,6 +20,10 @@ class NotACall(Exception):  # noqa: N818 - a signal between readers, not an erro
     """What was read is not a call; its text is prose."""
 
 
+class NotOffered(NotACall):
+    """What was read is a call of a tool that was not offered; its text is prose."""
+
+
 T = TypeVar("T")
 Steps = Generator[None, None, T]
 """A reader: yields when it needs more text, returns what it read."""
@@ -28,13 +32,15 @@ Steps = Generator[None, None, T]
 class Source:
     """A window on a growing text. ``ended`` says that no more will come."""
 
-    __slots__ = ("_found", "_kept", "_mark", "base", "buf", "ended", "pos")
+    __slots__ = ("_found", "_kept", "_mark", "base", "buf", "ended", "live", "pos")
 
     def __init__(self) -> None:
         self.buf = ""
         self.pos = 0
         self.ended = False
         self.base = 0
+        self.live: Callable[[str], str | None] | None = None
+        """Set by a reader that waits inside a value it passes on: what a chunk adds to it, or None where the reader must look."""
         self._kept: list[str] = []
         self._mark = -1
         self._found: dict[str, tuple[int, int, int]] = {}
@@ -71,6 +77,11 @@ class Source:
         self._kept.clear()
         self._mark = -1
         return text
+
+    def release(self) -> None:
+        """The mark is gone, and what was kept for it."""
+        self._kept.clear()
+        self._mark = -1
 
     def rewind(self) -> None:
         """Go back to the mark; the mark is gone."""

@@ -10,6 +10,7 @@ from patchbay.errors import ConfigurationError
 from patchbay.formats.contract import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG, Template
 from patchbay.formats.parser import check_tag
 from patchbay.formats.parts import UnknownTools
+from patchbay.formats.rows import Format
 from patchbay.formats.table import choose
 
 ToolMode = Literal["auto", "text", "native"]
@@ -31,13 +32,16 @@ class TextOptions:
 
     ``tools``: "text" always teaches the contract, "native" passes tools on (calls leaked into the content are still lifted),
     "auto" is native until a model is found to refuse or ignore them.
+    ``format``: how the model is told of tools and shown its history, and how its text is read; "auto" teaches the fenced
+    contract, whose labels are ``tool_call_tag`` and ``tool_result_tag``, and so does a Format of the caller's own.
+    ``template`` writes the instructions instead.
     ``system_injection``: "merge" adds the contract to the first system message, "prepend" gives it a message of its own.
     ``repair_rounds``: how often a model is asked again for calls whose arguments do not fit their schema.
     ``choice_rounds``: how often it is asked again for an answer that breaks ``tool_choice``.
     """
 
     tools: ToolMode = "auto"
-    format: str = "auto"
+    format: str | Format = "auto"
     tool_call_tag: str = DEFAULT_CALL_TAG
     tool_result_tag: str = DEFAULT_RESULT_TAG
     include_examples: bool = True
@@ -65,7 +69,7 @@ class TextOptions:
                 raise ConfigurationError(f"{option} is {value!r}: use a function, or None.")
         _one_of("tools", self.tools, ("auto", "text", "native"))
         _one_of("system_injection", self.system_injection, ("merge", "prepend"))
-        _one_of("unknown_tools", self.unknown_tools, ("text", "keep"))
+        _one_of("unknown_tools", self.unknown_tools, ("text", "keep", "drop"))
         for option in ("repair_rounds", "choice_rounds"):
             value = getattr(self, option)
             if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 10:

@@ -58,6 +58,7 @@ def _read_offer(raw: bytes, options: TextOptions, legacy: bool) -> Offer:  # noq
         return Offer(None, names, make_rules(None, "text"), "", error)
     contract = render_contract(
         specs,
+        format=options.format,
         tool_call_tag=options.tool_call_tag,
         tool_result_tag=options.tool_result_tag,
         include_examples=options.include_examples,
@@ -171,7 +172,12 @@ class ChatRequest:
         if self.offer.problem is not None:
             raise self.offer.problem
         options = self._options
-        view = flatten_messages(self.messages, tool_call_tag=options.tool_call_tag, tool_result_tag=options.tool_result_tag)
+        view = flatten_messages(
+            self.messages,
+            format=options.format,
+            tool_call_tag=options.tool_call_tag,
+            tool_result_tag=options.tool_result_tag,
+        )
         if not self.policy.forbidden:
             _inject(view, self.offer.contract, options.system_injection)
             _demand(view, render_tool_choice(self._tool_choice(), parallel=not self.policy.single))

@@ -16,7 +16,9 @@ from patchbay.models.wire import decode
 
 _CONTENT = re.compile(rb'"content":\s*"')
 _INSIDE_STRING = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*')
-_MARKER = re.compile(rb"[`~<]")
+_MARKER = re.compile(rb"[`~<>\[\]{(\\]|\xe2\x9c\xbf|\xe2\x97\x81")
+"""What markers and calls that nothing marks hold: brackets, an escape (a line break is one), a flower, a triangle. The words that
+some markers begin with say nothing, for one of these follows them."""
 _STAND_IN = "\u2603"
 
 

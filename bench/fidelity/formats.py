@@ -1,0 +1,191 @@
+"""The corpus of formats: texts and expectations of other projects' tests, told the format and finding it, whole and in pieces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.fidelity import corpora
+from bench.fidelity.pool import spread
+from bench.fidelity.readings import Cut, Reading, milliseconds, read
+from bench.fidelity.section import Failure, Section, at_least, at_most, no_slow_text, percent
+from bench.places import UnavailableError
+from bench.table import markdown
+
+PIECES: tuple[Cut, ...] = (1, 3, 7)
+WAYS = ("named", "auto")
+CLEAN = {"named": 98.5, "auto": 97.0}
+EVERY = {"named": 97.0, "auto": 95.0}
+ALL_THREE = 92.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """One row read in one way. ``right``: its calls; ``all_right``: content and reasoning too."""
+
+    row: str
+    format: str
+    cls: str
+    way: str
+    right: bool
+    all_right: bool
+    leak: bool
+    why: str
+    differs: tuple[Cut, ...]
+    errors: tuple[str, ...]
+    milliseconds: float
+    text: str
+    got: tuple[list[tuple[str, str]], str, str]
+    expected: tuple[Any, Any, Any]
+
+
+def judge(line: str) -> list[Result]:
+    """Read a row in every way and score the whole text; runs in a worker."""
+    row = json.loads(line)
+    return [_judge(row, way) for way in WAYS]
+
+
+def _judge(row: corpora.Row, way: str) -> Result:
+    options = {
+        "format": row["format"] if way == "named" else "auto",
+        "reasoning": row["extract_reasoning"],
+        "reasoning_prefilled": row["reasoning_prefilled"],
+    }
+    whole = read(row["text"], row["tools"], 0, **options)
+    cut = {size: read(row["text"], row["tools"], size, **options) for size in PIECES}
+    got = _got(whole)
+    verdict = corpora.scorer(corpora.FORMATS.parent).judge(row, *got)
+    if whole.error:
+        verdict |= {"calls": False, "all": False, "why": "exception"}
+    return Result(
+        row=row["id"],
+        format=row["format"],
+        cls=row["cls"],
+        way=way,
+        right=verdict["calls"],
+        all_right=verdict["all"],
+        leak=verdict["leak"],
+        why=verdict["why"] or "",
+        differs=tuple(size for size, reading in cut.items() if reading.reply != whole.reply),
+        errors=tuple(filter(None, [whole.error, *(reading.error for reading in cut.values())])),
+        milliseconds=milliseconds(whole, row["text"], row["tools"], **options),
+        text=row["text"],
+        got=got,
+        expected=(row["expected_calls"], row["expected_content"], row["expected_reasoning"]),
+    )
+
+
+def _got(reading: Reading) -> tuple[list[tuple[str, str]], str, str]:
+    reply = reading.reply
+    calls = [(call.name, call.raw_arguments) for call in reply.tool_calls]
+    return calls, reply.content or "", reply.reasoning or ""
+
+
+def measure(*, jobs: int, sample: int, only: str) -> Section:
+    """All rows, in both ways. ``only`` is a piece of a row's id, format or class."""
+    lines = corpora.lines(corpora.FORMATS, sample=sample)
+    if only:
+        lines = [line for line in lines if only in _label(json.loads(line))]
+    if not lines:
+        raise UnavailableError(f"no row has {only!r}")
+    corpora.scorer(corpora.FORMATS.parent)  # absent: say it here, not in a worker
+    results = [result for both in spread(judge, lines, jobs=jobs, title="formats") for result in both]
+    return Section(
+        list(_verdicts(results)),
+        [f"Formats, {len(lines)} texts: calls right (and content and reasoning too) by format.\n\n{_table(results)}"],
+        raw={"formats": _raw(results)},
+        failures=_failures(results),
+    )
+
+
+def _label(row: corpora.Row) -> str:
+    return f"{row['id']} {row['format']} {row['cls']}"
+
+
+def _verdicts(results: Sequence[Result]) -> Iterable[Any]:
+    for way, title in (("named", "Formats, named"), ("auto", "Formats, auto")):
+        of_way = [result for result in results if result.way == way]
+        clean = [result for result in of_way if result.cls == "clean"]
+        yield at_least(f"{title}: calls right, clean texts", CLEAN[way], _share(clean), detail=f" of {len(clean)}")
+        yield at_least(f"{title}: calls right, all texts", EVERY[way], _share(of_way), detail=f" of {len(of_way)}")
+        if way == "named":
+            share = percent(sum(result.all_right for result in of_way), len(of_way))
+            yield at_least(f"{title}: calls, content and reasoning right", ALL_THREE, share)
+        for size in PIECES:
+            differing = sum(size in result.differs for result in of_way)
+            yield at_most(f"{title}: texts that read otherwise in pieces of {size}", 0, differing, of=len(of_way))
+        yield at_most(f"{title}: invalid JSON", 0, sum(result.why == "invalid_json" for result in of_way))
+        yield at_most(f"{title}: markup leaked", 0, sum(result.leak for result in of_way))
+        yield at_most(f"{title}: exceptions", 0, sum(bool(result.errors) for result in of_way))
+    yield no_slow_text("Formats", [result.milliseconds for result in results])
+
+
+def _share(results: Sequence[Result]) -> float:
+    return percent(sum(result.right for result in results), len(results))
+
+
+def _table(results: Sequence[Result]) -> str:
+    groups: dict[str, list[Result]] = {}
+    for cls in ("clean", "damaged", "none"):
+        groups[f"*{cls}*"] = [result for result in results if result.cls == cls]
+    for name in sorted({result.format for result in results}):
+        groups[f"`{name}`"] = [result for result in results if result.format == name]
+
+    def cells(chosen: list[Result]) -> list[str]:
+        told = []
+        for way in WAYS:
+            of_way = [result for result in chosen if result.way == way]
+            told.append(f"{_counted(of_way)} ({sum(result.all_right for result in of_way)})")
+        return [str(len(chosen) // len(WAYS)), *told, str(sum(bool(result.differs) for result in chosen))]
+
+    return markdown(
+        ["format", "texts", "named", "auto", "differs in pieces"],
+        [[name, *cells(chosen)] for name, chosen in groups.items() if chosen],
+    )
+
+
+def _counted(results: Sequence[Result]) -> int:
+    return sum(result.right for result in results)
+
+
+def _failures(results: Sequence[Result]) -> list[Failure]:
+    failures = []
+    for result in results:
+        why = "; ".join(
+            [
+                *dict.fromkeys(result.errors),
+                *(f"differs in pieces of {size}" for size in result.differs),
+                *(["leak"] if result.leak else []),
+                *([result.why] if not result.all_right else []),
+            ]
+        )
+        if why:
+            row = f"{result.row} {result.format} {result.cls}"
+            failures.append(Failure(f"formats/{result.way}", row, why, result.text, result.got, result.expected))
+    return failures
+
+
+def _raw(results: Sequence[Result]) -> dict[str, Any]:
+    def figures(chosen: Sequence[Result]) -> dict[str, Any]:
+        return {
+            "rows": len(chosen),
+            "calls": _counted(chosen),
+            "all": sum(result.all_right for result in chosen),
+            "leak": sum(result.leak for result in chosen),
+            "differs": sum(bool(result.differs) for result in chosen),
+        }
+
+    raw: dict[str, Any] = {}
+    for way in WAYS:
+        of_way = [result for result in results if result.way == way]
+        names = sorted({result.format for result in of_way})
+        raw[way] = {
+            **figures(of_way),
+            "classes": {cls: figures([r for r in of_way if r.cls == cls]) for cls in ("clean", "damaged", "none")},
+            "formats": {name: figures([r for r in of_way if r.format == name]) for name in names},
+        }
+    slowest = sorted(results, key=lambda result: -result.milliseconds)[:20]
+    raw["slowest_ms"] = {f"{result.row} {result.way}": result.milliseconds for result in slowest}
+    return raw

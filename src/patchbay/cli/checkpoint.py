@@ -1,0 +1,80 @@
+"""What lies on disk of a checkpoint or a format, read for the commands. Files are opened here, and understood in ``formats``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from patchbay.errors import ConfigurationError
+from patchbay.formats.declaredformat import template_format
+from patchbay.formats.recognise import recognise
+from patchbay.formats.rows import Format
+from patchbay.formats.table import FORMATS
+from patchbay.formats.userformat import user_format
+
+_MAX_BYTES = 64 * 1024 * 1024
+"""No tokenizer's files are larger; weights are, and somebody will name them by mistake."""
+
+
+def load_format(path: Path) -> Format:
+    """The format in a file: a user's own (``.toml``), the one a checkpoint declares, or the one its files show.
+
+    Raises ConfigurationError.
+    """
+    if path.suffix == ".toml":
+        text = read_text(path)
+        try:
+            return user_format(text).row
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{path}: {error}") from None
+    found = recognise(read_config(path))
+    if found.problem:
+        raise ConfigurationError(f"{path}: {found.problem}")
+    if found.response_template is not None:
+        return template_format(found.response_template)
+    if found.format is None:
+        raise ConfigurationError(f"{path} shows no format that is known.")
+    return FORMATS[found.format]
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The tokenizer configuration in a file or a checkpoint's folder. Raises ConfigurationError.
+
+    A file may be ``tokenizer_config.json``, ``tokenizer.json``, ``chat_template.json`` or a template alone (``.jinja``). In a
+    folder they are put together.
+    """
+    if not path.is_dir():
+        return _read(path)
+    config: dict[str, Any] = {}
+    for name in ("tokenizer_config.json", "chat_template.json", "chat_template.jinja", "tokenizer.json"):
+        if (path / name).is_file():
+            config = _read(path / name) | config
+    if not config:
+        raise ConfigurationError(f"{path} holds no tokenizer_config.json, chat_template.jinja or tokenizer.json.")
+    return config
+
+
+def read_text(path: Path) -> str:
+    """A file's text. Raises ConfigurationError."""
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise ConfigurationError(f"{path} is too large for a tokenizer's file.")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}.") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path} is no text in UTF-8.") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    text = read_text(path)
+    if path.suffix == ".jinja":
+        return {"chat_template": text}
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{path} is no JSON: {error}.") from None
+    if not isinstance(config, dict):
+        raise ConfigurationError(f"{path} holds no JSON object.")
+    return config

@@ -1,0 +1,252 @@
+"""Where calls of offered tools count that nothing marks: at the beginning of a line, or alone in a fence or in inline code.
+
+A block of calls is read whole before any of it is told. After the first one models explain: they repeat the call, show a variant
+of it, or go on with a conversation of their own. So further blocks count only as long as nothing between them says that the
+answer is over, a block that says nothing new is prose, and a call that nothing marks counts once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Container
+
+from patchbay.formats.barecalls import BareCalls
+from patchbay.formats.fencemarks import LABEL, FenceMarks
+from patchbay.formats.jsonreader import FENCES
+from patchbay.formats.parts import Parts
+from patchbay.formats.repeats import call_key
+from patchbay.formats.source import CutOff, NotACall, Steps
+from patchbay.formats.telling import Staged
+
+_NEXT_TURN = (
+    r"#{2,}[ \t]*(?:Instruction|Response|Explanation|Question|Answer|Input|Output|User|Human|Assistant)\b|"
+    r"(?:user|assistant|system|Human|User|Assistant)[ \t]*(?:\n|:)"
+)
+_TURNED = re.compile(_NEXT_TURN)
+"""What begins a line of an invented conversation, whatever came before it."""
+_OVER = re.compile(
+    _NEXT_TURN + r"|#{2,}|\"\"\"|'''|(?:def|class|import|from|assert)\b|if __name__|"
+    r"(?:Explanation|Instruction|Response|Question)\b[^\n]{0,20}:"
+)
+"""What begins a line that is no part of the answer any more once calls came: headings, code, explanations, the next turn."""
+_OVER_ROOM = 40
+_OR = "or "
+_NONE = "'[]'"
+
+
+class _Every(Container[str]):
+    """Holds everything."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+_EVERY = _Every()
+
+
+class LooseReader:
+    """Reads blocks of calls of offered tools. ``first``: what a line that is looked at begins with."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.source = parts.source
+        self.emitter = parts.emitter
+        self.calls = parts.calls
+        self.rules = parts.rules
+        self._json = parts.json
+        self._bare = BareCalls(parts, Staged())
+        self._told: set[str] = set()
+        self._over = False
+        self._program = False
+        self._first = frozenset("[{`'\"#") | parts.rules.first_letters
+        self.first: Container[str] = _EVERY
+
+    def read(self) -> Steps[bool]:
+        """Read a block at the beginning of a line."""
+        if not self._told:
+            self.first = self._first
+        if self._over or self.emitter.over:
+            return False
+        if (self._told or self.emitter.has_text) and (yield from self._ends_answer()):
+            self._over = True
+            return False
+        source = self.source
+        if source.buf[source.pos] not in self._first and self.emitter.has_text and not self._program:
+            return False
+        begin = source.offset
+        self._bare.begin()
+        try:
+            if source.buf[source.pos] == "`":
+                found = yield from self._inline()
+            else:
+                if not self.emitter.has_text and not self._told:
+                    if (yield from self._says_none()):
+                        return False
+                    self._program = yield from self._led()
+                elif self._program:
+                    yield from self._led()
+                found = yield from self._block()
+        except CutOff:
+            name = self._bare.name
+            if name:
+                self.emitter.cut(source.since(begin), name)
+            return bool(name)
+        return found and self.accept()
+
+    def _says_none(self) -> Steps[bool]:
+        """Whether the answer is an empty list: no call, and none of what follows is one."""
+        source = self.source
+        while len(source.buf) - source.pos < len(_NONE) and not source.ended:
+            yield
+        self._over = source.buf[source.pos : source.pos + len(_NONE)].lstrip("\"'").startswith("[]")
+        return self._over
+
+    def _led(self) -> Steps[bool]:
+        """Read the words that lead to the first call of an answer; whether there are any."""
+        source = self.source
+        begin = source.offset
+        lead = yield from self._bare.lead()
+        if lead and (yield from source.peek()) in self._first:
+            return True
+        source.rewind_to(begin)
+        return False
+
+    def accept(self) -> bool:
+        """Tell the calls of a block, if there is anything new in them."""
+        staged = self._bare.staged
+        calls = staged.calls
+        if any(self._echoes_schema(name, arguments) for name, arguments in calls):
+            return False
+        if all(call_key(name, arguments) in self._told for name, arguments in calls):
+            return False
+        staged.drop_repeated(self._told)
+        self.first = _EVERY
+        staged.tell(self.calls)
+        return True
+
+    def fenced(self, marks: FenceMarks) -> Steps[bool]:
+        """Read a fence from behind its run; False, with nothing told, if it holds anything but calls, or nothing new."""
+        source, bare = self.source, self._bare
+        if self._over or self.emitter.over:
+            return False
+        begin = source.offset
+        found = LABEL.match(source.buf, source.pos)
+        assert found is not None
+        source.pos = found.end()
+        if (yield from source.peek()) == "(":  # no label: a call on the fence's own line
+            source.rewind_to(begin)
+        bare.begin()
+        try:
+            yield from self._statement()
+            if (yield from self._says_none()):
+                return False
+            while True:
+                char = yield from self._statement()
+                if not char or (char in FENCES and (yield from self._json.at_fence())):
+                    break
+                lead = yield from bare.lead() if char.isalpha() else _nothing()
+                printed = lead.startswith("print")
+                source.pos += printed
+                if not (yield from bare.item()):
+                    return False
+                if printed and (yield from source.peek()) == ")":
+                    source.pos += 1
+        except CutOff:
+            char = ""
+        except NotACall:
+            return False
+        if not bare.staged.calls:
+            return False
+        if char:
+            yield from marks.run(char)
+            if (yield from marks.is_opener()):
+                return False
+        return self.accept()
+
+    def _statement(self) -> Steps[str]:
+        """Read what may stand between the calls of a fence: blanks, separators, comments; the character that follows."""
+        source = self.source
+        while True:
+            char = yield from source.peek()
+            if char and char in " \t\r\n,;":
+                source.pos += 1
+            elif char == "#":
+                while (yield from source.peek()) not in ("", "\n"):
+                    end = source.buf.find("\n", source.pos)
+                    source.pos = end if end >= 0 else len(source.buf)
+            else:
+                return char
+
+    def _inline(self) -> Steps[bool]:
+        """Read a block in inline code that is all of its line."""
+        source = self.source
+        source.pos += 1
+        if (yield from source.peek()) not in self._first or source.buf[source.pos] == "`" or not (yield from self._block()):
+            return False
+        if (yield from source.peek()) != "`":
+            return False
+        source.pos += 1
+        char = yield from source.peek()
+        return not char or char in " \t\r\n;,."
+
+    def _block(self) -> Steps[bool]:
+        """Read calls that follow each other, up to the end of the last one; False if there is none."""
+        source, bare = self.source, self._bare
+        end = -1
+        while True:
+            try:
+                found = yield from bare.item()
+            except CutOff:
+                if not bare.staged.calls:
+                    raise
+                return True
+            if not found:
+                break
+            end = source.offset
+            if not (yield from self._separator()):
+                break
+        if end >= 0:
+            source.rewind_to(end)
+        return end >= 0
+
+    def _separator(self) -> Steps[str]:
+        """Read what may stand between calls; the character that follows, "" if it begins no call."""
+        source = self.source
+        while True:
+            char = yield from source.peek()
+            if char and char in " \t\r\n,;+":
+                source.pos += 1
+            elif char == "o" and (yield from self._is_or()):
+                source.pos += len(_OR)
+            else:
+                return char if char and char in self._first and char != "`" else ""
+
+    def _is_or(self) -> Steps[bool]:
+        source = self.source
+        while len(source.buf) - source.pos < len(_OR) and not source.ended:
+            yield
+        return source.buf.startswith(_OR, source.pos)
+
+    def _echoes_schema(self, name: str, arguments: str) -> bool:
+        """A tool's own schema shown as an example has the shape of a call: its arguments are a JSON Schema."""
+        try:
+            value = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return False
+        if not isinstance(value, dict) or not {"type", "properties"} <= value.keys():
+            return False
+        keys = self.rules.types(name).keys
+        return keys is None or not {"type", "properties"} <= set(keys)
+
+    def _ends_answer(self) -> Steps[bool]:
+        """Whether the line says that the answer is over."""
+        source = self.source
+        while len(source.buf) - source.pos < _OVER_ROOM and not source.ended and source.buf.find("\n", source.pos) < 0:
+            yield
+        ends = _OVER if self._told else _TURNED
+        return ends.match(source.buf, source.pos, source.pos + _OVER_ROOM) is not None
+
+
+def _nothing() -> Steps[str]:
+    yield from ()
+    return ""

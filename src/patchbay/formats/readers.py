@@ -1,0 +1,138 @@
+"""The readers of what markers open, for one text: made when its first marker shows, for most texts have none.
+
+Which markers there are depends on the formats and options alone and is kept; what reads them belongs to the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from patchbay.formats.bodies import shapes
+from patchbay.formats.channelcalls import ChannelCalls
+from patchbay.formats.channelrows import Channels
+from patchbay.formats.channels import ChannelReader, channel_marks
+from patchbay.formats.emitter import Emitter
+from patchbay.formats.fencemarks import FenceMarks
+from patchbay.formats.fences import FenceReader
+from patchbay.formats.frames import FrameReader
+from patchbay.formats.jsonreader import JsonReader
+from patchbay.formats.leaks import LeakReader
+from patchbay.formats.marks import Marks
+from patchbay.formats.names import make_rules
+from patchbay.formats.parts import Parts
+from patchbay.formats.reasoning import ReasoningReader
+from patchbay.formats.rows import Format, Frame, Thought, Wrapper
+from patchbay.formats.scanner import Region
+from patchbay.formats.source import Source
+from patchbay.formats.table import markers
+from patchbay.formats.telling import Telling
+from patchbay.formats.thoughts import LeftIn
+from patchbay.formats.wrapped import Shape, WrapperReader, closers_of, wrapper_marks
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What some formats come to. ``ends``: the markers that end a value. ``bare``: calls that nothing marks are read too."""
+
+    formats: tuple[Format, ...]
+    wrappers: tuple[Wrapper, ...]
+    thoughts: tuple[Thought, ...]
+    frames: tuple[Frame, ...]
+    leaks: tuple[str, ...]
+    channels: tuple[Channels, ...]
+    closers: tuple[str, ...]
+    ends: Marks
+    bare: bool
+
+
+@lru_cache(maxsize=64)
+def plan_of(formats: tuple[Format, ...]) -> Plan:
+    """The plan of these formats."""
+    wrappers, thoughts, frames, leaks = markers(formats)
+    channels = tuple(dict.fromkeys(channel for row in formats for channel in row.channels))
+    ends = wrapper_marks(wrappers, (*leaks, *channel_marks(channels)))
+    bare = any(row.loose for row in formats)
+    return Plan(formats, wrappers, thoughts, frames, leaks, channels, closers_of(wrappers), ends, bare)
+
+
+class Readers:
+    """``reasoning_tag``, ``prefilled``: the parser's options. ``fences``: the reader of fences."""
+
+    def __init__(self, plan: Plan, parts: Parts, fences: FenceReader, reasoning_tag: str, *, prefilled: bool | None) -> None:
+        self.plan = plan
+        self.parts = parts
+        self.fences = fences
+        self._tag = reasoning_tag
+        self._prefilled = prefilled
+        self.messages = ChannelReader(parts, plan.channels, self._channel_calls) if plan.channels else None
+
+    @cached_property
+    def _bodies(self) -> Sequence[Shape]:
+        return shapes(self.parts, self.plan.closers, self.plan.ends)
+
+    def _channel_calls(self) -> ChannelCalls:
+        return ChannelCalls(self.parts, self._bodies, self.plan.ends)
+
+    @cached_property
+    def _wrapped(self) -> WrapperReader:
+        return WrapperReader(self.parts, self.plan.wrappers, self._bodies)
+
+    @cached_property
+    def _openers(self) -> dict[str, Region]:
+        openers: dict[str, Region] = {}
+        if self.plan.wrappers:
+            openers |= self._wrapped.openers()
+        for row in self.plan.formats:
+            if row.regions is not None:
+                openers |= row.regions(self.parts)
+        return openers
+
+    @cached_property
+    def thoughts(self) -> ReasoningReader:
+        """The reader of reasoning."""
+        parts = self.parts
+        return ReasoningReader(
+            parts.source,
+            parts.emitter,
+            (_asked(self._tag), *self.plan.thoughts),
+            fences=self.fences,
+            calls=self._openers,
+            messages=self.messages.starts() if self.messages else None,
+            prefilled=self._prefilled,
+            named=parts.named,
+            told=None if parts.reasoning else LeftIn(parts.emitter),
+        )
+
+    def regions(self) -> dict[str, Region]:
+        """What reads each marker; where several know one, the last of them counts."""
+        plan, source, emitter = self.plan, self.parts.source, self.parts.emitter
+        regions: dict[str, Region] = {}
+        if plan.leaks:
+            regions |= LeakReader(source, emitter, plan.leaks).regions()
+        if plan.frames:
+            regions |= FrameReader(source, emitter, plan.frames, named=self.parts.named).regions()
+        if plan.wrappers:
+            regions |= self._wrapped.closers()
+        regions |= self.thoughts.regions()
+        regions |= self._openers
+        if self.messages is not None:
+            regions |= self.messages.regions()
+        return regions | dict.fromkeys(("```", "~~~"), self.fences.region)
+
+
+@lru_cache(maxsize=64)
+def literals(plan: Plan, reasoning_tag: str, *, named: bool) -> tuple[str, ...]:
+    """All markers that ``Readers`` of these options read."""
+    source = Source()
+    emitter = Emitter(source, str)
+    telling, rules, reader = Telling(emitter, None), make_rules(None, "text"), JsonReader(source, emitter.note)
+    parts = Parts(source, emitter, rules, telling, reader, tag="tool_call", lenient=True, named=named)
+    fences = FenceReader(parts, FenceMarks(source, parts.tag), None, None, any_label=False)
+    return tuple(Readers(plan, parts, fences, reasoning_tag, prefilled=None).regions())
+
+
+@lru_cache(maxsize=64)
+def _asked(tag: str) -> Thought:
+    return Thought(openers=(f"<{tag}>",), closers=(f"</{tag}>",))

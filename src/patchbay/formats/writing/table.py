@@ -1,0 +1,54 @@
+"""The table of writers, by the name of the format that reads what they write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from patchbay.formats.rows import Format
+from patchbay.formats.table import choose
+from patchbay.formats.writing.bare import BARE
+from patchbay.formats.writing.family import FamilyWriter
+from patchbay.formats.writing.fenced import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG, FencedWriter
+from patchbay.formats.writing.gemma import GEMMA
+from patchbay.formats.writing.json_tags import JSON_TAGS
+from patchbay.formats.writing.named import NAMED
+from patchbay.formats.writing.python import PYTHON_CALLS
+from patchbay.formats.writing.writer import Writer
+from patchbay.formats.writing.xml_keys import XML_KEYS
+from patchbay.formats.writing.xml_parameters import XML_PARAMETERS
+from patchbay.types import ToolCall
+
+WRITERS: dict[str, FamilyWriter] = {
+    row.format: row for row in (*JSON_TAGS, *NAMED, *XML_PARAMETERS, *XML_KEYS, *GEMMA, *PYTHON_CALLS, *BARE)
+}
+"""A family that is not here is asked and shown its history with the fenced contract."""
+
+
+@lru_cache(maxsize=256)
+def writer_for(
+    format: str | Format = "auto",  # noqa: A002 - the name the API fixes
+    *,
+    tool_call_tag: str = DEFAULT_CALL_TAG,
+    tool_result_tag: str = DEFAULT_RESULT_TAG,
+) -> Writer:
+    """The writer of a format: its family's, or the fenced contract's with these tags. Raises ConfigurationError."""
+    name = format.name if isinstance(format, Format) else format
+    if name in WRITERS:
+        return WRITERS[name]
+    choose(format)
+    return FencedWriter(tool_call_tag, tool_result_tag)
+
+
+def render_calls(
+    format: str | Format,  # noqa: A002 - the name the API fixes
+    calls: Iterable[ToolCall],
+    content: str = "",
+    reasoning: str = "",
+) -> str:
+    """A turn as a model of this format would have written it, its calls numbered from 0. Raises ConfigurationError."""
+    writer = writer_for(format)
+    numbered = [
+        ToolCall(writer.call_id(number, call.name, call.id), call.name, call.raw_arguments) for number, call in enumerate(calls)
+    ]
+    return writer.turn(content, numbered, reasoning)

@@ -1,0 +1,215 @@
+"""What the figures of ``make fidelity`` rest on: how rows are read and counted, and what is said of a bar. No figure is asserted."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench.fidelity import __main__ as fidelity
+from bench.fidelity import bfcl, carriers, corpora, formats, hostile, linear, section
+from bench.fidelity.readings import LIMIT, TookTooLong, limited, pieces, read
+from bench.fidelity.timing import Growth
+from bench.places import UnavailableError
+
+from patchbay import StreamParser
+from patchbay.types import Reply, ToolCall
+
+CALL = '```tool_call\n{"name": "f", "arguments": {"a": 1}}\n```'
+TOOLS: list[Any] = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {}}}}}]
+
+FORMATS_SCORE = """
+def judge(row, calls, content, reasoning):
+    right = [list(call) for call in calls] == row["expected_calls"]
+    return {"calls": right, "all": right and content == row["expected_content"], "leak": False, "why": None if right else "args"}
+"""
+BFCL_SCORE = """
+def score_record(row, calls, relaxed=False):
+    right = bool(calls) == bool(row["possible_answers"])
+    return right, None if right else "no_call"
+"""
+
+
+def row(**fields: Any) -> dict[str, Any]:
+    """A row of the corpus of formats."""
+    default = {"id": "one", "format": "fenced", "cls": "clean", "text": CALL, "tools": TOOLS, "extract_reasoning": True}
+    expected = {
+        "reasoning_prefilled": False,
+        "expected_calls": [["f", '{"a": 1}']],
+        "expected_content": "",
+        "expected_reasoning": "",
+    }
+    return default | expected | fields
+
+
+@pytest.fixture
+def corpus(tmp_path, monkeypatch):
+    """Write rows and a scorer where a corpus is looked for."""
+
+    def write(name: str, score: str, rows: list[dict[str, Any]]) -> None:
+        with gzip.open(tmp_path / "dev.jsonl.gz", "wt", encoding="utf-8") as file:
+            file.writelines(json.dumps(one) + "\n" for one in rows)
+        (tmp_path / "score.py").write_text(score)
+        monkeypatch.setattr(corpora, name, tmp_path / "dev.jsonl.gz")
+
+    corpora.scorer.cache_clear()
+    yield write
+    corpora.scorer.cache_clear()
+
+
+@pytest.mark.parametrize("cut", [0, 1, 3, "random"])
+def test_the_pieces_of_a_text_are_the_text(cut):
+    text = "".join(map(str, range(200)))
+    assert text == "".join(pieces(text, cut))
+    assert pieces(text, cut) == pieces(text, cut)
+    assert [] == pieces("", cut or 1)
+
+
+def test_a_reading_that_raises_is_told_and_not_raised():
+    reading = read("x", None, 0, format="morse")
+    assert "ConfigurationError: Unknown format 'morse'" in reading.error
+    assert Reply(None) == reading.reply
+
+
+def test_a_reading_that_does_not_end_is_stopped(monkeypatch):
+    def forever(_parser: StreamParser, _text: str) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr(StreamParser, "feed", forever)
+    monkeypatch.setattr("bench.fidelity.readings.LIMIT", 0.05)
+    assert "took longer than" in read("x", None, 0).error
+    assert LIMIT > 1
+
+
+def spin(seconds: float) -> None:
+    """Burn CPU time."""
+    begun = time.thread_time()
+    while time.thread_time() - begun < seconds:
+        pass
+
+
+def test_the_limit_is_gone_behind_its_block():
+    with limited(0.1):
+        pass
+    spin(0.2)
+    with pytest.raises(TookTooLong), limited(0.1):
+        spin(5.0)
+
+
+def test_a_row_of_the_formats_is_read_named_and_found_whole_and_in_pieces(corpus):
+    corpus("FORMATS", FORMATS_SCORE, [row(), row(id="two", expected_calls=[])])
+    measured = formats.measure(jobs=1, sample=0, only="")
+    assert {"named": 1, "auto": 1} == {way: measured.raw["formats"][way]["calls"] for way in formats.WAYS}
+    assert ["two fenced clean", "two fenced clean"] == [failure.row for failure in measured.failures]
+    bars = {verdict.what: verdict for verdict in measured.verdicts}
+    assert ("50.00 % of 2", False) == (
+        bars["Formats, auto: calls right, all texts"].measured,
+        bars["Formats, auto: calls right, all texts"].met,
+    )
+    assert bars["Formats, auto: texts that read otherwise in pieces of 1"].met
+
+
+def test_a_row_that_reads_otherwise_in_pieces_is_counted(corpus, monkeypatch):
+    corpus("FORMATS", FORMATS_SCORE, [row()])
+    feed = StreamParser.feed
+    monkeypatch.setattr(StreamParser, "feed", lambda parser, piece: feed(parser, piece if len(piece) != 3 else piece.upper()))
+    measured = formats.measure(jobs=1, sample=0, only="")
+    differing = {verdict.what[-1]: verdict.measured for verdict in measured.verdicts if "named: texts that read" in verdict.what}
+    assert {"1": "0 of 1", "3": "1 of 1", "7": "0 of 1"} == differing
+
+
+def test_rows_of_the_benchmark_are_counted_by_what_they_hold(corpus):
+    base = {"model": "m", "family": "g", "tools": TOOLS, "possible_answers": []}
+    corpus(
+        "BFCL",
+        BFCL_SCORE,
+        [
+            base | {"id": "a", "category": "simple", "text": CALL, "possible_answers": [1]},
+            base | {"id": "b", "category": "simple", "text": "no", "possible_answers": [1]},
+            base | {"id": "c", "category": "irrelevance", "text": CALL, "call_intent": "none"},
+            base | {"id": "d", "category": "irrelevance", "text": "no", "call_intent": "known"},
+            base | {"id": "e", "category": "irrelevance", "text": CALL, "call_intent": "unknown"},
+        ],
+    )
+    measured = bfcl.measure(jobs=1, sample=0, only="", by="category")
+    raw = measured.raw["bfcl"]
+    assert (2, 50.0, 1, 1, 0) == (raw["due"], raw["acc"], raw["spurious"], raw["missed"], raw["errors"])
+    assert ["no_call", "spurious", "missed_intent"] == [failure.why for failure in measured.failures]
+
+
+def test_rows_are_read_by_other_processes_too():
+    from bench.fidelity.pool import spread
+
+    assert [1, 2, 3] == list(spread(len, ["a", "bb", "ccc"], jobs=2, title="rows"))
+
+
+def test_a_corpus_that_is_absent_is_said_and_the_rest_is_measured(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(corpora, "FORMATS", corpora.ROOT.parent / "nowhere" / "dev.jsonl.gz")
+    assert 0 == fidelity.main(["--only", "formats", "--json", str(tmp_path / "out.json")])
+    told = json.loads((tmp_path / "out.json").read_text())
+    assert ["../nowhere/dev.jsonl.gz is not here"] == [bar["measured"] for bar in told["bars"]]
+    assert [None] == [bar["met"] for bar in told["bars"]]
+    assert "formats: skipped" in capsys.readouterr().err
+
+
+def test_a_sample_is_always_the_same_and_of_the_size_that_was_asked_for(corpus):
+    corpus("FORMATS", FORMATS_SCORE, [row(id=str(number)) for number in range(50)])
+    chosen = [json.loads(line)["id"] for line in corpora.lines(corpora.FORMATS, sample=10)]
+    assert chosen == [json.loads(line)["id"] for line in corpora.lines(corpora.FORMATS, sample=10)]
+    assert (10, 50) == (len(chosen), len(corpora.lines(corpora.FORMATS)))
+
+
+def test_a_word_that_no_row_has_is_said(corpus):
+    corpus("FORMATS", FORMATS_SCORE, [row()])
+    with pytest.raises(UnavailableError, match="no row has 'morse'"):
+        formats.measure(jobs=1, sample=0, only="morse")
+
+
+def test_a_share_is_rounded_down_so_that_it_never_looks_better_than_it_is():
+    verdict = section.at_least("x", 97.0, 96.9999)
+    assert ("96.99 %", False) == (verdict.measured, verdict.met)
+    assert section.at_least("x", 97.0, 97.0).met
+    assert section.at_most("x", 0, 0).met
+    assert not section.at_most("x", 0, 1).met
+    assert not section.no_slow_text("x", [1.0, 5.1]).met
+
+
+def test_a_ratio_is_of_exactly_ten_times_the_characters():
+    assert 10.0 == pytest.approx(Growth("x", 1.0, 9.5, 20_000, 190_000, right=True).ratio)
+    stopped = Growth("x", 1.0, float("inf"), 20_000, 200_000, right=False)
+    assert "stopped (x)" == linear._verdict("w", [stopped]).measured
+    assert linear._verdict("w", []).met is None
+
+
+@pytest.mark.parametrize("name", carriers.CARRIERS)
+def test_a_carrier_holds_its_argument_and_little_else(name):
+    text = carriers.text(name, 2_000)
+    assert carriers.NAME in text
+    assert "row_00001" in text
+    assert len(carriers.value(2_000)) < len(text) < 3_000
+
+
+@pytest.mark.parametrize("name", hostile.UNITS)
+def test_a_hostile_text_has_the_size_that_was_asked_for(name):
+    assert 19_000 <= len(hostile.text(name, 20_000)) <= 20_200
+
+
+def test_a_carriers_call_is_known_by_its_whole_argument():
+    whole = ToolCall("id", carriers.NAME, json.dumps({carriers.KEY: carriers.value(2_000)}))
+    assert linear.is_the_call(Reply(None, tool_calls=(whole,)))
+    assert not linear.is_the_call(Reply(None, tool_calls=(ToolCall("id", carriers.NAME, '{"content": "half"}'),)))
+    assert not linear.is_the_call(Reply("prose"))
+
+
+def test_the_help_names_every_part():
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.fidelity", "--help"], cwd=root, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert [] == [part for part in fidelity._PARTS if part not in done.stdout]

@@ -1,0 +1,217 @@
+"""``patchbay formats``: what there is, what a name hints at, and what a checkpoint's files show, with why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from patchbay.cli.checkpoint import load_format
+from patchbay.cli.commands import run
+from patchbay.errors import ConfigurationError
+from patchbay.formats import FORMATS
+
+TEMPLATE = (
+    "<tool_call>{}</tool_call>{% if add_generation_prompt %}<A>{% if thinking %}<think>{% else %}</think>{% endif %}{% endif %}"
+)
+DECLARED = {
+    "version": 1,
+    "start_anchor": "<A>",
+    "fields": {"content": {}, "tool_calls": {"open": "<c>", "close": "</c>", "content": "json"}},
+}
+
+
+@pytest.fixture
+def patchbay(capsys):
+    """Run a command line in this process; its status, output and errors."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as left:
+            run(arguments)
+        said = capsys.readouterr()
+        return left.value.code, said.out, said.err
+
+    return call
+
+
+def facts(printed: str) -> dict[str, str]:
+    """The lines of a report by their names."""
+    return {line.split("  ")[0]: line.partition("  ")[2].strip() for line in printed.splitlines() if "  " in line}
+
+
+def written(path: Path, config: Any) -> str:
+    path.write_text(config if isinstance(config, str) else json.dumps(config), encoding="utf-8")
+    return str(path)
+
+
+def test_all_formats_are_listed(patchbay) -> None:
+    status, out, err = patchbay("formats")
+    assert (0, "") == (status, err)
+    assert list(FORMATS) == [line.split()[0] for line in out.splitlines()[1:] if not line.startswith(" ")]
+
+
+def test_all_formats_are_listed_as_json(patchbay) -> None:
+    status, out, _ = patchbay("formats", "--json")
+    listed = json.loads(out)
+    assert (0, list(FORMATS)) == (status, [row["name"] for row in listed])
+    hermes = next(row for row in listed if row["name"] == "hermes")
+    assert (True, True, "<tool_call>") == (hermes["auto"], hermes["writes"], hermes["markers"][0])
+    assert ["<think>", "</think>"] in hermes["reasoning"]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_each_format_can_be_shown(name: str, patchbay) -> None:
+    status, out, err = patchbay("formats", "show", name)
+    assert (0, "", name) == (status, err, facts(out)["format"])
+    status, out, _ = patchbay("formats", "show", name, "--json")
+    assert (0, name) == (status, json.loads(out)["name"])
+
+
+def test_a_shown_format_has_an_example(patchbay) -> None:
+    _, out, _ = patchbay("formats", "show", "hermes")
+    assert '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris", "days": 3}}\n</tool_call>' in out
+
+
+def test_a_model_s_name_is_told_with_the_reason(patchbay) -> None:
+    status, out, _ = patchbay("formats", "model", "qwen2.5:7b")
+    assert (0, "hermes", "'qwen2.5:7b' has the words of 'qwen 2.5'", "none") == (
+        status, facts(out)["format"], facts(out)["why"], facts(out)["reasoning"],
+    )  # fmt: skip
+    status, out, _ = patchbay("formats", "model", "Qwen/Qwen3.5-4B", "--json")
+    assert (0, "qwen3_coder", True) == (status, json.loads(out)["format"], json.loads(out)["reasoning_prefilled"])
+
+
+def test_a_name_that_is_not_known_is_said_with_status_1(patchbay) -> None:
+    status, out, _ = patchbay("formats", "model", "my-own")
+    assert 1 == status
+    assert "my-own: not a known name" in out
+    assert (1, "null\n", "") == patchbay("formats", "model", "my-own", "--json")
+
+
+def test_the_known_names_are_listed(patchbay) -> None:
+    assert "gpt oss" in patchbay("formats", "model")[1]
+    assert "harmony" == json.loads(patchbay("formats", "model", "--json")[1])["gpt oss"]
+
+
+def test_a_chat_template_is_recognised_and_the_finding_explained(patchbay, tmp_path: Path) -> None:
+    path = written(tmp_path / "tokenizer_config.json", {"chat_template": TEMPLATE})
+    status, out, _ = patchbay("formats", "derive", path)
+    assert 0 == status
+    assert {
+        "checkpoint": path,
+        "format": "hermes",
+        "found in": "chat template",
+        "by": "'<tool_call>', but not '<tool_calls>['",
+        "families": "; ".join(FORMATS["hermes"].families),
+        "reasoning": "<think> to </think>; the prompt opens it if thinking",
+        "use": "--format hermes",
+    } == facts(out)
+    status, out, _ = patchbay("formats", "derive", path, "--json")
+    assert (0, "hermes", ["<tool_call>"]) == (status, json.loads(out)["use"], json.loads(out)["evidence"])
+
+
+def test_a_declared_format_is_used_by_its_path(patchbay, tmp_path: Path) -> None:
+    path = written(tmp_path / "tokenizer_config.json", {"chat_template": TEMPLATE, "response_template": DECLARED})
+    status, out, _ = patchbay("formats", "derive", path)
+    assert (0, "declares content (content), tool_calls (calls)", f"--format {path}") == (
+        status, facts(out)["response_template"], facts(out)["use"],
+    )  # fmt: skip
+    told = json.loads(patchbay("formats", "derive", path, "--json")[1])
+    assert ({"content": "content", "tool_calls": "calls"}, path) == (told["response_template"], told["use"])
+
+
+def test_a_declared_format_that_is_wrong_is_explained(patchbay, tmp_path: Path) -> None:
+    path = written(tmp_path / "tokenizer_config.json", {"response_template": {**DECLARED, "fields": {"a": {"opne": 1}}}})
+    status, out, _ = patchbay("formats", "derive", path)
+    assert 1 == status
+    assert facts(out)["response_template"].startswith("cannot be used: response_template.fields.a.opne is not known here")
+
+
+def test_the_files_of_a_folder_are_put_together(patchbay, tmp_path: Path) -> None:
+    written(tmp_path / "tokenizer_config.json", {"model_max_length": 1})
+    written(tmp_path / "tokenizer.json", {"added_tokens": [{"content": "<|tool_calls_section_begin|>"}]})
+    assert ("kimi_k2", "vocabulary") == (
+        facts(patchbay("formats", "derive", str(tmp_path))[1])["format"],
+        facts(patchbay("formats", "derive", str(tmp_path))[1])["found in"],
+    )
+    jinja = written(tmp_path / "chat_template.jinja", TEMPLATE)
+    assert "hermes" == facts(patchbay("formats", "derive", str(tmp_path))[1])["format"]
+    assert "hermes" == facts(patchbay("formats", "derive", jinja)[1])["format"]
+
+
+def test_nothing_recognised_is_said_with_status_1(patchbay, tmp_path: Path) -> None:
+    path = written(tmp_path / "tokenizer_config.json", {"chat_template": "{{ messages }}"})
+    status, out, _ = patchbay("formats", "derive", path)
+    assert (1, "none was recognised") == (status, facts(out)["format"])
+    assert (1, None) == (
+        patchbay("formats", "derive", path, "--json")[0],
+        json.loads(patchbay("formats", "derive", path, "--json")[1])["use"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "is no JSON"),
+        ("[]", "holds no JSON object"),
+        ("[" * 100_000, "is no JSON"),
+        ('{"chat_template": 3}', "chat_template must be"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused_on_one_line(content: str, said: str, patchbay, tmp_path: Path) -> None:
+    status, out, err = patchbay("formats", "derive", written(tmp_path / "tokenizer_config.json", content))
+    assert (2, "", 1) == (status, out, err.count("\n"))
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["show", "nope"], "Unknown format 'nope'"),
+        (["show"], "Missing argument 'NAME'"),
+        (["derive", "/nowhere"], "/nowhere cannot be read"),
+        (["derive", "{empty}"], "holds no tokenizer_config.json"),
+        (["derive", "{binary}"], "is no text in UTF-8"),
+        (["drive"], "No such command 'drive'"),
+    ],
+)
+def test_what_is_wrong_is_said_on_one_line(arguments: list[str], said: str, patchbay, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe")
+    places = {"{empty}": str(tmp_path / "empty"), "{binary}": str(tmp_path / "binary.json")}
+    status, out, err = patchbay("formats", *(places.get(argument, argument) for argument in arguments))
+    assert (2, "", 1) == (status, out, err.count("\n"))
+    assert said in err
+
+
+@pytest.mark.parametrize("command", [[], ["show"], ["model"], ["derive"]])
+def test_help_shows_an_example(command: list[str], patchbay) -> None:
+    status, out, _ = patchbay("formats", *command, "--help")
+    assert 0 == status
+    assert " ".join(["patchbay formats", *command]) in out
+
+
+OWN = 'name = "own"\n[[calls]]\nopen = "<own>"\n'
+
+
+def test_a_file_is_loaded_as_the_format_it_declares_or_shows(tmp_path: Path) -> None:
+    assert "own" == load_format(Path(written(tmp_path / "own.toml", OWN))).name
+    declared = load_format(Path(written(tmp_path / "tokenizer_config.json", {"response_template": DECLARED})))
+    assert ("<c>",) == declared.wrappers[0].openers
+    assert FORMATS["hermes"] is load_format(Path(written(tmp_path / "chat_template.jinja", TEMPLATE)))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("own.toml", OWN + "opne = 1", r"own\.toml: calls\[0\]\.opne is not known here"),
+        ("a.json", {"response_template": {}}, r"a\.json: response_template\.start_anchor is missing"),
+        ("a.json", {"chat_template": ""}, r"a\.json shows no format that is known"),
+        ("a.json", "{", r"^\S*a\.json is no JSON"),
+    ],
+)
+def test_a_file_that_makes_no_format_is_refused_by_its_name(name: str, content: Any, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        load_format(Path(written(tmp_path / name, content)))

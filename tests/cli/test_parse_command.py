@@ -1,0 +1,205 @@
+"""``patchbay parse``: what is read from a text and why, for people and for programs; and files that cannot be read."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from patchbay import StreamParser
+from patchbay.cli.commands import run
+
+TOOLS = [{"type": "function", "function": {"name": "tide_table", "parameters": {"type": "object", "properties": {}}}}]
+TEXT = """\
+<think>One harbour.</think>
+I ask.
+```tool_call
+{"name": "tide_table", "arguments": {"harbour": "Brest",}}
+```
+"""
+
+
+@pytest.fixture
+def patchbay(capsys):
+    """Run a command line in this process; its status, output and errors."""
+
+    def call(*arguments: Any) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as left:
+            run([str(argument) for argument in arguments])
+        said = capsys.readouterr()
+        return left.value.code, said.out, said.err
+
+    return call
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    file = tmp_path / "answer.txt"
+    file.write_text(TEXT, encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Path:
+    file = tmp_path / "tools.json"
+    file.write_text(json.dumps(TOOLS), encoding="utf-8")
+    return file
+
+
+def sections(page: str) -> dict[str, str]:
+    """The parts of a page by their titles."""
+    parts = [part.partition("\n") for part in page.rstrip("\n").split("\n\n")]
+    return {title: "\n".join(line.removeprefix("  ") for line in body.splitlines()) for title, _, body in parts}
+
+
+def test_a_page_shows_every_part_of_the_reading(patchbay, text, tools):
+    status, page, _ = patchbay("parse", text, "--tools", tools)
+    assert 0 == status
+    shown = sections(page)
+    assert ["reasoning", "content", "calls", "mended"] == list(shown)
+    assert "One harbour." == shown["reasoning"]
+    assert "I ask." == shown["content"]
+    assert 'tide_table {"harbour": "Brest"}' == shown["calls"]
+    assert "line 4, column" in shown["mended"]
+
+
+def test_json_holds_the_same(patchbay, text, tools):
+    status, printed, _ = patchbay("parse", text, "--tools", tools, "--json")
+    told = json.loads(printed)
+    assert (0, "I ask.", "One harbour.") == (status, told["content"], told["reasoning"])
+    assert [{"name": "tide_table", "arguments": '{"harbour": "Brest"}'}] == [call["function"] for call in told["tool_calls"]]
+    assert [] == told["incomplete"]
+    assert [TEXT.index(",}") + 1] == [repair["position"] for repair in told["repairs"]]
+
+
+def test_a_text_without_a_call_says_so(patchbay, tmp_path):
+    (tmp_path / "prose.txt").write_text("Low water at noon.")
+    assert {"content": "Low water at noon.", "calls": "none"} == sections(patchbay("parse", tmp_path / "prose.txt")[1])
+    explained = sections(patchbay("parse", tmp_path / "prose.txt", "--explain")[1])
+    assert "no format's marker is in the text" in explained["why"]
+
+
+def test_a_call_that_is_cut_off_is_shown_as_what_was_written(patchbay, tmp_path):
+    (tmp_path / "cut.txt").write_text('```tool_call\n{"name": "tide_table", "arguments": {"harbour": "Br')
+    shown = sections(patchbay("parse", tmp_path / "cut.txt")[1])
+    assert shown["cut off at the end"].endswith('{"name": "tide_table", "arguments": {"harbour": "Br')
+
+
+@pytest.mark.parametrize("place", [[], ["-"]])
+def test_the_text_may_come_from_standard_input(patchbay, monkeypatch, place):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("Très\r\nbien".encode())))
+    assert json.loads(patchbay("parse", *place, "--json")[1])["content"] == "Très\r\nbien"
+
+
+def test_explain_says_which_markers_stand_where_and_when_a_call_was_known(patchbay, tmp_path, tools):
+    written = 'So:\n<tool_call>\n{"name": "tide_table", "arguments": {}}\n</tool_call>'
+    (tmp_path / "hermes.txt").write_text(written)
+    status, page, _ = patchbay("parse", tmp_path / "hermes.txt", "--tools", tools, "--explain")
+    shown = sections(page)
+    assert 0 == status
+    assert "<tool_call>  line 2, column 1 (hermes" in shown["markers in the text"]
+    assert f"of {len(written)} characters, complete after" in shown["calls in a stream"]
+    why = json.loads(patchbay("parse", tmp_path / "hermes.txt", "--tools", tools, "--explain", "--json")[1])["why"]
+    (timing,) = why["timings"]
+    assert written.index("tide_table") < timing["known"] < timing["complete"] <= len(written)
+
+
+def test_explain_names_the_tools_that_were_called_and_not_offered(patchbay, tmp_path, tools):
+    (tmp_path / "a.txt").write_text('```tool_call\n{"name": "launch_ship", "arguments": {}}\n```')
+    page = patchbay("parse", tmp_path / "a.txt", "--tools", tools, "--explain")[1]
+    assert ["launch_ship"] == [body for title, body in sections(page).items() if title.startswith("no calls")]
+    kept = patchbay("parse", tmp_path / "a.txt", "--tools", tools, "--unknown-tools", "keep")[1]
+    assert "launch_ship {}" == sections(kept)["calls"]
+
+
+def test_pieces_give_the_same_page(patchbay, text, tools):
+    assert patchbay("parse", text, "--tools", tools) == patchbay("parse", text, "--tools", tools, "--chunks", 3)
+
+
+def test_pieces_that_are_read_otherwise_are_a_failure(patchbay, text, monkeypatch):
+    feed = StreamParser.feed
+    monkeypatch.setattr(StreamParser, "feed", lambda parser, piece: feed(parser, piece[:2]))
+    status, _, complaint = patchbay("parse", text, "--chunks", 3)
+    assert (1, "patchbay: pieces of 3 characters give another reading than the whole text\n") == (status, complaint)
+
+
+def test_what_a_terminal_would_obey_is_shown_and_not_sent(patchbay, tmp_path):
+    (tmp_path / "a.txt").write_text("\x1b[2Jred\x07\x9b")
+    assert "\\x1b[2Jred\\x07\\x9b" == sections(patchbay("parse", tmp_path / "a.txt")[1])["content"]
+
+
+def test_the_tools_of_a_whole_request_are_found(patchbay, text, tmp_path):
+    (tmp_path / "request.json").write_text(json.dumps({"model": "m", "tools": TOOLS}))
+    assert "tide_table" in sections(patchbay("parse", text, "--tools", tmp_path / "request.json")[1])["calls"]
+
+
+@pytest.mark.parametrize(
+    ("complaint", "content"),
+    [
+        ("is not JSON: Expecting value, line 2, column 1", b"[\n"),
+        ("is not JSON that can be read: it is nested too deeply", b"[" * 100_000),
+        ("holds an object without 'tools'", b'{"name": "tide_table"}'),
+        ("holds no list of tools", b'{"tools": 1}'),
+        ("'tools[0].function' must be an object", b'[{"type": "function"}]'),
+        ("is not UTF-8: byte 1 cannot be read", b"[\xff"),
+    ],
+)
+def test_a_tools_file_that_cannot_be_read_is_one_line_that_says_why(patchbay, text, tmp_path, complaint, content):
+    (tmp_path / "tools.json").write_bytes(content)
+    status, printed, said = patchbay("parse", text, "--tools", tmp_path / "tools.json")
+    assert (2, "", 1) == (status, printed, said.count("\n"))
+    assert complaint in said
+
+
+def test_a_text_that_cannot_be_read_and_a_format_that_is_none_are_called_wrongly(patchbay, text, tmp_path):
+    status, _, said = patchbay("parse", tmp_path / "nowhere.txt")
+    assert (2, True) == (status, "nowhere.txt cannot be read: No such file or directory" in said)
+    status, _, said = patchbay("parse", text, "--format", "morse")
+    assert (2, True) == (status, "Unknown format 'morse'" in said)
+
+
+def test_the_help_has_examples(patchbay):
+    status, shown, _ = patchbay("parse", "--help")
+    assert (0, True) == (status, "patchbay parse answer.txt --tools tools.json" in shown)
+
+
+def test_the_example_of_the_documentation_is_what_is_printed(patchbay, tmp_path, tools):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "parse.md").read_text(encoding="utf-8")
+    answer = page.partition("````text\n")[2].partition("````")[0]
+    printed = page.partition("\n```text\n")[2].partition("```")[0]
+    (tmp_path / "answer.txt").write_text(answer)
+    assert printed == patchbay("parse", tmp_path / "answer.txt", "--tools", tools)[1]
+
+
+def test_a_format_in_a_file_is_read_with(patchbay, tmp_path: Path, tools: Path) -> None:
+    own = tmp_path / "acme.toml"
+    own.write_text('name = "acme"\n[[calls]]\nopen = "<acme:call>"\nclose = "</acme:call>"\n', encoding="utf-8")
+    answer = tmp_path / "answer.txt"
+    answer.write_text('<acme:call>{"name": "tide_table", "arguments": {}}</acme:call>', encoding="utf-8")
+    status, out, _ = patchbay("parse", answer, "--tools", tools, "--format", own, "--explain", "--json", "--chunks", 3)
+    read = json.loads(out)
+    assert (0, ["tide_table"]) == (status, [call["function"]["name"] for call in read["tool_calls"]])
+    assert ["acme"] == next(marker["formats"] for marker in read["why"]["markers"] if marker["text"] == "<acme:call>")
+
+
+def test_a_checkpoint_that_shows_its_format_is_read_with(patchbay, tmp_path: Path, tools: Path) -> None:
+    template = tmp_path / "chat_template.jinja"
+    template.write_text(
+        "<tool_call>\n{{ '{\"name\": ' }}</tool_call>{% if add_generation_prompt %}<A>{% endif %}", encoding="utf-8"
+    )
+    answer = tmp_path / "answer.txt"
+    answer.write_text('<tool_call>{"name": "tide_table", "arguments": {}}</tool_call>', encoding="utf-8")
+    for path in (template, tmp_path):
+        status, out, _ = patchbay("parse", answer, "--tools", tools, "--format", path, "--json")
+        assert (0, ["tide_table"]) == (status, [call["function"]["name"] for call in json.loads(out)["tool_calls"]])
+
+
+@pytest.mark.parametrize("named", ["nowhere.toml", "nowhere", "formats.json"])
+def test_a_format_that_is_not_there_is_said(patchbay, text: Path, named: str) -> None:
+    status, out, err = patchbay("parse", text, "--format", named)
+    assert (2, "") == (status, out)
+    assert named in err

@@ -1,0 +1,245 @@
+"""Replies that are sequences of messages: each channel's text goes where its header says, whatever is damaged, however it is cut."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from patchbay import StreamParser
+from patchbay.formats.events import CallArguments, ReasoningDelta, TextDelta
+from patchbay.types import Reply
+
+from .channel_texts import CASES, SHIP, START, TOOLS, Case, argument, element, k3_call
+
+
+def number_id(index: int) -> str:
+    return f"call_{index}"
+
+
+def read(text: str, way: str, pieces: list[str] | None = None, **options: Any) -> Reply:
+    parser = StreamParser(options.pop("tools", TOOLS), format=way, generate_id=number_id, **options)
+    for piece in [text] if pieces is None else pieces:
+        parser.feed(piece)
+    parser.close()
+    return parser.reply
+
+
+def cuts(text: str) -> Iterator[list[str]]:
+    """The text in pieces of one length, and of random ones."""
+    for size in (1, 2, 3, 7):
+        yield [text[at : at + size] for at in range(0, len(text), size)]
+    dice = random.Random(text)
+    for _ in range(8):
+        marks = [0, *sorted(dice.choices(range(len(text) + 1), k=6)), len(text)]
+        yield [text[begin:end] for begin, end in pairwise(marks)]
+
+
+WAYS = [
+    pytest.param(case, way, id=f"{case.id}, {way}")
+    for case in CASES
+    for way in ([case.format, "auto"] if case.auto else [case.format])
+]
+
+
+@pytest.mark.parametrize(("case", "way"), WAYS)
+def test_each_message_goes_where_its_header_says(case: Case, way: str) -> None:
+    reply = read(case.text, way, **case.options)
+    assert case.content == reply.content
+    assert case.reasoning == reply.reasoning
+    assert list(case.calls) == [(call.name, call.raw_arguments) for call in reply.tool_calls]
+    assert list(case.cut) == [call.name for call in reply.incomplete]
+
+
+@pytest.mark.parametrize(("case", "way"), WAYS)
+def test_messages_read_the_same_however_they_are_cut(case: Case, way: str) -> None:
+    whole = read(case.text, way, **case.options)
+    for pieces in cuts(case.text):
+        assert whole == read(case.text, way, pieces, **case.options), pieces
+
+
+@pytest.mark.parametrize(
+    ("way", "start", "end", "kind"),
+    [
+        ("harmony", "<|channel|>final<|message|>", "<|return|>", TextDelta),
+        ("harmony", "<|channel|>analysis<|message|>", "<|end|>", ReasoningDelta),
+        ("harmony", '<|channel|>commentary to=functions.find_ship<|message|>{"name": "', '"}<|call|>', CallArguments),
+        ("harmony", "<|channel|>commentary to=python<|message|>", "<|call|>", CallArguments),
+        ("muse", " to=user<|message|>", "<|eot|>", TextDelta),
+        ("muse", " to=self<|message|>", "<|eom|>", ReasoningDelta),
+        (
+            "muse",
+            ' to=find_ship<|message|><atem:invoke name="find_ship"><atem:parameter name="name">',
+            "</atem:parameter></atem:invoke><|eot|>",
+            CallArguments,
+        ),
+        ("inkling", "<|content_text|>", "<|end_message|>", TextDelta),
+        ("inkling", "<|content_thinking|>", "<|end_message|>", ReasoningDelta),
+        ("inkling", '<|content_invoke_tool_json|>{"name": "find_ship", "args": {"name": "', '"}}<|end_message|>', CallArguments),
+        ("kimi_k3", "<|open|>think<|sep|>", "<|close|>think<|sep|>", ReasoningDelta),
+        ("kimi_k3", "<|open|>response<|sep|>", "<|close|>response<|sep|>", TextDelta),
+        (
+            "kimi_k3",
+            '<|open|>call tool="find_ship"<|sep|><|open|>argument key="name" type="string"<|sep|>',
+            "<|close|>argument<|sep|><|close|>call<|sep|>",
+            CallArguments,
+        ),
+        ("functionary_v32", "all\n", "", TextDelta),
+        ("functionary_v32", '>>>find_ship\n{"name": "', '"}', CallArguments),
+        ("cohere_command", "<|START_THINKING|>", "<|END_THINKING|>", ReasoningDelta),
+        ("cohere_command", "<|START_RESPONSE|>Well. ", "<|END_RESPONSE|>", TextDelta),
+    ],
+)
+def test_a_body_is_told_while_it_arrives(
+    way: str, start: str, end: str, kind: type[TextDelta | ReasoningDelta | CallArguments]
+) -> None:
+    parser = StreamParser(TOOLS, format=way)
+    for char in start:
+        parser.feed(char)
+    for word in ("one", "two", "three"):
+        told = [event for event in parser.feed(word) if isinstance(event, kind)]
+        assert word == "".join(event.text for event in told).removeprefix('{"name": "').removeprefix('{"code": "')
+    parser.feed(end)
+    parser.close()
+
+
+@pytest.mark.parametrize(
+    ("way", "text", "content"),
+    [
+        (
+            "harmony",
+            f"<|channel|>analysis<|message|>Hm.<|end|>{START}<|channel|>final<|message|>Yes.<|return|>",
+            "<|channel|>analysis<|message|>Hm.<|end|>Yes.",
+        ),
+        ("muse", f" to=self<|message|>Hm.<|eom|>{START} to=user<|message|>Yes.<|eot|>", " to=self<|message|>Hm.<|eom|>Yes."),
+        (
+            "inkling",
+            "<|content_thinking|>Hm.<|end_message|><|content_text|>Yes.<|end_message|>",
+            "<|content_thinking|>Hm.<|end_message|>Yes.",
+        ),
+        ("kimi_k3", element("think", "Hm.") + element("response", "Yes."), element("think", "Hm.") + "Yes."),
+        (
+            "cohere_command",
+            "<|START_THINKING|>Hm.<|END_THINKING|><|START_TEXT|>Yes.<|END_TEXT|>",
+            "<|START_THINKING|>Hm.<|END_THINKING|>Yes.",
+        ),
+    ],
+)
+def test_reasoning_that_is_not_asked_for_stays_in_the_answer_as_it_stands(way: str, text: str, content: str) -> None:
+    for format_name in (way, "auto"):
+        whole = read(text, format_name, reasoning=False)
+        assert (content, None) == (whole.content, whole.reasoning)
+        assert all(whole == read(text, format_name, pieces, reasoning=False) for pieces in cuts(text))
+
+
+@pytest.mark.parametrize(
+    "way", ["auto", "harmony", "muse", "inkling", "kimi_k3", "functionary_v32", "functionary_v2", "cohere_command"]
+)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A message begins with `<|start|>`, its channel stands behind `<|channel|>`.",
+        "The tokens <|start|> and <|channel|> and <|message|> are Harmony's.",
+        "Kimi writes <|open|> and <|close|> around names, then <|sep|>.",
+        "analysis of the data: the assistantfinal version",
+        "final answer: 42",
+        "commentary to=nobody is no header",
+        "to=find_ship or not to=find_ship",
+        ">>> find_ship(1)\n>>>find_ships\nall",
+        "allow\nme",
+        "find_ship\nis a tool",
+        "<co>authors</co> and </co: citations",
+        "assistant: hello\nassistant to all",
+        "/think\nis a switch",
+    ],
+)
+def test_prose_about_messages_comes_out_as_it_went_in(text: str, way: str) -> None:
+    assert (text, None, ()) == ((reply := read(text, way)).content, reply.reasoning, reply.tool_calls)
+    assert all(reply == read(text, way, pieces) for pieces in cuts(text))
+
+
+@pytest.mark.parametrize("way", ["harmony", "muse", "inkling", "kimi_k3", "functionary_v32", "functionary_v2"])
+@pytest.mark.parametrize("text", ["The ", "getting", "finally", "analysis of", "allow", "to be"])
+def test_prose_is_told_as_soon_as_it_is_no_header(text: str, way: str) -> None:
+    assert [TextDelta(text)] == StreamParser(TOOLS, format=way).feed(text)
+
+
+def test_all_is_a_word_until_the_format_is_known() -> None:
+    text = "all\nany\nboth"
+    assert text == read(text, "auto").content
+    assert "any\nboth" == read(text, "functionary_v32").content
+
+
+def test_a_call_of_a_tool_that_was_not_offered_is_kept_or_dropped_on_demand() -> None:
+    text = f"<|channel|>commentary to=functions.sink<|message|>{SHIP}<|call|>{START}<|channel|>final<|message|>Yes."
+    assert text.replace(f"{START}<|channel|>final<|message|>", "") == read(text, "auto").content
+    assert [("sink", SHIP)] == [(call.name, call.raw_arguments) for call in read(text, "auto", unknown_tools="keep").tool_calls]
+    dropped = read(text, "auto", unknown_tools="drop")
+    assert ("Yes.", ()) == (dropped.content, dropped.tool_calls)
+
+
+def test_a_message_to_a_tool_that_nobody_offered_is_no_code() -> None:
+    text = "<|channel|>commentary to=container.exec<|message|>ls -l<|call|>"
+    assert text == read(text, "auto").content
+
+
+_WORDS = st.text("abcXYZ ,.", min_size=1, max_size=12).map(str.strip).filter(bool)
+_VALUES = st.text(st.characters(codec="utf-8", exclude_characters="<"), max_size=12)
+
+
+def _harmony(kind: str, text: str) -> str:
+    if kind == "call":
+        arguments = json.dumps({"name": text}, ensure_ascii=False)
+        return f"{START} to=functions.find_ship<|channel|>commentary <|constrain|>json<|message|>{arguments}<|call|>"
+    return f"{START}<|channel|>{'analysis' if kind == 'thought' else 'final'}<|message|>{text}<|end|>"
+
+
+def _muse(kind: str, text: str) -> str:
+    if kind == "call":
+        body = f'<atem:invoke name="find_ship"><atem:parameter name="name">{text}</atem:parameter></atem:invoke>'
+        return f"{START} to=find_ship<|message|><atem:function_calls>{body}</atem:function_calls><|eom|>"
+    return f"{START} to={'self' if kind == 'thought' else 'user'}<|message|>{text}<|eom|>"
+
+
+def _inkling(kind: str, text: str) -> str:
+    if kind == "call":
+        arguments = json.dumps({"name": text}, ensure_ascii=False)
+        return (
+            f'<|message_model|>find_ship<|content_invoke_tool_json|>{{"name": "find_ship", "args": {arguments}}}<|end_message|>'
+        )
+    return f"<|message_model|><|content_{'thinking' if kind == 'thought' else 'text'}|>{text}<|end_message|>"
+
+
+def _k3(kind: str, text: str) -> str:
+    if kind == "call":
+        return element("tools", k3_call("find_ship", argument("name", "string", text)))
+    return element("think" if kind == "thought" else "response", text)
+
+
+@pytest.mark.parametrize(("way", "write"), [("harmony", _harmony), ("muse", _muse), ("inkling", _inkling), ("kimi_k3", _k3)])
+@given(
+    messages=st.lists(
+        st.one_of(st.tuples(st.sampled_from(["thought", "answer"]), _WORDS), st.tuples(st.just("call"), _VALUES)), max_size=6
+    ),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=40, deadline=None)
+def test_what_is_written_as_messages_is_read_again(way: str, write: Any, messages: list[tuple[str, str]], seed: int) -> None:
+    text = "".join(write(kind, said) for kind, said in messages)
+    dice = random.Random(seed)
+    marks = [0, *sorted(dice.choices(range(len(text) + 1), k=5)), len(text)]
+    pieces = [text[begin:end] for begin, end in pairwise(marks)]
+    for format_name in (way, "auto"):
+        reply = read(text, format_name, pieces)
+        assert "\n".join(said for kind, said in messages if kind == "answer") == (reply.content or "")
+        assert "\n\n".join(said for kind, said in messages if kind == "thought") == (reply.reasoning or "")
+        assert [{"name": said} for kind, said in messages if kind == "call"] == [
+            json.loads(call.raw_arguments) for call in reply.tool_calls
+        ]
+        assert reply == read(text, format_name)

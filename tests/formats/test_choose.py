@@ -1,0 +1,68 @@
+"""Which formats are looked for: by name, as a row of the caller's own, or all that can be found."""
+
+from __future__ import annotations
+
+import pytest
+
+from patchbay import StreamParser, parse
+from patchbay.errors import ConfigurationError
+from patchbay.formats import FORMATS
+from patchbay.formats.contract import render_contract
+from patchbay.formats.rows import Format, Wrapper
+from patchbay.formats.table import choose
+from patchbay.formats.writing import writer_for
+from patchbay.models.options import TextOptions
+
+OWN = Format("acme", families=("Acme 7B",), wrappers=(Wrapper(("<acme:call>",), ("</acme:call>",)),))
+TEXT = 'One moment. <acme:call>{"name": "f", "arguments": {"a": 1}}</acme:call>'
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {}}}}}]
+
+
+def test_auto_looks_for_all_formats_that_may_be_found_in_a_text() -> None:
+    assert tuple(row for row in FORMATS.values() if row.auto) == choose("auto")
+
+
+def test_a_name_chooses_one() -> None:
+    assert (FORMATS["hermes"],) == choose("hermes")
+
+
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="'acme'"):
+        choose("acme")
+
+
+def test_a_row_of_the_callers_own_chooses_itself() -> None:
+    assert (OWN,) == choose(OWN)
+    reply = parse(TEXT, TOOLS, format=OWN)
+    assert ("One moment.", [("f", '{"a": 1}')]) == (
+        reply.content.strip(),
+        [(call.name, call.raw_arguments) for call in reply.tool_calls],
+    )
+
+
+def test_a_row_of_the_callers_own_may_be_an_option() -> None:
+    assert OWN is TextOptions(format=OWN).format
+
+
+def test_a_row_of_the_callers_own_is_taught_with_the_fenced_contract() -> None:
+    assert "fenced" == writer_for(OWN).format
+    assert render_contract(TOOLS) == render_contract(TOOLS, format=OWN)
+
+
+def test_a_row_of_the_table_is_written_like_its_name() -> None:
+    assert writer_for("hermes") is writer_for(FORMATS["hermes"])
+
+
+@pytest.mark.parametrize("unknown", ["text", "keep", "drop"])
+def test_the_options_take_what_the_parser_takes_for_unknown_tools(unknown: str) -> None:
+    assert unknown == TextOptions(unknown_tools=unknown).unknown_tools
+    parse(TEXT, TOOLS, unknown_tools=unknown)
+
+
+def test_an_escaped_underscore_is_no_end_of_a_name_wherever_the_text_is_cut() -> None:
+    tools = [{"type": "function", "function": {"name": "sort_list", "parameters": {"type": "object", "properties": {"a": {}}}}}]
+    parser = StreamParser(tools)
+    for char in "[sort\\_list(a=1)]":
+        parser.feed(char)
+    parser.close()
+    assert [("sort_list", '{"a": 1}')] == [(call.name, call.raw_arguments) for call in parser.reply.tool_calls]

@@ -1,0 +1,124 @@
+"""The recorded corpora beside the repository, held to the bars of ``make fidelity`` (without any clock), and to what is true of any reading.
+
+The rows are other people's texts, so they are no part of the repository: where they are absent, these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+from bench.fidelity import bfcl, corpora, formats
+from bench.fidelity.readings import read
+from bench.places import UnavailableError
+
+from .sound import is_within, lost_words
+
+EVERY = 20
+"""Of BFCL, one row in so many: the whole of it is what ``make fidelity`` reads."""
+
+
+def rows(file: Any) -> list[str]:
+    """A corpus, unread; skips the test where it is absent."""
+    try:
+        corpora.scorer(file.parent)
+        return corpora.lines(file)
+    except UnavailableError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def recorded() -> list[formats.Result]:
+    """The corpus of formats, read in every way."""
+    return [result for line in rows(corpora.FORMATS) for result in formats.judge(line)]
+
+
+@pytest.fixture(scope="module")
+def called() -> list[bfcl.Result]:
+    """A sample of BFCL, read in every way. A step that shares a factor with the number of models would see only some of them."""
+    return [bfcl.judge(line) for line in rows(corpora.BFCL)[:: EVERY - 1]]
+
+
+def share(results: list[formats.Result], *, of: str) -> float:
+    return 100 * sum(getattr(result, of) for result in results) / len(results)
+
+
+def table(results: list[formats.Result]) -> str:
+    """Which formats are read wrongly, for whoever reads a failure."""
+    wrong = Counter(result.format for result in results if not result.right)
+    count = Counter(result.format for result in results)
+    return "\n".join(f"{name}: {number} of {count[name]} wrong" for name, number in wrong.most_common())
+
+
+@pytest.mark.parametrize("way", formats.WAYS)
+def test_the_calls_of_the_recorded_formats_are_right(recorded: list[formats.Result], way: str) -> None:
+    of_way = [result for result in recorded if result.way == way]
+    clean = [result for result in of_way if result.cls == "clean"]
+    assert formats.CLEAN[way] <= share(clean, of="right"), table(clean)
+    assert formats.EVERY[way] <= share(of_way, of="right"), table(of_way)
+
+
+def test_calls_content_and_reasoning_of_the_recorded_formats_are_right(recorded: list[formats.Result]) -> None:
+    named = [result for result in recorded if result.way == "named"]
+    assert formats.ALL_THREE <= share(named, of="all_right"), table(named)
+
+
+def test_no_recorded_text_reads_otherwise_in_pieces(recorded: list[formats.Result], called: list[bfcl.Result]) -> None:
+    assert [] == [(result.row, result.way, result.differs) for result in recorded if result.differs]
+    assert [] == [(result.model, result.row, result.differs) for result in called if result.differs]
+
+
+def test_no_recorded_text_reads_otherwise_in_pieces_of_random_size() -> None:
+    for line in [*rows(corpora.FORMATS), *rows(corpora.BFCL_TEXT)[::5]]:
+        row = json.loads(line)
+        whole, cut = (read(row["text"], row["tools"], cut).reply for cut in (0, "random"))
+        assert whole == cut, row["id"]
+
+
+def test_no_recorded_text_raises_leaks_or_gives_invalid_json(recorded: list[formats.Result], called: list[bfcl.Result]) -> None:
+    assert [] == [(result.row, result.way, result.errors) for result in recorded if result.errors]
+    assert [] == [(result.row, result.way) for result in recorded if result.leak]
+    assert [] == [(result.row, result.way) for result in recorded if result.why == "invalid_json"]
+    assert [] == [(result.model, result.row, result.errors) for result in called if result.errors]
+    for result in called:
+        for _, arguments in result.calls:
+            assert isinstance(json.loads(arguments), dict)
+
+
+def test_the_calls_of_the_benchmark_are_right(called: list[bfcl.Result]) -> None:
+    """A sample lies around the whole's figures: the bars have a point of room here, and none in ``make fidelity``."""
+    due = [result for result in called if result.category != "irrelevance"]
+    assert bfcl.ACC - 1 <= 100 * sum(result.right for result in due) / len(due)
+    assert bfcl.ACC_RELAXED - 1 <= 100 * sum(result.relaxed for result in due) / len(due)
+    quiet = [result for result in called if result.intent == "none"]
+    meant = [result for result in called if result.intent == "known"]
+    assert bfcl.SPURIOUS >= sum(bool(result.calls) for result in quiet), [result.row for result in quiet if result.calls]
+    assert bfcl.MISSED >= sum(not result.calls for result in meant), [result.row for result in meant if not result.calls]
+
+
+def test_nothing_of_a_recorded_text_is_invented(called: list[bfcl.Result]) -> None:
+    for line in rows(corpora.FORMATS):
+        row = json.loads(line)
+        reply = read(row["text"], row["tools"], 0, reasoning=row["extract_reasoning"]).reply
+        assert is_within(reply.content, row["text"]), row["id"]
+        assert is_within(reply.reasoning, row["text"]), row["id"]
+    for result in called:
+        assert is_within(result.content, result.text), result.row
+
+
+def test_no_word_of_a_recorded_text_is_lost() -> None:
+    lost = {}
+    for line in rows(corpora.FORMATS):
+        row = json.loads(line)
+        reply = read(row["text"], row["tools"], 0, reasoning=row["extract_reasoning"]).reply
+        if words := lost_words(row["text"], reply):
+            lost[row["id"]] = words
+    assert {} == lost
+
+
+def test_a_text_without_calls_and_reasoning_comes_out_as_it_went_in(called: list[bfcl.Result]) -> None:
+    for result in called:
+        if not result.calls and not result.reasoning and not result.incomplete:
+            assert (result.text or None) == result.content, result.row

@@ -1,0 +1,94 @@
+"""Damaged texts: none makes the parser raise, none reads otherwise in pieces, and what comes out is sound."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from patchbay import StreamParser
+from patchbay.formats import events
+from patchbay.types import Reply, ToolCall
+
+from .fuzz.mutate import COUNT, SEPARATOR
+from .golden import cases
+from .sound import is_within, lost_words
+
+FOLDER = Path(__file__).parent / "fuzz"
+TOOLS = cases()[0].tools
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"reasoning_prefilled": True},
+    {"reasoning": False, "unknown_tools": "keep"},
+]
+
+
+def corpus(file: Path) -> list[str]:
+    """The texts of a file. ``newline=""``: their line ends are their own."""
+    with file.open(encoding="utf-8", newline="") as opened:
+        return opened.read().split(SEPARATOR)
+
+
+TEXTS = [
+    pytest.param(text, id=f"{file.stem}-{number}")
+    for file in sorted(FOLDER.glob("*.txt"))
+    for number, text in enumerate(corpus(file))
+]
+
+
+def number_id(index: int) -> str:
+    """Ids that two readings of one text share."""
+    return f"call_{index}"
+
+
+def read(pieces: list[str], options: dict[str, Any]) -> tuple[Reply, list[Any]]:
+    parser = StreamParser(TOOLS, generate_id=number_id, **options)
+    seen: list[Any] = []
+    for piece in pieces:
+        seen += parser.feed(piece)
+    return parser.reply, [*seen, *parser.close(), parser.reply]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_damaged_text_reads_the_same_however_it_is_cut(text: str) -> None:
+    dice = random.Random(text)
+    for options in OPTIONS:
+        *_, expected = read([text], options)[1]
+        cuts = [list(text), [text[at : at + 3] for at in range(0, len(text), 3)]]
+        for _ in range(6):
+            marks = [0, *sorted(dice.choices(range(len(text) + 1), k=4)), len(text)]
+            cuts.append([text[begin:end] for begin, end in pairwise(marks)])
+        for pieces in cuts:
+            *_, streamed = read(pieces, options)[1]
+            assert expected == streamed, (options, pieces)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_what_a_damaged_text_gives_is_sound(text: str) -> None:
+    for options in OPTIONS:
+        *seen, reply = read([text], options)[1]
+        for call in reply.tool_calls:
+            json.loads(call.raw_arguments)
+        assert [] == [call.raw for call in reply.incomplete if not text.endswith(call.raw)]
+        assert is_within(reply.content, text)
+        assert is_within(reply.reasoning, text)
+        ended = [event.call for event in seen if isinstance(event, events.CallEnd)]
+        assert list(reply.tool_calls) == ended
+
+
+def test_the_mutations_are_there_and_small() -> None:
+    assert COUNT == len(corpus(FOLDER / "mutated.txt"))
+    assert sum(file.stat().st_size for file in FOLDER.glob("*.txt")) < 200_000
+
+
+def test_the_invariants_see_what_is_invented_and_what_is_lost() -> None:
+    assert is_within("a c", "abc")
+    assert not is_within("ca", "abc")
+    assert is_within(None, "")
+    assert ["words"] == lost_words("some words of prose", Reply("some of prose"))
+    call = ToolCall("id", "tide_table", '{"harbour": "caf\\u00e9 Brest", "more": "{\\"days\\": 2}"}')
+    assert [] == lost_words('<tool_call>tide_table(harbour="café Brest", days=2)</tool_call>.', Reply(None, tool_calls=(call,)))

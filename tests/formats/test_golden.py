@@ -1,0 +1,82 @@
+"""Every golden case is read as it says, with its format named and found, and however its text is cut."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from patchbay import StreamParser, parse
+from patchbay.formats import FORMATS
+from patchbay.types import Reply
+
+from .golden import FOLDER, Case, cases
+
+CASES = cases()
+WAYS = [pytest.param(case, way, id=f"{case.id}-{way}") for case in CASES for way in case.ways]
+SHORT = 300
+"""Characters up to which a text is cut at every place; a longer one at half as many, the same each time."""
+
+
+def number_id(index: int) -> str:
+    """Ids that two readings of one text share."""
+    return f"call_{index}"
+
+
+def whole(case: Case, way: str) -> Reply:
+    return parse(case.text, case.tools, format=way, generate_id=number_id, **case.options)
+
+
+def streamed(case: Case, way: str, pieces: list[str]) -> Reply:
+    parser = StreamParser(case.tools, format=way, generate_id=number_id, **case.options)
+    for piece in pieces:
+        parser.feed(piece)
+    parser.close()
+    return parser.reply
+
+
+@pytest.mark.parametrize(("case", "way"), WAYS)
+def test_a_case_is_read_as_it_says(case: Case, way: str) -> None:
+    case.check(whole(case, way))
+
+
+@pytest.mark.parametrize(("case", "way"), WAYS)
+def test_a_case_reads_the_same_however_it_is_cut(case: Case, way: str) -> None:
+    expected = whole(case, way)
+    text, size = case.text, len(case.text)
+    assert expected == streamed(case, way, list(text)), "in single characters"
+    places = range(1, size) if size <= SHORT else random.Random(case.id).sample(range(1, size), SHORT // 2)
+    for place in places:
+        assert expected == streamed(case, way, [text[:place], text[place:]]), f"cut at {place}"
+    dice = random.Random(case.id)
+    for _ in range(10):
+        marks = [0, *sorted(dice.choices(range(size + 1), k=6)), size]
+        pieces = [text[begin:end] for begin, end in pairwise(marks)]
+        assert expected == streamed(case, way, pieces), pieces
+
+
+def test_ids_are_unique_and_every_case_says_where_it_comes_from() -> None:
+    assert {1} == set(Counter(case.id for case in CASES).values())
+    assert [] == [case.id for case in CASES if not case.provenance.startswith(("catalogue ", "data/", "issue "))]
+
+
+def test_a_case_of_prose_expects_nothing_else() -> None:
+    prose = [case for case in CASES if case.prose]
+    assert [] == [case.id for case in prose if case.calls or case.incomplete or case.content or case.reasoning]
+
+
+def test_every_format_has_three_cases() -> None:
+    """The contract's own fences have the laws (tests/laws), and plain text has every case that is prose."""
+    counts = Counter(case.format for case in CASES)
+    assert [] == [name for name in FORMATS if counts[name] < 3 and name not in {"fenced", "plain_text"}]
+
+
+def test_every_format_that_a_case_names_is_known() -> None:
+    assert set() == {case.format for case in CASES} - {*FORMATS, "auto"}
+
+
+def test_the_groups_are_those_of_the_catalogue() -> None:
+    expected = ["bare_and_prompted", "gemma", "json_in_tags", "key_value_tags", "name_outside_json", "python_calls", "rules"]
+    assert sorted([*expected, "tools", "xml_parameters"]) == sorted(file.stem for file in FOLDER.glob("*.toml"))

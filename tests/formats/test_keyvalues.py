@@ -1,0 +1,275 @@
+"""Calls as a name and pairs of tags: every family's way, and each tag missing, doubled or in another's place."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from patchbay import StreamParser, parse
+from patchbay.formats.events import CallArguments
+
+from .cuts import calls_of, pieces_of, read, streamed
+from .test_work import RATIO, Work
+from .test_xml import TOOLS, tool
+
+LINES = (
+    "<tool_call>book_boat\n<arg_key>port</arg_key>\n<arg_value>Riga</arg_value>\n<arg_key>seats</arg_key>\n<arg_value>3</arg_value>\n"
+    "</tool_call>"
+)
+COMPACT = LINES.replace("\n", "")
+ZERO = "<tool_call>moor</tool_call>"
+
+
+def suffixed(text: str, suffix: str) -> str:
+    for word in ("tool_calls", "tool_call", "tool_sep", "arg_key", "arg_value", "think"):
+        text = text.replace(f"{word}>", f"{word}:{suffix}>")
+    return text
+
+
+_HUNYUAN = f"<tool_calls>\n{LINES.replace('boat', 'boat<tool_sep>')}\n<tool_call>moor<tool_sep></tool_call>\n</tool_calls>"
+_IFM = (
+    COMPACT.replace("seats</arg_key>", "seats</arg_key><arg_type>integer</arg_type>")
+    .replace("</", "</ifm|").replace("<arg", "<ifm|arg").replace("<tool", "<ifm|tool")
+)  # fmt: skip
+FAMILIES = {
+    "glm45": f"\n{LINES}\n{ZERO}",
+    "glm47": f"{COMPACT}{ZERO}",
+    "ling3": f"{LINES.replace('</arg_value>', '</arg_value>', 1)}\n{ZERO}<|role_end|>",
+    "spark25": f"{COMPACT}{ZERO}",
+    "iquest_q1": f"{COMPACT}{ZERO}".replace("tool_call>", "iquest_tool_call>"),
+    "poolside_v1": f"{LINES}\n{ZERO}",
+    "hunyuan_v3": _HUNYUAN,
+    "hunyuan_v4": suffixed(_HUNYUAN.replace("<tool_sep>", ""), "v4"),
+    "k2_horizon": f"<ifm|tool_calls>{_IFM}<ifm|tool_call>moor</ifm|tool_call></ifm|tool_calls>",
+}
+THOUGHTS = {"hunyuan_v4": "<think:v4>A boat.</think:v4>", "k2_horizon": "<ifm|think_faster>A boat.</ifm|think_faster>"}
+
+
+@pytest.mark.parametrize("way", ["named", "auto"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_two_calls_are_read_behind_reasoning_and_prose(name: str, way: str) -> None:
+    thought = THOUGHTS.get(name, "<think>A boat.</think>")
+    reply = read(f"{thought}I book it.{FAMILIES[name]}", TOOLS, format=name if way == "named" else "auto")
+    assert [("book_boat", {"port": "Riga", "seats": 3}), ("moor", {})] == calls_of(reply)
+    assert "I book it." == reply.content
+    assert "A boat." == reply.reasoning
+    assert () == reply.incomplete
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_call_of_a_tool_that_was_not_offered_is_prose_to_the_letter(name: str) -> None:
+    text = "Before. " + FAMILIES[name].replace("book_boat", "sink_boat").replace("moor", "drift") + " And after."
+    reply = read(text, TOOLS, format=name)
+    assert text == reply.content
+    assert () == reply.tool_calls == reply.incomplete
+
+
+@pytest.mark.parametrize("suffix", ["opensource", "a.b-1", "x"])
+def test_every_tag_of_a_checkpoint_may_have_a_suffix(suffix: str) -> None:
+    reply = read(suffixed(f"A boat.</think>I book it.{_HUNYUAN}", suffix), TOOLS)
+    assert [("book_boat", {"port": "Riga", "seats": 3}), ("moor", {})] == calls_of(reply)
+    assert ("I book it.", "A boat.") == (reply.content, reply.reasoning)
+
+
+@pytest.mark.parametrize("text", ["<tool_call: this", "a </think: b", "<think: no", "<tool_calls:\n", "<tool_call:x y>moor"])
+def test_a_colon_without_a_suffix_is_prose(text: str) -> None:
+    assert text == read(text, TOOLS).content
+
+
+DAMAGED = {
+    "line breaks as two characters": LINES.replace("\n", "\\n"),
+    "no opener of the first key": LINES.replace("<arg_key>port", "port"),
+    "no opener of the first key, and no line break": LINES.replace("\n<arg_key>port", "port"),
+    "no opener of another key": LINES.replace("<arg_key>seats", "seats"),
+    "no closer of a key": LINES.replace("port</arg_key>", "port"),
+    "no closer of another key": COMPACT.replace("seats</arg_key>", "seats"),
+    "no opener of a value": LINES.replace("<arg_value>Riga", "Riga"),
+    "no opener of another value": COMPACT.replace("<arg_value>3", "3"),
+    "no closer of a value": LINES.replace("Riga</arg_value>", "Riga"),
+    "no closer of a value, all in one line": COMPACT.replace("Riga</arg_value>", "Riga"),
+    "no closer of the last value": LINES.replace("3</arg_value>", "3"),
+    "no closer of the call": LINES.removesuffix("</tool_call>"),
+    "a key closed twice": LINES.replace("</arg_key>", "</arg_key></arg_key>"),
+    "a value closed twice": LINES.replace("</arg_value>", "</arg_value></arg_value>"),
+    "a value closed like a key": LINES.replace("Riga</arg_value>", "Riga</arg_key>"),
+    "a call's opener in the first key's place": LINES.replace("<arg_key>port", "<tool_call>port"),
+    "a call's opener in another key's place": LINES.replace("<arg_key>seats", "<tool_call>seats"),
+    "JSON behind the name": '<tool_call>book_boat\n{"port": "Riga", "seats": 3}\n</tool_call>',
+    "JSON behind the name and a colon": '<tool_call>book_boat: {"port": "Riga", "seats": 3}</tool_call>',
+    "a separator that is another family's": LINES.replace("boat", "boat<tool_sep>"),
+    "a namespace": LINES.replace("book_boat", "functions.book_boat"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_call_is_the_call_that_was_meant(damage: str) -> None:
+    reply = read(f"I book.\n{DAMAGED[damage]}", TOOLS)
+    assert [("book_boat", {"port": "Riga", "seats": 3})] == calls_of(reply)
+    assert "I book." == reply.content
+    assert () == reply.incomplete
+
+
+def test_a_next_call_begins_where_the_closer_of_one_is_missing() -> None:
+    one = COMPACT.removesuffix("</tool_call>")
+    assert [("book_boat", {"port": "Riga", "seats": 3})] * 2 == calls_of(read(one * 2, TOOLS))
+
+
+def test_a_key_without_a_value_is_dropped() -> None:
+    text = "<tool_call>book_boat\n<arg_key>crew</arg_key><arg_key>port</arg_key><arg_value>Riga</arg_value>\n<arg_key>seats</arg_key>\n</tool_call>"
+    assert [("book_boat", {"port": "Riga"})] == calls_of(read(text, TOOLS))
+    assert [("book_boat", {})] == calls_of(read("<tool_call>book_boat\n<arg_key>port</arg_key></tool_call>", TOOLS))
+
+
+def test_a_key_that_comes_twice_has_its_last_value() -> None:
+    again = COMPACT.replace("</tool_call>", "<arg_key>seats</arg_key><arg_value>4</arg_value></tool_call>")
+    assert [("book_boat", {"port": "Riga", "seats": 4})] == calls_of(read(again, TOOLS))
+
+
+def test_a_fused_name_is_split_by_the_tools_that_have_the_key() -> None:
+    tools = [tool("grep"), tool("grep_tool", pattern={"type": "string"}), tool("grep_toolpat", depth={"type": "integer"})]
+    text = "<tool_call>grep_toolpattern</arg_key><arg_value>x</arg_value></tool_call>"
+    assert [("grep_tool", {"pattern": "x"})] == calls_of(read(text, tools))
+    unknown = text.replace("pattern", "phrase")
+    assert unknown == read(unknown, tools).content
+
+
+@pytest.mark.parametrize("end", range(len("<tool_call>b"), len(COMPACT)))
+def test_a_call_that_is_cut_off_is_incomplete_until_all_its_values_are_there(end: int) -> None:
+    text = COMPACT[:end]
+    reply = read(text, TOOLS)
+    value_closed = COMPACT.index("</arg_value><arg_key>") + len("</arg_value>")
+    opened = COMPACT.index("<arg_key>seats")
+    closing = COMPACT.index("</tool_call>")
+    complete = value_closed <= end <= opened or (end >= closing and COMPACT[closing:end] != "<")  # which may open anything
+    if complete:
+        assert [] != calls_of(reply)
+        assert () == reply.incomplete
+    else:
+        assert () == reply.tool_calls
+        assert [text] == [call.raw for call in reply.incomplete]
+    assert None is reply.content
+
+
+# Values
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "  two\n\n lines \n",
+        "a < b && c > d &lt;",
+        "a </arg_value> b",
+        "<arg_key> is a tag, </arg_key> another",
+        "x </tool_call> y <tool_call> z",
+        "<|assistant|> a token",
+        'quotes " and \\n \\" as written',
+        "ends with </arg_val",
+        "",
+    ],
+)
+def test_a_text_value_is_the_text_that_was_written(value: str) -> None:
+    for text in (LINES, COMPACT):
+        assert [("book_boat", {"port": value, "seats": 3})] == calls_of(read(text.replace("Riga", value), TOOLS))
+
+
+def test_a_value_of_json_whose_quotes_are_escaped_is_what_that_says() -> None:
+    text = r"<tool_call>book_boat\n<arg_key>stops</arg_key>\n<arg_value>[\"a\", \"b\\nc\"]</arg_value>\n</tool_call>"
+    assert [("book_boat", {"stops": ["a", "b\nc"]})] == calls_of(read(text, TOOLS))
+    assert [("book_boat", {"port": r"[\"a\"]"})] == calls_of(
+        read(text.replace("stops", "port").replace(r", \"b\\nc\"", ""), TOOLS)
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "declared", "written", "meant"),
+    [
+        ("seats", "integer", "2", 2),
+        ("port", "integer", "2", "2"),
+        ("unheard_of", "integer", "2", 2),
+        ("unheard_of", "array", "[1]", [1]),
+        ("unheard_of", "string", "2", "2"),
+        ("unheard_of", "unheard of", "2", "2"),
+    ],
+)
+def test_a_declared_type_counts_where_the_schema_says_nothing(key: str, declared: str, written: str, meant: Any) -> None:
+    text = (
+        f"<ifm|tool_calls><ifm|tool_call>book_boat<ifm|arg_key>{key}</ifm|arg_key><ifm|arg_type>{declared}</ifm|arg_type>"
+        f"<ifm|arg_value>{written}</ifm|arg_value></ifm|tool_call></ifm|tool_calls>"
+    )
+    assert [("book_boat", {key: meant})] == calls_of(read(text, TOOLS))
+
+
+# Streams
+
+
+def arguments_after(text: str) -> str:
+    parser = StreamParser(TOOLS)
+    events = [event for piece in pieces_of(text, 4) for event in parser.feed(piece)]
+    return "".join(event.text for event in events if isinstance(event, CallArguments))
+
+
+def test_a_text_is_told_as_it_arrives_and_what_may_end_it_is_held_back() -> None:
+    begin = COMPACT[: COMPACT.index("Riga")]
+    for end in range(1, 30):
+        value = ("Riga and " * 5)[:end]
+        assert '{"port": "' + value == arguments_after(begin + value)
+    for tail in ("<", "</arg", "</arg_value", "</arg_value>", "</arg_value>\n", "\n"):
+        assert '{"port": "Ri' == arguments_after(f"{begin}Ri{tail}")
+        assert '{"port": "Ri' + json.dumps(tail)[1:-1] + ". " == arguments_after(f"{begin}Ri{tail}. ")
+
+
+def test_nothing_is_told_of_a_name_that_may_go_on() -> None:
+    assert "" == arguments_after("<tool_call>moor")
+    assert "{}" == arguments_after("<tool_call>moor</tool_call>\n")
+
+
+_PIECES = ["a", " ", "\n", "<", ">", "</", "&", "</arg_value>x", "<arg_key>", "</b>", '"', "\\", "\\n", "[", "é"]
+_VALUES = st.lists(st.sampled_from(_PIECES), max_size=8).map("".join)
+
+
+@settings(max_examples=60, deadline=None)
+@given(_VALUES, _VALUES, st.lists(st.integers(1, 12), min_size=1, max_size=5))
+def test_any_texts_come_back_however_they_are_cut(path: str, text: str, sizes: list[int]) -> None:
+    written = (
+        f"So.\n<tool_call>keep_log\n<arg_key>path</arg_key>\n<arg_value>{path}</arg_value>\n<arg_key>text</arg_key>\n"
+        f"<arg_value>{text}</arg_value>\n</tool_call>\nDone."
+    )
+    expected = parse(written, TOOLS, generate_id="call_{}".format)
+    assert [("keep_log", {"path": path, "text": text})] == calls_of(expected)
+    pieces, at = [], 0
+    while at < len(written):
+        pieces.append(written[at : at + sizes[len(pieces) % len(sizes)]])
+        at += len(pieces[-1])
+    assert expected == streamed(pieces, TOOLS)
+
+
+# Work
+
+_M3 = "]<]minimax[>["
+HOSTILE = {
+    "closers and white space": ("<tool_call><function=write_file><parameter=content>", "</parameter>" + " " * 300),
+    "closers of calls": ("<tool_call><function=write_file><parameter=content>", "</function> "),
+    "angle brackets": ("<tool_call><function=write_file><parameter=content>", "< "),
+    "openers of parameters": ("<tool_call><function=write_file>", "<parameter=content>"),
+    "bare invokes": ("", '<invoke name="write_file"><parameter name="content">'),
+    "keys without values": ("<tool_call>write_file", "<arg_key>content</arg_key>"),
+    "values without keys": ("<tool_call>write_file", "<arg_value>x</arg_value> "),
+    "openers of keys in a value": ("<tool_call>write_file<arg_key>content</arg_key><arg_value>", "<arg_key>x y "),
+    "elements of one name": (f'{_M3}<tool_call>{_M3}<invoke name="write_file">{_M3}<content>', f"{_M3}<a>x{_M3}</a>"),
+    "elements in a list": (f'{_M3}<tool_call>{_M3}<invoke name="write_file">{_M3}<options>', f"{_M3}<a>{_M3}</b>"),
+    "brackets": (f'{_M3}<tool_call>{_M3}<invoke name="write_file">{_M3}<content>', "]<]mini"),
+    "sections of character data": ('<function name="write_file"><param name="content"><![CDATA[', "]]><![CDATA["),
+}
+
+
+@pytest.mark.parametrize("cut", [0, 4])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_ten_times_a_hostile_text_is_ten_times_the_work(name: str, cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, unit = HOSTILE[name]
+    work = Work(monkeypatch)
+    small, large = (begin + unit * (size // len(unit) + 1) for size in (1_500, 15_000))
+    assert work.of(large, cut) / work.of(small, cut) <= RATIO * len(large) / (10 * len(small))

@@ -1,0 +1,155 @@
+"""A format of a user's own: the file says it, and what is wrong in the file is named by its path."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from patchbay.errors import ConfigurationError
+from patchbay.formats.attempts import Match
+from patchbay.formats.responsetemplate import ReadCall
+from patchbay.formats.rows import Thought, Wrapper, first_part, last_part
+from patchbay.formats.userformat import user_format
+
+SMALL = """
+name = "acme"
+[[calls]]
+open = "<acme:call>"
+"""
+
+WHOLE = """
+name = "acme"
+families = ["Acme 7B", "Acme 70B"]
+drop = "<|acme_end|>"
+
+[[calls]]
+open = ["<acme:call>", "<acme:calls>"]
+close = ["</acme:call>", "</acme:calls>"]
+leads = "<|json|>"
+
+[[calls]]
+open = "<|call|>"
+body = "named"
+separators = ["<|id|>", "<|args|>"]
+name_is = "first"
+
+[[reasoning]]
+open = "<plan>"
+close = "</plan>"
+
+[[reasoning]]
+open = "<|think|>"
+close = "<|/think|>"
+anywhere = true
+"""
+
+
+def test_a_small_file_says_all_that_is_needed() -> None:
+    read = user_format(SMALL)
+    assert ("acme", False) == (read.name, read.row.auto)
+    assert (Wrapper(openers=("<acme:call>",)),) == read.row.wrappers
+    assert () == read.fields
+
+
+def test_a_whole_file_becomes_a_row_like_those_of_the_table() -> None:
+    row = user_format(WHOLE).row
+    assert ("Acme 7B", "Acme 70B") == row.families
+    assert ("<|acme_end|>",) == row.leaks
+    plain, named = row.wrappers
+    assert (
+        Wrapper(("<acme:call>", "<acme:calls>"), ("</acme:call>", "</acme:calls>"), leads=("<|json|>",), name=last_part) == plain
+    )
+    assert Wrapper(("<|call|>",), separators=("<|id|>", "<|args|>"), name=first_part) == named
+    assert (Thought(("<plan>",), ("</plan>",)), Thought(("<|think|>",), ("<|/think|>",), loud=True)) == row.thoughts
+
+
+def test_keys_of_its_own_are_read() -> None:
+    (field,) = user_format(SMALL + 'close = "</acme:call>"\nname_key = "do"\narguments_key = "with.these"\n').fields
+    assert [ReadCall("f", '{"a": 1}', None), ReadCall("g", "{}", None)] == field.calls(
+        '[{"do": "f", "with": {"these": {"a": 1}}}, {"do": "g", "with": {"these": {}}}]', {}
+    )
+    assert [ReadCall("f", '{"a": 1}', None)] == field.calls('{"do": "f", "with": {"these": {"a": 1}}}', {})
+
+
+TAGS = """
+name = "acme"
+[[calls]]
+open = "<calls>"
+close = "</calls>"
+body = "tags"
+call = '<do what="{name}">'
+call_end = "</do>"
+parameter = "<set {key}>"
+parameter_end = "</set>"
+"""
+
+
+def test_calls_as_tags_are_read() -> None:
+    read = user_format(TAGS)
+    (field,) = read.fields
+    assert field.open is not None
+    assert Match(18, {"name": "get.it"}) == field.open.match('<do what="get.it">', 0)
+    assert [ReadCall("get.it", '{"a": "\\n1\\n", "b": "x"}', {"a": "\n1\n", "b": "x"})] == field.calls(
+        "<set a>\n1\n</set> <set b>x</set>", {"name": "get.it"}
+    )
+    assert ("<calls>", "</calls>") == read.row.leaks
+
+
+@pytest.mark.parametrize(("trim", "expected"), [("none", "\n  x\n"), ("line", "  x"), ("space", "x")])
+def test_what_white_space_around_a_value_is_markup_is_said(trim: str, expected: str) -> None:
+    (field,) = user_format(TAGS + f'trim = "{trim}"\n').fields
+    (call,) = field.calls("<set a>\n  x\n</set>", {"name": "f"})
+    assert {"a": expected} == call.raw
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name = ", "The format file is not TOML"),
+        ("", "name is missing"),
+        ('name = "My Format"\n', "name is 'My Format': use lower-case"),
+        ('name = "hermes"\n', "name is 'hermes', which is a format that is there already"),
+        ('name = "auto"\n', "name is 'auto', which is a format that is there already"),
+        ('name = "acme"\n', "calls is missing"),
+        ('name = "acme"\ncalls = 3\n', "calls must be a table or a list of tables, not a number"),
+        ('name = "acme"\n[[calls]]\n', r"calls\[0\]\.open is missing"),
+        (SMALL + "colse = 'x'\n", r"calls\[0\]\.colse is not known here \(did you mean 'close'\?\)"),
+        (SMALL + "close = 3\n", r"calls\[0\]\.close must be text or a list of texts"),
+        (SMALL + "leads = ['']\n", r"calls\[0\]\.leads must be text or a list of texts, none of them empty"),
+        (SMALL.replace("<acme:call>", " "), r"calls\[0\]\.open is white space"),
+        (SMALL + "body = 'yaml'\n", r"calls\[0\]\.body is 'yaml', which is not one of json, named, python, tags"),
+        (SMALL + "separators = 'x'\n", r"calls\[0\]\.separators is not known here"),
+        (SMALL + "body = 'named'\n", r"calls\[0\]\.separators is missing"),
+        (SMALL + "body = 'named'\nseparators = 'x'\nname_is = 'middle'\n", "which is not one of first, last"),
+        (SMALL + "name_key = 'do'\n", r"calls\[0\]\.close is missing"),
+        (SMALL + "close = 'x'\nname_key = 'a b'\n", r"calls\[0\]\.name_key is 'a b': use letters"),
+        (TAGS.replace("{name}", "x"), r"calls\[0\]\.call is .* it must hold \{name\} once"),
+        (TAGS.replace("<set {key}>", "{key}>"), r"calls\[0\]\.parameter is .* it must hold \{key\} once"),
+        (TAGS.replace('call_end = "</do>"', ""), r"calls\[0\]\.call_end is missing"),
+        (TAGS.replace('parameter_end = "</set>"', ""), r"calls\[0\]\.parameter_end is missing"),
+        (SMALL + "[[reasoning]]\nopen = '<p>'\n", r"reasoning\[0\]\.close is missing"),
+        (SMALL + "[[reasoning]]\nopen = '<p>'\nclose = 'x'\nloud = true\n", r"reasoning\[0\]\.loud is not known here"),
+        ("drops = ''\n" + SMALL, r"drops is not known here \(did you mean 'drop'\?\)"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named_by_its_path(text: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        user_format(text)
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
+
+
+def test_the_files_that_the_documentation_shows_can_be_read() -> None:
+    files = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert ["acme", "acme_two"] == [user_format(text).name for text in files]
+
+
+def test_the_documentation_names_every_field() -> None:
+    said = PAGE.read_text(encoding="utf-8")
+    source = (Path(__file__).parents[2] / "src/patchbay/formats/userformat.py").read_text(encoding="utf-8")
+    taken = set(re.findall(r"""(?:declared|_marks|_spelled|texts?|flag|one_of)\((?:declared, )?"(\w+)\"""", source))
+    assert {"open", "separators", "parameter_end", "anywhere"} <= taken
+    assert [] == sorted(key for key in taken if f"`{key}`" not in said and f"`{key} = " not in said)

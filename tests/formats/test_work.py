@@ -1,0 +1,87 @@
+"""Law 5 without a clock: ten times the text is ten times the work, in every format and in texts that want to make it more.
+
+Counted are the lines of the package that run and the characters that are copied when a piece of text arrives. What the interpreter's
+own C code does in one call (a search over a whole buffer) is not seen here; ``make fidelity`` measures that too, as CPU time.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import pytest
+from bench.fidelity import carriers, hostile
+from bench.fidelity.readings import pieces
+
+from patchbay import StreamParser
+from patchbay.formats.source import Source
+
+SMALL = 1_500
+RATIO = 12
+TEXTS: dict[str, Callable[[int], str]] = {
+    **{name: partial(carriers.text, name) for name in carriers.CARRIERS},
+    **{name: partial(hostile.text, name) for name in hostile.UNITS},
+}
+
+
+class Work:
+    """Counts while it is on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.lines = 0
+        self.copied = 0
+        push = Source.push
+
+        def counted(source: Source, text: str) -> None:
+            push(source, text)
+            self.copied += len(source.buf)
+
+        monkeypatch.setattr(Source, "push", counted)
+
+    def of(self, text: str, cut: int) -> int:
+        """The work of reading ``text`` in pieces of ``cut`` characters; 0 is the whole text."""
+        self.lines = self.copied = 0
+        before = sys.gettrace()
+        sys.settrace(self._enter)
+        try:
+            parser = StreamParser(carriers.TOOLS)
+            for piece in pieces(text, cut):
+                parser.feed(piece)
+            parser.close()
+        finally:
+            sys.settrace(before)
+        return self.lines + self.copied
+
+    def _enter(self, frame: FrameType, _event: str, _argument: Any) -> Callable[..., Any] | None:
+        return self._line if "patchbay" in frame.f_code.co_filename else None
+
+    def _line(self, _frame: FrameType, _event: str, _argument: Any) -> Callable[..., Any]:
+        self.lines += 1
+        return self._line
+
+
+@pytest.mark.parametrize("cut", [0, 4])
+@pytest.mark.parametrize("name", TEXTS)
+def test_ten_times_the_text_is_ten_times_the_work(name: str, cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work(monkeypatch)
+    unit = hostile.UNITS.get(name, ("", ""))[1]
+    size = max(SMALL, 8 * len(unit))
+    small, large = TEXTS[name](size), TEXTS[name](10 * size)
+    work.of(small, cut)  # what is made once and kept does not count
+    assert work.of(large, cut) / work.of(small, cut) <= RATIO * len(large) / (10 * len(small))
+
+
+def test_the_count_sees_a_text_that_is_read_again_with_every_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = StreamParser.feed
+
+    def again(parser: Any, text: str) -> Any:
+        parser.seen = getattr(parser, "seen", "") + text
+        StreamParser(carriers.TOOLS)._source.push(parser.seen)
+        return feed(parser, text)
+
+    monkeypatch.setattr(StreamParser, "feed", again)
+    work = Work(monkeypatch)
+    assert work.of("x" * 15_000, 4) > 3 * RATIO * work.of("x" * 1_500, 4)

@@ -1,0 +1,330 @@
+"""The writing side: every family writes its calls as its chat template does, and teaches what it writes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import patchbay
+from patchbay.errors import ConfigurationError
+from patchbay.formats import FORMATS
+from patchbay.formats.contract import render_contract
+from patchbay.formats.writing import WRITERS, render_calls, writer_for
+from patchbay.types import ToolCall, ToolResult, ToolSpec
+
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "formats"
+
+CALLS = [
+    ToolCall("a", "get_weather", '{"city": "Paris", "days": 3}'),
+    ToolCall("b", "set_opts", '{"on": true, "tags": ["a", "b"]}'),
+]
+"""The calls that the recorded templates were given."""
+
+TOOLS = [
+    ToolSpec(
+        "get_weather",
+        "The weather of a city.",
+        {
+            "type": "object",
+            "properties": {"city": {"type": "string", "description": "Its name"}, "days": {"type": "integer"}},
+            "required": ["city"],
+        },
+    ),
+    ToolSpec(
+        "set_opts",
+        "",
+        {"type": "object", "properties": {"on": {"type": "boolean"}, "tags": {"type": "array", "items": {"type": "string"}}}},
+    ),
+]
+
+RENDERED_AS = {
+    "Apertus-8B-Instruct": "apertus",
+    "Apriel-1.6-15b-Thinker-fixed": "apriel",
+    "Bielik-11B-v3.0-Instruct": "hermes",
+    "ByteDance-Seed-OSS": "seed_oss",
+    "Cohere2MoE": "cohere_command",
+    "CohereForAI-c4ai-command-r7b-12-2024-tool_use": "cohere_command",
+    "GLM-4.6": "glm45",
+    "GLM-4.7-Flash": "glm47",
+    "Kimi-K2-Instruct": "kimi_k2",
+    "Kimi-K2-Thinking": "kimi_k2",
+    "Kimi-K3": "kimi_k3",
+    "MiMo-VL": "hermes",
+    "MiniMax-M1": "minimax_m1",
+    "MiniMax-M2": "minimax_m2",
+    "MiniMax-M3": "minimax_m3",
+    "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": "qwen3_coder",
+    "NVIDIA-Nemotron-Nano-v2": "nemotron_v2",
+    "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use": "hermes",
+    "NousResearch-Hermes-3-Llama-3.1-8B-tool_use": "hermes",
+    "Qwen-QwQ-32B": "hermes",
+    "Qwen-Qwen2.5-7B-Instruct": "hermes",
+    "Qwen-Qwen3-0.6B": "hermes",
+    "Qwen3-Coder": "qwen3_coder",
+    "Qwen3.5-4B": "qwen3_coder",
+    "Spark2.5": "spark25",
+    "deepseek-ai-DeepSeek-R1-Distill-Llama-8B": "deepseek_v3_json",
+    "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B": "deepseek_v3_json",
+    "deepseek-ai-DeepSeek-V3.1": "deepseek_v31",
+    "deepseek-ai-DeepSeek-V3.2": "deepseek_v32",
+    "deepseek-ai-DeepSeek-V4": "deepseek_v4",
+    "deepseek-ai-DeepSeek-V4-Flash-0731": "deepseek_v4",
+    "google-gemma-4-31B-it": "gemma4",
+    "google-gemma-4-31B-it-interleaved": "gemma4",
+    "ibm-granite-granite-4.0": "hermes",
+    "ibm-granite-granite-4.1": "hermes",
+    "inclusionai-ling-3.0-flash": "ling3",
+    "meetkai-functionary-medium-v3.1": "functionary_v31",
+    "meetkai-functionary-medium-v3.2": "functionary_v32",
+    "mistralai-Ministral-3-14B-Reasoning-2512": "mistral_args",
+    "mistralai-Mistral-Nemo-Instruct-2407": "mistral_json",
+    "moonshotai-Kimi-K2": "kimi_k2",
+    "muse-glimmer": "muse",
+    "openbmb-MiniCPM5-1B": "minicpm5",
+    "tencent-Hy3": "hunyuan_v3",
+    "unsloth-Apriel-1.5": "apriel",
+    "unsloth-mistral-Devstral-Small-2507": "mistral_args",
+    "upstage-Solar-Open-100B": "solar_open",
+}
+"""The recorded templates whose calls are written byte for byte the same; others write the same with other white space or markers."""
+
+RENDERED_ALONE = {
+    "GigaChat3.1-10B-A1.8B": "gigachat3",
+    "meta-llama-Llama-3.1-8B-Instruct": "llama3_json",
+    "meta-llama-Llama-3.2-3B-Instruct": "llama3_json",
+    "meta-llama-Llama-3.3-70B-Instruct": "llama3_json",
+}
+"""Templates that write one call in a turn."""
+
+
+@pytest.fixture(scope="module")
+def renders() -> dict[str, Any]:
+    path = SHARED / "template_renders.json"
+    if not path.exists():
+        pytest.skip("the recorded templates are not here")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def region(name: str, calls: list[ToolCall]) -> str:
+    """The calls of a first turn, without the prose before them."""
+    return render_calls(name, calls)
+
+
+@pytest.mark.parametrize(("template", "name"), RENDERED_AS.items())
+def test_calls_are_written_as_the_chat_template_writes_them(renders: dict[str, Any], template: str, name: str) -> None:
+    # One family's tokens carry a suffix of the checkpoint; two of the recordings begin behind the first character.
+    recorded = "<" + renders[template]["render"].replace(":opensource", "")
+    assert region(name, CALLS) in recorded
+
+
+@pytest.mark.parametrize(("template", "name"), RENDERED_ALONE.items())
+def test_a_single_call_is_written_as_the_chat_template_writes_it(renders: dict[str, Any], template: str, name: str) -> None:
+    assert region(name, CALLS[:1]) in renders[template]["render"]
+
+
+WHOLE_TURNS = [
+    "ByteDance-Seed-OSS", "GLM-4.6", "GLM-4.7-Flash", "Kimi-K2-Thinking", "Kimi-K3", "MiniMax-M2", "MiniMax-M3",
+    "Qwen-Qwen3-0.6B", "Qwen3.5-4B", "Spark2.5", "deepseek-ai-DeepSeek-V3.2", "deepseek-ai-DeepSeek-V4",
+    "inclusionai-ling-3.0-flash", "openbmb-MiniCPM5-1B", "unsloth-Apriel-1.5", "unsloth-mistral-Devstral-Small-2507",
+    "meetkai-functionary-medium-v3.2", "Apriel-1.6-15b-Thinker-fixed", "Apertus-8B-Instruct",
+]  # fmt: skip
+"""Templates that keep the prose before the calls."""
+
+
+@pytest.mark.parametrize("template", WHOLE_TURNS)
+def test_reasoning_and_prose_stand_where_the_chat_template_has_them(renders: dict[str, Any], template: str) -> None:
+    """The generation prompt may have opened the reasoning, and a template may leave it out of the history."""
+    each = renders[template]
+    recorded = each["gen_prompt_tail"] + each["render"]
+    name = RENDERED_AS[template]
+    whole = render_calls(name, CALLS, "Let me check.", "I think." if "I think." in recorded else "")
+    assert whole in recorded
+
+
+def test_every_format_of_the_corpus_has_a_writer() -> None:
+    path = SHARED / "dev.jsonl.gz"
+    if not path.exists():
+        pytest.skip("the corpus is not here")
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        formats = {json.loads(line)["format"] for line in lines}
+    assert {"plain_text"} >= formats - WRITERS.keys()
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_writer_stands_in_the_table_under_its_own_name(name: str) -> None:
+    assert name == WRITERS[name].format
+    assert WRITERS[name] is writer_for(name)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_the_lesson_has_the_tools_a_call_and_a_result_in_the_familys_form(name: str) -> None:
+    writer = WRITERS[name]
+    lesson = writer.instructions(TOOLS)
+    assert writer.listing(TOOLS) in lesson
+    assert render_calls(name, [ToolCall("call_0", "example_count", '{"hall": 7, "what": "boxes"}')]) in lesson
+    assert writer.results([ToolResult(writer.call_id(0, "example_count", "call_0"), "example_count", '{"count": 42}')]) in lesson
+    assert "example_count" not in writer.instructions(TOOLS, examples=False)
+    for text in ("get_weather", "The weather of a city.", "Its name", "set_opts", "tags"):
+        assert text in writer.listing(TOOLS)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_the_same_tools_give_the_same_bytes(name: str) -> None:
+    again = [ToolSpec(spec.name, spec.description, json.loads(json.dumps(spec.parameters))) for spec in TOOLS]
+    assert WRITERS[name].instructions(TOOLS) == WRITERS[name].instructions(again)
+
+
+@pytest.mark.parametrize("name", sorted(WRITERS.keys() & FORMATS.keys()))
+@pytest.mark.parametrize("thought", ["", "I think."])
+def test_what_is_written_is_read_back(name: str, thought: str) -> None:
+    calls = CALLS if WRITERS[name].parallel else CALLS[:1]
+    text = render_calls(name, calls, "Let me check.", thought)
+    reply = patchbay.parse(text, TOOLS, format=name)
+    assert [(call.name, call.arguments) for call in calls] == [(call.name, call.arguments) for call in reply.tool_calls]
+
+
+@pytest.mark.parametrize("name", sorted(WRITERS.keys() & FORMATS.keys()))
+def test_the_call_that_the_lesson_shows_is_one_that_the_format_reads(name: str) -> None:
+    text = render_calls(name, [ToolCall("", "example_count", '{"hall": 7, "what": "boxes"}')])
+    properties = {"hall": {"type": "integer"}, "what": {"type": "string"}}
+    spec = ToolSpec("example_count", parameters={"type": "object", "properties": properties})
+    found = patchbay.parse(text, [spec], format=name).tool_calls
+    assert [("example_count", {"hall": 7, "what": "boxes"})] == [(call.name, call.arguments) for call in found]
+
+
+BROKEN = ["", "  ", "not json", '{"a": 1', "[1]", '"text"', '{"a": 1} x', '{"a" 1}', "{'a': 1}", "{", '{"a": ' + "[" * 5000]
+
+
+@pytest.mark.parametrize("name", [*WRITERS, "fenced"])
+@pytest.mark.parametrize("raw", BROKEN)
+def test_arguments_that_are_no_object_are_shown_and_raise_nothing(name: str, raw: str) -> None:
+    text = render_calls(name, [ToolCall("c", "f", raw)])
+    assert "f" in text
+    if raw.strip():
+        assert raw.strip()[:3].strip("\"'{") in text
+
+
+@pytest.mark.parametrize("name", [*WRITERS, "fenced"])
+def test_arguments_nested_deeply_raise_nothing(name: str) -> None:
+    raw = '{"a": ' + "[" * 900 + "]" * 900 + "}"
+    assert "f" in render_calls(name, [ToolCall("c", "f", raw)])
+
+
+@pytest.mark.parametrize("name", ["qwen3_coder", "glm45", "gemma4", "pythonic", "minimax_m3", "kimi_k3", "seed_oss", "hermes"])
+def test_numbers_keep_the_digits_they_were_written_in(name: str) -> None:
+    text = render_calls(name, [ToolCall("c", "f", '{"a": 12345678901234567890, "b": [1.0, 1e400], "c": -0.10}')])
+    for digits in ("12345678901234567890", "1.0", "1e400", "-0.10"):
+        assert digits in text
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("qwen3_coder", "<parameter=a>\nnull\n</parameter>"),
+        ("seed_oss", "<parameter=b>[None, True, 'it\\'s \"so\"']</parameter>"),
+        ("pythonic", "f(a=None, b=[None, True, 'it\\'s \"so\"'])"),
+        ("olmo3", 'f(a=null, b=[null, true, "it\'s \\"so\\""])'),
+        ("gemma4", 'call:f{a:null,b:[null,true,<|"|>it\'s "so"<|"|>]}'),
+        ("kimi_k3", 'argument key="b" type="array"<|sep|>[null, true, "it\'s \\"so\\""]'),
+    ],
+)
+def test_values_are_spelled_as_the_family_spells_them(name: str, written: str) -> None:
+    assert written in render_calls(name, [ToolCall("c", "f", '{"a": null, "b": [null, true, "it\'s \\"so\\""]}')])
+
+
+def test_a_key_that_is_no_python_name_makes_the_arguments_one_dict() -> None:
+    assert "[f({'a-b': 1, 'c': 'x'})]" == render_calls("pythonic", [ToolCall("c", "f", '{"a-b": 1, "c": "x"}')])
+
+
+def test_a_text_with_a_closer_of_its_element_cannot_be_held_where_texts_stand_raw() -> None:
+    assert not WRITERS["qwen3_coder"].holds("a </parameter> b")
+    assert not WRITERS["glm45"].holds("</ARG_VALUE>")
+    assert WRITERS["qwen3_coder"].holds("if a < b and c > d: </div>")
+    assert WRITERS["hermes"].holds("</tool_call>")
+
+
+def test_a_closer_inside_a_list_is_escaped_where_lists_are_json() -> None:
+    text = render_calls("qwen3_coder", [ToolCall("c", "f", '{"a": ["</parameter>"]}')])
+    assert '["\\u003c/parameter>"]' in text
+
+
+def test_ids_of_the_family_count_the_calls() -> None:
+    assert "functions.f:0<|" in render_calls("kimi_k2", [ToolCall("x", "f")])
+    assert "functions.f:7" == WRITERS["kimi_k2"].call_id(7, "f", "x")
+    assert "call00008" == WRITERS["mistral_json"].call_id(7, "f", "x")
+    assert "x" == WRITERS["hermes"].call_id(7, "f", "x")
+
+
+@pytest.mark.parametrize("name", ["auto", "fenced"])
+def test_auto_and_fenced_are_the_contract_with_its_tags(name: str) -> None:
+    text = render_contract(TOOLS, format=name, tool_call_tag="call", tool_result_tag="result")
+    assert render_contract(TOOLS, tool_call_tag="call", tool_result_tag="result") == text
+    assert "```call\n" in text
+    assert "```result name=" in text
+
+
+def test_a_format_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="hermez"):
+        writer_for("hermez")
+
+
+def test_a_template_is_given_the_tools_and_a_call_of_the_format() -> None:
+    seen: list[Any] = []
+
+    def template(context: Any) -> str:
+        seen.append(context)
+        return "mine"
+
+    assert "mine" == render_contract(TOOLS, format="hermes", template=template)
+    assert WRITERS["hermes"].listing(TOOLS) == seen[0].rendered_tools
+    assert ("hermes", tuple(TOOLS)) == (seen[0].format, tuple(seen[0].tools))
+    assert '<tool_call>\n{"name": "example", "arguments": {"argument": "value"}}\n</tool_call>' == seen[0].example_call
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "kind": {"enum": ["a", 1, None], "description": "one\ntwo"},
+        "many": {"type": "array", "items": {"type": ["string", "null"]}},
+        "deep": {"type": "object", "properties": {"x-y": {"anyOf": [{"type": "number"}, {"$ref": "#/nowhere"}]}}},
+        "free": {"type": "object", "default": {}},
+    },
+    "required": ["kind"],
+}
+
+
+def test_a_schema_is_written_as_typescript() -> None:
+    expected = """\
+// Does it.
+type f = (_: {
+// one
+// two
+kind: "a" | 1 | null,
+many?: (string | null)[],
+deep?: {
+  "x-y"?: number | any,
+},
+free?: object, // default: {}
+}) => any;"""
+    assert expected in WRITERS["harmony"].listing([ToolSpec("f", "Does it.", SCHEMA)])
+
+
+def test_a_schema_is_written_as_gemma_was_shown_them() -> None:
+    parameters = {"type": "object", "properties": {"type": {"type": ["string", "null"], "maxLength": 5}}}
+    expected = (
+        '<|tool>declaration:f{parameters:{type:<|"|>OBJECT<|"|>,properties:{type:'
+        '{type:[<|"|>STRING<|"|>,<|"|>NULL<|"|>],maxLength:5}}}}<tool|>'
+    )
+    assert expected == WRITERS["gemma4"].listing([ToolSpec("f", "", parameters)])
+
+
+def test_a_schema_that_holds_itself_many_times_over_is_still_listed() -> None:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(150):
+        schema = {"type": "object", "properties": {"a": schema, "b": {"anyOf": [schema]}}} if _ < 8 else {"items": schema}
+    for writer in WRITERS.values():
+        assert "f" in writer.listing([ToolSpec("f", "", {"type": "object", "properties": {"a": schema}})])

@@ -1,0 +1,534 @@
+"""Calls as tags with named parameters, and as elements in elements: every family's way, and every way it is damaged."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from patchbay import StreamParser, parse
+from patchbay.formats.events import CallArguments
+
+from .cuts import calls_of, pieces_of, read, streamed
+
+_TEXT = {"type": "string"}
+
+
+def tool(name: str, required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties, "required": list(required)}
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+TOOLS = [
+    tool(
+        "book_boat",
+        ("port",),
+        port=_TEXT,
+        seats={"type": "integer"},
+        crew={"type": "boolean"},
+        stops={"type": "array", "items": _TEXT},
+        deal={"type": "object", "properties": {"price": {"type": "number"}, "notes": {"type": "array", "items": _TEXT}}},
+        either={"anyOf": [{"type": "array", "items": {"type": "integer"}}, _TEXT]},
+    ),
+    tool("keep_log", ("path", "text"), path=_TEXT, text=_TEXT),
+    tool("moor"),
+]
+CLAUDE = "antml" + ":"
+M3 = "]<]minimax[>["
+
+QWEN = "<tool_call>\n<function=book_boat>\n<parameter=port>\n{}\n</parameter>\n</function>\n</tool_call>"
+DSML = '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="book_boat">\n{}\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>'
+
+
+def lines(wrapper: str) -> str:
+    begin, end = (f"<{wrapper}>\n", f"\n</{wrapper}>")
+    return (
+        f"{begin}<function=book_boat>\n<parameter=port>\nRiga\n</parameter>\n<parameter=seats>\n3\n</parameter>\n</function>{end}\n"
+        f"{begin}<function=moor>\n</function>{end}"
+    )
+
+
+def invokes(begin: str, end: str, prefix: str = "", *, strings: tuple[str, str] = ("", "")) -> str:
+    return (
+        f'{begin}\n<{prefix}invoke name="book_boat">\n<{prefix}parameter name="port"{strings[0]}>Riga</{prefix}parameter>\n'
+        f'<{prefix}parameter name="seats"{strings[1]}>3</{prefix}parameter>\n</{prefix}invoke>\n'
+        f'<{prefix}invoke name="moor">\n</{prefix}invoke>\n{end}'
+    )
+
+
+def dsml(mark: str, word: str) -> str:
+    return invokes(f"<{mark}{word}>", f"</{mark}{word}>", mark, strings=(' string="true"', ' string="false"'))
+
+
+def step(name: str, values: str) -> str:
+    return (
+        f'<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="{name}">{values}</steptml:invoke><｜tool_call_end｜>'
+    )
+
+
+def m3(tag: str, inside: str, attribute: str = "") -> str:
+    return f"{M3}<{tag}{attribute}>{inside}{M3}</{tag}>"
+
+
+FAMILIES = {
+    "qwen3_coder": lines("tool_call"),
+    "mimo": (
+        "<tool_call><function=book_boat><parameter=port>Riga</parameter><parameter=seats>3</parameter></function></tool_call>"
+        "<tool_call><function=moor></function></tool_call>"
+    ),
+    "seed_oss": lines("seed:tool_call").replace("\nRiga\n", "Riga").replace("\n3\n", "3"),
+    "minicpm5": (
+        '<function name="book_boat"><param name="port"><![CDATA[Riga]]></param><param name="seats">3</param></function>\n'
+        '<function name="moor"></function>'
+    ),
+    "minimax_m2": invokes("<minimax:tool_call>", "</minimax:tool_call>"),
+    "minimax_m3": m3(
+        "tool_call",
+        "\n"
+        + m3("invoke", m3("port", "Riga") + m3("seats", "3"), ' name="book_boat"')
+        + "\n"
+        + m3("invoke", "", ' name="moor"')
+        + "\n",
+    ),
+    "deepseek_v32": dsml("｜DSML｜", "function_calls"),
+    "deepseek_v4": dsml("｜DSML｜", "tool_calls"),
+    "deepseek_v41": dsml("｜DSML｜ ", "calls"),
+    "gigachat35": dsml("｜GCML｜", "tool_calls"),
+    "step3": (
+        "<｜tool_calls_begin｜>\n"
+        + step("book_boat", '<steptml:parameter name="port">Riga</steptml:parameter><steptml:parameter name="seats">3</steptml:parameter>')
+        + "\n"
+        + step("moor", "")
+        + "\n<｜tool_calls_end｜>"
+    ),
+    "dots": invokes("<dots_function_call>", "</dots_function_call>"),
+    "claude_xml": invokes("<function_calls>", "</function_calls>"),
+    "functionary_v31": '<function=book_boat>{"port": "Riga", "seats": 3}</function><function=moor>{}</function>',
+}  # fmt: skip
+THOUGHTS = {
+    "seed_oss": "<seed:think>A boat.</seed:think>\n",
+    "minimax_m3": "<mm:think>A boat.</mm:think>",
+    "functionary_v31": "",
+}
+BOAT: list[tuple[str, Any]] = [("book_boat", {"port": "Riga", "seats": 3}), ("moor", {})]
+
+
+@pytest.mark.parametrize("way", ["named", "auto"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_two_calls_are_read_behind_reasoning_and_prose(name: str, way: str) -> None:
+    thought = THOUGHTS.get(name, "<think>A boat.</think>")
+    reply = read(f"{thought}I book it.\n{FAMILIES[name]}", TOOLS, format=name if way == "named" else "auto")
+    assert BOAT == calls_of(reply)
+    assert "I book it." == reply.content
+    assert ("A boat." if thought else None) == reply.reasoning
+    assert () == reply.incomplete
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_call_of_a_tool_that_was_not_offered_is_prose_to_the_letter(name: str) -> None:
+    text = "Before.\n" + FAMILIES[name].replace("book_boat", "sink_boat").replace("moor", "drift") + " And after."
+    reply = read(text, TOOLS, format=name)
+    assert text == reply.content
+    assert () == reply.tool_calls == reply.incomplete
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_call_that_is_cut_off_in_a_value_is_incomplete(name: str) -> None:
+    text = FAMILIES[name]
+    cut = text[: text.index("Riga") + 2]
+    reply = read(cut, TOOLS, format=name)
+    assert () == reply.tool_calls
+    assert ["book_boat"] == [call.name for call in reply.incomplete]
+    assert cut.endswith(reply.incomplete[0].raw)
+    assert None is reply.content
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_call_whose_closers_alone_are_missing_is_a_call(name: str) -> None:
+    text = FAMILIES[name]
+    last = max(text.find("</", text.index("3")), text.find("}", text.index("3")) + 1)
+    closer = text.index(">", last) + 1 if text[last] == "<" else last
+    reply = read(text[:closer], TOOLS, format=name)
+    assert BOAT[:1] == calls_of(reply)
+    assert () == reply.incomplete
+
+
+DAMAGED = {
+    "no opener of the wrapper": QWEN.removeprefix("<tool_call>\n").format("Riga"),
+    "no closer of the value, a parameter behind it": QWEN.format("Riga\n<parameter=crew>\ntrue"),
+    "no closer of the value, the call's behind it": QWEN.replace("</parameter>\n", "").format("Riga"),
+    "no closer of the call": QWEN.replace("</function>\n", "").format("Riga"),
+    "no closer of the wrapper": QWEN.removesuffix("\n</tool_call>").format("Riga"),
+    "no closer at all": QWEN.partition("</parameter>")[0].format("Riga") + "</tool_call>",
+    "no bracket behind the name": QWEN.replace("book_boat>", "book_boat").format("Riga"),
+    "no bracket and no line break behind the name": (
+        "<tool_call><function=book_boat<parameter=port>Riga</parameter></function></tool_call>"
+    ),
+    "blanks in the tags": (
+        "<tool_call>\n< function = book_boat >\n< parameter = port >\nRiga\n</ parameter >\n</ function >\n</tool_call>"
+    ),
+    "attributes in place of an equals sign": (
+        '<tool_call>\n<function name="book_boat">\n<parameter name="port">Riga</parameter>\n</function>\n</tool_call>'
+    ),
+    "JSON in the call": '<tool_call>\n<function=book_boat>\n{"port": "Riga"}\n</function>\n</tool_call>',
+    "JSON in the wrapper": '<tool_call>\n{"name": "book_boat", "arguments": {"port": "Riga"}}\n</tool_call>',
+    "a sister's wrapper": DSML.replace("tool_calls", "function_calls").format(
+        '<｜DSML｜parameter name="port">Riga</｜DSML｜parameter>'
+    ),
+    "a wrapper's name misspelt": DSML.replace("tool_calls", "toolcalls").format(
+        '<｜DSML｜parameter name="port">Riga</｜DSML｜parameter>'
+    ),
+    "a wrapper's name cut short": DSML.replace("<｜DSML｜tool_calls>", "<｜DSML｜tool>").format(
+        '<｜DSML｜parameter name="port">Riga</｜DSML｜parameter>'
+    ),
+    "no token in the closers": DSML.replace("</｜DSML｜", "</").format('<｜DSML｜parameter name="port">Riga</parameter>'),
+    "no token in any tag": DSML.replace("｜DSML｜", "").format('<parameter name="port" string="true">Riga</parameter>'),
+    "a blank in a token's place": DSML.replace("｜DSML｜", " ").format('< parameter name="port" string="true">Riga</ parameter>'),
+    "JSON in an invoke": DSML.format('{"port": "Riga"}'),
+    "one parameter for all": DSML.format('<｜DSML｜parameter name="arguments">{"port": "Riga"}</｜DSML｜parameter>'),
+    "one parameter for all, as Python": "<function name=\"book_boat\"><param name=\"properties\">{'port': 'Riga'}</param></function>",
+    "a tokenizer's blanks": '<function\u0120name="book_boat">\u010a<param\u0120name="port">Riga</param></function>',
+    "no blanks": '<functionname="book_boat"><paramname="port">Riga</param></function>',
+    "elements without their token": '<tool_call>\n<invoke name="book_boat"><port>Riga</port></invoke>\n</tool_call>',
+    "an element without a closer": m3("tool_call", m3("invoke", f"{M3}<port>Riga", ' name="book_boat"')),
+    "an element with another's closer": m3("tool_call", m3("invoke", f"{M3}<port>Riga{M3}</harbour>", ' name="book_boat"')),
+    "Claude's name space": invokes(f"<{CLAUDE}function_calls>", f"</{CLAUDE}function_calls>", CLAUDE),
+    "Claude in 2023": (
+        "<function_calls>\n<invoke>\n<tool_name>book_boat</tool_name>\n<parameters>\n<port>Riga</port>\n</parameters>\n</invoke>\n"
+        "</function_calls>"
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_call_is_the_call_that_was_meant(damage: str) -> None:
+    reply = read(f"I book.\n{DAMAGED[damage]}", TOOLS)
+    name, arguments = calls_of(reply)[0]
+    assert ("book_boat", "Riga") == (name, arguments["port"])
+    assert "I book." == reply.content
+    assert () == reply.incomplete
+
+
+def test_an_invoke_that_closes_itself_is_a_call_without_arguments() -> None:
+    reply = read(
+        '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="moor"/>\n<｜DSML｜invoke name="moor" />\n</｜DSML｜tool_calls>', TOOLS
+    )
+    assert [("moor", {}), ("moor", {})] == calls_of(reply)
+    assert None is reply.content
+
+
+def test_several_functions_stand_in_one_wrapper_and_text_behind_it() -> None:
+    text = "<tool_call>\n<function=moor>\n</function>\n<function=book_boat>\n<parameter=port>\nRiga\n</parameter>\n</function>\n</tool_call>"
+    reply = read(f"{text}\nBooked.", TOOLS)
+    assert [("moor", {}), ("book_boat", {"port": "Riga"})] == calls_of(reply)
+    assert "Booked." == reply.content
+
+
+def test_an_unknown_tool_between_two_others_is_prose_and_they_are_calls() -> None:
+    call = "<tool_call>\n<function={}>\n</function>\n</tool_call>"
+    reply = read("\n".join(call.format(name) for name in ("moor", "drift", "moor")), TOOLS)
+    assert [("moor", {}), ("moor", {})] == calls_of(reply)
+    assert call.format("drift") == (reply.content or "").strip()
+
+
+# What is no call
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Write `<function=moor>` and then a parameter.",
+        "The tag <function=moor> opens a call.",
+        "It ends with <function=moor>",
+        '<invoke name="moor"> is how it begins.',
+        '<invoke name="book_boat"><parameter name="seats">3</parameter></invoke>',
+        '<invoke name="book_boat"><parameter name="port">Riga</parameter>',
+        '<invoke name="sink_boat"><parameter name="port">Riga</parameter></invoke>',
+        '<｜DSML｜invoke name="book_boat">\n<｜DSML｜parameter name="port" string="true">Riga</｜DSML｜parameter>',
+        f'{M3}<invoke name="book_boat">{M3}<seats>3{M3}</seats>{M3}</invoke>',
+        "A </function> alone, a </parameter>, a </invoke> and a </tool_call> too.",
+        "see <｜DSML｜tool> and <｜DSML｜ there",
+        "<tool_call>\n<function=book_boat>\nno parameter at all\n</function>\n</tool_call>",
+    ],
+)
+def test_what_only_looks_like_a_call_is_prose(text: str) -> None:
+    reply = read(text, TOOLS)
+    assert text == reply.content
+    assert () == reply.tool_calls == reply.incomplete
+
+
+@pytest.mark.parametrize("opener", ['<invoke name="book_boat">', '<｜DSML｜invoke name="book_boat">'])
+def test_an_invoke_without_its_wrapper_is_a_call_when_it_is_complete(opener: str) -> None:
+    reply = read(f'I book.\n{opener}\n<parameter name="port">Riga</parameter>\n</invoke>\n</｜DSML｜tool_calls>', TOOLS)
+    assert [("book_boat", {"port": "Riga"})] == calls_of(reply)
+    assert "I book." == reply.content
+
+
+def test_an_invoke_without_its_wrapper_is_prose_where_no_tools_are_known() -> None:
+    text = '<invoke name="book_boat"><parameter name="port">Riga</parameter></invoke>'
+    assert text == read(text, None).content
+
+
+def test_a_marked_call_is_a_call_where_no_tools_are_known_and_its_values_are_texts() -> None:
+    assert [("f", {"a": "1"})] == calls_of(read(QWEN.replace("book_boat", "f").replace("port", "a").format("1"), None))
+
+
+# Values
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "    indented\n\n\ttwice",
+        "&lt;b&gt; &amp; <b>bold</b> < 3 && x > 4",
+        "a </parameter> b",
+        "</parameter>",
+        "x </function> y </tool_call> z <tool_call> w",
+        "<parameter=port> said twice",
+        "no <parameter=such> parameter",
+        "\n two lines around \n",
+        'quotes " and \\ backslashes \\n \u2028 \x07',
+        "\u0120 is a letter here",
+        "<![CDATA[kept]]>",
+        "</think> is a tag, <|im_end|> a token",
+        "ends with <",
+        "ends with </param",
+        "",
+    ],
+)
+def test_a_text_value_is_the_text_that_was_written(value: str) -> None:
+    for text in (
+        QWEN.format(value),
+        QWEN.replace(">\n{}\n<", ">{}<").replace("\n<param", "<param").format(value),
+        DSML.format(f'<｜DSML｜parameter name="port" string="true">{value}</｜DSML｜parameter>'),
+        DSML.replace("｜DSML｜tool_calls", "minimax:tool_call")
+        .replace("｜DSML｜", "")
+        .format(f'<parameter name="port">{value}</parameter>'),
+    ):
+        assert [("book_boat", {"port": value})] == calls_of(read(text, TOOLS)), text
+
+
+def test_one_line_break_on_each_side_of_a_value_is_markup_where_the_tags_have_their_own_lines() -> None:
+    assert [("book_boat", {"port": "\nRiga\n"})] == calls_of(read(QWEN.format("\nRiga\n"), TOOLS))
+    inline = "<tool_call><function=book_boat><parameter=port>\nRiga\n</parameter></function></tool_call>"
+    assert [("book_boat", {"port": "\nRiga\n"})] == calls_of(read(inline, TOOLS, format="mimo"))
+    one_sided = "<seed:tool_call>\n<function=book_boat>\n<parameter=port>Riga\n</parameter>\n</function>\n</seed:tool_call>"
+    assert [("book_boat", {"port": "Riga\n"})] == calls_of(read(one_sided, TOOLS, format="seed_oss"))
+
+
+@pytest.mark.parametrize(
+    ("key", "written", "meant"),
+    [
+        ("seats", "3", 3),
+        ("seats", "many", "many"),
+        ("crew", "True", True),
+        ("stops", '["a", "b"]', ["a", "b"]),
+        ("stops", "['a', 'b']", ["a", "b"]),
+        ("deal", "{'price': 2.5}", {"price": 2.5}),
+        ("either", "[1, 2]", [1, 2]),
+        ("either", "north", "north"),
+        ("port", "0123", "0123"),
+        ("port", "true", "true"),
+        ("port", '{"a": 1}', '{"a": 1}'),
+        ("unheard_of", "12", "12"),
+    ],
+)
+def test_a_value_has_the_type_that_the_schema_gives_it(key: str, written: str, meant: Any) -> None:
+    text = QWEN.replace("parameter=port", f"parameter={key}").format(written)
+    assert [("book_boat", {key: meant})] == calls_of(read(text, TOOLS))
+
+
+@pytest.mark.parametrize(
+    ("attribute", "key", "written", "meant"),
+    [
+        (' string="true"', "port", "  3 ", "  3 "),
+        (' string="true"', "seats", "3", "3"),
+        (' string="false"', "port", "3", 3),
+        (' string="false"', "seats", "3", 3),
+        (' string="false"', "stops", '["a"]', ["a"]),
+        (' string="false"', "stops", "['a']", ["a"]),
+        (' string="false"', "unheard_of", '{"a": [1]}', {"a": [1]}),
+        (' string="false"', "unheard_of", "not JSON", "not JSON"),
+        ("", "unheard_of", "[1]", [1]),
+        ("", "unheard_of", "not JSON", "not JSON"),
+        ("", "port", "[1]", "[1]"),
+        ("", "seats", "3", 3),
+    ],
+)
+def test_the_attribute_says_whether_a_value_is_a_text(attribute: str, key: str, written: str, meant: Any) -> None:
+    text = DSML.format(f'<｜DSML｜parameter name="{key}"{attribute}>{written}</｜DSML｜parameter>')
+    assert [("book_boat", {key: meant})] == calls_of(read(text, TOOLS))
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("<![CDATA[a <b> & \n c]]>", "a <b> & \n c"),
+        ("<![CDATA[a </param> b]]>", "a </param> b"),
+        ("<![CDATA[a ]]> </param> b]]>", "a ]]> </param> b"),
+        ("<![CDATA[a]]]]><![CDATA[>b]]>", "a]]>b"),
+        ("<![CDATA[]]>", ""),
+        ("<![CDATA plain", "<![CDATA plain"),
+    ],
+)
+def test_a_section_of_character_data_is_the_text_in_it(written: str, meant: str) -> None:
+    text = f'<function name="book_boat"><param name="port">{written}</param></function> Done.'
+    reply = read(text, TOOLS)
+    assert [("book_boat", {"port": meant})] == calls_of(reply)
+    assert "Done." == reply.content
+
+
+def test_a_key_that_comes_twice_has_its_last_value() -> None:
+    text = QWEN.format(
+        "Riga\n</parameter>\n<parameter=seats>\n1\n</parameter>\n<parameter=seats>\n2\n</parameter>\n<parameter=port>\nKiel"
+    )
+    assert [("book_boat", {"port": "Kiel", "seats": 2})] == calls_of(read(text, TOOLS))
+
+
+# Elements
+
+
+def order(*elements: str) -> str:
+    return m3("tool_call", "\n" + m3("invoke", "".join(elements), ' name="book_boat"') + "\n")
+
+
+@pytest.mark.parametrize(
+    ("elements", "meant"),
+    [
+        (m3("port", "\n a <b> & </port>\n"), {"port": "\n a <b> & </port>\n"}),
+        (m3("seats", " 7 "), {"seats": 7}),
+        (m3("stops", m3("item", "a") + m3("item", "b")), {"stops": ["a", "b"]}),
+        (m3("stops", m3("stop", "a")), {"stops": ["a"]}),
+        (m3("stops", "a") + m3("stops", "b"), {"stops": ["a", "b"]}),
+        (m3("stops", ""), {"stops": []}),
+        (m3("stops", '["a"]'), {"stops": ["a"]}),
+        (m3("deal", ""), {"deal": {}}),
+        (m3("deal", m3("price", "2.5") + m3("notes", "x") + m3("notes", "y")), {"deal": {"price": 2.5, "notes": ["x", "y"]}}),
+        (m3("deal", m3("notes", m3("item", "x"))), {"deal": {"notes": ["x"]}}),
+        (m3("deal", "hi " + m3("k", "v") + " there"), {"deal": {"k": "v", "$text": "hi  there"}}),
+        (m3("deal", "x" + m3("$text", "y")), {"deal": {"$text": "y", "$$text": "x"}}),
+        (m3("either", m3("item", "1") + m3("item", "2")), {"either": [1, 2]}),
+        (m3("either", ""), {"either": ""}),
+        (m3("unheard_of", m3("item", "1") + m3("item", "2")), {"unheard_of": ["1", "2"]}),
+        (m3("unheard_of", m3("a", m3("b", "c"))), {"unheard_of": {"a": {"b": "c"}}}),
+        (m3("port", "see " + m3("i", "this")), {"port": f"see {m3('i', 'this')}"}),
+    ],
+)
+def test_elements_in_elements_are_objects_and_lists_as_the_schema_has_them(elements: str, meant: dict[str, Any]) -> None:
+    reply = read(order(elements), TOOLS)
+    assert [("book_boat", meant)] == calls_of(reply)
+    assert None is reply.content
+
+
+@pytest.mark.parametrize("depth", [100, 200, 20_000])
+def test_elements_that_are_nested_too_deeply_are_the_text_they_are(depth: int) -> None:
+    inside = f"{M3}<n>" * depth + "v" + f"{M3}</n>" * depth
+    [(name, arguments)] = calls_of(streamed([order(m3("deal", inside))], TOOLS))
+    assert "book_boat" == name
+    value = arguments["deal"]
+    if depth > 127:
+        assert inside == value
+    else:
+        for _ in range(depth):
+            value = value["n"]
+        assert "v" == value
+
+
+# Streams
+
+
+def arguments_after(text: str, **options: Any) -> str:
+    """What was told of the call's arguments when ``text`` had arrived."""
+    parser = StreamParser(TOOLS, **options)
+    events = [event for piece in pieces_of(text, 4) for event in parser.feed(piece)]
+    return "".join(event.text for event in events if isinstance(event, CallArguments))
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "functionary_v31"])
+def test_a_text_is_told_as_it_arrives(name: str) -> None:
+    text = FAMILIES[name]
+    begin = text[: text.index("Riga")]
+    for end in range(1, 40):
+        value = ("Riga and " * 5)[:end]
+        told = arguments_after(begin + value, format=name)
+        assert '{"port": "' + value == told
+
+
+@pytest.mark.parametrize(
+    "tail", ["<", "</", "</para", "</parameter", "</parameter>", "</parameter>\n", "</parameter>\n</fun", "\n"]
+)
+def test_what_may_be_the_end_of_a_text_is_held_back(tail: str) -> None:
+    begin = QWEN.partition("{}")[0]
+    assert '{"port": "Ri' == arguments_after(f"{begin}Ri{tail}")
+    assert '{"port": "Ri' + json.dumps(tail)[1:-1] + " x" == arguments_after(f"{begin}Ri{tail} x")
+
+
+def test_values_that_need_their_end_wait_for_it_and_for_the_next_text() -> None:
+    begin = "<tool_call>\n<function=book_boat>\n<parameter=seats>\n3\n</parameter>\n<parameter=port>\n"
+    assert "" == arguments_after(begin.partition("<parameter=port>")[0])
+    assert '{"seats": 3, "port": "Ri' == arguments_after(f"{begin}Ri")
+
+
+def test_nothing_of_an_invoke_without_its_wrapper_is_told_before_it_is_complete() -> None:
+    text = '<invoke name="book_boat"><parameter name="port">Riga</parameter></invoke>'
+    assert "" == arguments_after(text[:-1])
+    assert '{"port": "Riga"}' == arguments_after(text)
+
+
+# Any arguments, any cut
+
+_PIECES = [
+    "a",
+    "é",
+    " ",
+    "\n",
+    "<",
+    ">",
+    "&",
+    "/",
+    "</",
+    "</b>",
+    "</parameter>x",
+    "</function>x",
+    "]",
+    "]]>",
+    '"',
+    "\\",
+    "{",
+    "=",
+    "｜",
+]
+_VALUES = st.lists(st.sampled_from(_PIECES), max_size=8).map("".join)
+_RENDER = {
+    "qwen3_coder": lambda path, text: (
+        f"<tool_call>\n<function=keep_log>\n<parameter=path>\n{path}\n</parameter>\n<parameter=text>\n{text}\n</parameter>\n"
+        "</function>\n</tool_call>"
+    ),
+    "mimo": lambda path, text: (
+        f"<tool_call><function=keep_log><parameter=path>{path}</parameter><parameter=text>{text}</parameter></function></tool_call>"
+    ),
+    "deepseek_v4": lambda path, text: (
+        '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="keep_log">\n'
+        f'<｜DSML｜parameter name="path" string="true">{path}</｜DSML｜parameter>\n'
+        f'<｜DSML｜parameter name="text" string="true">{text}</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>'
+    ),
+    "minimax_m3": lambda path, text: m3("tool_call", m3("invoke", m3("path", path) + m3("text", text), ' name="keep_log"')),
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(_VALUES, _VALUES, st.sampled_from(sorted(_RENDER)), st.lists(st.integers(1, 12), min_size=1, max_size=5))
+def test_any_texts_come_back_however_they_are_cut(path: str, text: str, name: str, sizes: list[int]) -> None:
+    written = f"So.\n{_RENDER[name](path, text)}\nDone."
+    expected = parse(written, TOOLS, format=name, generate_id="call_{}".format)
+    assert [("keep_log", {"path": path, "text": text})] == calls_of(expected)
+    assert ["So.", "Done."] == (expected.content or "").split()
+    pieces, at = [], 0
+    while at < len(written):
+        size = sizes[len(pieces) % len(sizes)]
+        pieces.append(written[at : at + size])
+        at += size
+    assert expected == streamed(pieces, TOOLS, format=name)
