@@ -8,12 +8,18 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from patchbay.formats.readers import plan_of
+from patchbay.formats.table import choose
 from patchbay.types import Reply
 
 from .texts import FRAGMENTS, TOOLS, options, read_whole, solid, texts
 
 SETTINGS = settings(deadline=None, max_examples=400)
 _REASONING_TAGS = re.compile(r"</?think>")
+_SPECIAL = re.compile("|".join(map(re.escape, plan_of(choose("auto")).leaks)))
+"""Tokens that are no text, and go away at its ends."""
+_NO_REASONING = re.compile(r"(?:<think>|\A)\s*</think>")
+"""Tags with nothing between them: they go away where reasoning is not asked for too."""
 
 
 @SETTINGS
@@ -22,8 +28,9 @@ _REASONING_TAGS = re.compile(r"</?think>")
 @example("\x00" * 10, {"tools": None})
 def test_without_calls_and_reasoning_the_content_is_the_text(text: str, chosen: dict[str, Any]) -> None:
     reply = read_whole(text, **chosen)
-    if not (reply.tool_calls or reply.incomplete or reply.reasoning is not None):
-        if chosen.get("reasoning", True) and (_REASONING_TAGS.search(text) or chosen.get("reasoning_prefilled")):
+    if not (reply.tool_calls or reply.incomplete or reply.reasoning is not None or _SPECIAL.search(text)):
+        asked = chosen.get("reasoning", True)
+        if _NO_REASONING.search(text) or (asked and (_REASONING_TAGS.search(text) or chosen.get("reasoning_prefilled"))):
             assert solid(_REASONING_TAGS.sub("", text)) == solid(_REASONING_TAGS.sub("", reply.content or ""))
         else:
             assert (text or None) == reply.content
@@ -34,7 +41,7 @@ def test_without_calls_and_reasoning_the_content_is_the_text(text: str, chosen: 
 def test_without_calls_every_character_is_content_or_reasoning(text: str, chosen: dict[str, Any]) -> None:
     """Only the reasoning tags themselves may go."""
     reply = read_whole(text, **chosen)
-    if not (reply.tool_calls or reply.incomplete):
+    if not (reply.tool_calls or reply.incomplete or _SPECIAL.search(text)):
         kept = sorted(solid(_REASONING_TAGS.sub("", (reply.reasoning or "") + "\n" + (reply.content or ""))))
         assert sorted(solid(_REASONING_TAGS.sub("", text))) == kept
 

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 import patchbay
+from patchbay.formats import FORMATS
 from patchbay.types import Reply
 
 
@@ -41,8 +42,15 @@ FRAGMENTS = [
 ]  # fmt: skip
 """What the parser may take for a marker or a part of one, and what stands around."""
 
-texts = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3), max_size=14).map("".join)
-"""Any mixture of fragments."""
+_TOKENS = frozenset(token for row in FORMATS.values() for token in row.leaks)
+
+
+def _is_text(mixture: str) -> bool:
+    return not any(token in mixture for token in _TOKENS)
+
+
+texts = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3), max_size=14).map("".join).filter(_is_text)
+"""Any mixture of fragments, but for those that happen to be a special token: such a one is no text."""
 
 
 @st.composite

@@ -22,6 +22,8 @@ _LEAD = re.compile(
 )
 _LEAD_LINE = re.compile(r"[\w ,]{0,64}(?:=(?!=)|:)?[ \t]*(?=[^\s\w,=:])")
 _LEAD_ROOM = 80
+_FIRST_LEADS = ("return ", "await ", "print(")
+_NUMBER = re.compile(r"[0-9]{1,2}[.)]?")
 _ENDS = frozenset("\r\n;,#`)+o")
 
 
@@ -39,16 +41,19 @@ class BareCalls:
         self._python.strict = True
         self._glued = GluedCalls(parts, staged)
         self._mixed = MixedLists(parts, staged, self._object)
+        staged.ended = self._forget_name
 
     def begin(self) -> None:
         """Forget what was staged."""
-        self.staged.items = []
+        self.staged.clear()
+        self._forget_name()
+
+    def _forget_name(self) -> None:
         self._objects.name = self._python.called = self._glued.called = ""
 
-    @property
-    def name(self) -> str:
-        """The name of the call being read, as far as it is known: for a call that is cut off."""
-        return self._objects.name or self._python.called or self._glued.called
+    def cut(self) -> str:
+        """The text ended: take what was staged of a call that is not complete back; its name, "" if it is not known."""
+        return self.staged.cut() or self._objects.name or self._python.called or self._glued.called
 
     def item(self) -> Steps[bool]:
         """Read one call or list of calls in the first shape that fits; False, with nothing staged or read, if none does."""
@@ -92,7 +97,7 @@ class BareCalls:
         return told
 
     def lead(self) -> Steps[str]:
-        """Read the words that lead to a call in a program or an answer: ``return``, ``x =``, ``Calls:``. "" if there are none."""
+        """Read what leads to a call in a program, or numbers it: ``return``, ``x =``, ``print(``. "" if there is nothing."""
         source = self.source
         while True:
             rest = source.buf[source.pos : source.pos + _LEAD_ROOM]
@@ -105,3 +110,21 @@ class BareCalls:
             return ""
         source.pos += found.end()
         return found.group()
+
+    def first_lead(self) -> Steps[str]:
+        """Read a lead that the first word says to be one; waits only while it may be one. "" if there is none."""
+        source = self.source
+        while True:
+            rest = source.buf[source.pos : source.pos + 8]
+            found = next((lead for lead in _FIRST_LEADS if rest.startswith(lead)), "")
+            number = _NUMBER.match(rest)
+            if number is not None and number.group()[-1] in ".)":
+                found = number.group()
+            if found:
+                source.pos += len(found)
+                yield from self._python.space(" \t")
+                return found
+            may_grow = number.end() == len(rest) if number else any(lead.startswith(rest) for lead in _FIRST_LEADS)
+            if not may_grow or source.ended:
+                return ""
+            yield

@@ -31,6 +31,30 @@ _OVER = re.compile(
 )
 """What begins a line that is no part of the answer any more once calls came: headings, code, explanations, the next turn."""
 _OVER_ROOM = 40
+_OVER_WORDS = (
+    *(
+        "##",
+        '"""',
+        "'''",
+        "user",
+        "assistant",
+        "system",
+        "Human",
+        "User",
+        "Assistant",
+        "def",
+        "class",
+        "import",
+        "from",
+        "assert",
+    ),
+    *("if __name__", "Explanation", "Instruction", "Response", "Question"),
+)
+"""What the patterns above begin with: only a line that begins so is waited for."""
+_LEAD_ENDS = re.compile(r"[=:\r\n]")
+_LEADS = re.compile(r"[A-Za-z_ ]{1,40}:|[^\W\d]\w*(?:[ \t]*,[ \t]*[^\W\d]\w*)*[ \t]*=")
+_EXAMPLE = re.compile(r"(?i)\b(?:example|format|schema|syntax|usage|template)")
+_LEAD_ROOM = 80
 _OR = "or "
 _NONE = "'[]'"
 
@@ -58,58 +82,84 @@ class LooseReader:
         self._told: set[str] = set()
         self._over = False
         self._program = False
+        self.leading = True
+        self.led = False
+        self._line = ""
         self._first = frozenset("[{`'\"#") | parts.rules.first_letters
         self.first: Container[str] = _EVERY
 
     def read(self) -> Steps[bool]:
-        """Read a block at the beginning of a line."""
+        """Read a block at the beginning of a line, or behind words that lead to it."""
+        led, self.led = self.led, False
         if not self._told:
             self.first = self._first
         if self._over or self.emitter.over:
             return False
-        if (self._told or self.emitter.has_text) and (yield from self._ends_answer()):
-            self._over = True
-            return False
+        if not led:
+            if (self._told or self.emitter.has_text) and (yield from self._ends_answer()):
+                self._over = True
+                return False
+            self.leading, self._line = self._program or not self.emitter.has_text, ""
         source = self.source
-        if source.buf[source.pos] not in self._first and self.emitter.has_text and not self._program:
-            return False
         begin = source.offset
         self._bare.begin()
         try:
             if source.buf[source.pos] == "`":
                 found = yield from self._inline()
-            else:
-                if not self.emitter.has_text and not self._told:
-                    if (yield from self._says_none()):
-                        return False
-                    self._program = yield from self._led()
-                elif self._program:
-                    yield from self._led()
+            elif led or self.emitter.has_text:
                 found = yield from self._block()
+            elif (yield from self._says_none()):
+                return False
+            else:
+                found = yield from self._led_block()
         except CutOff:
-            name = self._bare.name
-            if name:
-                self.emitter.cut(source.since(begin), name)
-            return bool(name)
+            return self._cut(begin)
         return found and self.accept()
+
+    def _led_block(self) -> Steps[bool]:
+        """Read a block that the first word of its line may lead to."""
+        source = self.source
+        begin = source.offset
+        lead = yield from self._bare.first_lead()
+        if (yield from self._block()):
+            if lead:
+                self._program = True
+                if lead.startswith("print") and (yield from source.peek()) == ")":
+                    source.pos += 1
+            return True
+        source.rewind_to(begin)
+        return False
+
+    def lead(self, end: int) -> int:
+        """Follow the words of a line that may lead to a call, ``Calls:`` or ``x =``; they are prose."""
+        source = self.source
+        found = _LEAD_ENDS.search(source.buf, source.pos, end)
+        stop = found.end() if found else end
+        self._line += source.buf[source.pos : min(stop, source.pos + _LEAD_ROOM)]
+        self.leading = not found and len(self._line) < _LEAD_ROOM
+        line = self._line.strip(" \t")
+        self.led = _LEADS.fullmatch(line) is not None and not _EXAMPLE.search(line)
+        if self.led and line[-1:] == "=":
+            self._program = True
+        return stop
+
+    def _cut(self, begin: int) -> bool:
+        """The text ended inside a block: tell what is complete of it, and what was cut off."""
+        name = self._bare.cut()
+        told = bool(self._bare.staged.calls) and self.accept()
+        if name:
+            self.emitter.cut(self.source.since(begin), name)
+        return told or bool(name)
 
     def _says_none(self) -> Steps[bool]:
         """Whether the answer is an empty list: no call, and none of what follows is one."""
         source = self.source
+        if (yield from source.peek()) not in ("[", '"', "'"):
+            return False
         while len(source.buf) - source.pos < len(_NONE) and not source.ended:
             yield
         self._over = source.buf[source.pos : source.pos + len(_NONE)].lstrip("\"'").startswith("[]")
         return self._over
-
-    def _led(self) -> Steps[bool]:
-        """Read the words that lead to the first call of an answer; whether there are any."""
-        source = self.source
-        begin = source.offset
-        lead = yield from self._bare.lead()
-        if lead and (yield from source.peek()) in self._first:
-            return True
-        source.rewind_to(begin)
-        return False
 
     def accept(self) -> bool:
         """Tell the calls of a block, if there is anything new in them."""
@@ -152,10 +202,10 @@ class LooseReader:
                 if printed and (yield from source.peek()) == ")":
                     source.pos += 1
         except CutOff:
-            char = ""
+            return self._cut(begin)
         except NotACall:
             return False
-        if not bare.staged.calls:
+        if not bare.staged.calls or bare.staged.holds_prose:
             return False
         if char:
             yield from marks.run(char)
@@ -194,13 +244,7 @@ class LooseReader:
         source, bare = self.source, self._bare
         end = -1
         while True:
-            try:
-                found = yield from bare.item()
-            except CutOff:
-                if not bare.staged.calls:
-                    raise
-                return True
-            if not found:
+            if not (yield from bare.item()):
                 break
             end = source.offset
             if not (yield from self._separator()):
@@ -241,7 +285,12 @@ class LooseReader:
     def _ends_answer(self) -> Steps[bool]:
         """Whether the line says that the answer is over."""
         source = self.source
-        while len(source.buf) - source.pos < _OVER_ROOM and not source.ended and source.buf.find("\n", source.pos) < 0:
+        while True:
+            line = source.buf[source.pos : source.pos + _OVER_ROOM]
+            if not any(word.startswith(line) or line.startswith(word) for word in _OVER_WORDS):
+                return False
+            if len(line) == _OVER_ROOM or "\n" in line or source.ended:
+                break
             yield
         ends = _OVER if self._told else _TURNED
         return ends.match(source.buf, source.pos, source.pos + _OVER_ROOM) is not None

@@ -223,6 +223,7 @@ class MixedLists:
         if not name or arguments is None:
             return 0
         self._staged.start(name).append(arguments_json(arguments, self.rules.types(name)))
+        self._staged.end()
         return 1
 
 

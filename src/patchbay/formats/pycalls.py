@@ -7,11 +7,11 @@ A shape of the universal body, where a wrapper marks the calls; and what ``loose
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from patchbay.formats.parts import Parts
 from patchbay.formats.pyreader import PythonReader
-from patchbay.formats.pyvalues import arguments_json
+from patchbay.formats.pyvalues import PythonValue, arguments_json, filled
 from patchbay.formats.rows import Wrapper
 from patchbay.formats.source import CutOff, NotACall, Source, Steps
 from patchbay.formats.telling import CallSink
@@ -34,6 +34,8 @@ class PythonCalls:
         """The name of the call being read, as far as it is known: for a call that is cut off."""
         self.strict = False
         """A list is a list of calls and nothing else; otherwise what follows the calls in it is left to be prose."""
+        self.names: Mapping[str, PythonValue | None] = {}
+        """What names stand for where they are arguments; None: for nothing that is known."""
         self._values = PythonReader(source, parts.emitter.note)
 
     def read(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:  # noqa: ARG002 - a call in Python stands for itself
@@ -78,7 +80,10 @@ class PythonCalls:
     def called_with(self, name: str) -> Steps[None]:
         """Read the arguments of ``name`` in their brackets."""
         self.called = name
-        arguments = arguments_json((yield from self._values.arguments()), self.rules.types(name))
+        read = yield from self._values.arguments()
+        if self.names:
+            read = filled(read, self.names)
+        arguments = arguments_json(read, self.rules.types(name))
         self.sink.start(name).append(arguments)
         self.sink.end()
 
@@ -136,6 +141,8 @@ class PythonCalls:
     def word(self) -> Steps[str]:
         """Read a name, whatever it names."""
         source = self.source
+        yield from source.peek()
+        yield from source.peek()
         while True:
             found = NAME.match(source.buf, source.pos)
             if found is None or has_ended(source, found.end()) or len(found.group()) > _MAX_NAME:

@@ -20,12 +20,20 @@ told. False where it opens nothing: the scanner takes the reading back, and the 
 
 
 class LineStart(Protocol):
-    """Reads what begins at the beginning of a line without any marker. ``first``: the characters it may begin with."""
+    """Reads what begins without any marker, at the beginning of a line or behind words that lead to it.
+
+    ``first``: the characters it may begin with. ``leading``: the line so far may lead to it. ``led``: it does.
+    """
 
     first: Container[str]
+    leading: bool
+    led: bool
 
     def read(self) -> Steps[bool]:
-        """Read at ``source.pos``, which is marked and behind the line's blanks. False: the line is prose."""
+        """Read at ``source.pos``, which is marked and behind the blanks. False: what stands there is prose."""
+
+    def lead(self, end: int) -> int:
+        """Look at prose from ``source.pos`` to ``end`` before it is told, while ``leading``: how far it may be told at once."""
 
 
 class Scanner:
@@ -75,9 +83,10 @@ class Scanner:
             elif ended:
                 return
             elif not source.ended and source.base + len(source.buf) == total:
-                if self.line_start is not None:
-                    self._look_for(self.line_start)
-                self.idle = source.pos == len(source.buf)
+                lines = self.line_start
+                if lines is not None:
+                    self._look_for(lines)
+                self.idle = source.pos == len(source.buf) and not (lines is not None and (lines.leading or lines.led))
                 yield
                 self.idle = False
 
@@ -92,7 +101,7 @@ class Scanner:
         stop = source.base + end
         while source.offset < stop:
             end = stop - source.base
-            if emitter.blank:
+            if emitter.blank or lines.led:
                 begin = source.pos
                 while begin < end and source.buf[begin] in LAYOUT:
                     begin += 1
@@ -106,9 +115,11 @@ class Scanner:
                         return False
                     self._spent = max(self._spent, source.offset)
                     source.rewind()
+                lines.led = False
             self._look_for(lines)
             line = self._line(source.buf, source.pos, stop - source.base)
-            self._tell(line.end() if line else stop - source.base)
+            told = line.end() if line else stop - source.base
+            self._tell(lines.lead(told) if lines.leading else told)
         return True
 
     def _look_for(self, lines: LineStart) -> None:

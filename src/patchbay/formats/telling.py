@@ -99,6 +99,9 @@ class Staged:
     def __init__(self) -> None:
         self.items: list[tuple[str, list[str]]] = []
         """The calls, by name and pieces of their arguments; what was passed over between them, under no name."""
+        self.ended: Callable[[], None] = _nothing
+        """Called when a call is complete."""
+        self._open = False
 
     @property
     def calls(self) -> list[tuple[str, str]]:
@@ -109,10 +112,30 @@ class Staged:
         """Keep a call, and the pieces that its arguments will have."""
         pieces: list[str] = []
         self.items.append((name, pieces))
+        self._open = True
         return pieces
 
     def end(self) -> None:
-        """Nothing is left to do for the call."""
+        """The call is complete."""
+        self._open = False
+        self.ended()
+
+    def cut(self) -> str:
+        """The text ended: take a call that is not complete back; its name, "" if there is none."""
+        if not self._open:
+            return ""
+        self._open = False
+        return self.items.pop()[0]
+
+    def clear(self) -> None:
+        """Forget all that was staged."""
+        self.items = []
+        self._open = False
+
+    @property
+    def holds_prose(self) -> bool:
+        """Something that is no call was passed over."""
+        return any(not name for name, _ in self.items)
 
     def passed_over(self, text: str) -> None:
         """Keep prose in its place."""
@@ -137,3 +160,7 @@ class Staged:
                 sink.end()
             else:
                 sink.passed_over("".join(pieces))
+
+
+def _nothing() -> None:
+    pass
