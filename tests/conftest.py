@@ -6,9 +6,14 @@ import sys
 from dataclasses import dataclass
 
 import pytest
+from hypothesis import settings
 
 from patchbay.cli.children import listening
 from patchbay.testing import ContractModel, ScriptedUpstream
+
+# No test asks the clock: on a busy machine an example may take any time.
+settings.register_profile("patchbay", deadline=None)
+settings.load_profile("patchbay")
 
 
 @dataclass(frozen=True)

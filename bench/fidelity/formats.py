@@ -1,4 +1,9 @@
-"""The corpus of formats: texts and expectations of other projects' tests, told the format and finding it, whole and in pieces."""
+"""The corpus of formats: texts and expectations of other projects' tests, told the format and finding it, whole and in pieces.
+
+A row keeps its own project's view, so it is read with the options that say it: whether reasoning is told apart, whether the prompt
+opened it, and what becomes of calls of tools that were not offered. The last is our default, prose, except where the row expects such
+a call: then ``unknown_tools="keep"``. What these rows come to with the default is counted too, and told beside the figure.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,7 @@ from bench.fidelity.readings import Cut, Reading, milliseconds, read
 from bench.fidelity.section import Failure, Section, at_least, at_most, no_slow_text, percent
 from bench.places import UnavailableError
 from bench.table import markdown
+from patchbay.formats.names import UnknownTools
 
 PIECES: tuple[Cut, ...] = (1, 3, 7)
 WAYS = ("named", "auto")
@@ -23,13 +29,17 @@ ALL_THREE = 92.0
 
 @dataclass(frozen=True)
 class Result:
-    """One row read in one way. ``right``: its calls; ``all_right``: content and reasoning too."""
+    """One row read in one way. ``right``: its calls; ``all_right``: content and reasoning too.
+
+    ``by_default``: the same two with the default for tools that were not offered, whatever the row's project does with them.
+    """
 
     row: str
     format: str
     cls: str
     way: str
     right: bool
+    by_default: tuple[bool, bool]
     all_right: bool
     leak: bool
     why: str
@@ -52,21 +62,29 @@ def _judge(row: corpora.Row, way: str) -> Result:
         "format": row["format"] if way == "named" else "auto",
         "reasoning": row["extract_reasoning"],
         "reasoning_prefilled": row["reasoning_prefilled"],
+        "unknown_tools": _policy(row),
     }
     whole = read(row["text"], row["tools"], 0, **options)
     cut = {size: read(row["text"], row["tools"], size, **options) for size in PIECES}
     got = _got(whole)
-    verdict = corpora.scorer(corpora.FORMATS.parent).judge(row, *got)
+    judged = corpora.scorer(corpora.FORMATS.parent).judge
+    verdict = judged(row, *got)
     if whole.error:
         verdict |= {"calls": False, "all": False, "why": "exception"}
+    by_default, leak = verdict, verdict["leak"]
+    if options["unknown_tools"] == "keep":
+        by_default = judged(row, *_got(read(row["text"], row["tools"], 0, **(options | {"unknown_tools": "text"}))))
+    elif leak:  # the text of a call that was left in the prose is none: is it there without such calls?
+        leak = judged(row, *_got(read(row["text"], row["tools"], 0, **(options | {"unknown_tools": "drop"}))))["leak"]
     return Result(
         row=row["id"],
         format=row["format"],
         cls=row["cls"],
         way=way,
         right=verdict["calls"],
+        by_default=(by_default["calls"], by_default["all"]),
         all_right=verdict["all"],
-        leak=verdict["leak"],
+        leak=leak,
         why=verdict["why"] or "",
         differs=tuple(size for size, reading in cut.items() if reading.reply != whole.reply),
         errors=tuple(filter(None, [whole.error, *(reading.error for reading in cut.values())])),
@@ -75,6 +93,12 @@ def _judge(row: corpora.Row, way: str) -> Result:
         got=got,
         expected=(row["expected_calls"], row["expected_content"], row["expected_reasoning"]),
     )
+
+
+def _policy(row: corpora.Row) -> UnknownTools:
+    """What the row's project does with calls of tools that were not offered, as far as the row tells."""
+    offered = {tool.get("function", tool)["name"] for tool in row["tools"] or ()}
+    return "text" if all(call["name"] in offered for call in row["expected_calls"]) else "keep"
 
 
 def _got(reading: Reading) -> tuple[list[tuple[str, str]], str, str]:
@@ -108,11 +132,11 @@ def _verdicts(results: Sequence[Result]) -> Iterable[Any]:
     for way, title in (("named", "Formats, named"), ("auto", "Formats, auto")):
         of_way = [result for result in results if result.way == way]
         clean = [result for result in of_way if result.cls == "clean"]
-        yield at_least(f"{title}: calls right, clean texts", CLEAN[way], _share(clean), detail=f" of {len(clean)}")
-        yield at_least(f"{title}: calls right, all texts", EVERY[way], _share(of_way), detail=f" of {len(of_way)}")
+        yield at_least(f"{title}: calls right, clean texts", CLEAN[way], _share(clean), detail=_detail(clean, 0))
+        yield at_least(f"{title}: calls right, all texts", EVERY[way], _share(of_way), detail=_detail(of_way, 0))
         if way == "named":
             share = percent(sum(result.all_right for result in of_way), len(of_way))
-            yield at_least(f"{title}: calls, content and reasoning right", ALL_THREE, share)
+            yield at_least(f"{title}: calls, content and reasoning right", ALL_THREE, share, detail=_detail(of_way, 1))
         for size in PIECES:
             differing = sum(size in result.differs for result in of_way)
             yield at_most(f"{title}: texts that read otherwise in pieces of {size}", 0, differing, of=len(of_way))
@@ -120,6 +144,14 @@ def _verdicts(results: Sequence[Result]) -> Iterable[Any]:
         yield at_most(f"{title}: markup leaked", 0, sum(result.leak for result in of_way))
         yield at_most(f"{title}: exceptions", 0, sum(bool(result.errors) for result in of_way))
     yield no_slow_text("Formats", [result.milliseconds for result in results])
+
+
+def _detail(results: Sequence[Result], which: int) -> str:
+    """Of how many, and what the figure is by our own policy throughout, where that is another one."""
+    count = len(results)
+    share = percent(sum(result.by_default[which] for result in results), count)
+    differs = any(result.by_default != (result.right, result.all_right) for result in results)
+    return f" of {count}" + (f" ({int(share * 100) / 100:.2f} % with unknown tools left in the text)" if differs else "")
 
 
 def _share(results: Sequence[Result]) -> float:
@@ -172,6 +204,8 @@ def _raw(results: Sequence[Result]) -> dict[str, Any]:
         return {
             "rows": len(chosen),
             "calls": _counted(chosen),
+            "by_default": sum(result.by_default[0] for result in chosen),
+            "all_by_default": sum(result.by_default[1] for result in chosen),
             "all": sum(result.all_right for result in chosen),
             "leak": sum(result.leak for result in chosen),
             "differs": sum(bool(result.differs) for result in chosen),

@@ -24,9 +24,12 @@ CALL = '```tool_call\n{"name": "f", "arguments": {"a": 1}}\n```'
 TOOLS: list[Any] = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {}}}}}]
 
 FORMATS_SCORE = """
+import json
+
 def judge(row, calls, content, reasoning):
-    right = [list(call) for call in calls] == row["expected_calls"]
-    return {"calls": right, "all": right and content == row["expected_content"], "leak": False, "why": None if right else "args"}
+    right = [{"name": name, "arguments": json.loads(arguments)} for name, arguments in calls] == row["expected_calls"]
+    every = right and content == row["expected_content"]
+    return {"calls": right, "all": every, "leak": "<tool_call>" in content, "why": None if right else "args"}
 """
 BFCL_SCORE = """
 def score_record(row, calls, relaxed=False):
@@ -40,7 +43,7 @@ def row(**fields: Any) -> dict[str, Any]:
     default = {"id": "one", "format": "fenced", "cls": "clean", "text": CALL, "tools": TOOLS, "extract_reasoning": True}
     expected = {
         "reasoning_prefilled": False,
-        "expected_calls": [["f", '{"a": 1}']],
+        "expected_calls": [{"name": "f", "arguments": {"a": 1}}],
         "expected_content": "",
         "expected_reasoning": "",
     }
@@ -113,6 +116,16 @@ def test_a_row_of_the_formats_is_read_named_and_found_whole_and_in_pieces(corpus
         bars["Formats, auto: calls right, all texts"].met,
     )
     assert bars["Formats, auto: texts that read otherwise in pieces of 1"].met
+
+
+def test_a_row_that_expects_a_call_of_a_tool_that_was_not_offered_is_read_by_its_own_policy(corpus):
+    text = '<tool_call>{"name": "g", "arguments": {}}</tool_call>'
+    one = row(text=text, format="hermes", expected_calls=[{"name": "g", "arguments": {}}])
+    corpus("FORMATS", FORMATS_SCORE, [one, row(id="two", text=text, format="hermes", expected_calls=[], expected_content=text)])
+    measured = formats.measure(jobs=1, sample=0, only="")
+    bars = {verdict.what: verdict.measured for verdict in measured.verdicts}
+    assert "100.00 % of 2 (50.00 % with unknown tools left in the text)" == bars["Formats, named: calls right, all texts"]
+    assert "0" == bars["Formats, named: markup leaked"]  # what was left in the text is prose
 
 
 def test_a_row_that_reads_otherwise_in_pieces_is_counted(corpus, monkeypatch):

@@ -26,7 +26,7 @@ MARKUP = frozenset(
     params pipe plamo plugin print python python_start python_end query reasoning recipient request requests response result
     return role rfl seed self start steptml string suffix prefix tags text think thought tool tools tool_call tool_calls true
     type unused user arg_key arg_value arg_type iquest iquest_tool_call tool_sep inner item thinking sampling
-    section args index output outputs sentence toolcall toolcalls functioncall boolean paramname error properties sample TEXT
+    section args index output outputs sentence toolcall toolcalls functioncall boolean paramname error properties sample TEXT turn
     """.lower().split()
 )
 """Words of markers, of JSON's keys and of Python's calls: they need not be found again. Compared by their letters only."""

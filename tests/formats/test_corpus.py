@@ -6,13 +6,14 @@ The rows are other people's texts, so they are no part of the repository: where 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from typing import Any
 
 import pytest
 from bench.fidelity import bfcl, corpora, formats
 from bench.fidelity.readings import read
-from bench.places import UnavailableError
+from bench.places import ROOT, UnavailableError
 
 from .sound import is_within, lost_words
 
@@ -63,6 +64,13 @@ def test_the_calls_of_the_recorded_formats_are_right(recorded: list[formats.Resu
 def test_calls_content_and_reasoning_of_the_recorded_formats_are_right(recorded: list[formats.Result]) -> None:
     named = [result for result in recorded if result.way == "named"]
     assert formats.ALL_THREE <= share(named, of="all_right"), table(named)
+
+
+def test_the_page_of_rows_that_are_read_otherwise_lists_just_these(recorded: list[formats.Result]) -> None:
+    page = (ROOT / "docs" / "failing-rows.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"`((?:vllm|sglang|llama\.cpp|ollama)-\w+-[0-9]{3})`", page))
+    failing = {result.row for result in recorded if not result.all_right or result.by_default != (True, True)}
+    assert (set(), set()) == (failing - listed, listed - failing)
 
 
 def test_no_recorded_text_reads_otherwise_in_pieces(recorded: list[formats.Result], called: list[bfcl.Result]) -> None:

@@ -7,6 +7,7 @@ import gc
 import json
 import math
 import time
+from collections import deque
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -50,8 +51,8 @@ def outcome(pieces: list[str], what: str = "arguments", ends: tuple[str, ...] = 
     notes: list[tuple[str, int]] = []
     reader = PythonReader(source, lambda kind: notes.append((kind, source.offset)), marks(ends))
     source.mark()
-    queue = list(filter(None, pieces)) or [""]
-    source.push(queue.pop(0))
+    queue = deque(filter(None, pieces)) or deque([""])
+    source.push(queue.popleft())
     source.ended = ended and not queue
     steps = getattr(reader, what)()
     told: Any
@@ -62,7 +63,7 @@ def outcome(pieces: list[str], what: str = "arguments", ends: tuple[str, ...] = 
                 return Outcome("open", notes, source.offset)
             assert not source.ended, "waits although no more text comes"
             if queue:
-                source.push(queue.pop(0))
+                source.push(queue.popleft())
             else:
                 source.ended = True
     except StopIteration as stop:
@@ -131,6 +132,7 @@ ARGUMENTS = {
     "(city='the dogs' bowl', days=1)": '{"city": "the dogs\' bowl", "days": 1}',
     "(city='New York', NY', days=1)": '{"city": "New York\', NY", "days": 1}',
     "(city='New York', USA, days=1)": '{"city": "New York, USA", "days": 1}',
+    "(city='x -c \"f(g('a'))\"', days=1)": '{"city": "x -c \\"f(g(\'a\'))\\"", "days": 1}',
     '(city="a "good" one", days=1)': '{"city": "a \\"good\\" one", "days": 1}',
     '(city="echo "hi"", days=1)': '{"city": "echo \\"hi\\"", "days": 1}',
     "(city=\\'Rome\\', tags=[\\\"a's\\\"])": '{"city": "Rome", "tags": ["a\'s"]}',

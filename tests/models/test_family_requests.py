@@ -113,6 +113,38 @@ def test_auto_is_the_fenced_contract() -> None:
     assert "```tool_call\n" in sent("auto")["messages"][2]["content"]
 
 
+@pytest.mark.parametrize(("model", "name"), [("qwen2.5:7b", "hermes"), ("Qwen/Qwen3-Coder-30B-A3B-Instruct", "qwen3_coder")])
+def test_a_model_that_is_known_by_its_name_is_asked_in_its_own_way(model: str, name: str) -> None:
+    assert sent(name, model=model) == sent("auto", model=model)
+    assert sent("auto") != {**sent("auto", model=model), "model": "m"}
+
+
+@pytest.mark.parametrize("model", ["m", "gemma3:4b", "gpt-oss:20b", "mistral-nemo", "qwen2.5:" + "7" * 300])
+def test_any_other_model_is_asked_by_the_contract(model: str) -> None:
+    """No name, a family without a format of its own, special tokens that a server without tools takes out of an answer."""
+    assert sent("fenced", model=model) == sent("auto", model=model)
+
+
+@pytest.mark.parametrize("model", ["qwen2.5:7b", "m"])
+def test_what_is_asked_for_goes_before_the_name(model: str) -> None:
+    assert "```tool_call\n" in sent("fenced", model=model)["messages"][2]["content"]
+    assert "[TOOL_CALLS]" in sent("mistral_args", model=model)["messages"][2]["content"]
+    assert "```call\n" in sent("auto", options={"tool_call_tag": "call"}, model=model)["messages"][2]["content"]
+    taught = sent("auto", options={"template": lambda context: context.format}, model=model)
+    assert "Be brief.\n\nfenced" == taught["messages"][0]["content"]
+
+
+@pytest.mark.parametrize("name", ["hermes", "fenced", "glm45", "kimi_k2"])
+def test_a_model_known_by_its_name_is_read_in_whatever_format_it_writes(name: str) -> None:
+    body = {"model": "qwen2.5:7b", "messages": HISTORY, "tools": TOOLS}
+    exchange = Exchange(json.dumps(body).encode(), TextOptions(tools="text"), ModeMemory())
+    text = render_calls(name, [ToolCall("", "get_time", PARIS)], "I look.")
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    out, _ = exchange.answer(json.dumps({"id": "c", "model": "m", "choices": [choice]}).encode())
+    call = json.loads(out)["choices"][0]["message"]["tool_calls"][0]["function"]
+    assert ("get_time", {"city": "Paris"}) == (call["name"], json.loads(call["arguments"]))
+
+
 def test_an_unknown_format_is_refused_where_it_is_named() -> None:
     with pytest.raises(ConfigurationError, match="hermez"):
         TextOptions(format="hermez")

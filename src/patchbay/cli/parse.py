@@ -38,7 +38,8 @@ def parse(
         ),
     ] = "auto",
     explain_it: Annotated[
-        bool, typer.Option("--explain", help="Say which format was found, by what, and what kept other text from being a call.")
+        bool,
+        typer.Option("--explain", help="Say which formats' markers stand where, and what kept other text from being a call."),
     ] = False,
     json_it: Annotated[bool, typer.Option("--json", help="Print all of it as one JSON object.")] = False,
     chunks: Annotated[int, typer.Option(min=0, metavar="N", help="Feed it in pieces of N characters; 0 is the whole text.")] = 0,

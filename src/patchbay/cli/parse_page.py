@@ -56,8 +56,6 @@ def _reading(text: str, reply: Reply) -> Iterator[tuple[str, list[str]]]:
 
 
 def _reasons(text: str, why: Why) -> Iterator[tuple[str, list[str]]]:
-    if why.formats:
-        yield "formats found", [", ".join(why.formats)]
     if why.markers:
         yield "markers in the text", [_marker(text, marker) for marker in why.markers]
     if why.timings:
@@ -72,7 +70,7 @@ def _reasons(text: str, why: Why) -> Iterator[tuple[str, list[str]]]:
     if why.unknown:
         names = ", ".join(why.unknown)
         yield "no calls, because no such tool was offered (--unknown-tools keep makes them calls)", [names]
-    if not (why.formats or why.markers or why.timings or why.unknown):
+    if not (why.markers or why.timings or why.unknown):
         yield "why", ["no format's marker is in the text, and nothing that looks like a call of an offered tool"]
 
 

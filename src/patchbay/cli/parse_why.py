@@ -39,9 +39,8 @@ class Timing:
 
 @dataclass(frozen=True)
 class Why:
-    """``formats``: those that were found. ``unknown``: names of calls that stayed prose, because no such tool was offered."""
+    """``unknown``: names of calls that stayed prose, because no such tool was offered."""
 
-    formats: tuple[str, ...]
     markers: tuple[Marker, ...]
     timings: tuple[Timing, ...]
     unknown: tuple[str, ...]
@@ -70,7 +69,6 @@ class Reader:
 def explain(reader: Reader, text: str, reply: Reply) -> Why:
     """Find out why ``text`` was read as ``reply``."""
     return Why(
-        formats=tuple(getattr(reply, "formats", ())),
         markers=tuple(_markers(text, reader.options.get("format"))),
         timings=tuple(_timings(reader.parser(), text)),
         unknown=tuple(_unknown(reader, text, reply)),

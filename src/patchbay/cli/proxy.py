@@ -140,7 +140,10 @@ def proxy(
             metavar="NAME|PATH",
             envvar="PATCHBAY_FORMAT",
             rich_help_panel=_TOOLS,
-            help="How the model writes its calls: a format, a file of one's own (.toml), or a checkpoint's files.",
+            help=(
+                "How the model is told of tools and writes its calls: a format, a file of one's own (.toml), or a "
+                "checkpoint's files. auto goes by the model's name, and reads all formats."
+            ),
         ),
     ] = "auto",
     repair_rounds: Annotated[

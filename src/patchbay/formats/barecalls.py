@@ -6,13 +6,14 @@ Nothing is told here: what is read is staged, and ``loose`` decides whether it c
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from patchbay.formats.callreader import CallReader
 from patchbay.formats.gluedcalls import GluedCalls
 from patchbay.formats.mixedlists import MixedLists
 from patchbay.formats.parts import Parts
 from patchbay.formats.pycalls import PythonCalls
+from patchbay.formats.pyvalues import PythonValue
 from patchbay.formats.source import NotACall, Steps
 from patchbay.formats.telling import Staged
 
@@ -48,6 +49,15 @@ class BareCalls:
         self.staged.clear()
         self._forget_name()
 
+    @property
+    def names(self) -> Mapping[str, PythonValue | None]:
+        """What names stand for in Python calls; None: for nothing that is known."""
+        return self._python.names
+
+    @names.setter
+    def names(self, names: Mapping[str, PythonValue | None]) -> None:
+        self._python.names = names
+
     def _forget_name(self) -> None:
         self._objects.name = self._python.called = self._glued.called = ""
 
@@ -64,11 +74,11 @@ class BareCalls:
         if char == "{":
             shapes = (self._object,)
         elif char == "[":
-            shapes = (self._object, self._python.several, self._mixed.read)
+            shapes = (self._object, self._python.several, *(() if self.names else (self._mixed.read,)))
         elif char in ('"', "'"):
             shapes = (self._mixed.string,)
         else:
-            shapes = (self._statement, self._glued.read)
+            shapes = (self._statement, *(() if self.names else (self._glued.read,)))
         for shape in shapes:
             try:
                 if (yield from shape()):

@@ -51,6 +51,9 @@ class JsonCalls:
             self.source.rewind_to(begin)
             yield from self._pass_over()
             raise
+        except CutOff:
+            self.telling.name = self.calls.name
+            raise
         finally:
             self.json.guarded = False
         if fenced and (yield from self.json.space()) == "`" and (yield from self.json.at_fence()):

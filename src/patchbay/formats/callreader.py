@@ -5,7 +5,7 @@ there on it cannot be taken back. Until then nothing is told, and ``NotACall`` h
 
     {"name": "f", "arguments": {...}}            also tool, tool_name, function, function_name; parameters, args, input, params
     {"arguments": {...}, "name": "f"}            in any order
-    {"type": "function", "function": {...}}      OpenAI's envelope, and {"tool_calls": [...]}
+    {"type": "function", "function": {...}}      OpenAI's envelope, {"tool_calls": [...]}, and {"tool_call": {...}}
     {"name": "f", "city": "Rome"}                flat, in a block that is tagged as a call only
     {"f": {"city": "Rome"}}                      the name as the key
     [{...}, {...}]                               several
@@ -27,6 +27,7 @@ from patchbay.formats.telling import CallSink
 _NAME_KEYS = frozenset({"name", "tool", "tool_name", "function_name", "action"})
 _ARGUMENT_KEYS = frozenset({"arguments", "parameters", "args", "input", "params", "tool_input", "action_input"})
 _ENVELOPE_KEYS = frozenset({"type", "id", "index", "call_id", "tool_call_id"})
+_CALL_KEYS = frozenset({"function", "function_call", "tool_call"})
 _MESSAGE_KEYS = frozenset({"role", "content", "refusal"})
 _MAX_NAME = 256
 _BY_THE_BOOK = re.compile(r'\{\s*"name"\s*:\s*"([^"\\\x00-\x1f]{1,256})"\s*,\s*"arguments"\s*:\s*(?=\{)')
@@ -184,6 +185,7 @@ class CallReader:
 
     def _object(self) -> Steps[int]:
         draft = _Draft()
+        self.name = ""
         depth = self._depth
         count = yield from self._members(draft)
         self._depth = depth
@@ -270,7 +272,7 @@ class CallReader:
     def _member(self, draft: _Draft) -> Steps[int]:
         """Read one member; how many calls it told by itself (``tool_calls``)."""
         sink: list[str] = []
-        yield from self.json.key(sink)
+        yield from self.json.key(sink, told=False)
         key = str(json.loads("".join(sink))).replace("\\", "")
         if (yield from self.json.space()) != ":":
             raise NotACall
@@ -284,7 +286,7 @@ class CallReader:
                     raise NotACall
                 raise CutOff
             yield from self._name(draft)
-        elif draft.name is None and key == "function" and char == "{":
+        elif draft.name is None and key in _CALL_KEYS and char == "{":
             yield from self._function(draft)
         elif draft.arguments is None and key in _ARGUMENT_KEYS:
             yield from self._arguments(draft, char)

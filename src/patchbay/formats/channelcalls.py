@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 
 from patchbay.formats.channelrows import Body, Channels, Kind
-from patchbay.formats.jsonarguments import JsonArguments
+from patchbay.formats.jsonarguments import JsonArguments, fence_line
 from patchbay.formats.marks import Marks, marks
 from patchbay.formats.namedcalls import ArgumentShape
 from patchbay.formats.parameters import Parameters
@@ -67,6 +67,20 @@ class ChannelCalls:
         """Whether what stands at ``pos`` begins as calls do; nothing but blanks is read."""
         return (yield from self._space()) in _BEGINNINGS
 
+    def begin(self) -> Steps[bool]:
+        """Whether a call's arguments begin at ``pos``, or the text ends there: blanks, and a fence's first line, are read."""
+        char = yield from self._space()
+        fits = not char
+        for shape in self.arguments:
+            fits = fits or (yield from shape.fits())
+        if not fits or char != "`":
+            return fits
+        try:
+            yield from fence_line(self.source)
+        except NotACall:
+            return False
+        return (yield from self._space()) in ("{", "")
+
     def _named(self, name: str, row: Channels) -> Steps[int]:
         self.telling.name = name
         char = yield from self._space()
@@ -88,6 +102,7 @@ class ChannelCalls:
         wrapper = Wrapper(openers=(), closers=row.leads)
         told = 0
         while True:
+            after = source.offset
             char = yield from self._space()
             lead = yield from leads.at(source)
             if lead:
@@ -97,12 +112,14 @@ class ChannelCalls:
             elif not char and not told:
                 raise CutOff
             elif char not in _BEGINNINGS or (yield from ends.at(source)):
+                source.rewind_to(after)
                 return told
             else:
                 if told:
                     self.item = source.offset
                 read = yield from self._shaped(wrapper, first=not told)
                 if not read:
+                    source.rewind_to(after)
                     return told
                 told += read
 
@@ -130,6 +147,10 @@ class ChannelCalls:
     def takes_code(self, body: Body) -> bool:
         """Whether the tool that the header names takes a text, whatever it says, as its one argument."""
         return self._code_key(body) is not None
+
+    def runs_code(self, body: Body) -> bool:
+        """Whether that text is a program: the parameter's name says so."""
+        return self._code_key(body) == "code"
 
     def _code_key(self, body: Body) -> str | None:
         name = self.rules.resolve(body.name) if body.name else None

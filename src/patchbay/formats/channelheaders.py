@@ -37,6 +37,7 @@ class HeaderReader:
         self.source = parts.source
         self.emitter = parts.emitter
         self.rules = parts.rules
+        self.calls = parts.calls
         self.named = parts.named
         self.last: Channels | None = None
         """The format of the last message."""
@@ -106,7 +107,7 @@ class HeaderReader:
             for row in rows
             if (header.begin in row.begins or header.begin in row.alone)
             and (body := row.reads(header)) is not None
-            and (row.loud or body.kind in CALLS or self.named or row is self.last)
+            and (row.loud or self._is_meant(row, header, body))
             and (not body.damaged or self._is_due(row))
         ]
         if not found:
@@ -114,6 +115,13 @@ class HeaderReader:
         return next((message for message in found if message.row is self.last), None) or next(
             (message for message in found if not message.body.doubtful), found[0]
         )
+
+    def _is_meant(self, row: Channels, header: Header, body: Body) -> bool:
+        """Whether a header whose start is mere text, or was left out, is one: it names a tool, or the format is known."""
+        if body.kind in CALLS and body.name:
+            known = self.rules.resolve if any(marker for marker, _ in header.pieces) else self.rules.offered
+            return known(body.name) is not None
+        return self.named or row is self.last
 
     def _is_due(self, row: Channels) -> bool:
         """Whether a message of the row's is what must stand here: nothing but markup came before, or such messages did."""
@@ -153,7 +161,8 @@ class HeaderReader:
                 continue
             source.pos = len(source.buf)
             if name is not None or (body.kind in CALLS and self.rules.begins_name(body.name)):
-                self.emitter.cut(source.since(start), name or "")
+                self.calls.name = name or ""
+                self.calls.cut(source.since(start))
             return Message(row, Body(Kind.NOTHING), start)
         return None
 

@@ -64,10 +64,26 @@ class ChannelReader:
     def read(self) -> Steps[bool]:
         """Read a message whose start stands in the prompt; False if none is there."""
         message = yield from self.headers.implied(self._rows)
-        if message is not None:
-            yield from self._messages(message)
-            self.source.release()
-        return message is not None
+        if message is None or (self._is_a_word(message) and (yield from self._is_prose(message))):
+            return False
+        yield from self._messages(message)
+        self.source.release()
+        return True
+
+    def _is_a_word(self, message: Message) -> bool:
+        """Whether a message's header is no more than a tool's name: a word like any other, if no call follows."""
+        return message.body.kind in CALLS and not (message.row.loud or self.headers.named)
+
+    def _is_prose(self, message: Message) -> Steps[bool]:
+        """Whether no arguments follow a header, nor a program; then nothing is read."""
+        source, calls = self.source, self.calls
+        begin = source.offset
+        if calls.runs_code(message.body) or (yield from calls.begin()):
+            source.rewind_to(begin)
+            return False
+        source.rewind_to(message.start)
+        source.release()
+        return True
 
     def starts(self) -> Mapping[str, Region]:
         """The special tokens at which a message begins, whatever stands before them."""
@@ -75,7 +91,7 @@ class ChannelReader:
 
     def open(self, marker: str) -> Steps[bool]:
         """Read from a start on, up to where the answer goes on."""
-        if self.emitter.last == "`":
+        if self.emitter.opens_code:
             return False  # a word about the marker
         message = yield from self.headers.read(marker, self._rows)
         if message is not None:
@@ -92,7 +108,7 @@ class ChannelReader:
 
     def end(self, marker: str) -> Steps[bool]:
         """Read the end of a message of the answer; elsewhere it is a token that leaked."""
-        if self.emitter.last == "`":
+        if self.emitter.opens_code:
             return False
         row, self._open = self._open, None
         if row is None:
@@ -105,7 +121,7 @@ class ChannelReader:
 
     def noise(self, marker: str) -> Steps[bool]:
         """Leave out what is no part of the message that the scanner is in."""
-        if self._open is None or marker not in self._open.noise or self.emitter.last == "`":
+        if self._open is None or marker not in self._open.noise or self.emitter.opens_code:
             return False
         return (yield from self._noise(marker))
 

@@ -47,7 +47,7 @@ class FieldReader:
     def open(self, marker: str) -> Steps[bool]:
         """Read from where a field may begin; of several that do, the one whose opening is longest."""
         source = self.source
-        if self.emitter.last == "`":
+        if self.emitter.opens_code:
             return False  # a word about the marker
         begin, found, seen = source.offset, None, 0
         for pattern, field in self._fields[marker]:

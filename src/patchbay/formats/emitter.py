@@ -6,7 +6,9 @@ goes away, before prose it is prose. With neither calls nor reasoning in it, a t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 from patchbay.formats.events import (
     CallArguments,
@@ -22,6 +24,8 @@ from patchbay.formats.source import Source
 from patchbay.types import IncompleteCall, Repair, Reply, ToolCall
 
 _MOST_REPAIRS = 1000
+_CODE_ROOM = 1024
+_TICKS = re.compile("`+")
 LAYOUT = " \t\r\n>"
 """What may stand between prose and markup; ``>`` is a blockquote's."""
 
@@ -97,6 +101,26 @@ class Emitter:
     def last(self) -> str:
         """The last character of the prose, "" if it is white space or there is none."""
         return self._content[-1][-1] if self._content and not self._gap and not self._after_region else ""
+
+    @property
+    def opens_code(self) -> bool:
+        """The prose ends in backticks that open inline code: a marker behind them is a word about the marker."""
+        if self.last != "`":
+            return False
+        line: list[str] = []
+        size = 0
+        for piece in reversed(self._content):
+            line.append(piece)
+            size += len(piece)
+            if size >= _CODE_ROOM or "\n" in piece:
+                break
+        text = "".join(reversed(line))[-_CODE_ROOM:]
+        if not text.rstrip("`")[-1:].strip():
+            return True  # behind white space they cannot close anything
+        opened = ""
+        for run in _TICKS.findall(text, text.rfind("\n") + 1):
+            opened = "" if run == opened else opened or run
+        return bool(opened)
 
     def _track(self, text: str) -> None:
         end = max(text.rfind("\n"), text.rfind("\r"))
@@ -289,6 +313,10 @@ class Emitter:
         """Record a repair at the place being read; of a text that needs thousands, the first are enough."""
         if len(self._repairs) < _MOST_REPAIRS:
             self._repairs.append(Repair(kind, self._source.offset))
+
+    def repaired(self, repairs: Iterable[Repair]) -> None:
+        """Record the repairs that another reading of the same text needed."""
+        self._repairs.extend(islice(repairs, _MOST_REPAIRS - len(self._repairs)))
 
     # out
 

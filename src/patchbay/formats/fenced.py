@@ -55,6 +55,7 @@ class BlockReader:
         self.marks = marks
         self._rules = rules = parts.rules
         self._json = parts.json
+        self._telling = parts.calls
         self._told = _Told(parts.emitter, parts.calls)
         self._calls = CallReader(parts.source, parts.json, self._told, rules, note=parts.emitter.note)
 
@@ -135,7 +136,8 @@ class BlockReader:
                     told.passed_over((yield from self._calls.skip_value()))
                     after_value = False
                 except CutOff:
-                    self.emitter.cut(source.since(start) if count else source.take(), self._calls.name)
+                    self._telling.name = self._calls.name
+                    self._telling.cut(source.since(start) if count else source.take())
                     return True
                 else:
                     count += read

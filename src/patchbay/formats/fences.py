@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 from patchbay.formats.fenced import BlockReader
+from patchbay.formats.fencedmarkup import FencedMarkup
 from patchbay.formats.fencemarks import FenceMarks
 from patchbay.formats.loose import LooseReader
 from patchbay.formats.parts import Parts
@@ -10,6 +13,8 @@ from patchbay.formats.shown import ShownReader
 from patchbay.formats.source import Steps
 
 _LENIENT_LABELS = frozenset({"", "json"})
+_RESULT_LABEL = re.compile("result|response|output|quote|diff|email", re.IGNORECASE)
+"""What shows what somebody else wrote: no call of the model's stands in it."""
 
 
 class FenceReader:
@@ -30,6 +35,8 @@ class FenceReader:
         self.loose = loose
         self.any_label = any_label
         self.shown = ShownReader(parts.source, parts.emitter, marks)
+        self.markup: FencedMarkup | None = None
+        """Reads those that hold nothing but marked calls; made with the readers of markers."""
         self._tagged_seen = False
 
     def region(self, marker: str) -> Steps[bool]:
@@ -49,6 +56,9 @@ class FenceReader:
                 self._tagged_seen = True
                 return
             kind = "tag"
+        elif line_start and length == 3 and not self._tagged_seen and (yield from self._unwrapped(char, label)):
+            source.take()
+            return
         elif self.loose is not None and line_start and not self._tagged_seen and self._may_hold_calls(label):
             if (yield from self.loose.fenced(self.marks)):
                 source.take()
@@ -64,5 +74,13 @@ class FenceReader:
         emitter.verbatim(char * length)
         yield from self.shown.read(char, length, line_start=line_start, kind=kind)
 
+    def _unwrapped(self, char: str, label: str) -> Steps[bool]:
+        markup, emitter = self.markup, self.emitter
+        if markup is None or not self.lenient or emitter.quoted or emitter.over:
+            return False
+        return (yield from markup.read(char, label))
+
     def _may_hold_calls(self, label: str) -> bool:
-        return self.lenient and (self.any_label or label.lower() in _LENIENT_LABELS)
+        if label.lower() in _LENIENT_LABELS:
+            return self.lenient
+        return self.lenient and self.any_label and _RESULT_LABEL.search(label) is None

@@ -38,7 +38,7 @@ class FrameReader:
     def drop(self, marker: str) -> Steps[bool]:
         """Drop a special token."""
         yield from ()
-        mentioned = self.emitter.last == "`"
+        mentioned = self.emitter.opens_code
         if not mentioned:
             self.source.pos += len(marker)
         return not mentioned

@@ -1,4 +1,4 @@
-"""Calls that lost the markers in front of them: ``functions.f:0{…}``, ``f[ARGS]{…}``, ``f{…}``.
+"""Calls that lost the markers in front of them: ``functions.f:0{…}``, ``f[ARGS]{…}``, ``f{…}``, ``f`` above a fence.
 
 Servers that strip special tokens leave the name and its arguments glued together, as nobody writes them otherwise; models leave
 the first marker out and write the second. Where such a call may stand, and whether it counts, is for ``loose`` to say.
@@ -10,6 +10,7 @@ import re
 
 from patchbay.formats.jsonmembers import tell_text
 from patchbay.formats.marks import marks
+from patchbay.formats.nameline import NameLineCalls
 from patchbay.formats.parts import Parts
 from patchbay.formats.pycalls import has_ended
 from patchbay.formats.source import CutOff, NotACall, Steps
@@ -32,12 +33,17 @@ class GluedCalls:
         self.called = ""
         """The name of the call being read, as far as it is known: for a call that is cut off."""
         self._json = parts.json
+        self._below = NameLineCalls(parts, sink)
 
     def read(self) -> Steps[int]:
         """Read a call; 1. Raises NotACall, CutOff."""
         name = self.rules.offered((yield from self._name()))
         if name is None:
             raise NotACall
+        if (yield from self._below.fits()):
+            self.called = name
+            yield from self._below.read(name)
+            return 1
         marked = yield from self._separators()
         if (yield from self.source.peek()) != "{":
             raise NotACall

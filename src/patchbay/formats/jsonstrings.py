@@ -38,7 +38,7 @@ class StringReader:
     def text(self) -> Steps[str]:
         """Read a string and return what it says, not its JSON."""
         sink: list[str] = []
-        yield from self.string(sink)
+        yield from self.string(sink, told=False)
         return str(json.loads("".join(sink)))
 
     def string(self, sink: list[str], *, told: bool = True) -> Steps[None]:

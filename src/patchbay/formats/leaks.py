@@ -40,7 +40,7 @@ class LeakReader:
     def read(self, marker: str) -> Steps[bool]:
         """Drop the token where it stands at an end of the answer or beside markup."""
         source, emitter = self.source, self.emitter
-        if emitter.last == "`":
+        if emitter.opens_code:
             return False
         size = yield from extent(source, marker)
         source.pos += size

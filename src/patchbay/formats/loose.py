@@ -15,6 +15,7 @@ from patchbay.formats.barecalls import BareCalls
 from patchbay.formats.fencemarks import LABEL, FenceMarks
 from patchbay.formats.jsonreader import FENCES
 from patchbay.formats.parts import Parts
+from patchbay.formats.programs import Programs
 from patchbay.formats.repeats import call_key
 from patchbay.formats.source import CutOff, NotACall, Steps
 from patchbay.formats.telling import Staged
@@ -26,10 +27,10 @@ _NEXT_TURN = (
 _TURNED = re.compile(_NEXT_TURN)
 """What begins a line of an invented conversation, whatever came before it."""
 _OVER = re.compile(
-    _NEXT_TURN + r"|#{2,}|\"\"\"|'''|(?:def|class|import|from|assert)\b|if __name__|"
+    _NEXT_TURN + r"|\"\"\"|'''|(?:def|class|import|from|assert)\b|if __name__|"
     r"(?:Explanation|Instruction|Response|Question)\b[^\n]{0,20}:"
 )
-"""What begins a line that is no part of the answer any more once calls came: headings, code, explanations, the next turn."""
+"""What begins a line that is no part of the answer any more once calls came: code, explanations, the next turn."""
 _OVER_ROOM = 40
 _OVER_WORDS = (
     *(
@@ -79,6 +80,7 @@ class LooseReader:
         self.rules = parts.rules
         self._json = parts.json
         self._bare = BareCalls(parts, Staged())
+        self._programs = Programs(parts.source, parts.rules.offered)
         self._told: set[str] = set()
         self._over = False
         self._program = False
@@ -186,6 +188,7 @@ class LooseReader:
         if (yield from source.peek()) == "(":  # no label: a call on the fence's own line
             source.rewind_to(begin)
         bare.begin()
+        self._programs.begin()
         try:
             yield from self._statement()
             if (yield from self._says_none()):
@@ -194,13 +197,8 @@ class LooseReader:
                 char = yield from self._statement()
                 if not char or (char in FENCES and (yield from self._json.at_fence())):
                     break
-                lead = yield from bare.lead() if char.isalpha() else _nothing()
-                printed = lead.startswith("print")
-                source.pos += printed
-                if not (yield from bare.item()):
+                if not (yield from self._called(char)):
                     return False
-                if printed and (yield from source.peek()) == ")":
-                    source.pos += 1
         except CutOff:
             return self._cut(begin)
         except NotACall:
@@ -212,6 +210,36 @@ class LooseReader:
             if (yield from marks.is_opener()):
                 return False
         return self.accept()
+
+    def _called(self, char: str) -> Steps[bool]:
+        """Read a statement of a fence: a call, or what may stand beside calls in a program."""
+        source, bare, program = self.source, self._bare, self._programs
+        begin, before, target, lead = source.offset, len(bare.staged.items), "", ""
+        is_word = char.isalpha() or char in "_@"
+        if is_word:
+            if (yield from program.controls()):
+                return False
+            target = yield from program.target()
+            lead = yield from bare.lead()
+        printed = lead.startswith("print")
+        source.pos += printed
+        bare.names = program.names
+        try:
+            found = yield from bare.item()
+        finally:
+            bare.names = {}
+        if not found:
+            source.rewind_to(begin)
+            return is_word and (yield from program.passes())
+        read = bare.staged.items[before:]
+        if not program.knows(source.since(begin)) or not all("".join(pieces).startswith("{") for name, pieces in read if name):
+            return False
+        if printed and (yield from source.peek()) == ")":
+            source.pos += 1
+        if target:
+            program.names[target] = None
+        program.begin()
+        return True
 
     def _statement(self) -> Steps[str]:
         """Read what may stand between the calls of a fence: blanks, separators, comments; the character that follows."""
@@ -294,8 +322,3 @@ class LooseReader:
             yield
         ends = _OVER if self._told else _TURNED
         return ends.match(source.buf, source.pos, source.pos + _OVER_ROOM) is not None
-
-
-def _nothing() -> Steps[str]:
-    yield from ()
-    return ""

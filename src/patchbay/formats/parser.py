@@ -11,12 +11,13 @@ from typing import Any
 from patchbay.errors import ConfigurationError
 from patchbay.formats.emitter import Emitter
 from patchbay.formats.events import Event
+from patchbay.formats.fencedmarkup import FencedMarkup
 from patchbay.formats.fencemarks import FenceMarks
 from patchbay.formats.fences import FenceReader
 from patchbay.formats.jsonreader import JsonReader
 from patchbay.formats.loose import LooseReader
 from patchbay.formats.parts import Parts, ToolRules, UnknownTools, make_rules
-from patchbay.formats.readers import Readers, literals, plan_of
+from patchbay.formats.readers import Readers, literals, plan_of, tags
 from patchbay.formats.rows import Format, Opening
 from patchbay.formats.scanner import Scanner
 from patchbay.formats.source import Source, Steps
@@ -74,6 +75,7 @@ class StreamParser:
         loose = LooseReader(parts) if lenient_fences or plan.bare else None
         self._fences = FenceReader(parts, fence_marks, blocks, loose, any_label=plan.bare and rules.has_tools)
         self._readers = readers = Readers(plan, parts, self._fences, reasoning_tag, prefilled=reasoning_prefilled)
+        self._fences.markup = FencedMarkup(parts, fence_marks, tags(plan), readers.on_trial)
         self._openings: list[Opening] = [row.opening(parts) for row in formats if row.opening is not None]
         if readers.messages is not None:
             self._openings.insert(0, readers.messages)

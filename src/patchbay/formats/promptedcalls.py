@@ -62,7 +62,7 @@ class PromptedCalls:
     def read(self, marker: str) -> Steps[bool]:
         """Read one call from the word before its name on, and the word behind it."""
         source, emitter = self.source, self.emitter
-        if emitter.over or emitter.last == "`" or not (self.words.loud or (emitter.blank and not emitter.quoted)):
+        if emitter.over or emitter.opens_code or not (self.words.loud or (emitter.blank and not emitter.quoted)):
             return False
         begin = source.offset
         source.pos += len(marker)

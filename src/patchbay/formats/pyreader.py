@@ -93,13 +93,13 @@ class PythonReader(PythonBare):
                 if (yield from self.char(1)) != "*":
                     raise NotACall
                 source.pos += 2
-                if (yield from self.space()) != "{":
-                    raise NotACall
+                yield from self.space()
             value = yield from self._value(POSITION)
             if spread:
                 if value.fields is None:
-                    raise NotACall
-                arguments.keywords |= value.fields
+                    arguments.spread.append(value)
+                else:
+                    arguments.keywords |= value.fields
                 return
             separator = source.buf[source.pos : source.pos + 1]
             if separator not in (":", "=") or (value.json or "")[:1] != '"':

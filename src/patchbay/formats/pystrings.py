@@ -20,6 +20,7 @@ _PLAIN_IN = {"'": _PLAIN, '"': re.compile(r'[^"\\\x00-\x1f\ud800-\udfff]+')}
 BLANKS = re.compile(r"[ \t\r\n]*")
 NAME = re.compile(r"[\w.$\\-]*")
 _WORDS = re.compile(r"""[^'"=()\[\]{}\n]*""")
+_BRACKETS = re.compile(r"[)\]} \t]*")
 _INDENT = re.compile(r"[ \t>]*")
 _HEX = re.compile(r"[0-9a-fA-F]*")
 _OCTAL = re.compile(r"[0-7]*")
@@ -136,6 +137,7 @@ class PythonStrings:
         """Read the rest of a string in single quotes of either kind."""
         source = self.source
         plain = _PLAIN_IN[quote]
+        quotes = False
         while True:
             found = plain.match(source.buf, source.pos)
             if found:
@@ -150,10 +152,11 @@ class PythonStrings:
             if char != quote:
                 yield from self._special(sink, char, raw=raw)
                 continue
-            closes = yield from self._closes(quote, place)
+            closes = yield from self._closes(quote, place, quotes=quotes)
             source.pos += 1
             if closes:
                 return
+            quotes = True
             self.note("unescaped_quote")
             sink.append(json_char(ord(quote)))
 
@@ -231,13 +234,18 @@ class PythonStrings:
         source.pos += 2 if char == "_" else 1
         sink.append("_" if char == "_" else "\\\\")
 
-    def _closes(self, quote: str, place: Place) -> Steps[bool]:
-        """Whether the quote at ``pos`` ends its string, by what follows: before a word it is an apostrophe or was not escaped."""
+    def _closes(self, quote: str, place: Place, *, quotes: bool) -> Steps[bool]:
+        """Whether the quote at ``pos`` ends its string, by what follows: before a word it is an apostrophe or was not escaped.
+
+        ``quotes``: another such quote in the string did not end it.
+        """
         source = self.source
         after = yield from self.run(1, BLANKS)
         char = yield from self.char(after)
         blank = after > 1
-        if not char or char in place.ends or char in " \t\r\n`<":
+        if char and char in place.ends:
+            return not (quotes and (yield from self._in_code(after, quote)))
+        if not char or char in " \t\r\n`<":
             return True
         if place.is_line and "\n" in source.buf[source.pos : source.pos + after]:
             return True
@@ -267,6 +275,18 @@ class PythonStrings:
         if not (last.isalnum() or last in ".!?"):
             return False
         after = yield from self.run(end + 1, BLANKS)
+        return (yield from self.char(after)) in _AFTER_ODD
+
+    def _in_code(self, at: int, quote: str) -> Steps[bool]:
+        """Whether the brackets from ``at`` on close what is open in code that the string quotes: ``'python -c "f(g('a'))"')``.
+
+        Then the other quote follows them, and behind it this string ends.
+        """
+        end = yield from self.run(at, _BRACKETS)
+        other = yield from self.char(end)
+        if other not in _QUOTES or other == quote or (yield from self.char(end + 1)) != quote:
+            return False
+        after = yield from self.run(end + 2, BLANKS)
         return (yield from self.char(after)) in _AFTER_ODD
 
     def _ends_doubled(self) -> Steps[bool]:

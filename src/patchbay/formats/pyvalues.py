@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import keyword
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from patchbay.formats.names import ToolTypes
@@ -16,6 +17,9 @@ from patchbay.formats.pystrings import Place, json_text
 from patchbay.formats.source import NotACall
 
 _WORD = re.compile(r"[^\W\d][\w ,-]*")
+_FILLED = re.compile(r"[fF]['\"]")
+_DUMPED = re.compile(r"json\.dumps\((\w+)\)")
+_NAMES = re.compile(r"[^\W\d]\w*")
 _WRAPPERS = frozenset({"arguments", "parameters", "args", "kwargs", "params", "input"})
 ITEM = Place()
 KEY = Place(ends=ITEM.ends | {":", "="}, is_key=True)
@@ -46,6 +50,8 @@ class PythonArguments:
 
     positional: list[PythonValue] = field(default_factory=list)
     keywords: dict[str, PythonValue] = field(default_factory=dict)
+    spread: list[PythonValue] = field(default_factory=list)
+    """What stands behind two asterisks and is no dict itself: a name."""
 
 
 @dataclass(slots=True)
@@ -138,6 +144,8 @@ def arguments_json(arguments: PythonArguments, types: ToolTypes) -> str:
     keys = types.keys
     known = frozenset(keys or ())
     positional, named = arguments.positional, arguments.keywords
+    if arguments.spread:
+        raise NotACall
     if len(positional) == 1 and (fields := _as_arguments(positional[0], types)) is not None:
         positional, named = [], fields | named
     elif len(named) == 1 and not positional:
@@ -156,6 +164,33 @@ def arguments_json(arguments: PythonArguments, types: ToolTypes) -> str:
     untyped = any(value.json is None and _WORD.fullmatch(value.text) for value in given.values())
     members = (f"{json_text(key)}: {_typed(key, value, types, untyped=untyped)}" for key, value in given.items())
     return "{" + ", ".join(members) + "}"
+
+
+def filled(arguments: PythonArguments, names: Mapping[str, PythonValue | None]) -> PythonArguments:
+    """The arguments with what ``names`` stand for in their place; raises NotACall where nobody can know that."""
+    keywords = {key: _meant(value, names) for key, value in arguments.keywords.items()}
+    spread: list[PythonValue] = []
+    for value in arguments.spread:
+        found = _meant(value, names)
+        if found.fields is None:
+            raise NotACall
+        keywords |= found.fields
+    return PythonArguments([_meant(value, names) for value in arguments.positional], keywords, spread)
+
+
+def _meant(value: PythonValue, names: Mapping[str, PythonValue | None]) -> PythonValue:
+    """A value, or what it names."""
+    if value.fields and value.json is None:
+        return _object({key: _meant(item, names) for key, item in value.fields.items()})
+    if value.json is not None:
+        if _FILLED.match(value.text) and not names.keys().isdisjoint(_NAMES.findall(value.text)):
+            raise NotACall
+        return value
+    dumped = _DUMPED.fullmatch(value.text)
+    found = names.get(dumped.group(1) if dumped else value.text)
+    if found is None and not names.keys().isdisjoint(_NAMES.findall(value.text or value.nearest or "")):
+        raise NotACall
+    return found or value
 
 
 def _as_arguments(value: PythonValue, types: ToolTypes) -> dict[str, PythonValue] | None:

@@ -5,8 +5,8 @@ Which markers there are depends on the formats and options alone and is kept; wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from patchbay.formats.bodies import shapes
@@ -17,9 +17,10 @@ from patchbay.formats.emitter import Emitter
 from patchbay.formats.fencemarks import FenceMarks
 from patchbay.formats.fences import FenceReader
 from patchbay.formats.frames import FrameReader
+from patchbay.formats.inlinelists import InlineLists
 from patchbay.formats.jsonreader import JsonReader
 from patchbay.formats.leaks import LeakReader
-from patchbay.formats.marks import Marks
+from patchbay.formats.marks import Marks, marks
 from patchbay.formats.names import make_rules
 from patchbay.formats.parts import Parts
 from patchbay.formats.reasoning import ReasoningReader
@@ -80,7 +81,8 @@ class Readers:
         return WrapperReader(self.parts, self.plan.wrappers, self._bodies)
 
     @cached_property
-    def _openers(self) -> dict[str, Region]:
+    def openers(self) -> dict[str, Region]:
+        """What reads each marker that opens calls."""
         openers: dict[str, Region] = {}
         if self.plan.wrappers:
             openers |= self._wrapped.openers()
@@ -98,12 +100,19 @@ class Readers:
             parts.emitter,
             (_asked(self._tag), *self.plan.thoughts),
             fences=self.fences,
-            calls=self._openers,
+            calls=self.openers,
             messages=self.messages.starts() if self.messages else None,
             prefilled=self._prefilled,
             named=parts.named,
             told=None if parts.reasoning else LeftIn(parts.emitter),
+            stops=self.plan.leaks,
         )
+
+    def on_trial(self, emitter: Emitter) -> Mapping[str, Region]:
+        """Readers of what opens calls that tell ``emitter`` what they read."""
+        reader = JsonReader(self.parts.source, emitter.note, self.plan.ends)
+        parts = replace(self.parts, emitter=emitter, calls=Telling(emitter), json=reader)
+        return Readers(self.plan, parts, self.fences, self._tag, prefilled=False).openers
 
     def regions(self) -> dict[str, Region]:
         """What reads each marker; where several know one, the last of them counts."""
@@ -116,7 +125,9 @@ class Readers:
         if plan.wrappers:
             regions |= self._wrapped.closers()
         regions |= self.thoughts.regions()
-        regions |= self._openers
+        regions |= self.openers
+        if self.parts.named and any(row.inline for row in plan.formats):
+            regions |= InlineLists(self.parts, self.fences.loose).regions()
         if self.messages is not None:
             regions |= self.messages.regions()
         return regions | dict.fromkeys(("```", "~~~"), self.fences.region)
@@ -125,12 +136,23 @@ class Readers:
 @lru_cache(maxsize=64)
 def literals(plan: Plan, reasoning_tag: str, *, named: bool) -> tuple[str, ...]:
     """All markers that ``Readers`` of these options read."""
+    return tuple(_blank(plan, reasoning_tag, named=named).regions())
+
+
+@lru_cache(maxsize=64)
+def tags(plan: Plan) -> Marks:
+    """The markers that open calls and are tags: no words, which may begin a line of anything."""
+    return marks(tuple(literal for literal in _blank(plan, "think", named=False).openers if literal[0] in "<["))
+
+
+def _blank(plan: Plan, reasoning_tag: str, *, named: bool) -> Readers:
+    """Readers of no text."""
     source = Source()
     emitter = Emitter(source, str)
     telling, rules, reader = Telling(emitter, None), make_rules(None, "text"), JsonReader(source, emitter.note)
     parts = Parts(source, emitter, rules, telling, reader, tag="tool_call", lenient=True, named=named)
     fences = FenceReader(parts, FenceMarks(source, parts.tag), None, None, any_label=False)
-    return tuple(Readers(plan, parts, fences, reasoning_tag, prefilled=None).regions())
+    return Readers(plan, parts, fences, reasoning_tag, prefilled=None)
 
 
 @lru_cache(maxsize=64)

@@ -26,7 +26,8 @@ class ReasoningReader:
 
     ``calls``: the markers that open calls. ``messages``: those that begin the next message, and so end the reasoning that the
     prompt opened. ``prefilled``: the prompt opened the reasoning (None: found out from the text). ``named``: ``thoughts`` are
-    those of the one format that the text is known to be in. ``told``: where the reasoning goes.
+    those of the one format that the text is known to be in. ``told``: where the reasoning goes. ``stops``: special tokens,
+    no part of the reasoning where the text ends behind them.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class ReasoningReader:
         prefilled: bool | None = None,
         named: bool = False,
         told: Thoughts | None = None,
+        stops: tuple[str, ...] = (),
     ) -> None:
         self.source = source
         self.emitter = emitter
@@ -55,6 +57,7 @@ class ReasoningReader:
         self._alone = _closers(thought for thought in thoughts if thought.alone)
         self._ends = _closers(thought for thought in thoughts if named or thought.alone or thought.loud)
         self._drafts = (*self._calls, _FENCE) if fences else tuple(self._calls)
+        self._stops = marks(tuple(token for token in stops if token not in self._calls and token not in self._messages))
         self._seen = False
         self._unclosed = False
         self._mentioned = False
@@ -74,7 +77,7 @@ class ReasoningReader:
         """Read from an opener on."""
         source, emitter = self.source, self.emitter
         thought = self._thoughts[marker]
-        if emitter.last == "`" or not (thought.loud or (emitter.blank and not emitter.quoted and not self._unclosed)):
+        if emitter.opens_code or not (thought.loud or (emitter.blank and not emitter.quoted and not self._unclosed)):
             self._mentioned |= not thought.paired
             return False
         if thought.paired and emitter.has_text:
@@ -112,7 +115,7 @@ class ReasoningReader:
         """Read up to and with the closer, or to the end of the text."""
         source = self.source
         self._seen = True
-        wanted = marks(closers if closer_due else (*closers, *self._drafts, *messages))
+        wanted = marks(closers if closer_due else (*closers, *self._drafts, *messages, *self._stops.literals))
         while True:
             end, marker = wanted.next(source, source.pos)
             self.told.text(source.buf[source.pos : end])
@@ -127,19 +130,42 @@ class ReasoningReader:
                 source.pos += len(marker)
                 continue
             if marker in messages:
+                self.told.stays_open()
                 source.mark()
                 if (yield from self._messages[marker](marker)):
                     source.release()
                     return
                 source.pos += len(marker)
                 self.told.text(source.take())
+            elif marker in self._stops.literals:
+                if (yield from self._stopped()):
+                    return
             elif marker:
+                self.told.stays_open()
                 if (yield from self._draft(marker, closers)):
                     return
             elif source.ended:
+                self.told.stays_open()
                 return
             else:
                 yield
+
+    def _stopped(self) -> Steps[bool]:
+        """Read special tokens and the white space behind them: dropped, and True, if the text ends there; else they are text."""
+        source = self.source
+        source.mark()
+        while token := (yield from self._stops.at(source)):
+            size = yield from extent(source, token)
+            source.pos += size or len(token)
+            while (char := (yield from source.peek())) and char in " \t\r\n":
+                source.pos += 1
+        over = not (yield from source.peek())
+        text = source.take()
+        if over:
+            self.told.stays_open()
+        else:
+            self.told.text(text)
+        return over
 
     def _draft(self, marker: str, closers: tuple[str, ...]) -> Steps[bool]:
         """At a call inside reasoning: True if it is a call after all, and the reasoning is over."""
@@ -185,10 +211,13 @@ class ReasoningReader:
         """
         emitter = self.emitter
         size = yield from extent(self.source, marker)
-        if emitter.last == "`" or not size:
+        if emitter.opens_code or not size:
             return False
-        if self._seen or self._mentioned or emitter.has_calls or self.prefilled is False:
-            if marker not in self._loud:
+        loud = marker in self._loud
+        # Where the prompt is said to have opened nothing, a tag may be prose: but no special token, nor what a reply begins with.
+        word = self.prefilled is False and not loud and emitter.has_text
+        if self._seen or self._mentioned or emitter.has_calls or word:
+            if not loud:
                 return False
             tell = self.told.said_twice
         else:

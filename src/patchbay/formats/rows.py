@@ -108,6 +108,7 @@ class Format:
     ``families``: who uses it. ``auto``: it is looked for without being named.
     ``wrappers``, ``thoughts``, ``frames``: its markers. ``leaks``: special tokens that are no part of the answer where they show.
     ``loose``: calls of offered tools that nothing marks are read too, for these markers are sometimes left out.
+    ``inline``: lists of calls in Python are, where the format is named, no less calls in the middle of a line.
     ``channels``: the messages that its replies are sequences of. ``opening``: the reader of what only a text's start may hold.
     ``regions``: readers for markers that no wrapper describes. ``blocks``: the reader of calls in fences.
     """
@@ -120,6 +121,7 @@ class Format:
     frames: tuple[Frame, ...] = ()
     leaks: tuple[str, ...] = ()
     loose: bool = True
+    inline: bool = False
     channels: tuple[Channels, ...] = ()
     opening: Callable[[Parts], Opening] | None = None
     regions: Callable[[Parts], Mapping[str, Region]] | None = None

@@ -13,7 +13,7 @@ from patchbay.formats.fencemarks import LABEL_ROOM, FenceMarks
 from patchbay.formats.source import Source, Steps
 
 _BARE_WORD = re.compile(r"[\w+#.-]*")
-_QUOTING_LABELS = frozenset(
+QUOTING_LABELS = frozenset(
     {
         "md",
         "markdown",
@@ -183,4 +183,4 @@ def _kind(info: str, length: int) -> str:
     """What a fence shows: "quote" (somebody's text: nothing in it is ever a call) or "code"."""
     words = info.split()
     label = words[0].lower().strip("{}.") if words else ""
-    return "quote" if length > 3 or not label or label in _QUOTING_LABELS else "code"
+    return "quote" if length > 3 or not label or label in QUOTING_LABELS else "code"

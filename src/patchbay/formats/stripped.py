@@ -131,7 +131,8 @@ class StrippedHarmony:
                 yield from self._arguments.read(header.name)
             except CutOff:
                 source.pos = len(source.buf)
-                emitter.cut(source.since(header.start), header.name)
+                self.calls.name = header.name
+                self.calls.cut(source.since(header.start))
                 return None
             tell: Callable[[str], None] = emitter.text
         elif header.kind is Kind.CONTENT:

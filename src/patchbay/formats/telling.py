@@ -77,6 +77,9 @@ class Telling:
 
     def cut(self, raw: str) -> None:
         """The text ended inside of the call being read, or of what would have become one; ``raw`` is its text."""
+        if self.name and (self.name in self.idle or (self._drops is not None and self._drops(self.name))):
+            self.emitter.note("no_call" if self.name in self.idle else "unknown_tool")
+            return
         if self._held is not None:
             self.emitter.start(self.name, self._held)
             self._held = None

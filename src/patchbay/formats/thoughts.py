@@ -25,6 +25,9 @@ class Thoughts(Protocol):
     def said_twice(self, marker: str) -> None:
         """It is closed again."""
 
+    def stays_open(self) -> None:
+        """It is not closed where the text is over, or where a call may begin."""
+
 
 class TakenOut:
     """Reasoning is told apart from the content, and its markers go away."""
@@ -48,21 +51,55 @@ class TakenOut:
     def said_twice(self, _marker: str) -> None:
         """Leave the marker out."""
 
+    def stays_open(self) -> None:
+        """Nothing is held back."""
+
 
 class LeftIn:
-    """Reasoning is content, markers and all. What follows it begins like a line: a call may stand there."""
+    """Reasoning is content, markers and all. What follows it begins like a line: a call may stand there.
+
+    Markers with nothing but white space between them are no reasoning that could be asked for, and go away.
+    """
 
     def __init__(self, emitter: Emitter) -> None:
         self.emitter = emitter
-        self.text = emitter.text
+        self._empty: list[str] | None = None
+        """The opener and the white space behind it, as long as there is nothing else."""
 
     def begins(self, marker: str) -> None:
-        """Tell the marker."""
-        self.emitter.text(marker)
+        """Hold the marker back until something follows."""
+        self._empty = [marker]
+
+    def text(self, text: str) -> None:
+        """Tell a piece of it."""
+        if self._empty is not None and not text.strip():
+            self._empty.append(text)
+            return
+        self.stays_open()
+        self.emitter.text(text)
+
+    def stays_open(self) -> None:
+        """Tell what was held back."""
+        held, self._empty = self._empty, None
+        if held is not None:
+            self.emitter.text("".join(held))
 
     def ends(self, marker: str) -> None:
         """Tell the marker; a line begins behind it."""
+        if self._empty is not None:
+            self._empty = None
+            self.emitter.markup()
+        else:
+            self.said_twice(marker)
+
+    def was_before(self, marker: str) -> None:
+        """Tell the marker, or leave it out where nothing came before it."""
+        if self.emitter.has_text:
+            self.said_twice(marker)
+        else:
+            self.emitter.markup()
+
+    def said_twice(self, marker: str) -> None:
+        """Tell the marker."""
         self.emitter.text(marker)
         self.emitter.blank = True
-
-    was_before = said_twice = ends

@@ -96,7 +96,7 @@ class WrapperReader:
 
     def open(self, marker: str) -> Steps[bool]:
         """Read from an opener on."""
-        if self.emitter.last == "`" or self.emitter.over:
+        if self.emitter.opens_code or self.emitter.over:
             return False  # a word about the marker, or a call of an invented conversation
         self._open = frozenset()
         self.calls.name = ""

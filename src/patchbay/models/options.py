@@ -12,6 +12,7 @@ from patchbay.formats.parser import check_tag
 from patchbay.formats.parts import UnknownTools
 from patchbay.formats.rows import Format
 from patchbay.formats.table import choose
+from patchbay.formats.writing import format_for
 
 ToolMode = Literal["auto", "text", "native"]
 SystemInjection = Literal["merge", "prepend"]
@@ -32,9 +33,10 @@ class TextOptions:
 
     ``tools``: "text" always teaches the contract, "native" passes tools on (calls leaked into the content are still lifted),
     "auto" is native until a model is found to refuse or ignore them.
-    ``format``: how the model is told of tools and shown its history, and how its text is read; "auto" teaches the fenced
-    contract, whose labels are ``tool_call_tag`` and ``tool_result_tag``, and so does a Format of the caller's own.
-    ``template`` writes the instructions instead.
+    ``format``: how the model is told of tools and shown its history, and how its text is read. "auto" reads all formats, and
+    tells a model in its family's way where its name says which (``prompt_format``), else by the fenced contract; so does a Format
+    of the caller's own. ``tool_call_tag`` and ``tool_result_tag`` are the contract's labels. ``template`` writes the
+    instructions instead.
     ``system_injection``: "merge" adds the contract to the first system message, "prepend" gives it a message of its own.
     ``repair_rounds``: how often a model is asked again for calls whose arguments do not fit their schema.
     ``choice_rounds``: how often it is asked again for an answer that breaks ``tool_choice``.
@@ -74,6 +76,16 @@ class TextOptions:
             value = getattr(self, option)
             if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 10:
                 raise ConfigurationError(f"{option} is {value!r}: use a whole number from 0 to 10.")
+
+    def prompt_format(self, model: str) -> str | Format:
+        """How the model of this name is told of tools and shown its history.
+
+        Labels or a template of the caller's own are the contract's, so with them no name is looked at.
+        """
+        labels = self.tool_call_tag, self.tool_result_tag
+        if self.format != "auto" or self.template is not None or labels != (DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG):
+            return self.format
+        return format_for(model)
 
 
 def _one_of(option: str, value: object, allowed: tuple[object, ...]) -> None:

@@ -16,6 +16,7 @@ import msgspec
 from patchbay.errors import InvalidRequestError
 from patchbay.formats.contract import render_contract, render_tool_choice
 from patchbay.formats.parts import ToolRules, make_rules
+from patchbay.formats.rows import Format
 from patchbay.history import flatten_messages, text_of
 from patchbay.models.choice import Policy, read_policy
 from patchbay.models.options import TextOptions
@@ -37,13 +38,18 @@ class Offer:
     problem: InvalidRequestError | None = None
 
 
-def _offer(raw: bytes, options: TextOptions, *, legacy: bool) -> Offer:
-    """Read the tools; small ones once (the cache is bounded in bytes by what it takes in)."""
+def _offer(raw: bytes, options: TextOptions, how: str | Format, *, legacy: bool) -> Offer:
+    """Read the tools, told in the format ``how``; small ones once (the cache is bounded in bytes by what it takes in)."""
     read = _remembered_offer if len(raw) <= _MOST_REMEMBERED else _read_offer
-    return read(raw, options, legacy)
+    return read(raw, options, how, legacy)
 
 
-def _read_offer(raw: bytes, options: TextOptions, legacy: bool) -> Offer:  # noqa: FBT001 - positional for the cache
+def _read_offer(
+    raw: bytes,
+    options: TextOptions,
+    how: str | Format,
+    legacy: bool,  # noqa: FBT001 - positional for the cache
+) -> Offer:
     tools = decode(raw)
     if legacy:
         if not isinstance(tools, list):
@@ -58,7 +64,7 @@ def _read_offer(raw: bytes, options: TextOptions, legacy: bool) -> Offer:  # noq
         return Offer(None, names, make_rules(None, "text"), "", error)
     contract = render_contract(
         specs,
-        format=options.format,
+        format=how,
         tool_call_tag=options.tool_call_tag,
         tool_result_tag=options.tool_result_tag,
         include_examples=options.include_examples,
@@ -89,6 +95,7 @@ class ChatRequest:
         self._options = options
         self.fields = _read_fields(body)
         self.model = _field(self.fields, "model", str, "a string")
+        self._how = options.prompt_format(self.model)
         self.stream = bool(_field(self.fields, "stream", bool, "a boolean", optional=True))
         count = _field(self.fields, "n", int, "a whole number", optional=True)
         self.count = 1 if count is None else count
@@ -101,7 +108,7 @@ class ChatRequest:
         self.offer: Offer | None = None
         self.policy = Policy()
         if raw is not None and _is_set(raw):
-            self.offer = _offer(bytes(raw), options, legacy=self.legacy)
+            self.offer = _offer(bytes(raw), options, self._how, legacy=self.legacy)
             if not self.offer.names and self.offer.specs is not None:
                 self.offer = None
         if self.offer is not None:
@@ -174,7 +181,7 @@ class ChatRequest:
         options = self._options
         view = flatten_messages(
             self.messages,
-            format=options.format,
+            format=self._how,
             tool_call_tag=options.tool_call_tag,
             tool_result_tag=options.tool_result_tag,
         )

@@ -7,7 +7,10 @@ from patchbay.formats.openingcalls import NexusAtStart
 from patchbay.formats.rows import Format, Frame, Wrapper
 
 PYTHONIC = Format(
-    "pythonic", families=("Llama 3.2", "Llama 4", "ToolACE", "watt-tool", "Gemma 3, with vLLM's template"), leaks=TURNS
+    "pythonic",
+    families=("Llama 3.2", "Llama 4", "ToolACE", "watt-tool", "Gemma 3, with vLLM's template"),
+    leaks=TURNS,
+    inline=True,
 )
 TOOL_CODE = Format("tool_code", families=("Gemma 2, 3", "Gemini"), leaks=TURNS)
 LLAMA4_PYTHONIC = Format(
@@ -15,6 +18,7 @@ LLAMA4_PYTHONIC = Format(
     families=("Llama 4",),
     wrappers=(Wrapper(openers=("<|python_start|>",), closers=("<|python_end|>",)),),
     leaks=TURNS,
+    inline=True,
 )
 LFM2 = Format(
     "lfm2",

@@ -6,7 +6,7 @@ others are rows of data over ``family``: ``json_tags``, ``named``, ``xml_paramet
 ``typescript`` tools.
 """
 
-from patchbay.formats.writing.table import WRITERS, render_calls, writer_for
+from patchbay.formats.writing.table import WRITERS, format_for, render_calls, writer_for
 from patchbay.formats.writing.writer import Writer
 
-__all__ = ["WRITERS", "Writer", "render_calls", "writer_for"]
+__all__ = ["WRITERS", "Writer", "format_for", "render_calls", "writer_for"]

@@ -45,6 +45,7 @@ BARE = (
     ),
     FamilyWriter(
         format="bare_json",
+        by_name=False,
         write=_bare_objects,
         listing_of=json_lines("", "", openai=False),
         frames=TOOL_RESPONSE_JSON,
@@ -52,6 +53,7 @@ BARE = (
     ),
     FamilyWriter(
         format="bare_json_list",
+        by_name=False,
         write=together("[", "]"),
         listing_of=json_list(openai=False),
         frames=TOOL_RESPONSE_JSON,
@@ -60,6 +62,7 @@ BARE = (
     ),
     FamilyWriter(
         format="json_array_required",
+        by_name=False,
         write=together("[", "]", arguments="parameters"),
         listing_of=json_list(openai=False),
         frames=TOOL_RESPONSE_JSON,
@@ -76,6 +79,7 @@ BARE = (
     ),
     FamilyWriter(
         format="openai_dict",
+        by_name=False,
         write=_openai_dict,
         listing_of=json_list(),
         frames=TOOL_RESPONSE_JSON,
@@ -84,6 +88,7 @@ BARE = (
     ),
     FamilyWriter(
         format="react",
+        by_name=False,
         write=spelled("Action: {name}\nAction Input: {arguments}", join="\n"),
         listing_of=json_lines("", "", openai=False),
         layout=Layout(None, answer=("Final Answer: ", "")),
@@ -93,6 +98,7 @@ BARE = (
     ),
     FamilyWriter(
         format="qwen_agent",
+        by_name=False,
         write=spelled("✿FUNCTION✿: {name}\n✿ARGS✿: {arguments}", join="\n"),
         listing_of=json_lines("", "", openai=False),
         marks=("✿FUNCTION", "✿ARGS"),

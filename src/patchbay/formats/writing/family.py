@@ -107,7 +107,9 @@ class FamilyWriter:
     ``marks``: what begins a call, or ends a turn, wherever it stands. ``rules``: what the model must know to spell a call.
     ``raw``: texts stand in arguments as they are, so one that holds a mark, or one of ``inner_marks``, cannot be written.
     ``parallel``: a turn can hold several calls. ``number_id``: the id of the nth call of a conversation, where the family has a
-    way of its own.
+    way of its own. ``by_name``: a model whose name says that it is of the family is asked so unbidden. Not so where the marks
+    are special tokens (a server that knows no tools obeys them in the prompt and takes them out of the answer), nor where the
+    family writes so by habit alone.
     """
 
     format: str
@@ -121,6 +123,7 @@ class FamilyWriter:
     several: str = SEVERAL_BLOCKS
     raw: bool = False
     parallel: bool = True
+    by_name: bool = True
     number_id: Callable[[int, str], str] | None = None
 
     @cached_property

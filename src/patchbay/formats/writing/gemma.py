@@ -48,6 +48,7 @@ def _family(
 
     return FamilyWriter(
         format=name,
+        by_name=False,
         write=write,
         listing_of=Listing("The tools, each with its description and the schema of its arguments:", listing),
         marks=(mark, *call, *declaration, "<start_of_turn>", "<end_of_turn>", "<|turn>", "<turn|>"),

@@ -98,6 +98,7 @@ JSON_TAGS = (
     ),
     FamilyWriter(
         format="granite3",
+        by_name=False,
         write=together("<|tool_call|>[", "]"),
         listing_of=json_list(indent=4),
         marks=("<|tool_call|>", "<tool_call", "<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>"),
@@ -158,6 +159,7 @@ JSON_TAGS = (
     ),
     FamilyWriter(
         format="internlm2",
+        by_name=False,
         write=each("<|action_start|> <|plugin|>\n", "<|action_end|>\n", join="", arguments="parameters"),
         listing_of=json_list(openai=False),
         marks=("<|action_start|>", "<|action_end|>", "<|plugin|>", *CHATML),
@@ -187,6 +189,7 @@ JSON_TAGS = (
     ),
     FamilyWriter(
         format="cohere_command",
+        by_name=False,
         write=_cohere,
         listing_of=json_list("```json\n", "\n```", openai=False),
         marks=("<|START_", "<|END_", "<|CHATBOT_TOKEN|>", "<|SYSTEM_TOKEN|>", "<|USER_TOKEN|>"),
@@ -221,6 +224,7 @@ JSON_TAGS = (
     ),
     FamilyWriter(
         format="apertus",
+        by_name=False,
         write=_apertus,
         listing_of=json_list(openai=False),
         marks=("<|tools_prefix|>", "<|tools_suffix|>", "<|inner_", "<|assistant_", "<|user_", "<|system_", "<|developer_"),
@@ -230,6 +234,7 @@ JSON_TAGS = (
     ),
     FamilyWriter(
         format="gigachat3",
+        by_name=False,
         write=each("<|function_call|>", "", join=""),
         listing_of=json_lines("", "", openai=False),
         marks=("<|function_call|>", "<|message_sep|>", "<|role_sep|>"),
@@ -239,6 +244,7 @@ JSON_TAGS = (
     ),
     FamilyWriter(
         format="inkling",
+        by_name=False,
         write=_inkling,
         listing_of=json_list(openai=False),
         marks=("<|message_", "<|content_", "<|end_message|>"),
@@ -251,6 +257,7 @@ JSON_TAGS = (
     ),
     FamilyWriter(
         format="pangu",
+        by_name=False,
         write=together("[unused11][", "][unused12]"),
         listing_of=json_list(openai=False),
         marks=("[unused",),
@@ -259,6 +266,7 @@ JSON_TAGS = (
     ),
     FamilyWriter(
         format="hyperclova",
+        by_name=False,
         write=together("<|im_end|>\n<|im_start|>assistant -> tool/function_call\n[", "]<|im_end|>"),
         listing_of=json_list(openai=False),
         marks=("-> tool/function_call", *CHATML),

@@ -58,6 +58,7 @@ def _mistral_json(calls: Sequence[ToolCall], _marks: Marks) -> str:
 NAMED = (
     FamilyWriter(
         format="mistral_json",
+        by_name=False,
         write=_mistral_json,
         listing_of=_AVAILABLE,
         marks=_MISTRAL,
@@ -76,6 +77,7 @@ NAMED = (
     ),
     FamilyWriter(
         format="mistral_args",
+        by_name=False,
         write=spelled("[TOOL_CALLS]{name}[ARGS]{arguments}"),
         listing_of=_AVAILABLE,
         marks=_MISTRAL,
@@ -118,6 +120,7 @@ NAMED = (
     ),
     FamilyWriter(
         format="kimi_k2",
+        by_name=False,
         write=spelled(
             "<|tool_call_begin|>{id}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>",
             block=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
@@ -153,6 +156,7 @@ NAMED = (
     ),
     FamilyWriter(
         format="functionary_v2",
+        by_name=False,
         write=spelled("{name}\n<|content|>{arguments}", join=_NEXT),
         listing_of=typescript(),
         marks=("<|from|>", "<|recipient|>", "<|content|>", "<|stop|>"),
@@ -162,6 +166,7 @@ NAMED = (
     ),
     FamilyWriter(
         format="harmony",
+        by_name=False,
         write=spelled("<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}<|call|>", join=AGAIN),
         listing_of=typescript("## functions\n\n"),
         marks=CHANNEL_MARKS,
@@ -185,6 +190,7 @@ NAMED = (
     ),
     FamilyWriter(
         format="solar_open",
+        by_name=False,
         write=spelled(
             "<|tool_call:begin|>{id}<|tool_call:name|>{name}<|tool_call:args|>{arguments}<|tool_call:end|>",
             block=("<|tool_calls|>", "<|calls|>"),

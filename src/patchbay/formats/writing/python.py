@@ -49,6 +49,7 @@ PYTHON_CALLS = (
     ),
     FamilyWriter(
         format="llama4_pythonic",
+        by_name=False,
         write=_calls("<|python_start|>[", "]<|python_end|>"),
         listing_of=json_list(openai=False, indent=4),
         marks=("<|python_start|>", "<|python_end|>", "<|header_start|>", "<|eot|>", "<|eom|>"),
@@ -58,6 +59,7 @@ PYTHON_CALLS = (
     ),
     FamilyWriter(
         format="lfm2",
+        by_name=False,
         write=_calls("<|tool_call_start|>[", "]<|tool_call_end|>", spelling=PYTHON_IN_DOUBLE_QUOTES),
         listing_of=json_list("List of tools: <|tool_list_start|>", "<|tool_list_end|>", openai=False),
         marks=("<|tool_call_", "<|tool_list_", *CHATML),
@@ -79,6 +81,7 @@ PYTHON_CALLS = (
     ),
     FamilyWriter(
         format="tool_code",
+        by_name=False,
         write=_calls("```tool_code\n", "\n```", join="\n", spelling=PYTHON_IN_DOUBLE_QUOTES, each="print(default_api.{call})"),
         listing_of=json_lines("", "", openai=False),
         marks=("<start_of_turn>", "<end_of_turn>"),

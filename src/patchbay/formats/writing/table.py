@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
+from patchbay.formats.knownmodels import format_of
 from patchbay.formats.rows import Format
 from patchbay.formats.table import choose
 from patchbay.formats.writing.bare import BARE
@@ -24,6 +25,8 @@ WRITERS: dict[str, FamilyWriter] = {
 }
 """A family that is not here is asked and shown its history with the fenced contract."""
 
+_NAME_ROOM = 256
+
 
 @lru_cache(maxsize=256)
 def writer_for(
@@ -38,6 +41,18 @@ def writer_for(
         return WRITERS[name]
     choose(format)
     return FencedWriter(tool_call_tag, tool_result_tag)
+
+
+def format_for(model: str) -> str:
+    """The format to ask a model of this name in when nobody has said which; "auto", the fenced contract, where none is sure."""
+    return _format_for(model) if len(model) <= _NAME_ROOM else "auto"
+
+
+@lru_cache(maxsize=256)
+def _format_for(model: str) -> str:
+    hint = format_of(model)
+    writer = None if hint is None else WRITERS.get(hint.format)
+    return writer.format if writer is not None and writer.by_name else "auto"
 
 
 def render_calls(

@@ -32,6 +32,7 @@ def _dsml(name: str, tag: str, block: str, *, blank: str = "", frames: Frames = 
     begin, end = f"<｜{tag}｜{blank}", f"</｜{tag}｜{blank}"
     return FamilyWriter(
         format=name,
+        by_name=False,
         write=elements(
             block=(f"{begin}{block}>\n", f"\n{end}{block}>"),
             call=f'{begin}invoke name="{{name}}">\n{{values}}{end}invoke>',
@@ -157,6 +158,7 @@ XML_PARAMETERS = (
     ),
     FamilyWriter(
         format="minimax_m3",
+        by_name=False,
         write=_minimax_m3,
         listing_of=json_lines("<tools>\n<tool>", "</tool>\n</tools>", openai=False, join="</tool>\n<tool>"),
         marks=(_M3, "]~b", "[e~"),
@@ -175,6 +177,7 @@ XML_PARAMETERS = (
     _dsml("gigachat35", "GCML", "tool_calls", frames=TOOL_RESPONSE),
     FamilyWriter(
         format="step3",
+        by_name=False,
         write=elements(
             block=("<｜tool_calls_begin｜>\n", "\n<｜tool_calls_end｜>"),
             call=(
@@ -197,6 +200,7 @@ XML_PARAMETERS = (
     ),
     FamilyWriter(
         format="muse",
+        by_name=False,
         write=elements(
             call=f"{_muse('{name}')}{{values}}</atem:invoke>\n</atem:function_calls>",
             value='<atem:parameter name="{key}">{value}</atem:parameter>\n',
@@ -214,6 +218,7 @@ XML_PARAMETERS = (
     ),
     FamilyWriter(
         format="beam",
+        by_name=False,
         write=elements(
             call="<|channel|>commentary to=functions.{name}<|message|>{values}<|call|>",
             value='<rfl:parameter name="{key}">{value}</rfl:parameter>',
@@ -242,6 +247,7 @@ XML_PARAMETERS = (
     ),
     FamilyWriter(
         format="kimi_k3",
+        by_name=False,
         write=elements(
             block=("<|open|>tools<|sep|>", "<|close|>tools<|sep|>"),
             call='<|open|>call tool="{name}" index="{index}"<|sep|>{values}<|close|>call<|sep|>',

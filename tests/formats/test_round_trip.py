@@ -1,0 +1,342 @@
+"""Whatever a model of a format can write is read back: the same calls, content and reasoning, however the text is cut.
+
+Turns are made at random and written by the writing side, then read with the format named and with ``auto``. What a format has no
+way to write is left out of its turns and of nobody else's; ``LIMITS`` says what, and why.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import cycle
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from patchbay import StreamParser
+from patchbay.formats.writing import WRITERS, render_calls, writer_for
+from patchbay.types import Reply, ToolCall, ToolSpec
+
+SETTINGS = settings(deadline=None, max_examples=20)
+FAMILIES = ["fenced", *WRITERS]
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string"},
+        "other_text": {"type": "string"},
+        "count": {"type": "integer"},
+        "ratio": {"type": "number"},
+        "on": {"type": "boolean"},
+        "nothing": {"type": "null"},
+        "maybe": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "kind": {"enum": ["a", "b c", "d"]},
+        "texts": {"type": "array", "items": {"type": "string"}},
+        "grid": {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
+        "place": {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string"},
+                "size": {"type": "integer"},
+                "open": {"type": "boolean"},
+                "tags": {"type": "array", "items": {"type": "string"}},
+            },
+        },
+        "free": {"type": "object"},
+    },
+}
+NAMES = ["get_weather", "set_opts2", "fs.read", "note-it"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is left out of a format's turns."""
+
+    repeated: bool = True
+    """The same call twice: a call that nothing marks counts once, for models show a call and then make it."""
+    words: str = ""
+    """Words that mean something only where the format is known: a turn that holds them is not read with auto."""
+    end: str = ""
+    """What prose does not end with: it would run together with the marker behind it."""
+    first_break: bool = True
+    """A line break at the beginning of a text: between tags on lines of their own it is the next line's."""
+    free: bool = True
+    """Values that the schema does not know: elements have no types of their own."""
+    any_key: bool = True
+    """Keys of all kinds: they stand bare."""
+    marks_inside: bool = True
+    """The family's marks in the texts of lists and objects: there they have no escapes either."""
+
+
+_UNMARKED = Limits(repeated=False)
+_GEMMA = Limits(any_key=False, marks_inside=False)
+LIMITS: dict[str, Limits] = {
+    **dict.fromkeys(("llama3_json", "bare_json", "bare_json_list", "json_array_required", "xlam", "openai_dict"), _UNMARKED),
+    **dict.fromkeys(("pythonic", "tool_code"), _UNMARKED),
+    "ernie45": Limits(words="<response>"),
+    "hunyuan_a13b": Limits(words="<answer>"),
+    "apriel": Limits(words="[BEGIN FINAL RESPONSE]"),
+    "functionary_v32": Limits(words="all\n", end=">"),
+    "react": Limits(words="Final Answer:"),
+    **dict.fromkeys(("gemma4", "functiongemma"), _GEMMA),
+    "seed_oss": Limits(first_break=False),
+    "minimax_m3": Limits(free=False, marks_inside=False),
+}
+
+_PIECES = [
+    *(
+        "\n",
+        "\n\n",
+        " ",
+        "\t",
+        "\r\n",
+        '"',
+        "'",
+        "\\",
+        "\\n",
+        "\\u0041",
+        "<",
+        ">",
+        "</",
+        "/>",
+        "<b>",
+        "</b>",
+        "&",
+        "&amp;",
+        "{",
+        "}",
+    ),
+    *(
+        "[",
+        "]",
+        "(",
+        ")",
+        "`",
+        "```",
+        "~~~",
+        "|",
+        ":",
+        ",",
+        ";",
+        "#",
+        "null",
+        "true",
+        "None",
+        "1",
+        "-0.5",
+        "é",
+        "日本",
+        "🌍",
+        "\u2028",
+    ),
+    *("<tool_call>", "<think>", "</think>", "```json\n", '{"name": "get_weather", "arguments": {}}', "word", "code"),
+]
+_CLOSER = "</tool_call>"
+"""Stands raw in no text: read with auto, it may be the end of the call that the text stands in."""
+
+
+@lru_cache
+def texts(name: str, *, inside: bool = False) -> st.SearchStrategy[str]:
+    """Texts of arguments: anything, the family's own marks among it as far as it can hold them. ``inside`` a list or an object."""
+    writer, limits = WRITERS.get(name), limits_of(name)
+    own = [] if writer is None else [*writer.marks, *writer.inner_marks]
+    closer = [] if writer is not None and writer.raw else [_CLOSER]
+    parts = st.one_of(
+        st.sampled_from([*_PIECES, *closer]),
+        st.sampled_from([*own, "```tool_call"]),
+        st.text(st.characters(exclude_categories=["Cs"]), max_size=6),
+    )
+    found = st.lists(parts, max_size=6).map("".join)
+    if not limits.first_break:
+        found = found.map(lambda text: text.lstrip("\n"))
+    return found if inside and limits.marks_inside else found.filter(writer_for(name).holds)
+
+
+def values(name: str, schema: dict[str, Any], *, inside: bool = True) -> st.SearchStrategy[Any]:
+    """Values that fit the schema."""
+    if "enum" in schema:
+        return st.sampled_from(schema["enum"])
+    if "anyOf" in schema:
+        return st.one_of(*(values(name, each) for each in schema["anyOf"]))
+    match schema["type"]:
+        case "string":
+            return texts(name, inside=inside)
+        case "integer":
+            return st.integers(-(10**20), 10**20)
+        case "number":
+            return st.floats(allow_nan=False, allow_infinity=False) | st.integers(-9, 9)
+        case "boolean":
+            return st.booleans()
+        case "null":
+            return st.none()
+        case "array":
+            return st.lists(values(name, schema["items"]), max_size=3)
+    return members(name, schema) if "properties" in schema else free(name)
+
+
+def members(name: str, schema: dict[str, Any], *, inside: bool = True) -> st.SearchStrategy[Any]:
+    """Some of the members that the schema knows."""
+    known = (
+        schema["properties"]
+        if limits_of(name).free
+        else {key: each for key, each in schema["properties"].items() if key != "free"}
+    )
+    return st.fixed_dictionaries({}, optional={key: values(name, each, inside=inside) for key, each in known.items()})
+
+
+def free(name: str) -> st.SearchStrategy[Any]:
+    """Objects with whatever in them."""
+    keys = st.sampled_from(["a", "b2", "the_key", *(["x-y", "k k", "é", "", "a.b", '"', "<"] if limits_of(name).any_key else [])])
+    leaves = st.one_of(st.none(), st.booleans(), st.integers(), texts(name, inside=True))
+    inside = st.recursive(
+        leaves, lambda deeper: st.lists(deeper, max_size=2) | st.dictionaries(keys, deeper, max_size=2), max_leaves=5
+    )
+    return st.dictionaries(keys, inside, max_size=3)
+
+
+def limits_of(name: str) -> Limits:
+    """What the format cannot hold."""
+    return LIMITS.get(name, Limits())
+
+
+def calls(name: str) -> st.SearchStrategy[list[tuple[str, dict[str, Any]]]]:
+    """The calls of one turn."""
+    most = 3 if getattr(writer_for(name), "parallel", True) else 1
+    one = st.tuples(st.sampled_from(NAMES), members(name, SCHEMA, inside=False))
+    return st.lists(one, max_size=most, unique_by=None if limits_of(name).repeated else repr)
+
+
+_WORDS = st.sampled_from(
+    [
+        *(
+            "Let",
+            "me",
+            "see",
+            "word",
+            "naïve",
+            "日本語",
+            "🌍",
+            "x",
+            "a < b",
+            "b > a",
+            "<b>bold</b>",
+            "**so**",
+            "`code`",
+            "f(x)",
+            "[1]",
+        ),
+        *(
+            "(two)",
+            "{x}",
+            '"said"',
+            "it's",
+            "3.14",
+            "1,000",
+            "50%",
+            "e.g.",
+            "and/or",
+            "C:\\dir",
+            "$5",
+            "#7",
+            "@me",
+            "--",
+            "…",
+            "what?",
+        ),
+        *(
+            "Yes!",
+            "end.",
+            "`get_weather`",
+            "name:",
+            "key=value",
+            "| a | b |",
+            "a\nb",
+            "first,\n\nsecond",
+            "- item\n- item",
+            "\\n",
+        ),
+    ]
+)
+PROSE = st.lists(_WORDS, max_size=8).map(" ".join)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a model writes. ``sizes``: the lengths of the pieces it comes in, again and again."""
+
+    calls: list[tuple[str, dict[str, Any]]]
+    content: str
+    reasoning: str
+    after: str
+    sizes: list[int]
+    ascii: bool
+
+    def text(self, name: str) -> str:
+        """The turn as the format writes it, and prose behind its calls."""
+        written = [ToolCall("call_0", called, json.dumps(given, ensure_ascii=self.ascii)) for called, given in self.calls]
+        return render_calls(name, written, self.content, self.reasoning) + (self.after if self.calls else "")
+
+
+@lru_cache
+def turns(name: str) -> st.SearchStrategy[Turn]:
+    """Turns that the format can hold."""
+    writer, limits = WRITERS.get(name), limits_of(name)
+    silent = writer is not None and writer.layout.thought is None
+    return st.builds(
+        Turn,
+        calls=calls(name),
+        content=PROSE.filter(lambda prose: not limits.end or not prose.endswith(limits.end)),
+        reasoning=st.just("") if silent else PROSE,
+        after=st.just("") | PROSE.map("\n\n{} Done.".format),
+        sizes=st.lists(st.integers(1, 12), min_size=1, max_size=5),
+        ascii=st.booleans(),
+    )
+
+
+def read(text: str, sizes: list[int], reader: str) -> Reply:
+    """Read the text in pieces of these sizes, with the format named or with auto."""
+    parser = StreamParser([ToolSpec(name, "", SCHEMA) for name in NAMES], format=reader)
+    at = 0
+    for size in cycle(sizes):
+        parser.feed(text[at : at + size])
+        at += size
+        if at >= len(text):
+            parser.close()
+            return parser.reply
+    raise AssertionError
+
+
+def same(value: Any) -> Any:
+    """A value such that 1 and 1.0 are equal, and 1 and true are not."""
+    match value:
+        case bool() | None | str():
+            return repr(value)
+        case dict():
+            return {key: same(item) for key, item in value.items()}
+        case list():
+            return [same(item) for item in value]
+    return float(value) if isinstance(value, float) or abs(value) < 2**53 else value
+
+
+def check(name: str, turn: Turn, reader: str) -> None:
+    """Hold what is read against what was written."""
+    reply = read(turn.text(name), turn.sizes, reader)
+    expected = [(called, same(given)) for called, given in turn.calls]
+    assert expected == [(call.name, same(json.loads(call.raw_arguments))) for call in reply.tool_calls]
+    after = turn.after if turn.calls else ""
+    assert f"{turn.content} {after}".split() == (reply.content or "").split()
+    assert turn.reasoning.split() == (reply.reasoning or "").split()
+    assert () == reply.incomplete
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@SETTINGS
+@given(st.data())
+def test_what_a_format_writes_is_read_back_however_it_is_cut(name: str, data: st.DataObject) -> None:
+    turn = data.draw(turns(name))
+    check(name, turn, name)
+    if not limits_of(name).words or limits_of(name).words not in turn.text(name):
+        check(name, turn, "auto")
