@@ -71,7 +71,7 @@ _EVERY = _Every()
 
 
 class LooseReader:
-    """Reads blocks of calls of offered tools. ``first``: what a line that is looked at begins with."""
+    """Reads blocks of calls of offered tools. ``first``, ``starts``: what a line that is looked at begins with."""
 
     def __init__(self, parts: Parts) -> None:
         self.source = parts.source
@@ -87,14 +87,16 @@ class LooseReader:
         self.leading = True
         self.led = False
         self._line = ""
-        self._first = frozenset("[{`'\"#") | parts.rules.first_letters
+        self._starts = frozenset("[{`'\"#") | parts.rules.beginnings
+        self._first = frozenset(start[0] for start in self._starts)
         self.first: Container[str] = _EVERY
+        self.starts: frozenset[str] | None = None
 
     def read(self) -> Steps[bool]:
         """Read a block at the beginning of a line, or behind words that lead to it."""
         led, self.led = self.led, False
         if not self._told:
-            self.first = self._first
+            self.first, self.starts = self._first, self._starts
         if self._over or self.emitter.over:
             return False
         if not led:
@@ -172,7 +174,7 @@ class LooseReader:
         if all(call_key(name, arguments) in self._told for name, arguments in calls):
             return False
         staged.drop_repeated(self._told)
-        self.first = _EVERY
+        self.first, self.starts = _EVERY, None
         staged.tell(self.calls)
         return True
 

@@ -99,29 +99,37 @@ def beginnings(literals: tuple[str, ...]) -> re.Pattern[str]:
     A character that prose seldom has says so alone. Markers that begin with another must stand there as far as the chunk goes.
     """
     rare: set[str] = set()
-    common: _Trie = {}
+    words: list[str] = []
     for literal in literals:
         if literal[0].isascii() and (literal[0].isalnum() or literal[0] in _IN_PROSE):
-            node = common
-            for char in literal:
-                node = node.setdefault(char, {})
-            node[""] = {}
+            words.append(literal)
         else:
             rare.add(literal[0])
+    common = _trie(words)
     found = [_one_of(rare)] if rare else []
     found += (re.escape(char) + _rest(common[char]) for char in sorted(common))
     return re.compile("|".join(found) or "(?!)")
 
 
 @lru_cache(maxsize=256)
-def line_starts(firsts: frozenset[str] | None) -> re.Pattern[str]:
-    """Finds the break and the blanks before a line that begins with one of these characters (None: any), or is blank so far."""
-    if firsts is None:
+def line_starts(beginnings: frozenset[str] | None) -> re.Pattern[str]:
+    """Finds the break and the blanks before a line that begins with one of these words (None: any), as far as the chunk goes."""
+    if beginnings is None:
         return re.compile(r"[\r\n]")
-    return re.compile(r"[\r\n][ \t>]*(?=" + (_one_of(firsts) + "|" if firsts else "") + r"\Z)")
+    return re.compile(r"[\r\n][ \t>]*(?=" + _rest(_trie(beginnings)) + ")")
 
 
 _Trie = dict[str, "_Trie"]
+
+
+def _trie(words: Iterable[str]) -> _Trie:
+    root: _Trie = {}
+    for word in words:
+        node = root
+        for char in word:
+            node = node.setdefault(char, {})
+        node[""] = {}
+    return root
 
 
 def _rest(node: _Trie) -> str:

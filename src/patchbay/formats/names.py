@@ -21,6 +21,7 @@ UnknownTools = Literal["text", "keep", "drop"]
 
 _NAMESPACES = ("functions.", "default_api.", "tools.")
 """What a model may have been told that its tools live in. Any other prefix is a part of the name."""
+_BEGINNING = re.compile(r"[^._\s][^._\s\\]{0,4}|.", re.DOTALL)
 _ESCAPED = re.compile(r"(?<!\\)\\+_")
 
 
@@ -114,11 +115,11 @@ class ToolRules:
         return meant.pop() if len(meant) == 1 else None
 
     @property
-    def first_letters(self) -> frozenset[str]:
-        """What a word begins with that may mean an offered tool."""
+    def beginnings(self) -> frozenset[str]:
+        """What a word begins with that may mean an offered tool: few characters, up to where a name may be spelt otherwise."""
         if not self._tools:
             return frozenset()
-        return frozenset(name[0] for name in (*self._tools, *_NAMESPACES) if name)
+        return frozenset(_BEGINNING.match(name).group() for name in (*self._tools, *_NAMESPACES) if name)  # type: ignore[union-attr]
 
     def fitting(self, keys: Collection[str]) -> str | None:
         """The one offered tool that takes these parameters and no others; None where none does, or several do."""

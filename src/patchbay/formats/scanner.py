@@ -14,6 +14,8 @@ from patchbay.formats.emitter import LAYOUT, Emitter
 from patchbay.formats.marks import beginnings, line_starts, marks
 from patchbay.formats.source import Source, Steps
 
+_NOTHING: frozenset[str] = frozenset()
+
 Region = Callable[[str], Steps[bool]]
 """Reads what a marker, its argument, opens: ``source.pos`` is at the marker, the source is marked there, the prose before it was
 told. False where it opens nothing: the scanner takes the reading back, and the marker is prose."""
@@ -22,10 +24,11 @@ told. False where it opens nothing: the scanner takes the reading back, and the 
 class LineStart(Protocol):
     """Reads what begins without any marker, at the beginning of a line or behind words that lead to it.
 
-    ``first``: the characters it may begin with. ``leading``: the line so far may lead to it. ``led``: it does.
+    ``first``: the characters it may begin with, ``starts``: the words, as far as they tell (None: any). ``leading``: the line so far may lead to it. ``led``: it does.
     """
 
     first: Container[str]
+    starts: frozenset[str] | None
     leading: bool
     led: bool
 
@@ -53,8 +56,8 @@ class Scanner:
         self._make_regions = make_regions
         self._marks = marks(literals)
         self._marker = beginnings(literals).search
-        self._line = line_starts(None if line_start else frozenset()).search
-        self._first: Container[str] | None = None
+        self._starts = line_start.starts if line_start else _NOTHING
+        self._line = line_starts(self._starts).search
         self.idle = False
         """Waiting in prose with nothing held back in the source."""
         self._spent = 0
@@ -124,10 +127,9 @@ class Scanner:
 
     def _look_for(self, lines: LineStart) -> None:
         """Search only for lines that ``lines`` looks at from now on."""
-        first = lines.first
-        if first is not self._first:
-            self._first = first
-            self._line = line_starts(first if isinstance(first, frozenset) else None).search
+        if lines.starts is not self._starts:
+            self._starts = lines.starts
+            self._line = line_starts(self._starts).search
 
     def _region(self, marker: str) -> Steps[None]:
         source, emitter = self.source, self.emitter
