@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patchbay.formats.coerce import coerce, decoded, json_string
+from patchbay.formats.values.coerce import coerce, decoded, json_string
 
 STRING = {"type": "string"}
 INTEGER = {"type": "integer"}

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from patchbay.formats import StreamParser
-from patchbay.formats.attempts import Attempt
-from patchbay.formats.declaredformat import template_format
-from patchbay.formats.responsetemplate import response_template
+from patchbay.formats.outside.attempts import Attempt
+from patchbay.formats.outside.declaredformat import template_format
+from patchbay.formats.outside.responsetemplate import response_template
+from patchbay.formats.outside.userformat import user_format
 from patchbay.formats.rows import Format
-from patchbay.formats.userformat import user_format
 
 CALL = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
 TAG = r"<parameter=(?P<key>\w+)>\s*(?P<value>.*?)\s*</parameter>"

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from patchbay.formats import FORMATS
-from patchbay.formats.knownmodels import format_of
-from patchbay.formats.modeltable import KNOWN, Known
+from patchbay.formats.outside.knownmodels import format_of
+from patchbay.formats.outside.modeltable import KNOWN, Known
 
 
 def test_every_row_leads_to_a_format_of_the_table() -> None:

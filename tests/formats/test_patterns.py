@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from patchbay.errors import ConfigurationError
-from patchbay.formats.attempts import MAX_MATCH, Match, Verdict
-from patchbay.formats.patterns import compile_pattern
+from patchbay.formats.outside.attempts import MAX_MATCH, Match, Verdict
+from patchbay.formats.outside.patterns import compile_pattern
 
 ALPHABET = "ab<> \n"
 

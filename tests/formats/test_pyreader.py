@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from patchbay.formats.marks import marks
-from patchbay.formats.names import UNTYPED, ToolTypes
-from patchbay.formats.pyreader import PythonArguments, PythonReader, PythonValue
-from patchbay.formats.pyvalues import arguments_json
-from patchbay.formats.source import CutOff, NotACall, Source
+from patchbay.formats.engine.marks import marks
+from patchbay.formats.engine.source import CutOff, NotACall, Source
+from patchbay.formats.values.names import UNTYPED, ToolTypes
+from patchbay.formats.values.pyreader import PythonArguments, PythonReader, PythonValue
+from patchbay.formats.values.pyvalues import arguments_json
 
 SETTINGS = settings(deadline=None, max_examples=300)
 

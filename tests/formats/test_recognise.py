@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from patchbay.errors import ConfigurationError
 from patchbay.formats import FORMATS
-from patchbay.formats.chattemplate import ChatTemplate, Ending
-from patchbay.formats.recognise import RULES, Reasoning, Recognition, Rule, recognise, recognise_template
+from patchbay.formats.outside.chattemplate import ChatTemplate, Ending
+from patchbay.formats.outside.recognise import RULES, Reasoning, Recognition, Rule, recognise, recognise_template
 
 TEMPLATE = {"start_anchor": "<|a|>", "fields": {"content": {}}}
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from patchbay.errors import ConfigurationError
-from patchbay.formats.attempts import Match, Verdict
-from patchbay.formats.responsetemplate import Field, ReadCall, ResponseTemplate, response_template
+from patchbay.formats.outside.attempts import Match, Verdict
+from patchbay.formats.outside.responsetemplate import Field, ReadCall, ResponseTemplate, response_template
 
 CALL = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from patchbay.errors import ConfigurationError
-from patchbay.formats.attempts import Match
-from patchbay.formats.responsetemplate import ReadCall
+from patchbay.formats.outside.attempts import Match
+from patchbay.formats.outside.responsetemplate import ReadCall
+from patchbay.formats.outside.userformat import user_format
 from patchbay.formats.rows import Thought, Wrapper, first_part, last_part
-from patchbay.formats.userformat import user_format
 
 SMALL = """
 name = "acme"
@@ -149,7 +149,7 @@ def test_the_files_that_the_documentation_shows_can_be_read() -> None:
 
 def test_the_documentation_names_every_field() -> None:
     said = PAGE.read_text(encoding="utf-8")
-    source = (Path(__file__).parents[2] / "src/patchbay/formats/userformat.py").read_text(encoding="utf-8")
+    source = (Path(__file__).parents[2] / "src/patchbay/formats/outside/userformat.py").read_text(encoding="utf-8")
     taken = set(re.findall(r"""(?:declared|_marks|_spelled|texts?|flag|one_of)\((?:declared, )?"(\w+)\"""", source))
     assert {"open", "separators", "parameter_end", "anywhere"} <= taken
     assert [] == sorted(key for key in taken if f"`{key}`" not in said and f"`{key} = " not in said)

@@ -17,7 +17,7 @@ from bench.fidelity import carriers, hostile
 from bench.fidelity.readings import pieces
 
 from patchbay import StreamParser
-from patchbay.formats.source import Source
+from patchbay.formats.engine.source import Source
 
 SMALL = 1_500
 RATIO = 12

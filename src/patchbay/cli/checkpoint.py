@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from patchbay.errors import ConfigurationError
-from patchbay.formats.declaredformat import template_format
-from patchbay.formats.recognise import recognise
+from patchbay.formats.outside.declaredformat import template_format
+from patchbay.formats.outside.recognise import recognise
+from patchbay.formats.outside.userformat import user_format
 from patchbay.formats.rows import Format
 from patchbay.formats.table import FORMATS
-from patchbay.formats.userformat import user_format
 
 _MAX_BYTES = 64 * 1024 * 1024
 """No tokenizer's files are larger; weights are, and somebody will name them by mistake."""

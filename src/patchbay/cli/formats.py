@@ -12,9 +12,9 @@ import typer
 
 from patchbay.cli.checkpoint import read_config
 from patchbay.errors import ConfigurationError
-from patchbay.formats.knownmodels import Hint, format_of
-from patchbay.formats.modeltable import KNOWN
-from patchbay.formats.recognise import Reasoning, Recognition, recognise
+from patchbay.formats.outside.knownmodels import Hint, format_of
+from patchbay.formats.outside.modeltable import KNOWN
+from patchbay.formats.outside.recognise import Reasoning, Recognition, recognise
 from patchbay.formats.rows import Format
 from patchbay.formats.table import FORMATS
 from patchbay.formats.writing import WRITERS, render_calls

@@ -1,8 +1,9 @@
 """Text to calls and calls to text: one engine, one file per way of writing. No I/O and no clock in here.
 
-``parser`` is the door. ``scanner`` finds markers in prose, ``fences`` and ``reasoning`` read what they open, ``callreader`` and
-``jsonreader`` read what stands inside, ``emitter`` turns it into events and the reply. ``contract`` is what a model is told and
-how its history is shown to it; ``blocks`` are the pieces for pipelines of one's own.
+``parser`` is the door, and a row of ``table`` what it knows of a format. ``engine`` finds markers in a growing text; ``regions``,
+``channels``, ``fences`` and ``unmarked`` read what they open, or what stands there without any; ``shapes`` and ``values`` read a
+call and what is in it. ``outside`` makes rows of what a checkpoint or a user declares. ``writing`` goes the other way:
+``contract`` is what a model is told and how its history is shown to it. ``blocks`` are the pieces for pipelines of one's own.
 """
 
 from patchbay.formats.blocks import FencedBlock, extract_fenced_blocks, extract_reasoning, parse_json

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from patchbay.formats.jsonreader import JsonReader
-from patchbay.formats.source import CutOff, Source
+from patchbay.formats.engine.source import CutOff, Source
+from patchbay.formats.values.jsonreader import JsonReader
 
 _OPENER = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([^\n`]*)$", re.MULTILINE)
 

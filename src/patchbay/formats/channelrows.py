@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from patchbay.formats.names import ToolRules
+    from patchbay.formats.values.names import ToolRules
 
 
 class Kind(Enum):

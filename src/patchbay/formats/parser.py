@@ -9,20 +9,20 @@ from functools import lru_cache
 from typing import Any
 
 from patchbay.errors import ConfigurationError
-from patchbay.formats.emitter import Emitter
+from patchbay.formats.engine.emitter import Emitter
+from patchbay.formats.engine.scanner import Scanner
+from patchbay.formats.engine.source import Source, Steps
+from patchbay.formats.engine.telling import Telling
 from patchbay.formats.events import Event
-from patchbay.formats.fencedmarkup import FencedMarkup
-from patchbay.formats.fencemarks import FenceMarks
-from patchbay.formats.fences import FenceReader
-from patchbay.formats.jsonreader import JsonReader
-from patchbay.formats.loose import LooseReader
+from patchbay.formats.fences.fencedmarkup import FencedMarkup
+from patchbay.formats.fences.fencemarks import FenceMarks
+from patchbay.formats.fences.reader import FenceReader
 from patchbay.formats.parts import Parts, ToolRules, UnknownTools, make_rules
 from patchbay.formats.readers import Readers, literals, plan_of, tags
 from patchbay.formats.rows import Format, Opening
-from patchbay.formats.scanner import Scanner
-from patchbay.formats.source import Source, Steps
 from patchbay.formats.table import choose
-from patchbay.formats.telling import Telling
+from patchbay.formats.unmarked.loose import LooseReader
+from patchbay.formats.values.jsonreader import JsonReader
 from patchbay.types import Reply
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from patchbay.formats.emitter import Emitter
-from patchbay.formats.jsonreader import JsonReader
-from patchbay.formats.names import ToolRules, UnknownTools, make_rules
-from patchbay.formats.source import Source
-from patchbay.formats.telling import Telling
+from patchbay.formats.engine.emitter import Emitter
+from patchbay.formats.engine.source import Source
+from patchbay.formats.engine.telling import Telling
+from patchbay.formats.values.jsonreader import JsonReader
+from patchbay.formats.values.names import ToolRules, UnknownTools, make_rules
 
 __all__ = ["Parts", "ToolRules", "UnknownTools", "make_rules"]
 

@@ -9,28 +9,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from patchbay.formats.bodies import shapes
-from patchbay.formats.channelcalls import ChannelCalls
 from patchbay.formats.channelrows import Channels
-from patchbay.formats.channels import ChannelReader, channel_marks
-from patchbay.formats.emitter import Emitter
-from patchbay.formats.fencemarks import FenceMarks
-from patchbay.formats.fences import FenceReader
-from patchbay.formats.frames import FrameReader
-from patchbay.formats.inlinelists import InlineLists
-from patchbay.formats.jsonreader import JsonReader
-from patchbay.formats.leaks import LeakReader
-from patchbay.formats.marks import Marks, marks
-from patchbay.formats.names import make_rules
+from patchbay.formats.channels.channelcalls import ChannelCalls
+from patchbay.formats.channels.messages import ChannelReader, channel_marks
+from patchbay.formats.engine.emitter import Emitter
+from patchbay.formats.engine.marks import Marks, marks
+from patchbay.formats.engine.scanner import Region
+from patchbay.formats.engine.source import Source
+from patchbay.formats.engine.telling import Telling
+from patchbay.formats.fences.fencemarks import FenceMarks
+from patchbay.formats.fences.reader import FenceReader
 from patchbay.formats.parts import Parts
-from patchbay.formats.reasoning import ReasoningReader
+from patchbay.formats.regions.bodies import shapes
+from patchbay.formats.regions.frames import FrameReader
+from patchbay.formats.regions.leaks import LeakReader
+from patchbay.formats.regions.reasoning import ReasoningReader
+from patchbay.formats.regions.thoughts import LeftIn
+from patchbay.formats.regions.wrapped import Shape, WrapperReader, closers_of, wrapper_marks
 from patchbay.formats.rows import Format, Frame, Thought, Wrapper
-from patchbay.formats.scanner import Region
-from patchbay.formats.source import Source
 from patchbay.formats.table import markers
-from patchbay.formats.telling import Telling
-from patchbay.formats.thoughts import LeftIn
-from patchbay.formats.wrapped import Shape, WrapperReader, closers_of, wrapper_marks
+from patchbay.formats.unmarked.inlinelists import InlineLists
+from patchbay.formats.values.jsonreader import JsonReader
+from patchbay.formats.values.names import make_rules
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from patchbay.formats.channelrows import Channels
-    from patchbay.formats.fenced import BlockReader
-    from patchbay.formats.fencemarks import FenceMarks
+    from patchbay.formats.engine.scanner import Region
+    from patchbay.formats.engine.source import Steps
+    from patchbay.formats.fences.fenced import BlockReader
+    from patchbay.formats.fences.fencemarks import FenceMarks
     from patchbay.formats.parts import Parts
-    from patchbay.formats.scanner import Region
-    from patchbay.formats.source import Steps
 
 
 def last_part(header: str) -> str:

@@ -42,7 +42,7 @@ from patchbay.formats.families import (
     solar,
     step,
 )
-from patchbay.formats.fenced import BlockReader
+from patchbay.formats.fences.fenced import BlockReader
 from patchbay.formats.rows import Format, Frame, Thought, Wrapper
 
 FORMATS: dict[str, Format] = {

@@ -16,8 +16,8 @@ from patchbay.formats.channelrows import Body, Channels, Header, Kind
 from patchbay.formats.families.common import TURNS
 from patchbay.formats.families.llama import PYTHON_TAG
 from patchbay.formats.families.tags import FUNCTION
-from patchbay.formats.names import ToolRules
 from patchbay.formats.rows import Format
+from patchbay.formats.values.names import ToolRules
 
 _ALL = "all"
 _NAME = re.compile(r"[\w.-]{1,64}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from patchbay.formats.families.common import TURNS
-from patchbay.formats.openingcalls import GemmaAtStart
 from patchbay.formats.rows import Format, Frame, Thought, Wrapper
+from patchbay.formats.shapes.openingcalls import GemmaAtStart
 
 _ENDS = ("<channel|>",)
 

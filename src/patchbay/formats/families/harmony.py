@@ -11,10 +11,10 @@ from __future__ import annotations
 import re
 
 from patchbay.formats.channelrows import Body, Channels, Header, Kind
+from patchbay.formats.channels.stripped import StrippedHarmony
 from patchbay.formats.families.common import TURNS
-from patchbay.formats.names import ToolRules
 from patchbay.formats.rows import Format, Thought
-from patchbay.formats.stripped import StrippedHarmony
+from patchbay.formats.values.names import ToolRules
 
 _RECIPIENT = re.compile(r"\bto=([^\s<>{}]+)")
 _CHANNEL = re.compile(r"\W*(analysis|commentary|final)(?![a-z])")

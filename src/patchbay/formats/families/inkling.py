@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from patchbay.formats.channelrows import Body, Channels, Header, Kind
 from patchbay.formats.families.common import TURNS
-from patchbay.formats.names import ToolRules
 from patchbay.formats.rows import Format, Thought
+from patchbay.formats.values.names import ToolRules
 
 _KINDS = {
     "<|content_text|>": Kind.CONTENT,

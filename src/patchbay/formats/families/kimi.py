@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from patchbay.formats.channelrows import Body, Channels, Header, Kind
+from patchbay.formats.channels.xtml import CLOSE, OPEN, SEP, attributes
 from patchbay.formats.families.common import THINK, TURNS
 from patchbay.formats.rows import Format, Thought, Wrapper, last_part
-from patchbay.formats.xtml import CLOSE, OPEN, SEP, attributes
 
 _INDEX = re.compile(r":\d{1,9}$")
 

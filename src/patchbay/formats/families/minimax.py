@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from patchbay.formats.families.common import THINK, TOOL_CALL, TURNS
 from patchbay.formats.families.tags import INVOKE, opening
-from patchbay.formats.nestedcalls import TOKEN
 from patchbay.formats.rows import Format, Thought, Wrapper
+from patchbay.formats.shapes.nestedcalls import TOKEN
 
 _TURNS = (*TURNS, "]~b]ai", "]~b]", "[e~[")
 

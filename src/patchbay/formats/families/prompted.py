@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from patchbay.formats.engine.scanner import Region
 from patchbay.formats.families.common import THINK, TURNS
 from patchbay.formats.parts import Parts
-from patchbay.formats.promptedcalls import NameOnLine, PromptedCalls, Words
 from patchbay.formats.rows import Format, Frame
-from patchbay.formats.scanner import Region
+from patchbay.formats.shapes.promptedcalls import NameOnLine, PromptedCalls, Words
 
 _REACT = Words(begins=("Action:",), inputs=("Action Input:",), ends=("Observation:",))
 _QWEN_AGENT = Words(begins=("✿FUNCTION✿:", "✿FUNCTION✿"), inputs=("✿ARGS✿:", "✿ARGS✿"), ends=("✿RESULT✿:", "✿RESULT✿"), loud=True)

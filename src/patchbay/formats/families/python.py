@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from patchbay.formats.families.common import THINK, TURNS
-from patchbay.formats.openingcalls import NexusAtStart
 from patchbay.formats.rows import Format, Frame, Wrapper
+from patchbay.formats.shapes.openingcalls import NexusAtStart
 
 PYTHONIC = Format(
     "pythonic",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from patchbay.formats.knownmodels import format_of
+from patchbay.formats.outside.knownmodels import format_of
 from patchbay.formats.rows import Format
 from patchbay.formats.table import choose
 from patchbay.formats.writing.bare import BARE

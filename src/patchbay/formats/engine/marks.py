@@ -1,0 +1,143 @@
+"""A set of literal markers, looked for in a growing text: exactly, at one place or at the next one, longest first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+from patchbay.formats.engine.source import Source, Steps
+
+_SUFFIX = re.compile(r"[^<>\s]{0,64}(>?)")
+_SUFFIX_ROOM = 64
+_IN_PROSE = frozenset("-/>")
+
+
+class Marks:
+    """Markers to look for. Made once for each set (``marks``)."""
+
+    __slots__ = ("_any", "_firsts", "_longest", "_starts", "first", "literals")
+
+    def __init__(self, literals: tuple[str, ...]) -> None:
+        self.literals = frozenset(literals)
+        self._any = re.compile("|".join(map(re.escape, sorted(literals, key=len, reverse=True))) or "(?!)")
+        self.first = frozenset(literal[0] for literal in literals)
+        self._firsts = re.compile("|".join(map(re.escape, self.first)) or "(?!)").finditer
+        self._starts = frozenset(literal[:length] for literal in literals for length in range(1, len(literal)))
+        self._longest = max(map(len, literals), default=0)
+
+    def next(self, source: Source, pos: int) -> tuple[int, str]:
+        """The next marker from ``pos`` on: its place and itself; where there is none, how far there surely is none, and ""."""
+        buf = source.buf
+        found = self._any.search(buf, pos)
+        stop = found.start() if found else len(buf)
+        if not source.ended:
+            starts = self._starts
+            for first in self._firsts(buf, max(pos, len(buf) - self._longest + 1), stop):
+                if buf[first.start() :] in starts:
+                    return first.start(), ""  # it may come to more, and hold what was found
+            if found and self._may_grow(source, stop, found.group()):
+                return stop, ""
+        return stop, found.group() if found else ""
+
+    def at(self, source: Source) -> Steps[str]:
+        """The marker at ``pos``, "" if there is none; it is not read. Waits only where the text may be a marker's beginning."""
+        while True:
+            buf, pos = source.buf, source.pos
+            if pos < len(buf):
+                if buf[pos] not in self.first:
+                    return ""
+                found = self._any.match(buf, pos)
+                if found and not self._may_grow(source, pos, found.group()):
+                    return found.group()
+                if source.ended or not (found or (len(buf) - pos < self._longest and buf[pos:] in self._starts)):
+                    return ""
+            elif source.ended:
+                return ""
+            yield
+
+    def begun(self, source: Source) -> bool:
+        """Whether the text ends at ``pos`` in the middle of a marker; a letter alone, or the first of a word, does not say so."""
+        rest = source.buf[source.pos :] if source.ended and len(source.buf) - source.pos < self._longest else ""
+        return len(rest) > 1 and rest in self._starts and not rest[0].isalnum()
+
+    def _may_grow(self, source: Source, start: int, literal: str) -> bool:
+        """Whether a longer marker may come of what stands at the end of the text so far."""
+        if literal not in self._starts or source.ended or len(source.buf) - start >= self._longest:
+            return False
+        return source.buf[start:] in self._starts
+
+
+def extent(source: Source, marker: str) -> Steps[int]:
+    """How long the marker at ``pos`` is; nothing is read.
+
+    One that ends in a colon goes on with a suffix of the checkpoint's own (``<tool_call:v2>``); 0 if no such suffix follows.
+    """
+    if marker[:1] != "<" or marker[-1] != ":":
+        return len(marker)
+    while True:
+        begin = source.pos + len(marker)
+        found = _SUFFIX.match(source.buf, begin)
+        assert found is not None
+        if found[1]:
+            return found.end() - source.pos
+        if found.end() < len(source.buf) or found.end() - begin >= _SUFFIX_ROOM or source.ended:
+            return 0
+        yield
+
+
+@lru_cache(maxsize=256)
+def marks(literals: tuple[str, ...]) -> Marks:
+    """The set for these literals; order and doubles do not matter."""
+    return Marks(literals)
+
+
+@lru_cache(maxsize=256)
+def beginnings(literals: tuple[str, ...]) -> re.Pattern[str]:
+    """Finds where a chunk may begin a marker.
+
+    A character that prose seldom has says so alone. Markers that begin with another must stand there as far as the chunk goes.
+    """
+    rare: set[str] = set()
+    words: list[str] = []
+    for literal in literals:
+        if literal[0].isascii() and (literal[0].isalnum() or literal[0] in _IN_PROSE):
+            words.append(literal)
+        else:
+            rare.add(literal[0])
+    common = _trie(words)
+    found = [_one_of(rare)] if rare else []
+    found += (re.escape(char) + _rest(common[char]) for char in sorted(common))
+    return re.compile("|".join(found) or "(?!)")
+
+
+@lru_cache(maxsize=256)
+def line_starts(beginnings: frozenset[str] | None) -> re.Pattern[str]:
+    """Finds the break and the blanks before a line that begins with one of these words (None: any), as far as the chunk goes."""
+    if beginnings is None:
+        return re.compile(r"[\r\n]")
+    return re.compile(r"[\r\n][ \t>]*(?=" + _rest(_trie(beginnings)) + ")")
+
+
+_Trie = dict[str, "_Trie"]
+
+
+def _trie(words: Iterable[str]) -> _Trie:
+    root: _Trie = {}
+    for word in words:
+        node = root
+        for char in word:
+            node = node.setdefault(char, {})
+        node[""] = {}
+    return root
+
+
+def _rest(node: _Trie) -> str:
+    """What must follow a marker's beginning: more of one, or the end of the text so far."""
+    if not node or "" in node:
+        return ""
+    return "(?:" + "|".join([r"\Z", *(re.escape(char) + _rest(node[char]) for char in sorted(node))]) + ")"
+
+
+def _one_of(chars: Iterable[str]) -> str:
+    return "[" + "".join(sorted(map(re.escape, chars))) + "]"

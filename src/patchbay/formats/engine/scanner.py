@@ -1,0 +1,146 @@
+"""The one incremental engine: prose, and the regions that markers open in it.
+
+Whole text is feed and close, so a text read whole and the same text read in pieces cannot differ: every decision is taken at a
+place in the text, never at the border of a chunk. What may begin a marker is held back exactly, everything else goes out at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from functools import cached_property
+from typing import Protocol
+
+from patchbay.formats.engine.emitter import LAYOUT, Emitter
+from patchbay.formats.engine.marks import beginnings, line_starts, marks
+from patchbay.formats.engine.source import Source, Steps
+
+_NOTHING: frozenset[str] = frozenset()
+
+Region = Callable[[str], Steps[bool]]
+"""Reads what a marker, its argument, opens: ``source.pos`` is at the marker, the source is marked there, the prose before it was
+told. False where it opens nothing: the scanner takes the reading back, and the marker is prose."""
+
+
+class LineStart(Protocol):
+    """Reads what begins without any marker, at the beginning of a line or behind words that lead to it.
+
+    ``first``: the characters it may begin with; ``starts``: the words, as far as they tell (None: any). ``leading``: the line
+    so far may lead to it; ``led``: it does.
+    """
+
+    first: Container[str]
+    starts: frozenset[str] | None
+    leading: bool
+    led: bool
+
+    def read(self) -> Steps[bool]:
+        """Read at ``source.pos``, which is marked and behind the blanks. False: what stands there is prose."""
+
+    def lead(self, end: int) -> int:
+        """Look at prose from ``source.pos`` to ``end`` before it is told, while ``leading``: how far it may be told at once."""
+
+
+class Scanner:
+    """Tells prose to ``emitter``, and hands each of the markers ``literals``, and each line's beginning, to its reader."""
+
+    def __init__(
+        self,
+        source: Source,
+        emitter: Emitter,
+        literals: tuple[str, ...],
+        make_regions: Callable[[], Mapping[str, Region]],
+        line_start: LineStart | None = None,
+    ) -> None:
+        self.source = source
+        self.emitter = emitter
+        self.line_start = line_start
+        self._make_regions = make_regions
+        self._marks = marks(literals)
+        self._marker = beginnings(literals).search
+        self._starts = line_start.starts if line_start else _NOTHING
+        self._line = line_starts(self._starts).search
+        self.idle = False
+        """Waiting in prose with nothing held back in the source."""
+        self._spent = 0
+
+    @cached_property
+    def regions(self) -> Mapping[str, Region]:
+        """The readers of the markers."""
+        return self._make_regions()
+
+    def quiet(self, text: str) -> bool:
+        """Whether a chunk that comes behind prose, while the scanner is idle, is prose: no marker nor line begins in it."""
+        return self._marker(text) is None and (("\n" not in text and "\r" not in text) or self._line(text) is None)
+
+    def run(self) -> Steps[None]:
+        """Read to the end of the text."""
+        source = self.source
+        while True:
+            ended, total = source.ended, source.base + len(source.buf)
+            end, marker = self._marks.next(source, source.pos)
+            if self.line_start is None:
+                self._tell(end)
+            elif not (yield from self._lines(self.line_start, end)):
+                continue
+            if marker:
+                yield from self._region(marker)
+            elif ended:
+                return
+            elif not source.ended and source.base + len(source.buf) == total:
+                lines = self.line_start
+                if lines is not None:
+                    self._look_for(lines)
+                self.idle = source.pos == len(source.buf) and not (lines is not None and (lines.leading or lines.led))
+                yield
+                self.idle = False
+
+    def _tell(self, end: int) -> None:
+        source = self.source
+        self.emitter.text(source.buf[source.pos : end])
+        source.pos = end
+
+    def _lines(self, lines: LineStart, end: int) -> Steps[bool]:
+        """Tell prose up to ``end``, each line's beginning offered first; False where the text moved on under the search."""
+        source, emitter = self.source, self.emitter
+        stop = source.base + end
+        while source.offset < stop:
+            end = stop - source.base
+            if emitter.blank or lines.led:
+                begin = source.pos
+                while begin < end and source.buf[begin] in LAYOUT:
+                    begin += 1
+                if begin > source.pos:
+                    self._tell(begin)
+                    continue
+                if source.buf[begin] in lines.first and source.offset >= self._spent and not emitter.quoted:
+                    source.mark()
+                    if (yield from lines.read()):
+                        source.release()
+                        return False
+                    self._spent = max(self._spent, source.offset)
+                    source.rewind()
+                lines.led = False
+            self._look_for(lines)
+            line = self._line(source.buf, source.pos, stop - source.base)
+            told = line.end() if line else stop - source.base
+            self._tell(lines.lead(told) if lines.leading else told)
+        return True
+
+    def _look_for(self, lines: LineStart) -> None:
+        """Search only for lines that ``lines`` looks at from now on."""
+        if lines.starts is not self._starts:
+            self._starts = lines.starts
+            self._line = line_starts(self._starts).search
+
+    def _region(self, marker: str) -> Steps[None]:
+        source, emitter = self.source, self.emitter
+        if source.offset >= self._spent:
+            source.mark()
+            if (yield from self.regions[marker](marker)):
+                source.release()
+                return
+            # What was read in vain is not read again for a marker inside it: that would be quadratic.
+            self._spent = max(self._spent, source.offset)
+            source.rewind()
+        emitter.text(marker)
+        source.pos += len(marker)

@@ -1,0 +1,1 @@
+"""Fences of backticks and tildes: blocks that hold calls, and blocks that show something."""

@@ -1,0 +1,229 @@
+"""Which format a checkpoint writes, by its chat template or its vocabulary: one table of markers, in order, the first hit wins.
+
+Also what the template says of reasoning: its marks, and whether the prompt opens it. The template is not run (see
+``chattemplate``), so a format that is on no list is not worked out from the difference of two renderings; it is not recognised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from patchbay.errors import ConfigurationError
+from patchbay.formats.outside.chattemplate import ChatTemplate, Ending
+from patchbay.formats.outside.declared import kind_of
+from patchbay.formats.outside.responsetemplate import ResponseTemplate, response_template
+from patchbay.formats.rows import Thought
+from patchbay.formats.table import FORMATS
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What speaks for a format: ``every`` marker is there, one of ``some`` (where any are named), and none of ``lacks``.
+
+    ``tokens``: the markers are tokens that no other format has, so that a vocabulary is enough.
+    """
+
+    format: str
+    every: tuple[str, ...] = ()
+    some: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+    tokens: bool = False
+
+    def __str__(self) -> str:
+        parts = [*map(repr, self.every), *([" or ".join(map(repr, self.some))] if self.some else [])]
+        return " and ".join(parts) + "".join(f", but not {marker!r}" for marker in self.lacks)
+
+    def evidence(self, text: str) -> tuple[str, ...]:
+        """The markers that were found; () where the rule does not hold."""
+        some = tuple(marker for marker in self.some if marker in text)[:1]
+        if (self.some and not some) or any(marker in text for marker in self.lacks):
+            return ()
+        return self.every + some if all(marker in text for marker in self.every) else ()
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("iquest_q1", ("<|iquest_assistant|>",), tokens=True),
+    Rule("gigachat35", ("｜GCML｜",), tokens=True),
+    Rule("k2_horizon", some=("<ifm|tool_call>", "<ifm|tool_calls>"), tokens=True),
+    Rule("apertus", some=("<|tools_prefix|>", "<|inner_prefix|>"), tokens=True),
+    Rule("minimax_m3", some=("]<]minimax[>[", "<mm:think>"), tokens=True),
+    Rule("minimax_m2", ("<minimax:tool_call>",), tokens=True),
+    Rule("minimax_m1", ("<tool_calls>\n{", "<end_of_sentence>")),
+    Rule("gemma4", some=("<|tool_call>call:", "<|channel>"), tokens=True),
+    Rule("functiongemma", ("<start_function_call>",), tokens=True),
+    Rule("muse", ("<atem:function_calls>",)),
+    Rule("solar_open", ("<|tool_call:begin|>",), tokens=True),
+    Rule("inkling", ("<|content_invoke_tool_json|>",), tokens=True),
+    Rule("beam", ("<|channel|>", "<rfl:parameter")),
+    Rule("harmony", ("<|channel|>",), tokens=True),
+    Rule("functionary_v32", (">>>all",)),
+    Rule("functionary_v31", ("<function=",), lacks=("<parameter=",)),
+    Rule("kimi_k2", ("<|tool_calls_section_begin|>",), tokens=True),
+    Rule("kimi_k3", ("<|open|>", "<|end_of_msg|>"), tokens=True),
+    Rule("ling3", ("<role>ASSISTANT</role>", "<arg_key>")),
+    Rule("deepseek_v41", some=("<｜DSML｜ calls>", "<｜DSML｜ invoke")),
+    Rule("deepseek_v4", ("<｜DSML｜tool_calls>",)),
+    Rule("deepseek_v32", some=("<｜DSML｜function_calls>", "<｜DSML｜invoke")),
+    Rule("deepseek_v3_json", ("<｜tool▁sep｜>",), some=("function<｜tool▁sep｜>", "```json")),
+    Rule("deepseek_v31", ("<｜tool▁sep｜>",)),
+    Rule("mistral_args", ("[TOOL_CALLS]", "[ARGS]"), tokens=True),
+    Rule("mistral_json", ("[TOOL_CALLS]",), tokens=True),
+    Rule("cohere_command", ("<|START_ACTION|>",), tokens=True),
+    Rule("command_r_plus", ("Action:\n```json", "<|CHATBOT_TOKEN|>")),
+    Rule("lfm2", some=("<|tool_call_start|>", "List of tools: ["), tokens=True),
+    Rule("step3", ("<steptml:invoke",)),
+    Rule("internlm2", ("<|action_start|>",), tokens=True),
+    Rule("gigachat3", some=("<|function_call|>", "function call<|role_sep|>")),
+    Rule("gigachat3", ("'function call'", "<|role_sep|>")),
+    Rule("hunyuan_v3", some=("<tool_sep>", "<tool_sep:"), tokens=True),
+    Rule("hunyuan_v3", ("<arg_key", "<tool_calls")),
+    Rule("poolside_v1", ("<arg_key>", "unescaped XML-like object")),
+    Rule("spark25", ("<arg_key>", "<|Bot|>")),
+    Rule("glm47", ("<arg_key>", "</arg_key><arg_value>")),
+    Rule("glm45", ("<arg_key>",)),
+    Rule("seed_oss", ("<seed:tool_call>",), tokens=True),
+    Rule("mimo", ("<tool_call><function=", "<parameter="), lacks=("<tool_call>\n<function=",)),
+    Rule("qwen3_coder", ("<function=", "<parameter=")),
+    Rule("minicpm5", ("<function name=", "<param name=")),
+    Rule("granite3", ("<|tool_call|>", "<|start_of_role|>")),
+    Rule("phi4_mini", some=("<|/tool_call|>", "<|tool_call|>")),
+    Rule("ernie45", ("<tool_call>", "<response>\n")),
+    Rule("hermes", ("<tool_call>",), lacks=("<tool_calls>[",)),
+    Rule("nemotron_v2", ("<TOOLCALL>",)),
+    Rule("apriel", ("<tool_calls>[", "[BEGIN FINAL RESPONSE]")),
+    Rule("hunyuan_a13b", ("<tool_calls>[", "<answer>")),
+    Rule("jamba", ("<tool_calls>[",)),
+    Rule("plamo3", some=("<|plamo:begin_tool_request:plamo|>", "<|plamo:begin_tool_request")),
+    Rule("dots", ("<dots_function_call>",)),
+    Rule("longcat", ("<longcat_tool_call>",)),
+    Rule("claude_xml", ("<function_calls>", "<invoke")),
+    Rule("olmo3", ("<function_calls>",)),
+    Rule("firefunction_v2", ("functools[", "<|start_header_id|>")),
+    Rule("phi4_mini", ("functools[",)),
+    Rule("llama3_json", some=("<|python_tag|>", '"parameters": dictionary of argument name')),
+)
+"""The table. A rule stands before those whose markers it shares."""
+
+
+@dataclass(frozen=True)
+class Reasoning:
+    """What a chat template says of reasoning: its marks, and whether the prompt opens it.
+
+    ``prefilled`` None: only under the condition ``when`` (as the template words it), or the template does not tell ("").
+    """
+
+    opener: str
+    closer: str
+    prefilled: bool | None
+    when: str = ""
+
+
+@dataclass(frozen=True)
+class Recognition:
+    """What was found. ``format`` None: nothing. ``source``: where, ``evidence``: the markers, ``rule``: what they had to meet.
+
+    With a ``response_template`` the checkpoint declares its format itself, and ``format`` is what its chat template looks like.
+    ``problem``: why a declared ``response_template`` cannot be used.
+    """
+
+    format: str | None = None
+    source: str = ""
+    evidence: tuple[str, ...] = ()
+    rule: str = ""
+    reasoning: tuple[Reasoning, ...] = ()
+    response_template: ResponseTemplate | None = None
+    problem: str = ""
+
+
+def recognise(config: Mapping[str, object]) -> Recognition:
+    """Recognise by a parsed ``tokenizer_config.json`` (or a ``tokenizer.json``: its added tokens).
+
+    The chat template may be a text or a list of named ones; the one for tools comes first. Raises ConfigurationError where it is
+    neither.
+    """
+    declared, problem = None, ""
+    if config.get("response_template") is not None:
+        try:
+            declared = response_template(config["response_template"])
+        except ConfigurationError as error:
+            problem = str(error)
+    found = Recognition()
+    for name, source in _templates(config.get("chat_template")):
+        found = recognise_template(source, name)
+        if found.format is not None:
+            break
+    if found.format is None:
+        found = replace(_by_vocabulary(config), reasoning=found.reasoning)
+    return replace(found, response_template=declared, problem=problem)
+
+
+def recognise_template(source: str, name: str = "chat template") -> Recognition:
+    """Recognise by one chat template's source."""
+    template = ChatTemplate(source)
+    # Markers may be put together from pieces, or stand in what is not written but compared: both count.
+    text = template.written + "\n" + source.replace("\\n", "\n").replace('\\"', '"')
+    for rule in RULES:
+        if evidence := rule.evidence(text):
+            reasoning = tuple(_reasoning(template, text, rule.format))
+            return Recognition(rule.format, name, evidence, str(rule), reasoning)
+    return Recognition(source=name, reasoning=tuple(_reasoning(template, text, None)))
+
+
+def _by_vocabulary(config: Mapping[str, object]) -> Recognition:
+    text = "\n".join(_tokens(config))
+    for rule in RULES:
+        if rule.tokens and (evidence := rule.evidence(text)):
+            return Recognition(rule.format, "vocabulary", evidence, str(rule))
+    return Recognition()
+
+
+def _reasoning(template: ChatTemplate, text: str, format: str | None) -> Iterator[Reasoning]:  # noqa: A002
+    """The marks of reasoning in a template: those of its format, or any format's where it has none of them."""
+    rows = [FORMATS[format]] if format in FORMATS else []
+    for known in (rows, list(FORMATS.values())):
+        told = dict.fromkeys(thought for row in known for thought in row.thoughts)
+        seen = [thought for thought in told if _has(text, thought)]
+        for thought in seen:
+            # Reasoning without an opener is what a reply begins with: as if the prompt had opened it.
+            ending = template.ending(thought.openers, thought.closers) if thought.openers else Ending(open=True)
+            yield Reasoning("".join(thought.openers[:1]), "".join(thought.closers[:1]), ending.open, ending.when)
+        if seen:
+            return
+
+
+def _has(text: str, thought: Thought) -> bool:
+    """Whether a template writes or looks for marks. A closing tag is enough: many templates only cut reasoning off."""
+    enough = tuple(closer for closer in thought.closers if closer.startswith(("</", "[/")) or not thought.openers)
+    return any(mark in text for mark in thought.openers + enough)
+
+
+def _templates(value: object) -> Iterator[tuple[str, str]]:
+    """Each template with its name; the one for tools first."""
+    if value is None:
+        return
+    if isinstance(value, str):
+        yield "chat template", value
+        return
+    entries = value if isinstance(value, list) else []
+    named = [(entry.get("name"), entry.get("template")) for entry in entries if isinstance(entry, Mapping)]
+    if not isinstance(value, list) or len(named) != len(entries):
+        raise ConfigurationError(f"chat_template must be text or a list of named templates, not {kind_of(value)}.")
+    for name, template in sorted(named, key=lambda one: one[0] != "tool_use"):
+        if not isinstance(name, str) or not isinstance(template, str):
+            raise ConfigurationError("chat_template must be text or a list of tables, each with 'name' and 'template'.")
+        yield f"chat template {name!r}", template
+
+
+def _tokens(config: Mapping[str, object]) -> Iterator[str]:
+    """The tokens that a configuration tells of: those that were added to the vocabulary."""
+    decoder = config.get("added_tokens_decoder")
+    entries = [*(decoder.values() if isinstance(decoder, Mapping) else ()), *_listed(config.get("added_tokens"))]
+    for entry in (*entries, *_listed(config.get("additional_special_tokens")), *_listed(config.get("extra_special_tokens"))):
+        token = entry.get("content") if isinstance(entry, Mapping) else entry
+        if isinstance(token, str):
+            yield token
+
+
+def _listed(value: object) -> list[object]:
+    return value if isinstance(value, list) else list(value.values()) if isinstance(value, Mapping) else []

@@ -1,0 +1,394 @@
+"""From a JSON value to calls: which objects are calls, under which of the many keys models use.
+
+A call is committed (its start is told, its arguments flow) when its name is known to be a tool's and its arguments begin; from
+there on it cannot be taken back. Until then nothing is told, and ``NotACall`` hands the text back to be prose. The shapes read:
+
+    {"name": "f", "arguments": {...}}            also tool, tool_name, function, function_name; parameters, args, input, params
+    {"arguments": {...}, "name": "f"}            in any order
+    {"type": "function", "function": {...}}      OpenAI's envelope, {"tool_calls": [...]}, and {"tool_call": {...}}
+    {"name": "f", "city": "Rome"}                flat, in a block that is tagged as a call only
+    {"f": {"city": "Rome"}}                      the name as the key
+    [{...}, {...}]                               several
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from patchbay.formats.engine.source import CutOff, NotACall, NotOffered, Source, Steps
+from patchbay.formats.engine.telling import CallSink
+from patchbay.formats.parts import ToolRules
+from patchbay.formats.shapes.jsonmembers import object_text, tell_object, tell_text
+from patchbay.formats.values.jsonreader import JsonReader
+
+_NAME_KEYS = frozenset({"name", "tool", "tool_name", "function_name", "action"})
+_ARGUMENT_KEYS = frozenset({"arguments", "parameters", "args", "input", "params", "tool_input", "action_input"})
+_ENVELOPE_KEYS = frozenset({"type", "id", "index", "call_id", "tool_call_id"})
+_CALL_KEYS = frozenset({"function", "function_call", "tool_call"})
+_MESSAGE_KEYS = frozenset({"role", "content", "refusal"})
+_MAX_NAME = 256
+_BY_THE_BOOK = re.compile(r'\{\s*"name"\s*:\s*"([^"\\\x00-\x1f]{1,256})"\s*,\s*"arguments"\s*:\s*(?=\{)')
+_MAX_DEPTH = 3  # tool_calls -> item -> function
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+_strict_json = json.JSONDecoder(parse_constant=_no_constant).decode
+
+
+@dataclass
+class _Draft:
+    """What is known of an object before it is committed."""
+
+    name: str | None = None
+    arguments: str | None = None
+    others: dict[str, str] = field(default_factory=dict)
+    told: bool = False
+    keyed: int = 0
+
+
+class CallReader:
+    """Reads calls from JSON values.
+
+    ``resolve`` says which tool a name means (None: none, and the object is no call). ``strict`` is for text that is not marked as
+    a call: every object must be a call with an arguments key and nothing else. ``keyed``: an object's only key may be the name.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        json_reader: JsonReader,
+        calls: CallSink,
+        rules: ToolRules,
+        *,
+        note: Callable[[str], None],
+    ) -> None:
+        self.source = source
+        self.json = json_reader
+        self.calls = calls
+        self.rules = rules
+        self.resolve = rules.resolve
+        self.note = note
+        self.strict = False
+        self.keyed = False
+        self.name = ""
+        """The name of the object being read, as far as it is known: for a call that is cut off."""
+        self._depth = 0
+
+    def read(self) -> Steps[int]:
+        """Read the object or array at ``pos``; how many calls it held. Raises NotACall, CutOff."""
+        if not self.strict and self._whole():
+            return 1
+        char = yield from self.source.peek()
+        self._depth = 0
+        self.name = ""
+        if char == "{":
+            return (yield from self._object())
+        if char == "[":
+            return (yield from self._array())
+        raise NotACall
+
+    def _whole(self) -> bool:
+        """Read a call that is written by the book, on the one line of its block, at one blow; else read nothing."""
+        source = self.source
+        found = _BY_THE_BOOK.match(source.buf, source.pos)
+        if found is None:
+            return False
+        # up to its own line's end and no further: many lines of calls in one block must not each look at all that follow
+        end = source.find("\n", found.end())
+        if end < 0 or not source.buf.startswith("```", end + 1) or source.buf[end - 1] != "}":
+            return False
+        name = self.resolve(found.group(1))
+        if name is None:
+            return False
+        arguments = source.buf[found.end() : end - 1].rstrip()
+        try:
+            value = _strict_json(arguments)
+        except (ValueError, RecursionError):
+            return False
+        if not isinstance(value, dict):
+            return False
+        source.pos = end
+        self._tell(name, arguments)
+        return True
+
+    def _array(self) -> Steps[int]:
+        source = self.source
+        source.pos += 1
+        count = 0
+        passed: list[str] = []
+        while True:
+            if count:
+                for text in passed:
+                    self.calls.passed_over(text)
+                passed.clear()
+            char = yield from self.json.space()
+            if char == "{":
+                count += yield from self._item(passed)
+            elif char == ",":
+                source.pos += 1
+            elif char == "]":
+                if not count:
+                    raise NotACall
+                source.pos += 1
+                return count
+            elif not char:
+                if count:
+                    self.note("unclosed_bracket")
+                    return count
+                raise CutOff
+            elif char in "`~<[" and count and (yield from self.json.at_end()):
+                self.note("unclosed_bracket")
+                return count
+            elif char == "}" and count:
+                source.pos += 1
+                self.note("stray_bracket")
+            elif not count or self.strict:
+                raise NotACall
+            elif char.isalpha():
+                self.note("unclosed_bracket")  # words: the list was never closed
+                return count
+            else:
+                passed.append((yield from self.skip_value()))
+
+    def _item(self, passed: list[str]) -> Steps[int]:
+        """Read an object in an array; the text of one that is no call is added to ``passed``."""
+        start = self.source.offset
+        depth = self._depth
+        try:
+            return (yield from self._object())
+        except NotACall:
+            if self.strict:
+                raise
+            self._depth = depth
+            self.source.rewind_to(start)
+            passed.append((yield from self.skip_value()))
+            return 0
+
+    def skip_value(self) -> Steps[str]:
+        """Read a value that is no call; its text as it stands."""
+        source = self.source
+        start = source.offset
+        try:
+            yield from self.json.value([])
+        except (NotACall, CutOff):
+            pass
+        if source.offset == start:
+            source.pos += 1  # a marker stands there, which no value begins with
+        self.note("no_call")
+        return source.since(start)
+
+    def _object(self) -> Steps[int]:
+        draft = _Draft()
+        self.name = ""
+        depth = self._depth
+        count = yield from self._members(draft)
+        self._depth = depth
+        return count or self._settle(draft)
+
+    def _settle(self, draft: _Draft) -> int:
+        """Decide what an object is that was read to its end without a call being told."""
+        if draft.name is None:
+            raise NotACall
+        if draft.arguments is None:
+            keys = self.rules.types(draft.name).keys
+            flat = {key: raw for key, raw in draft.others.items() if key not in _ENVELOPE_KEYS or (keys and key in keys)}
+            if (self.strict and not flat) or (flat and keys is None):
+                raise NotACall
+            if flat:
+                self.note("flat_arguments")
+            draft.arguments = "{" + ", ".join(f"{json.dumps(key, ensure_ascii=False)}: {raw}" for key, raw in flat.items()) + "}"
+        self._tell(draft.name, draft.arguments)
+        return 1
+
+    def _tell(self, name: str, arguments: str) -> None:
+        self._commit()
+        tell_text(self.calls, self.rules, name, arguments)
+
+    def _members(self, draft: _Draft) -> Steps[int]:
+        """Read an object's members into ``draft``; how many calls were told on the way (their objects are done)."""
+        source = self.source
+        source.pos += 1
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise NotACall
+        while True:
+            if draft.told and not self.strict:
+                yield from self._rest()
+                self._depth -= 1
+                return 1
+            char = yield from self.json.space()
+            if char == "}":
+                source.pos += 1
+                self._depth -= 1
+                return draft.keyed or int(draft.told)
+            if char == ",":
+                source.pos += 1
+                continue
+            if not char or (char in "`~<[" and (yield from self.json.at_end())):
+                # What came is enough: only closers are missing.
+                if draft.keyed or (char and (draft.told or draft.name is not None)):
+                    self.note("unclosed_bracket")
+                    return draft.keyed or int(draft.told)
+                raise NotACall if char else CutOff
+            if char not in "\"'" and not (char.isalpha() or char == "_"):
+                raise NotACall
+            count = yield from self._member(draft)
+            if count:
+                return count
+
+    def _rest(self) -> Steps[None]:
+        """Read what follows a call that was told, up to its object's closing bracket; what is no member is left as prose."""
+        source = self.source
+        while True:
+            char = yield from self.json.space()
+            if char == "}":
+                source.pos += 1
+                return
+            if char != ",":
+                self.note("unclosed_bracket")
+                return
+            start = source.offset
+            source.pos += 1
+            try:
+                yield from self._late_member()
+            except NotACall:
+                source.rewind_to(start)
+                self.note("unclosed_bracket")
+                return
+            except CutOff:
+                return
+
+    def _late_member(self) -> Steps[None]:
+        if (yield from self.json.space()) not in ('"', "'"):
+            raise NotACall
+        yield from self._member(_Draft(told=True))
+
+    def _member(self, draft: _Draft) -> Steps[int]:
+        """Read one member; how many calls it told by itself (``tool_calls``)."""
+        sink: list[str] = []
+        yield from self.json.key(sink, told=False)
+        key = str(json.loads("".join(sink))).replace("\\", "")
+        if (yield from self.json.space()) != ":":
+            raise NotACall
+        self.source.pos += 1
+        char = yield from self.json.space()
+        if draft.told:
+            yield from self.json.value([])
+        elif draft.name is None and (key in _NAME_KEYS or (key == "function" and char in "\"'")):
+            if not char or char not in "\"'":
+                if char:
+                    raise NotACall
+                raise CutOff
+            yield from self._name(draft)
+        elif draft.name is None and key in _CALL_KEYS and char == "{":
+            yield from self._function(draft)
+        elif draft.arguments is None and key in _ARGUMENT_KEYS:
+            yield from self._arguments(draft, char)
+        elif draft.name is None and key == "tool_calls" and char == "[":
+            count = yield from self._array()
+            if not self.strict:
+                yield from self._rest()
+                return count
+            draft.told = count > 0
+        elif char == "{" and self._named_by_key(draft, key):
+            yield from self._keyed(draft, key)
+        elif draft.keyed or (self.strict and not self._may_stand(draft, key)):
+            raise NotACall
+        else:
+            other: list[str] = []
+            yield from self.json.value(other)
+            draft.others[key] = "".join(other)
+        return 0
+
+    def _may_stand(self, draft: _Draft, key: str) -> bool:
+        """Whether a member that is neither name nor arguments can be one of an unmarked call's."""
+        if key in _ENVELOPE_KEYS or key in _MESSAGE_KEYS:
+            return True
+        return draft.name is not None and draft.arguments is None and key in (self.rules.types(draft.name).keys or ())
+
+    def _named_by_key(self, draft: _Draft, key: str) -> bool:
+        """Whether an object under ``key`` is the arguments of the tool that the key names."""
+        if draft.name is not None or draft.arguments is not None or draft.others:
+            return False
+        return (self.resolve(key) if self.keyed else self.rules.offered(key)) is not None
+
+    def _keyed(self, draft: _Draft, key: str) -> Steps[None]:
+        name = self.resolve(key) or key
+        self.name = name
+        self._commit()
+        yield from tell_object(self.json, self.calls, self.rules, name)
+        draft.keyed += 1
+
+    def _commit(self) -> None:
+        if not self.strict:
+            self.json.guarded = False
+
+    def _name(self, draft: _Draft) -> Steps[None]:
+        name = yield from self.json.text()
+        known = self.resolve(name) if name and len(name) <= _MAX_NAME else None
+        if known is None:
+            raise NotOffered if name else NotACall
+        draft.name = self.name = name = known
+        if draft.arguments is not None:
+            self._tell(name, draft.arguments)
+            draft.told = True
+
+    def _function(self, draft: _Draft) -> Steps[None]:
+        inner = _Draft(arguments=draft.arguments)
+        yield from self._members(inner)
+        if inner.name is None:
+            raise NotACall
+        if not inner.told:
+            if inner.arguments is not None:
+                self._tell(inner.name, inner.arguments)
+                inner.told = True
+            else:
+                draft.others.update(inner.others)
+        draft.name, draft.told = inner.name, inner.told
+
+    def _arguments(self, draft: _Draft, char: str) -> Steps[None]:
+        if char == "{" and draft.name is not None:
+            self._commit()
+            yield from tell_object(self.json, self.calls, self.rules, draft.name)
+            draft.told = True
+            return
+        if char and char in "\"'" and (yield from self._holds_bare_object(char)):
+            self.note("unescaped_quotes")
+            self.source.pos += 1
+            yield from self._arguments(draft, (yield from self.json.space()))
+            if (yield from self.json.space()) == char:
+                self.source.pos += 1
+            return
+        if char and char in "\"'":
+            arguments = yield from self._text_arguments()
+        else:
+            sink: list[str] = []
+            yield from self.json.value(sink)
+            arguments = "".join(sink)
+        if arguments in ("null", ""):
+            arguments = "{}"
+        if draft.name is None:
+            draft.arguments = arguments
+        else:
+            self._tell(draft.name, arguments)
+            draft.told = True
+
+    def _holds_bare_object(self, quote: str) -> Steps[bool]:
+        """Whether an object stands in the quotes at ``pos`` with its own quotes not escaped: ``"{"city": "Rome"}"``."""
+        source = self.source
+        while True:
+            ahead = source.buf[source.pos + 1 : source.pos + 33].lstrip()
+            inner = ahead[1:].lstrip()
+            if inner or source.ended or (ahead and ahead[0] != "{") or len(source.buf) - source.pos >= 33:
+                return ahead.startswith("{") and inner.startswith(quote)
+            yield
+
+    def _text_arguments(self) -> Steps[str]:
+        """Arguments written as a JSON string: what it says, made valid JSON if it nearly is, else as it stands."""
+        return object_text((yield from self.json.text()), self.note)

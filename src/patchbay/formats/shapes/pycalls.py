@@ -1,0 +1,169 @@
+"""Calls written as Python: ``f(city="Rome")``, ``[f(...), g(...)]``, and lists of such calls in quotes.
+
+A shape of the universal body, where a wrapper marks the calls; and what ``loose`` reads where nothing marks them. The values are
+``pyreader``'s. A call is told when its closing bracket was read: its arguments are not JSON until then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from patchbay.formats.engine.source import CutOff, NotACall, Source, Steps
+from patchbay.formats.engine.telling import CallSink
+from patchbay.formats.parts import Parts
+from patchbay.formats.rows import Wrapper
+from patchbay.formats.values.pyreader import PythonReader
+from patchbay.formats.values.pyvalues import PythonValue, arguments_json, filled
+
+NAME = re.compile(r"[^\W\d](?:[\w./:-]|\\_)*")
+_BLANKS = " \t\r\n"
+_MAX_NAME = 256
+
+
+class PythonCalls:
+    """Reads calls from ``source`` and tells them to ``sink``. ``resolve``: the tool that a name means, None if it means none."""
+
+    def __init__(self, parts: Parts, source: Source, sink: CallSink, resolve: Callable[[str], str | None]) -> None:
+        self.source = source
+        self.sink = sink
+        self.resolve = resolve
+        self.rules = parts.rules
+        self.note = parts.emitter.note
+        self.called = ""
+        """The name of the call being read, as far as it is known: for a call that is cut off."""
+        self.strict = False
+        """A list is a list of calls and nothing else; otherwise what follows the calls in it is left to be prose."""
+        self.names: Mapping[str, PythonValue | None] = {}
+        """What names stand for where they are arguments; None: for nothing that is known."""
+        self._values = PythonReader(source, parts.emitter.note)
+
+    def read(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:  # noqa: ARG002 - a call in Python stands for itself
+        """Read one call, or a list of calls; how many."""
+        char = yield from self.source.peek()
+        if char == "[":
+            return (yield from self.several())
+        return (yield from self.one())
+
+    def name(self) -> Steps[str]:
+        """Read a tool's name up to the bracket that follows it; raises NotACall, CutOff."""
+        source = self.source
+        begin = source.offset
+        while True:
+            found = NAME.match(source.buf, source.pos)
+            if found is None:
+                if source.pos < len(source.buf) or source.ended:
+                    raise NotACall
+            elif has_ended(source, found.end()):
+                break
+            elif len(found.group()) > _MAX_NAME or not self.rules.begins_name(found.group()):
+                raise NotACall
+            yield
+        written = found.group()
+        source.pos = found.end()
+        if source.pos >= len(source.buf):
+            if source.offset > begin and self.rules.begins_name(written):
+                raise CutOff
+            raise NotACall
+        name = self.resolve(written)
+        if name is None:
+            raise NotACall
+        if (yield from self.space(" \t")) != "(":
+            raise NotACall
+        return name
+
+    def one(self) -> Steps[int]:
+        """Read ``f(...)``; 1."""
+        yield from self.called_with((yield from self.name()))
+        return 1
+
+    def called_with(self, name: str) -> Steps[None]:
+        """Read the arguments of ``name`` in their brackets."""
+        self.called = name
+        read = yield from self._values.arguments()
+        if self.names:
+            read = filled(read, self.names)
+        arguments = arguments_json(read, self.rules.types(name))
+        self.sink.start(name).append(arguments)
+        self.sink.end()
+
+    def several(self) -> Steps[int]:
+        """Read ``[f(...), g(...)]``; how many calls it held, at least one."""
+        source = self.source
+        source.pos += 1
+        told = 0
+        while True:
+            char = yield from self.space(_BLANKS)
+            if char == "]" and told:
+                source.pos += 1
+                return told
+            if char and char in ",;+" and told:
+                source.pos += 1
+            elif not char:
+                if told:
+                    self.note("unclosed_bracket")
+                    return told
+                raise CutOff
+            else:
+                begin = source.offset
+                try:
+                    told += yield from self.one()
+                    yield from self.picked()
+                    continue
+                except NotACall:
+                    source.rewind_to(begin)
+                if self.strict:
+                    self.sink.passed_over((yield from self._passed()))
+                elif told:
+                    return told
+                else:
+                    raise NotACall
+
+    def picked(self) -> Steps[None]:
+        """Read what picks a part of a result, ``f(...)['id']``: it is no part of the call."""
+        while (yield from self.space(" \t")) == "[":
+            self.note("picked_result")
+            yield from self._values.value()
+
+    def _passed(self) -> Steps[str]:
+        """Read an item of a list of calls that is none: dots, or a call of a tool that was not offered; its text."""
+        source = self.source
+        begin = source.offset
+        while (yield from source.peek()) == ".":
+            source.pos += 1
+        if source.offset == begin:
+            found = yield from self.word()
+            if not found or (yield from self.space(" \t")) != "(":
+                raise NotACall
+            yield from self._values.arguments()
+        return source.since(begin)
+
+    def word(self) -> Steps[str]:
+        """Read a name, whatever it names."""
+        source = self.source
+        yield from source.peek()
+        yield from source.peek()
+        while True:
+            found = NAME.match(source.buf, source.pos)
+            if found is None or has_ended(source, found.end()) or len(found.group()) > _MAX_NAME:
+                break
+            yield
+        if found is None:
+            return ""
+        source.pos = found.end()
+        return found.group()
+
+    def space(self, blanks: str) -> Steps[str]:
+        """Read blanks; the next character, "" at the end."""
+        source = self.source
+        while True:
+            char = yield from source.peek()
+            if not char or char not in blanks:
+                return char
+            source.pos += 1
+
+
+def has_ended(source: Source, end: int) -> bool:
+    """Whether a name that was read up to ``end`` is over: not at the text's end so far, nor before half an escaped underscore."""
+    rest = len(source.buf) - end
+    return source.ended or rest > 1 or (rest == 1 and source.buf[end] != "\\")

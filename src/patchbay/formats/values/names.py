@@ -1,0 +1,192 @@
+"""Which tools a request offers, what a written name means, and how each tool's arguments are typed.
+
+A name is a tool's by what was agreed, never by likeness: exact, or one of the ways of writing it that lead back to one offered
+tool only. A wrong guess here would run a tool that the model did not call.
+
+What is made per request is little: the names. The table of spellings and the tools' schemas are read when a call first asks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Final, Literal
+
+from patchbay.formats.values.coerce import decoded_to, typed
+from patchbay.formats.values.expected import ANYTHING, TEXT, Expected
+from patchbay.types import ToolSpec, read_specs
+
+UnknownTools = Literal["text", "keep", "drop"]
+"""What becomes of a marked call of a tool that was not offered: prose, a call like any other, or nothing."""
+
+_NAMESPACES = ("functions.", "default_api.", "tools.")
+"""What a model may have been told that its tools live in. Any other prefix is a part of the name."""
+_BEGINNING = re.compile(r"[^._\s][^._\s\\]{0,4}|.", re.DOTALL)
+_ESCAPED = re.compile(r"(?<!\\)\\+_")
+
+
+class ToolTypes:
+    """How one tool's arguments are typed. ``parameters`` is its JSON Schema; None where the tool is not known: all are texts."""
+
+    __slots__ = ("_expected", "_unquoted", "keys")
+
+    def __init__(self, parameters: Mapping[str, Any] | None) -> None:
+        self._expected = ANYTHING if parameters is None else Expected((parameters,), parameters)
+        self.keys: tuple[str, ...] | None = None if parameters is None else self._expected.keys
+        """The parameters' names in the schema's order; None where the tool is not known."""
+        self._unquoted: frozenset[str] | None = None
+
+    @property
+    def unquoted(self) -> frozenset[str]:
+        """The parameters that are never strings: one written in quotes is one that was encoded twice."""
+        if self._unquoted is None:
+            types = {key: self._expected.member(key).types for key in self.keys or ()}
+            self._unquoted = frozenset(key for key, named in types.items() if "string" not in named)
+        return self._unquoted
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The parameters that no call may leave out."""
+        return self._expected.required
+
+    def takes_null(self, key: str) -> bool:
+        """Whether null may stand for a parameter: where the schema says so, or does not know the parameter, or needs it."""
+        return key not in (self.keys or ()) or key in self.required or "null" in self._expected.member(key).types
+
+    def expected(self, key: str) -> Expected:
+        """What is expected of a parameter, for a reader that types its parts itself."""
+        return self._expected.member(key)
+
+    def takes(self, keys: Collection[str]) -> bool:
+        """Whether a call with just these parameters may be this tool's: all are its own, and none that it needs is left out."""
+        return self.keys is not None and set(self._expected.required) <= set(keys) <= set(self.keys)
+
+    def json(self, key: str, text: str) -> str:
+        """JSON for a value that was written without a type (``coerce`` says how). Never raises."""
+        return typed(text, self._expected.member(key))
+
+    def decoded(self, key: str, json_text: str) -> str:
+        """The value in a JSON string, where the schema wants it and no string; else ``json_text`` as it is."""
+        return decoded_to(json_text, self._expected.member(key))
+
+    def is_text(self, key: str) -> bool:
+        """Whether the value is a string whatever it says, so that it may be told before it has ended."""
+        return self._expected.member(key).types == TEXT
+
+
+UNTYPED: Final = ToolTypes(None)
+"""The types of a tool that is not known."""
+
+
+class ToolRules:
+    """The offered tools (None: not known, any name may be one's) and what is done with names that are none's."""
+
+    __slots__ = ("_open", "_spellings", "_tools", "_types", "drops")
+
+    def __init__(self, tools: Mapping[str, ToolSpec] | None, unknown_tools: UnknownTools = "text") -> None:
+        self._tools: Mapping[str, ToolSpec] = tools or {}
+        self._open = tools is None or unknown_tools != "text"
+        self._spellings: dict[str, str | None] | None = None
+        self._types: dict[str, ToolTypes] = {}
+        self.drops = unknown_tools == "drop"
+        """A call of a tool that was not offered is read like any other, and left out."""
+
+    def resolve(self, name: str) -> str | None:
+        """The tool that a marked call of ``name`` calls; None: it is no tool's, and what was marked is prose."""
+        found = self.offered(name)
+        if found is not None or not self._open:
+            return found
+        return name.strip() or None
+
+    def offered(self, name: str) -> str | None:
+        """The offered tool that ``name`` means, None if it means none: for places where only a tool's name makes a call."""
+        tools = self._tools
+        if name in tools:
+            return name
+        if not tools:
+            return None
+        candidates = list(_readings(name))
+        for candidate in candidates:
+            if candidate in tools:
+                return candidate
+        if self._spellings is None:
+            self._spellings = _spellings(tools)
+        meant = {self._spellings.get(_folded(candidate)) for candidate in candidates} - {None}
+        return meant.pop() if len(meant) == 1 else None
+
+    @property
+    def beginnings(self) -> frozenset[str]:
+        """What a word begins with that may mean an offered tool: few characters, up to where a name may be spelt otherwise."""
+        if not self._tools:
+            return frozenset()
+        return frozenset(_BEGINNING.match(name).group() for name in (*self._tools, *_NAMESPACES) if name)  # type: ignore[union-attr]
+
+    def fitting(self, keys: Collection[str]) -> str | None:
+        """The one offered tool that takes these parameters and no others; None where none does, or several do."""
+        found = [name for name in self._tools if keys and self.types(name).takes(keys)]
+        return found[0] if len(found) == 1 else None
+
+    def beginning(self, text: str) -> list[str]:
+        """The offered tools whose names ``text`` begins with, the longest first."""
+        return sorted(filter(text.startswith, self._tools), key=len, reverse=True)
+
+    def begins_name(self, text: str) -> bool:
+        """Whether an offered tool's name may come of ``text`` when more of it arrives."""
+        readings = [_folded(reading) for reading in _readings(text)]
+        names = [_folded(name) for name in self._tools]
+        return any(name.startswith(reading) for name in names for reading in readings) or any(
+            namespace.startswith(text) for namespace in _NAMESPACES
+        )
+
+    @property
+    def has_tools(self) -> bool:
+        """Tools were offered."""
+        return bool(self._tools)
+
+    @property
+    def any_name(self) -> bool:
+        """The tools are not known: any name may be one's."""
+        return self._open and not self._tools
+
+    def types(self, name: str) -> ToolTypes:
+        """How the arguments of the tool ``name`` (as ``resolve`` gave it) are typed."""
+        found = self._types.get(name)
+        if found is None:
+            if name not in self._tools:
+                return UNTYPED
+            found = self._types[name] = ToolTypes(self._tools[name].parameters)
+        return found
+
+
+def make_rules(tools: Iterable[Any] | ToolRules | None, unknown_tools: UnknownTools) -> ToolRules:
+    """The rules for these tools (None: any name is a call), or those that were made before. Raises InvalidRequestError."""
+    if isinstance(tools, ToolRules):
+        return tools
+    if tools is None:
+        return ToolRules(None, unknown_tools)
+    return ToolRules({spec.name: spec for spec in read_specs(list(tools))}, unknown_tools)
+
+
+def _readings(name: str) -> Iterator[str]:
+    """What ``name`` may stand for: itself without white space and markdown's escapes, without a namespace, or said once."""
+    name = _ESCAPED.sub("_", name.strip())
+    yield name
+    for namespace in _NAMESPACES:
+        if name.startswith(namespace):
+            yield name[len(namespace) :]
+    half = len(name) // 2
+    if name[half : half + 1] == "." and name[:half] == name[half + 1 :]:  # a namespace of one tool, named like it
+        yield name[:half]
+
+
+def _folded(name: str) -> str:
+    return name.replace(".", "_")
+
+
+def _spellings(tools: Iterable[str]) -> dict[str, str | None]:
+    """The tool of each name with its dots written as underscores; None where two tools would be written the same."""
+    found: dict[str, str | None] = {}
+    for name in tools:
+        folded = _folded(name)
+        found[folded] = None if folded in found else name
+    return found

@@ -1,0 +1,295 @@
+"""Python's strings as models write them: any quotes and prefixes, Python's escapes, raw line breaks, apostrophes left unescaped.
+
+A string comes out as JSON, in pieces as it is read. ``PythonStrings`` also has the ways of looking ahead that the readers on top
+of it share: nothing is read by them, none looks further than ``_ROOM`` characters, and each waits only while the text so far
+leaves it open. Numbers, names, brackets and arguments are read in ``pybare`` and ``pyreader``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from patchbay.formats.engine.source import CutOff, NotACall, Source, Steps
+
+_ROOM = 128
+_PLAIN = re.compile(r"""[^'"\\\x00-\x1f\ud800-\udfff]+""")
+_PLAIN_IN = {"'": _PLAIN, '"': re.compile(r'[^"\\\x00-\x1f\ud800-\udfff]+')}
+BLANKS = re.compile(r"[ \t\r\n]*")
+NAME = re.compile(r"[\w.$\\-]*")
+_WORDS = re.compile(r"""[^'"=()\[\]{}\n]*""")
+_BRACKETS = re.compile(r"[)\]} \t]*")
+_INDENT = re.compile(r"[ \t>]*")
+_HEX = re.compile(r"[0-9a-fA-F]*")
+_OCTAL = re.compile(r"[0-7]*")
+_QUOTES = frozenset("'\"")
+CLOSERS = frozenset(")]}")
+_AFTER_ODD = CLOSERS | {","}
+_PREFIXES = frozenset(
+    case(prefix)
+    for prefix in ("r", "b", "f", "u", "rb", "br", "rf", "fr", "Rb", "Br", "Rf", "Fr", "\\", "\\\\", "\\\\\\")
+    for case in (str, str.upper, str.swapcase)
+)
+_ESCAPES = {
+    "\\": "\\\\", "'": "'", '"': '\\"', "/": "/", "\n": "", "a": "\\u0007", "b": "\\b", "f": "\\f", "n": "\\n", "r": "\\r",
+    "t": "\\t", "v": "\\u000b",
+}  # fmt: skip
+_CODES = {"x": 2, "u": 4, "U": 8}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value stands: what may follow it.
+
+    ``ends``: what ends a string besides a comma. ``in_call``: ``name=`` may follow although a comma is missing. ``is_key``: a
+    colon or an equals sign ends a bare word. ``is_line``: the end of the line ends a value.
+    """
+
+    ends: frozenset[str] = CLOSERS
+    in_call: bool = False
+    is_key: bool = False
+    is_line: bool = False
+
+
+def json_char(code: int) -> str:
+    """A character inside a JSON string."""
+    return f"\\u{code:04x}" if 0xD800 <= code <= 0xDFFF else json.dumps(chr(code), ensure_ascii=False)[1:-1]
+
+
+def json_text(text: str) -> str:
+    """JSON for a text; a surrogate without its other half is escaped, so that the JSON can be encoded."""
+    written = json.dumps(text, ensure_ascii=False)
+    try:
+        written.encode()
+    except UnicodeEncodeError:
+        return json.dumps(text)
+    return written
+
+
+class PythonStrings:
+    """Reads strings from ``source``. ``note`` is told of each repair. ``guarded``: a fence line inside a string is NotACall."""
+
+    def __init__(self, source: Source, note: Callable[[str], None]) -> None:
+        self.source = source
+        self.note = note
+        self.guarded = False
+
+    def char(self, at: int) -> Steps[str]:
+        """The character ``at`` places behind ``pos``, "" behind the end of the text."""
+        source = self.source
+        while source.pos + at >= len(source.buf):
+            if source.ended:
+                return ""
+            yield
+        return source.buf[source.pos + at]
+
+    def run(self, at: int, pattern: re.Pattern[str]) -> Steps[int]:
+        """How many places behind ``pos`` the run of ``pattern``'s characters ends that begins ``at`` places behind it."""
+        source = self.source
+        while True:
+            start = source.pos + at
+            found = pattern.match(source.buf, start, start + _ROOM)
+            end = found.end() if found else start
+            if end < len(source.buf) or end - start >= _ROOM or source.ended:
+                return end - source.pos
+            yield
+
+    def named(self, at: int, separators: str = "=") -> Steps[bool]:
+        """Whether a name and one of ``separators`` stand ``at`` places behind ``pos``: an argument begins there."""
+        first = yield from self.char(at)
+        if not (first.isalpha() or first in ("_", "\\")):
+            return False
+        end = yield from self.run(at, NAME)
+        end = yield from self.run(end, BLANKS)
+        separator = yield from self.char(end)
+        if separator not in separators or not separator:
+            return False
+        return separator == ":" or (yield from self.char(end + 1)) != "="
+
+    def opener(self) -> Steps[str]:
+        """The prefix and the quote of the string that begins at ``pos``, "" if none does. Backslashes count as a prefix."""
+        head = ""
+        while len(head) < 4:
+            char = yield from self.char(len(head))
+            head += char
+            if char in _QUOTES:
+                return head
+            if not char or head not in _PREFIXES:
+                return ""
+        return ""
+
+    def piece(self, sink: list[str], opener: str, place: Place) -> Steps[None]:
+        """Read a string from its opener to its closing quote, appending the inside of its JSON to ``sink``; raises CutOff."""
+        source = self.source
+        source.pos += len(opener)
+        quote = opener[-1]
+        if opener[0] == "\\":
+            yield from self._until(sink, opener)
+        elif (yield from self.char(0)) == quote and (yield from self.char(1)) == quote:
+            source.pos += 2
+            yield from self._until(sink, quote * 3, raw="r" in opener.lower())
+        else:
+            yield from self._line(sink, quote, place, raw="r" in opener.lower())
+
+    def _line(self, sink: list[str], quote: str, place: Place, *, raw: bool) -> Steps[None]:
+        """Read the rest of a string in single quotes of either kind."""
+        source = self.source
+        plain = _PLAIN_IN[quote]
+        quotes = False
+        while True:
+            found = plain.match(source.buf, source.pos)
+            if found:
+                sink.append(found.group())
+                source.pos = found.end()
+            if source.pos >= len(source.buf):
+                if source.ended:
+                    raise CutOff
+                yield
+                continue
+            char = source.buf[source.pos]
+            if char != quote:
+                yield from self._special(sink, char, raw=raw)
+                continue
+            closes = yield from self._closes(quote, place, quotes=quotes)
+            source.pos += 1
+            if closes:
+                return
+            quotes = True
+            self.note("unescaped_quote")
+            sink.append(json_char(ord(quote)))
+
+    def _until(self, sink: list[str], closer: str, *, raw: bool = False) -> Steps[None]:
+        """Read the rest of a string that only ``closer`` ends: three quotes, or a quote with backslashes before it."""
+        source = self.source
+        while True:
+            found = _PLAIN.match(source.buf, source.pos)
+            if found:
+                sink.append(found.group())
+                source.pos = found.end()
+            if source.pos < len(source.buf) and source.buf[source.pos] == closer[0]:
+                yield from self.char(len(closer) - 1)
+                if source.buf.startswith(closer, source.pos):
+                    source.pos += len(closer)
+                    return
+            if source.pos < len(source.buf):
+                yield from self._special(sink, source.buf[source.pos], raw=raw)
+            elif source.ended:
+                raise CutOff
+            else:
+                yield
+
+    def _special(self, sink: list[str], char: str, *, raw: bool) -> Steps[None]:
+        """Read what cannot stand in a JSON string as it is."""
+        source = self.source
+        if char == "\\":
+            yield from (self._backslash(sink) if raw else self._escape(sink))
+            return
+        if char == "\n" and self.guarded and (yield from self._fence_follows()):
+            raise NotACall
+        source.pos += 1
+        sink.append(json_char(ord(char)))
+
+    def _fence_follows(self) -> Steps[bool]:
+        """Whether the line after the newline at ``pos`` is a fence."""
+        start = yield from self.run(1, _INDENT)
+        fence = yield from self.char(start)
+        return fence in ("`", "~") and (yield from self.char(start + 1)) == fence == (yield from self.char(start + 2))
+
+    def _backslash(self, sink: list[str]) -> Steps[None]:
+        """Read a backslash of a raw string: it stays, and so does the quote or backslash that it is before."""
+        sink.append("\\\\")
+        following = yield from self.char(1)
+        self.source.pos += 1
+        if following in ("'", '"', "\\"):
+            self.source.pos += 1
+            sink.append(json_char(ord(following)))
+
+    def _escape(self, sink: list[str]) -> Steps[None]:
+        source = self.source
+        char = yield from self.char(1)
+        if not char:
+            raise CutOff
+        if char in _ESCAPES:
+            source.pos += 2
+            sink.append(_ESCAPES[char])
+            return
+        digits = ""
+        if char in "01234567":
+            end = min((yield from self.run(1, _OCTAL)), 4)
+            code = int(source.buf[source.pos + 1 : source.pos + end], 8)
+            source.pos += end
+            sink.append(json_char(code))
+            return
+        if char in _CODES:
+            end = min((yield from self.run(2, _HEX)), 2 + _CODES[char])
+            digits = source.buf[source.pos + 2 : source.pos + end]
+            if len(digits) == _CODES[char] and int(digits, 16) <= 0x10FFFF:
+                source.pos += end
+                sink.append(json_char(int(digits, 16)))
+                return
+        self.note("invalid_escape")
+        # \_ is what Markdown makes of an underscore; before anything else the backslash was meant.
+        source.pos += 2 if char == "_" else 1
+        sink.append("_" if char == "_" else "\\\\")
+
+    def _closes(self, quote: str, place: Place, *, quotes: bool) -> Steps[bool]:
+        """Whether the quote at ``pos`` ends its string, by what follows: before a word it is an apostrophe or was not escaped.
+
+        ``quotes``: another such quote in the string did not end it.
+        """
+        source = self.source
+        after = yield from self.run(1, BLANKS)
+        char = yield from self.char(after)
+        blank = after > 1
+        if char and char in place.ends:
+            return not (quotes and (yield from self._in_code(after, quote)))
+        if not char or char in " \t\r\n`<":
+            return True
+        if place.is_line and "\n" in source.buf[source.pos : source.pos + after]:
+            return True
+        if char == ",":
+            return not (yield from self._odd(after + 1, quote))
+        if char in _QUOTES:
+            return blank or char != quote or not (yield from self._ends_doubled())
+        following = yield from self.char(after + 1)
+        if char == "#":
+            return blank
+        if char == "\\":
+            return following in CLOSERS
+        if char == "+":
+            return True
+        if char in "%*":
+            return blank and following in (" ", "(")
+        if char == ".":
+            return not blank and following.isalpha()
+        return blank and ((char in _PREFIXES and following in _QUOTES) or (place.in_call and (yield from self.named(after))))
+
+    def _odd(self, at: int, quote: str) -> Steps[bool]:
+        """Whether the comma before ``at`` is in a string: words come, up to a quote that ends it (``'New York', NY',``)."""
+        end = yield from self.run(at, _WORDS)
+        if (yield from self.char(end)) != quote:
+            return False
+        last = self.source.buf[self.source.pos + end - 1]
+        if not (last.isalnum() or last in ".!?"):
+            return False
+        after = yield from self.run(end + 1, BLANKS)
+        return (yield from self.char(after)) in _AFTER_ODD
+
+    def _in_code(self, at: int, quote: str) -> Steps[bool]:
+        """Whether the brackets from ``at`` on close what is open in code that the string quotes: ``'python -c "f(g('a'))"')``.
+
+        Then the other quote follows them, and behind it this string ends.
+        """
+        end = yield from self.run(at, _BRACKETS)
+        other = yield from self.char(end)
+        if other not in _QUOTES or other == quote or (yield from self.char(end + 1)) != quote:
+            return False
+        after = yield from self.run(end + 2, BLANKS)
+        return (yield from self.char(after)) in _AFTER_ODD
+
+    def _ends_doubled(self) -> Steps[bool]:
+        """Whether the second of two quotes ends the string (``"5'10""``): then the first is part of it."""
+        after = yield from self.run(2, BLANKS)
+        return (yield from self.char(after)) in _AFTER_ODD
