@@ -19,7 +19,7 @@ from patchbay.formats.values.pyvalues import PythonValue
 
 _LEAD = re.compile(
     r"(?:return|await|print[ \t]*(?=\()|[^\W\d]\w*(?:[ \t]*,[ \t]*[^\W\d]\w*)*[ \t]*=(?!=)"
-    r"|[A-Za-z_ ]{1,40}:|[0-9]{1,2}[.)])[ \t]*"
+    r"|[A-Za-z_' ]{1,40}:|[0-9]{1,2}[.)])[ \t]*"
 )
 _LEAD_LINE = re.compile(r"[\w ,]{0,64}(?:=(?!=)|:)?[ \t]*(?=[^\s\w,=:])")
 _LEAD_ROOM = 80
@@ -43,10 +43,13 @@ class BareCalls:
         self._glued = GluedCalls(parts, staged)
         self._mixed = MixedLists(parts, staged, self._object)
         staged.ended = self._forget_name
+        self.began = self.before = 0
+        """Where the last item began, and how many calls and pieces of prose stood before it."""
 
     def begin(self) -> None:
         """Forget what was staged."""
         self.staged.clear()
+        self.before = 0
         self._forget_name()
 
     @property
@@ -69,6 +72,7 @@ class BareCalls:
         """Read one call or list of calls in the first shape that fits; False, with nothing staged or read, if none does."""
         source, staged = self.source, self.staged
         begin, before = source.offset, len(staged.items)
+        self.began, self.before = begin, before
         char = yield from source.peek()
         shapes: tuple[Callable[[], Steps[int]], ...]
         if char == "{":

@@ -53,7 +53,7 @@ _OVER_WORDS = (
 )
 """What the patterns above begin with: only a line that begins so is waited for."""
 _LEAD_ENDS = re.compile(r"[=:\r\n]")
-_LEADS = re.compile(r"[A-Za-z_ ]{1,40}:|[^\W\d]\w*(?:[ \t]*,[ \t]*[^\W\d]\w*)*[ \t]*=")
+_LEADS = re.compile(r"[A-Za-z_' ]{1,40}:|[^\W\d]\w*(?:[ \t]*,[ \t]*[^\W\d]\w*)*[ \t]*=")
 _EXAMPLE = re.compile(r"(?i)\b(?:example|format|schema|syntax|usage|template)")
 _LEAD_ROOM = 80
 _OR = "or "
@@ -126,10 +126,7 @@ class LooseReader:
         begin = source.offset
         lead = yield from self._bare.first_lead()
         if (yield from self._block()):
-            if lead:
-                self._program = True
-                if lead.startswith("print") and (yield from source.peek()) == ")":
-                    source.pos += 1
+            self._program = self._program or bool(lead)
             return True
         source.rewind_to(begin)
         return False
@@ -149,10 +146,16 @@ class LooseReader:
 
     def _cut(self, begin: int) -> bool:
         """The text ended inside a block: tell what is complete of it, and what was cut off."""
-        name = self._bare.cut()
-        told = bool(self._bare.staged.calls) and self.accept()
-        if name:
-            self.emitter.cut(self.source.since(begin), name)
+        source, bare = self.source, self._bare
+        name = bare.cut()
+        calls = len(bare.staged.items)
+        inside = calls > bare.before  # a list: calls of it are complete
+        begin = begin if not bare.before else bare.began
+        told = calls > 0 and self.accept()
+        if name or (told and inside):
+            self.emitter.cut(source.since(begin), name)
+        elif told:
+            source.rewind_to(begin)
         return told or bool(name)
 
     def _says_none(self) -> Steps[bool]:
@@ -279,9 +282,20 @@ class LooseReader:
             end = source.offset
             if not (yield from self._separator()):
                 break
-        if end >= 0:
-            source.rewind_to(end)
-        return end >= 0
+        if end < 0:
+            return False
+        source.rewind_to(end)
+        yield from self._surplus()
+        return True
+
+    def _surplus(self) -> Steps[None]:
+        """Read brackets that close what was closed already, or was opened by the words that led here, up to a line's end."""
+        source = self.source
+        begin = source.offset
+        while (char := (yield from source.peek())) and char in ")]}":
+            source.pos += 1
+        if char and char not in "\r\n":
+            source.rewind_to(begin)
 
     def _separator(self) -> Steps[str]:
         """Read what may stand between calls; the character that follows, "" if it begins no call."""
