@@ -25,6 +25,7 @@ FROZEN = [
     "extract_fenced_blocks",
     "extract_reasoning",
     "flatten_messages",
+    "load_format",
     "parse",
     "parse_json",
     "render_contract",

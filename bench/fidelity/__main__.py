@@ -76,7 +76,7 @@ def _measure(options: _Options) -> None:
         }
         options.json.write_text(json.dumps(raw, indent=1, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
     if options.into:
-        write_between(options.into, *_MARKS, text)
+        write_between(options.into, *_MARKS, "\n\n".join([_heading(options), table.bars(total.verdicts)]))
     say(f"done in {time.monotonic() - began:.0f} s")
 
 
@@ -140,7 +140,7 @@ def _arguments(argv: Sequence[str] | None) -> _Options:
     add("--fails", type=_count, default=0, metavar="N", help="print the first N rows that were read wrongly")
     add("--full", action="store_true", help="the long tables too: time and speed of each format and of each hostile text")
     add("--json", type=Path, metavar="FILE", help="write every figure, and every row that was read wrongly")
-    add("--into", type=Path, metavar="FILE", help=f"put the tables between '{_MARKS[0]}' and '{_MARKS[1]}' of this file")
+    add("--into", type=Path, metavar="FILE", help=f"put the table of bars between '{_MARKS[0]}' and '{_MARKS[1]}' of this file")
     return parser.parse_args(argv, namespace=_Options())
 
 

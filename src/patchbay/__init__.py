@@ -4,6 +4,7 @@ What lives here: the public surface, nothing else. Each name is imported from it
 so ``import patchbay`` is quick and loads no third-party package. A test freezes the list of names.
 
     parse, StreamParser            read the calls out of a model's text
+    load_format                    a format of one's own, or a checkpoint's, from its file
     wrap                           an OpenAI client whose ``tools=`` works
     ToolRunner, tool               the loop: model, calls, results, answer
     patchbay proxy                 the same for any program (patchbay.proxy.create_app mounts it)
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from patchbay._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from patchbay.checkpoint import load_format
     from patchbay.errors import (
         InvalidRequestError,
         MaxIterationsError,
@@ -62,6 +64,7 @@ __all__ = [
     "extract_fenced_blocks",
     "extract_reasoning",
     "flatten_messages",
+    "load_format",
     "parse",
     "parse_json",
     "render_contract",
@@ -91,6 +94,7 @@ __getattr__ = lazy_exports(
         "extract_fenced_blocks": "patchbay.formats",
         "extract_reasoning": "patchbay.formats",
         "flatten_messages": "patchbay.history",
+        "load_format": "patchbay.checkpoint",
         "parse": "patchbay.formats",
         "parse_json": "patchbay.formats",
         "render_contract": "patchbay.formats",

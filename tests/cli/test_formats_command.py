@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from patchbay.cli.checkpoint import load_format
+import patchbay as patchbay_package
+from patchbay.checkpoint import load_format
 from patchbay.cli.commands import run
 from patchbay.errors import ConfigurationError
 from patchbay.formats import FORMATS
@@ -151,6 +152,14 @@ def test_nothing_recognised_is_said_with_status_1(patchbay, tmp_path: Path) -> N
     )
 
 
+@pytest.mark.parametrize("config", [{}, {"model_max_length": 1}])
+def test_a_file_that_shows_nothing_and_its_folder_are_told_alike(config: dict[str, int], patchbay, tmp_path: Path) -> None:
+    path = written(tmp_path / "tokenizer_config.json", config)
+    for place in (path, str(tmp_path)):
+        status, out, err = patchbay("formats", "derive", place)
+        assert (1, "none was recognised", "") == (status, facts(out)["format"], err)
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -170,9 +179,12 @@ def test_a_file_that_cannot_be_read_is_refused_on_one_line(content: str, said: s
     ("arguments", "said"),
     [
         (["show", "nope"], "Unknown format 'nope'"),
-        (["show"], "Missing argument 'NAME'"),
+        (["show", "qwen3-coder"], "Unknown format 'qwen3-coder'. Did you mean 'qwen3_coder'?"),
+        (["show", "auto"], "'auto' is no format of its own"),
+        (["show", "./acme.toml"], "acme.toml cannot be read"),
+        (["show"], "Missing argument 'NAME|PATH'"),
         (["derive", "/nowhere"], "/nowhere cannot be read"),
-        (["derive", "{empty}"], "holds no tokenizer_config.json"),
+        (["derive", "{empty}"], "holds none of tokenizer_config.json"),
         (["derive", "{binary}"], "is no text in UTF-8"),
         (["drive"], "No such command 'drive'"),
     ],
@@ -194,6 +206,32 @@ def test_help_shows_an_example(command: list[str], patchbay) -> None:
 
 
 OWN = 'name = "own"\n[[calls]]\nopen = "<own>"\n'
+
+
+TAGS = """
+name = "own"
+[[calls]]
+open = "<all>"
+body = "tags"
+call = '<do what="{name}">'
+call_end = "</do>"
+parameter = "<set {key}>"
+parameter_end = "</set>"
+"""
+
+
+@pytest.mark.parametrize(("content", "calls"), [(OWN, "<own>"), (TAGS, '<do what="')])
+def test_a_format_in_a_file_is_shown(content: str, calls: str, patchbay, tmp_path: Path) -> None:
+    status, out, err = patchbay("formats", "show", written(tmp_path / "own.toml", content))
+    assert (0, "", "own", calls) == (status, err, facts(out)["format"], facts(out)["calls"])
+
+
+def test_a_format_in_a_file_is_used_from_python(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    own = patchbay_package.load_format(written(path, OWN))
+    assert own == patchbay_package.load_format(path)
+    (call,) = patchbay_package.parse('<own>{"name": "f", "arguments": {}}', format=own).tool_calls
+    assert "f" == call.name
 
 
 def test_a_file_is_loaded_as_the_format_it_declares_or_shows(tmp_path: Path) -> None:

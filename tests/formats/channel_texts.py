@@ -49,6 +49,11 @@ HARMONY = [
         calls=ONE,
     ),
     harmony(
+        "words where arguments should be",
+        f"{START}<|channel|>commentary to=functions.find_ship <|constrain|>json<|message|>hello world<|call|>",
+        content=f"{START}<|channel|>commentary to=functions.find_ship <|constrain|>json<|message|>hello world<|call|>",
+    ),
+    harmony(
         "recipient behind the role",
         f"{START} to=functions.find_ship<|channel|>commentary json<|message|>{SHIP}<|call|>",
         calls=ONE,
@@ -391,10 +396,16 @@ KIMI = [
         cut=("find_ship",),
     ),
     Case(
-        "kimi_k3: only ends are missing",
+        "kimi_k3: only outer ends are missing",
+        "kimi_k3",
+        '<|open|>tools<|sep|><|open|>call tool="find_ship"<|sep|>' + argument("name", "string", "Vasa") + "<|close|>call<|sep|>",
+        calls=ONE,
+    ),
+    Case(
+        "kimi_k3: cut behind an argument",
         "kimi_k3",
         '<|open|>tools<|sep|><|open|>call tool="find_ship"<|sep|>' + argument("name", "string", "Vasa"),
-        calls=ONE,
+        cut=("find_ship",),
     ),
     Case(
         "kimi_k3: cut in the tag",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from patchbay import StreamParser, parse
@@ -29,6 +31,25 @@ def test_a_name_chooses_one() -> None:
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="'acme'"):
         choose("acme")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Hermes", "Did you mean 'hermes'"),
+        ("qwen3-coder", "Did you mean 'qwen3_coder'"),
+        ("kimi k2", "Did you mean 'kimi_k2'"),
+        ("mistal_args", "Did you mean 'mistral_args'"),
+        ("Auto", "Did you mean 'auto'"),
+        ("nothing like it", "Known formats: auto, fenced, hermes, "),
+        ("./acme.toml", r"read by patchbay\.load_format\('\./acme\.toml'\)"),
+        (Path("acme.toml"), r"Unknown format 'acme\.toml'.* read by patchbay\.load_format\('acme\.toml'\)"),
+        (["hermes"], "Give a format's name"),
+    ],
+)
+def test_what_may_have_been_meant_is_said(name: object, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        parse(TEXT, format=name)
 
 
 def test_a_row_of_the_callers_own_chooses_itself() -> None:

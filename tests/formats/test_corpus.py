@@ -15,6 +15,8 @@ from bench.fidelity import bfcl, corpora, formats
 from bench.fidelity.readings import read
 from bench.places import ROOT, UnavailableError
 
+from patchbay import StreamParser
+
 from .sound import is_within, lost_words
 
 EVERY = 20
@@ -130,3 +132,21 @@ def test_a_text_without_calls_and_reasoning_comes_out_as_it_went_in(called: list
     for result in called:
         if not result.calls and not result.reasoning and not result.incomplete:
             assert (result.text or None) == result.content, result.row
+
+
+@pytest.mark.parametrize("unknown", ["keep", "drop", None])
+def test_whatever_tools_are_offered_no_recorded_text_reads_otherwise_in_pieces(unknown: Any) -> None:
+    other = {"type": "function", "function": {"name": "zz_other", "parameters": {"type": "object", "properties": {}}}}
+    differing = []
+    for line in rows(corpora.FORMATS):
+        row = json.loads(line)
+        replies = []
+        for size in (len(row["text"]) or 1, 1, 3):
+            parser = StreamParser([other] if unknown else None, unknown_tools=unknown or "text", generate_id=str)
+            for at in range(0, len(row["text"]), size):
+                parser.feed(row["text"][at : at + size])
+            parser.close()
+            replies.append(parser.reply)
+        if any(reply != replies[0] for reply in replies):
+            differing.append(row["id"])
+    assert [] == differing

@@ -92,7 +92,7 @@ DAMAGED = {
     "no closer of a value": LINES.replace("Riga</arg_value>", "Riga"),
     "no closer of a value, all in one line": COMPACT.replace("Riga</arg_value>", "Riga"),
     "no closer of the last value": LINES.replace("3</arg_value>", "3"),
-    "no closer of the call": LINES.removesuffix("</tool_call>"),
+    "no closer of the call": LINES.replace("</tool_call>", "<|observation|>"),
     "a key closed twice": LINES.replace("</arg_key>", "</arg_key></arg_key>"),
     "a value closed twice": LINES.replace("</arg_value>", "</arg_value></arg_value>"),
     "a value closed like a key": LINES.replace("Riga</arg_value>", "Riga</arg_key>"),
@@ -115,7 +115,7 @@ def test_a_damaged_call_is_the_call_that_was_meant(damage: str) -> None:
 
 def test_a_next_call_begins_where_the_closer_of_one_is_missing() -> None:
     one = COMPACT.removesuffix("</tool_call>")
-    assert [("book_boat", {"port": "Riga", "seats": 3})] * 2 == calls_of(read(one * 2, TOOLS))
+    assert [("book_boat", {"port": "Riga", "seats": 3})] * 2 == calls_of(read(one + COMPACT, TOOLS))
 
 
 def test_a_key_without_a_value_is_dropped() -> None:
@@ -138,19 +138,11 @@ def test_a_fused_name_is_split_by_the_tools_that_have_the_key() -> None:
 
 
 @pytest.mark.parametrize("end", range(len("<tool_call>b"), len(COMPACT)))
-def test_a_call_that_is_cut_off_is_incomplete_until_all_its_values_are_there(end: int) -> None:
+def test_a_call_that_is_cut_off_is_incomplete_also_between_its_arguments(end: int) -> None:
     text = COMPACT[:end]
     reply = read(text, TOOLS)
-    value_closed = COMPACT.index("</arg_value><arg_key>") + len("</arg_value>")
-    opened = COMPACT.index("<arg_key>seats")
-    closing = COMPACT.index("</tool_call>")
-    complete = value_closed <= end <= opened or (end >= closing and COMPACT[closing:end] != "<")  # which may open anything
-    if complete:
-        assert [] != calls_of(reply)
-        assert () == reply.incomplete
-    else:
-        assert () == reply.tool_calls
-        assert [text] == [call.raw for call in reply.incomplete]
+    assert () == reply.tool_calls
+    assert [text] == [call.raw for call in reply.incomplete]
     assert None is reply.content
 
 

@@ -146,14 +146,36 @@ def test_a_call_that_is_cut_off_in_a_value_is_incomplete(name: str) -> None:
     assert None is reply.content
 
 
+@pytest.mark.parametrize("value", ["Riga", "3"])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_call_whose_closers_alone_are_missing_is_a_call(name: str) -> None:
+def test_a_call_that_is_cut_off_behind_an_argument_is_incomplete(name: str, value: str) -> None:
     text = FAMILIES[name]
-    last = max(text.find("</", text.index("3")), text.find("}", text.index("3")) + 1)
-    closer = text.index(">", last) + 1 if text[last] == "<" else last
-    reply = read(text[:closer], TOOLS, format=name)
+    if "}" in text:
+        pytest.skip("its arguments are an object, which has an end of its own")
+    end = text.index(">", text.index("</", text.index(value))) + 1
+    for cut in range(end, text.index("<", end) + 2):
+        reply = read(text[:cut], TOOLS, format=name)
+        assert () == reply.tool_calls
+        assert ["book_boat"] == [call.name for call in reply.incomplete]
+        assert None is reply.content
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_call_whose_wrapper_alone_is_not_closed_is_a_call(name: str) -> None:
+    text = FAMILIES[name]
+    begin = text.index("}" if "}" in text else "</", text.index("3"))
+    end = begin + 1 if "}" in text else text.index(">", text.index("</", begin + 2)) + 1
+    reply = read(text[:end], TOOLS, format=name)
     assert BOAT[:1] == calls_of(reply)
     assert () == reply.incomplete
+
+
+@pytest.mark.parametrize("end", ["</function>", "</tool_call>", "<|im_end|>", "<tool_call>\n<function=moor></function>"])
+def test_whatever_can_only_follow_a_call_ends_it(end: str) -> None:
+    text = QWEN.partition("</function>")[0].format("Riga")
+    assert ("book_boat", {"port": "Riga"}) == calls_of(read(text + end, TOOLS))[0]
+    assert ["book_boat"] == [call.name for call in read(text, TOOLS).incomplete]
+    assert ["book_boat"] == [call.name for call in read(text + end[:5], TOOLS).incomplete]
 
 
 DAMAGED = {
@@ -532,3 +554,25 @@ def test_any_texts_come_back_however_they_are_cut(path: str, text: str, name: st
         pieces.append(written[at : at + size])
         at += size
     assert expected == streamed(pieces, TOOLS, format=name)
+
+
+OLD = (
+    "<function_calls>\n<invoke>\n<tool_name>book_boat</tool_name>\n<parameters>\n<port>Riga</port>\n<seats>3</seats>\n"
+    "</parameters>\n</invoke>\n</function_calls>"
+)
+
+
+@pytest.mark.parametrize("at", range(OLD.index("<parameters>"), len(OLD)))
+@pytest.mark.parametrize("damage", ["\n", "<", ">", "/"])
+def test_elements_with_damaged_tags_read_the_same_in_pieces(at: int, damage: str) -> None:
+    for text in (OLD[:at] + damage + OLD[at:], OLD[:at] + damage + OLD[at + 1 :]):
+        read(text, TOOLS)
+        read(text, None)
+
+
+@pytest.mark.parametrize("unknown", ["keep", "drop"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_call_of_another_tool_that_is_cut_off_reads_the_same_in_pieces(name: str, unknown: str) -> None:
+    text = FAMILIES[name].replace("book_boat", "sink_boat")
+    for end in range(0, len(text), 5):
+        read(text[:end], TOOLS, unknown_tools=unknown)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from patchbay.formats.rows import Format
-from patchbay.formats.table import FORMATS
-
-_SUFFIXES = frozenset({".toml", ".json", ".jinja"})
+from patchbay.formats.table import FORMATS, is_path
 
 
 def given_format(value: str) -> str | Format:
@@ -15,9 +13,8 @@ def given_format(value: str) -> str | Format:
 
     Raises ConfigurationError for a file that cannot be read or shows no format; whether a name is known is not looked at.
     """
-    path = Path(value)
-    if value == "auto" or value in FORMATS or not (path.suffix in _SUFFIXES or path.exists()):
+    if value == "auto" or value in FORMATS or not (is_path(value) or Path(value).exists()):
         return value
-    from patchbay.cli.checkpoint import load_format  # only who names a file pays for reading checkpoints
+    from patchbay.checkpoint import load_format  # only who names a file pays for reading checkpoints
 
-    return load_format(path)
+    return load_format(value)

@@ -10,13 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
-from patchbay.cli.checkpoint import read_config
+from patchbay.checkpoint import read_config
+from patchbay.cli.format_flag import given_format
 from patchbay.errors import ConfigurationError
+from patchbay.formats.outside.declaredformat import FieldRegions
 from patchbay.formats.outside.knownmodels import Hint, format_of
 from patchbay.formats.outside.modeltable import KNOWN
 from patchbay.formats.outside.recognise import Reasoning, Recognition, recognise
 from patchbay.formats.rows import Format
-from patchbay.formats.table import FORMATS
+from patchbay.formats.table import FORMATS, choose
 from patchbay.formats.writing import WRITERS, render_calls
 from patchbay.types import ToolCall
 
@@ -57,24 +59,30 @@ def every(ctx: typer.Context, as_json: Json = False) -> None:
 
 @formats.command(context_settings=_CONTEXT)
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The format's name.", show_default=False)], as_json: Json = False
+    name: Annotated[
+        str, typer.Argument(metavar="NAME|PATH", help="The format's name, or a file that shows it.", show_default=False)
+    ],
+    as_json: Json = False,
 ) -> None:
     """Show one format: its markers, who writes it, and what a call looks like.
 
-    [bold]Example[/bold]
+    [bold]Examples[/bold]
 
       patchbay formats show kimi_k2
+
+      patchbay formats show ./acme.toml
     """  # fmt: skip
-    if name not in FORMATS:
-        raise ConfigurationError(f"Unknown format {name!r}. Known formats: {', '.join(FORMATS)}.")
-    row = FORMATS[name]
+    given = given_format(name)
+    if given == "auto":
+        raise ConfigurationError("'auto' is no format of its own: it looks for those that 'patchbay formats' lists.")
+    (row,) = choose(given)
     described = _described(row)
     if as_json:
         _print_json(described)
         return
     _print_facts(
         {
-            "format": name,
+            "format": row.name,
             "families": "; ".join(row.families),
             "auto": "finds it" if row.auto else "does not look for it",
             "calls": _marks(described["markers"]),
@@ -153,7 +161,7 @@ def _described(row: Format) -> dict[str, Any]:
         "families": list(row.families),
         "auto": row.auto,
         "writes": _writes(row),
-        "markers": [opener for wrapper in row.wrappers for opener in wrapper.openers],
+        "markers": _openers(row),
         "reasoning": [["".join(thought.openers[:1]), "".join(thought.closers[:1])] for thought in row.thoughts],
         "special_tokens": list(row.leaks),
         "example": render_calls(row.name, [_EXAMPLE]) if _writes(row) else None,
@@ -161,7 +169,15 @@ def _described(row: Format) -> dict[str, Any]:
 
 
 def _first_mark(row: Format) -> str:
-    return next((_mark_text(opener) for wrapper in row.wrappers for opener in wrapper.openers), "")
+    return next(map(_mark_text, _openers(row)), "")
+
+
+def _openers(row: Format) -> list[str]:
+    declared = row.regions.fields if isinstance(row.regions, FieldRegions) else ()
+    return [
+        *(opener for wrapper in row.wrappers for opener in wrapper.openers),
+        *(start for field in declared if field.role == "calls" and field.open for start in field.open.starts),
+    ]
 
 
 def _writes(row: Format) -> bool:

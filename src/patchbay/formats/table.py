@@ -5,9 +5,13 @@ Prose and fences that are code are no format: they are there whatever the model 
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import lru_cache
+from typing import NoReturn
 
 from patchbay.errors import ConfigurationError
 from patchbay.formats.families import (
@@ -134,7 +138,9 @@ def choose(format: str | Format) -> tuple[Format, ...]:  # noqa: A002 - the name
 
     Raises ConfigurationError.
     """
-    return (format,) if isinstance(format, Format) else _by_name(format)
+    if isinstance(format, Format):
+        return (format,)
+    return _by_name(format) if isinstance(format, str) else unknown_format(format)
 
 
 @lru_cache(maxsize=64)
@@ -142,8 +148,33 @@ def _by_name(name: str) -> tuple[Format, ...]:
     if name == "auto":
         return tuple(row for row in FORMATS.values() if row.auto)
     if name not in FORMATS:
-        raise ConfigurationError(f"Unknown format {name!r}. Known formats: auto, {', '.join(FORMATS)}.")
+        unknown_format(name)
     return (FORMATS[name],)
+
+
+def is_path(name: str) -> bool:
+    """Whether what was given as a format's name is a file's: no format is called so."""
+    return name.startswith((".", "/", "~")) or name.endswith((".toml", ".json", ".jinja"))
+
+
+def unknown_format(name: object) -> NoReturn:
+    """Refuse what names no format: say what may have been meant. Raises ConfigurationError."""
+    if isinstance(name, os.PathLike):
+        name = os.fspath(name)
+    known = {_letters(each): each for each in ("auto", *FORMATS)}
+    if not isinstance(name, str):
+        said = "Give a format's name, or a Format."
+    elif is_path(name):
+        said = f"A file's format is read by patchbay.load_format({name!r})."
+    elif near := get_close_matches(_letters(name), known, n=1, cutoff=0.75):
+        said = f"Did you mean {known[near[0]]!r}? 'patchbay formats' lists them all."
+    else:
+        said = f"Known formats: {', '.join(known.values())}."
+    raise ConfigurationError(f"Unknown format {name!r}. {said}")
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[\W_]", "", name.casefold())
 
 
 @lru_cache(maxsize=64)

@@ -180,7 +180,7 @@ class ChannelReader:
         looks_like_one = yield from calls.look_like_one()
         if not looks_like_one and calls.takes_code(body):
             return (yield from self._code(message))
-        if looks_like_one or not (message.row.loud and calls.known(body)):
+        if looks_like_one or body.kind is Kind.NAMED or not (message.row.loud and calls.known(body)):
             return (yield from self._as_it_stands(message))
         return (yield from self._message(replace(message, body=Body(Kind.QUOTED))))
 

@@ -58,9 +58,7 @@ class TagArguments:
             while (char := (yield from source.peek())) and char in " \t\r\n":
                 source.pos += 1
             if not char:
-                if not keys or not keys.issuperset(types.required):
-                    raise CutOff
-                break  # nothing but the call's end is missing
+                raise CutOff  # another argument may have been about to come
             begin = source.offset
             tag = yield from self._tag()
             if tag.startswith(f"{OPEN}argument"):

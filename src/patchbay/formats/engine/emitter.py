@@ -24,6 +24,8 @@ from patchbay.formats.events import (
 from patchbay.types import IncompleteCall, Repair, Reply, ToolCall
 
 _MOST_REPAIRS = 1000
+_OPENS_QUOTE = re.compile(r"[\w:,(][ \t]+\"\Z")
+_QUOTE_ROOM = 4
 _CODE_ROOM = 1024
 _TICKS = re.compile("`+")
 LAYOUT = " \t\r\n>"
@@ -104,7 +106,11 @@ class Emitter:
 
     @property
     def opens_code(self) -> bool:
-        """The prose ends in backticks that open inline code: a marker behind them is a word about the marker."""
+        """The prose ends in what opens inline code or a quotation: a marker behind it is a word about the marker."""
+        if self.quoted:
+            return True
+        if self.last == '"':
+            return _OPENS_QUOTE.search(self.tail(_QUOTE_ROOM)) is not None
         if self.last != "`":
             return False
         line: list[str] = []
@@ -121,6 +127,16 @@ class Emitter:
         for run in _TICKS.findall(text, text.rfind("\n") + 1):
             opened = "" if run == opened else opened or run
         return bool(opened)
+
+    def tail(self, room: int) -> str:
+        """The last characters of the prose, ``room`` at the most."""
+        pieces: list[str] = []
+        for piece in reversed(self._content):
+            pieces.append(piece[-room:])
+            room -= len(piece)
+            if room <= 0:
+                break
+        return "".join(reversed(pieces))
 
     def _track(self, text: str) -> None:
         end = max(text.rfind("\n"), text.rfind("\r"))
@@ -317,6 +333,15 @@ class Emitter:
     def repaired(self, repairs: Iterable[Repair]) -> None:
         """Record the repairs that another reading of the same text needed."""
         self._repairs.extend(islice(repairs, _MOST_REPAIRS - len(self._repairs)))
+
+    @property
+    def repairs(self) -> int:
+        """How many repairs are recorded."""
+        return len(self._repairs)
+
+    def forget_repairs(self, count: int) -> None:
+        """Keep only the first ``count`` repairs: the reading that needed the others was taken back."""
+        del self._repairs[count:]
 
     # out
 

@@ -20,7 +20,7 @@ class Marks:
 
     def __init__(self, literals: tuple[str, ...]) -> None:
         self.literals = frozenset(literals)
-        self._any = re.compile("|".join(map(re.escape, sorted(literals, key=len, reverse=True))) or "(?!)")
+        self._any = re.compile(_longest(_trie(literals)) if literals else "(?!)")
         self.first = frozenset(literal[0] for literal in literals)
         self._firsts = re.compile("|".join(map(re.escape, self.first)) or "(?!)").finditer
         self._starts = frozenset(literal[:length] for literal in literals for length in range(1, len(literal)))
@@ -137,6 +137,17 @@ def _rest(node: _Trie) -> str:
     if not node or "" in node:
         return ""
     return "(?:" + "|".join([r"\Z", *(re.escape(char) + _rest(node[char]) for char in sorted(node))]) + ")"
+
+
+def _longest(node: _Trie) -> str:
+    """The longest of the words from here on. Each character decides where to go on: no word is tried after another."""
+    ends = "" in node
+    found = [re.escape(char) + _longest(node[char]) for char in sorted(node) if char]
+    if not found:
+        return ""
+    if len(found) == 1 and not ends:
+        return found[0]
+    return "(?:" + "|".join(found) + ")" + ("?" if ends else "")
 
 
 def _one_of(chars: Iterable[str]) -> str:

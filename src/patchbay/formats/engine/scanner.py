@@ -112,13 +112,9 @@ class Scanner:
                 if begin > source.pos:
                     self._tell(begin)
                     continue
-                if source.buf[begin] in lines.first and source.offset >= self._spent and not emitter.quoted:
-                    source.mark()
-                    if (yield from lines.read()):
-                        source.release()
-                        return False
-                    self._spent = max(self._spent, source.offset)
-                    source.rewind()
+                offered = source.buf[begin] in lines.first and source.offset >= self._spent and not emitter.quoted
+                if offered and (yield from self._read(lines.read())):
+                    return False
                 lines.led = False
             self._look_for(lines)
             line = self._line(source.buf, source.pos, stop - source.base)
@@ -133,14 +129,21 @@ class Scanner:
             self._line = line_starts(self._starts).search
 
     def _region(self, marker: str) -> Steps[None]:
-        source, emitter = self.source, self.emitter
-        if source.offset >= self._spent:
-            source.mark()
-            if (yield from self.regions[marker](marker)):
-                source.release()
-                return
-            # What was read in vain is not read again for a marker inside it: that would be quadratic.
-            self._spent = max(self._spent, source.offset)
-            source.rewind()
-        emitter.text(marker)
+        source = self.source
+        if source.offset >= self._spent and (yield from self._read(self.regions[marker](marker))):
+            return
+        self.emitter.text(marker)
         source.pos += len(marker)
+
+    def _read(self, reading: Steps[bool]) -> Steps[bool]:
+        """Read what begins at ``pos``; False: the reading is taken back, and the repairs that it needed."""
+        source, repairs = self.source, self.emitter.repairs
+        source.mark()
+        if (yield from reading):
+            source.release()
+            return True
+        # What was read in vain is not read again for a marker inside it: that would be quadratic.
+        self._spent = max(self._spent, source.offset)
+        source.rewind()
+        self.emitter.forget_repairs(repairs)
+        return False

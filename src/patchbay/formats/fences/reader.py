@@ -13,8 +13,12 @@ from patchbay.formats.parts import Parts
 from patchbay.formats.unmarked.loose import LooseReader
 
 _LENIENT_LABELS = frozenset({"", "json"})
-_RESULT_LABEL = re.compile("result|response|output|quote|diff|email", re.IGNORECASE)
-"""What shows what somebody else wrote: no call of the model's stands in it."""
+_SHOWN_LABEL = re.compile(
+    ".*(?:result|response|output)|quote|diff|email|java|js|ts|(?:bash|c|cpp|cs|csharp|css|go|html?|kotlin|lua|perl|php|ps1|r|rb|ruby|rust|rs|"
+    r"scala|sh|shell|sql|swift|typescript|ya?ml|zsh|console)\Z",
+    re.IGNORECASE,
+).match
+"""What shows what somebody else wrote, or code that is no Python: no call of the model's stands in it."""
 
 
 class FenceReader:
@@ -83,4 +87,4 @@ class FenceReader:
     def _may_hold_calls(self, label: str) -> bool:
         if label.lower() in _LENIENT_LABELS:
             return self.lenient
-        return self.lenient and self.any_label and _RESULT_LABEL.search(label) is None
+        return self.lenient and self.any_label and _SHOWN_LABEL(label) is None

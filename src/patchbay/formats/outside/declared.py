@@ -102,9 +102,13 @@ class Declared:
 
     def done(self) -> None:
         """Refuse fields that nobody took: a name that is spelled wrongly would be without effect."""
+        self.only(*self._taken)
+
+    def only(self, *known: str) -> None:
+        """Refuse fields that are none of ``known``: before any is read, so that a name spelled wrongly is not called missing."""
         for key in self._fields:
-            if key not in self._taken:
-                self.refuse(key, f"is not known here{_nearest(key, tuple(self._taken))}")
+            if key not in known:
+                self.refuse(key, f"is not known here{_nearest(key, known)}")
 
 
 def refuse(path: str, problem: str) -> NoReturn:

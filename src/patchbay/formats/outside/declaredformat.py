@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from patchbay.formats.engine.scanner import Region
 from patchbay.formats.outside.declaredregions import FieldReader
@@ -58,11 +58,18 @@ def template_format(template: ResponseTemplate, name: str = "declared") -> Forma
 
 def with_fields(row: Format, fields: Sequence[Field]) -> Format:
     """A format that also has the regions of ``fields``."""
+    return replace(row, regions=FieldRegions(tuple(fields))) if fields else row
 
-    def regions(parts: Parts) -> Mapping[str, Region]:
-        return FieldReader(parts, fields).regions()
 
-    return replace(row, regions=regions) if fields else row
+@dataclass(frozen=True)
+class FieldRegions:
+    """The readers of ``fields``, made for a parser."""
+
+    fields: tuple[Field, ...]
+
+    def __call__(self, parts: Parts) -> Mapping[str, Region]:
+        """The reader of each marker."""
+        return FieldReader(parts, self.fields).regions()
 
 
 def _is_plain(field: Field) -> bool:

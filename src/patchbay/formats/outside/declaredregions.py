@@ -104,7 +104,7 @@ class FieldReader:
         elif field.close is None or (yield from self._match(field.close.begin())) is None:
             raise NotACall
         else:
-            tell_text(self.calls, self.rules, name, "{}")
+            tell_text(self.calls, self.rules, name, "{}", self.emitter.note)
         behind = self.source.offset
         yield from self.json.space()
         closing = (yield from self._match(field.close.begin())) if field.close else None
@@ -132,7 +132,7 @@ class FieldReader:
         for name, call in zip(names, calls, strict=True):
             if name is None:
                 raise NotACall
-            tell_text(self.calls, self.rules, name, self._typed(name, call))
+            tell_text(self.calls, self.rules, name, self._typed(name, call), self.emitter.note)
 
     def _typed(self, name: str, call: ReadCall) -> str:
         """A call's arguments: texts without a type by the tool's schema, where the tool is known."""

@@ -20,7 +20,14 @@ from patchbay.formats.outside.responsetemplate import Field
 from patchbay.formats.rows import Format, Thought, Wrapper, first_part, last_part
 from patchbay.formats.table import FORMATS
 
-_BODIES = ("json", "named", "python", "tags")
+_MARKS = ("body", "open", "close")
+_BODIES = {
+    "json": (*_MARKS, "leads", "name_key", "arguments_key"),
+    "named": (*_MARKS, "leads", "separators", "name_is"),
+    "python": (*_MARKS, "leads"),
+    "tags": (*_MARKS, "call", "call_end", "parameter", "parameter_end", "trim"),
+}
+"""The fields of a table of calls, by how its calls are written."""
 _TRIMS: dict[str, Trim] = {"none": "", "line": "line", "space": "space"}
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _KEY = re.compile(r"\w+(?:\.\w+)*")
@@ -46,6 +53,7 @@ def user_format(text: str) -> UserFormat:
         declared = Declared(tomllib.loads(text), "")
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"The format file is not TOML: {error}.") from None
+    declared.only("name", "families", "drop", "calls", "reasoning")
     name = declared.text("name")
     if not _NAME.fullmatch(name):
         declared.refuse("name", f"is {name!r}: use lower-case letters, digits and underscores, a letter first")
@@ -58,7 +66,6 @@ def user_format(text: str) -> UserFormat:
     for index, calls in enumerate(declared.tables("calls")):
         _read_calls(calls, f"calls_{index}", wrappers, fields, leaks)
     thoughts = tuple(_thought(table) for table in declared.tables("reasoning"))
-    declared.done()
     if not wrappers and not fields:
         declared.refuse("calls", "is missing: at least one [[calls]] says how calls are marked")
     row = Format(name, families, auto=False, wrappers=tuple(wrappers), thoughts=thoughts, leaks=tuple(leaks), loose=False)
@@ -66,18 +73,16 @@ def user_format(text: str) -> UserFormat:
 
 
 def _thought(declared: Declared) -> Thought:
-    openers, closers = _marks(declared, "open"), _marks(declared, "close")
-    loud = declared.flag("anywhere", default=False)
-    declared.done()
-    return Thought(openers, closers, loud)
+    declared.only("open", "close", "anywhere")
+    return Thought(_marks(declared, "open"), _marks(declared, "close"), declared.flag("anywhere", default=False))
 
 
 def _read_calls(declared: Declared, name: str, wrappers: list[Wrapper], fields: list[Field], leaks: list[str]) -> None:
-    body = declared.one_of("body", _BODIES, "json")
+    body = declared.one_of("body", tuple(_BODIES), "json")
+    declared.only(*_BODIES[body])
     if body == "tags":
         fields.append(_tags_field(declared, name))
         leaks += [*declared.texts("open"), *declared.texts("close")]
-        declared.done()
         return
     openers, closers, leads = _marks(declared, "open"), declared.texts("close"), declared.texts("leads")
     separators = _marks(declared, "separators") if body == "named" else ()
@@ -91,7 +96,6 @@ def _read_calls(declared: Declared, name: str, wrappers: list[Wrapper], fields: 
         wrappers.append(
             Wrapper(openers, closers, leads=leads, separators=separators, name=first_part if part == "first" else last_part)
         )
-    declared.done()
 
 
 def _tags_field(declared: Declared, name: str) -> Field:

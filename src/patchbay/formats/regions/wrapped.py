@@ -15,7 +15,7 @@ from typing import Protocol
 
 from patchbay.formats.engine.marks import Marks, extent, marks
 from patchbay.formats.engine.scanner import Region
-from patchbay.formats.engine.source import CutOff, NotACall, Steps
+from patchbay.formats.engine.source import CutOff, NotACall, NotOffered, Steps
 from patchbay.formats.parts import Parts
 from patchbay.formats.rows import Wrapper, last_part
 
@@ -228,9 +228,11 @@ class WrapperReader:
         for shape in self.shapes:
             try:
                 return (yield from shape.read(wrapper, first=first))
-            except NotACall:
+            except NotACall as error:
                 self._far = max(self._far, source.offset)
                 source.rewind_to(start)
+                if isinstance(error, NotOffered):
+                    break  # the shape fits, the tool does not
         return 0
 
     def space(self) -> Steps[str]:

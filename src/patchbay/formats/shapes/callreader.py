@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from patchbay.formats.engine.source import CutOff, NotACall, NotOffered, Source, Steps
 from patchbay.formats.engine.telling import CallSink
 from patchbay.formats.parts import ToolRules
-from patchbay.formats.shapes.jsonmembers import object_text, tell_object, tell_text
+from patchbay.formats.shapes.jsonmembers import object_text, strict_json, tell_object, tell_text
 from patchbay.formats.values.jsonreader import JsonReader
 
 _NAME_KEYS = frozenset({"name", "tool", "tool_name", "function_name", "action"})
@@ -32,13 +32,6 @@ _MESSAGE_KEYS = frozenset({"role", "content", "refusal"})
 _MAX_NAME = 256
 _BY_THE_BOOK = re.compile(r'\{\s*"name"\s*:\s*"([^"\\\x00-\x1f]{1,256})"\s*,\s*"arguments"\s*:\s*(?=\{)')
 _MAX_DEPTH = 3  # tool_calls -> item -> function
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-_strict_json = json.JSONDecoder(parse_constant=_no_constant).decode
 
 
 @dataclass
@@ -104,17 +97,20 @@ class CallReader:
         if end < 0 or not source.buf.startswith("```", end + 1) or source.buf[end - 1] != "}":
             return False
         name = self.resolve(found.group(1))
-        if name is None:
+        if name is None or self.rules.types(name).unquoted:
             return False
         arguments = source.buf[found.end() : end - 1].rstrip()
         try:
-            value = _strict_json(arguments)
+            value = strict_json(arguments)
         except (ValueError, RecursionError):
             return False
         if not isinstance(value, dict):
             return False
+        source.pos = found.end()  # where the reading by the character would tell the call
+        self._commit()
+        self.calls.start(name).append(arguments)
+        self.calls.end()
         source.pos = end
-        self._tell(name, arguments)
         return True
 
     def _array(self) -> Steps[int]:
@@ -208,7 +204,7 @@ class CallReader:
 
     def _tell(self, name: str, arguments: str) -> None:
         self._commit()
-        tell_text(self.calls, self.rules, name, arguments)
+        tell_text(self.calls, self.rules, name, arguments, self.note)
 
     def _members(self, draft: _Draft) -> Steps[int]:
         """Read an object's members into ``draft``; how many calls were told on the way (their objects are done)."""

@@ -25,8 +25,9 @@ _ROOM = 256
 _ITEM: Final = "item"
 _OUTER = frozenset({"invoke", "tool_call", "parameters"})
 """The tags around arguments: what closes them closes what is open in them."""
-_NAME = re.compile(r"[A-Za-z_$][\w.$-]*")
-_BEGUN = re.compile(r"/?(?:[A-Za-z_$][\w.$-]*)?")
+_TAG = re.compile(r"/?\s*+[A-Za-z_$][\w.$-]*+\s*+")
+_BEGUN = re.compile(r"/?\s*+(?:[A-Za-z_$][\w.$-]*+\s*+)?")
+"""What of ``_TAG`` there may be so far: as long as this fits, more of the text is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class Elements:
 
     def _named(self, inside: str, size: int) -> ElementTag | None:
         name = inside.removeprefix("/").strip()
-        if not name or "<" in name or not (self.prefix or _NAME.fullmatch(name)):
+        if not name or "<" in name or not (self.prefix or _TAG.fullmatch(inside)):
             return None
         return ElementTag(name, inside.startswith("/"), size)
 

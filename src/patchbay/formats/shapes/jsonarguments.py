@@ -37,7 +37,7 @@ class JsonArguments:
             arguments = object_text((yield from self.json.text()), self.note) or "{}"
             if arguments[0] != "{":
                 raise NotACall
-            tell_text(self.calls, self.rules, name, arguments)
+            tell_text(self.calls, self.rules, name, arguments, self.note)
             return
         fenced = yield from self._opened()
         self.json.guarded = False

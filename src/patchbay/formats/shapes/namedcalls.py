@@ -60,7 +60,9 @@ class NamedCalls:
                 yield from shape.read(name)
                 return 1
         closer = yield from self._closers.at(self.source)
-        if not closer and (self.source.pos < len(self.source.buf) or self.rules.offered(name) is None):
+        if not closer:
+            if self._closers.begun(self.source) and self.rules.offered(name) is not None:
+                raise CutOff
             raise NotACall
         self.calls.start(name).append("{}")
         self.calls.end()
@@ -77,7 +79,7 @@ class NamedCalls:
         if name is None:
             raise NotACall
         self._note("no_name")
-        tell_text(self.calls, self.rules, name, arguments)
+        tell_text(self.calls, self.rules, name, arguments, self._note)
         return 1
 
     def _header(self, wrapper: Wrapper) -> Steps[str]:
@@ -108,9 +110,9 @@ class NamedCalls:
     def _cut(self, name: str, *, in_name: bool, separators: Marks) -> None:
         """Raise CutOff if the text ends in a call's name, or between it and the arguments."""
         source = self.source
-        if in_name and self.rules.begins_name(name):
+        if in_name and not name.endswith(":") and self.rules.begins_name(name):
             raise CutOff
-        known = self.rules.resolve(name)
+        known = self.rules.resolve(name.removesuffix(":"))
         if known is not None and (source.pos == len(source.buf) or separators.begun(source)):
             source.pos = len(source.buf)
             self.calls.name = known

@@ -63,9 +63,7 @@ class NestedCalls:
                 source.pos += 1
                 char = yield from source.peek()
             if not char:
-                if not keys:
-                    raise CutOff
-                return False
+                raise CutOff  # another argument may have been about to come
             tag = yield from elements.tag()
             if tag is None:
                 if not keys:

@@ -60,12 +60,11 @@ class Pairs:
         char = yield from self.structure.space()
         tag = (yield from TAGS.at(source)) if char == "<" else None
         if not char or (tag is not None and tag.cut):
-            if not self._begun or (tag is not None and not tag.closes):
-                raise CutOff
-            source.pos = len(source.buf)
-            return False
+            raise CutOff  # another pair may have been about to come
         if tag is None:
             mark = yield from self.structure.ends.at(source)
+            if not mark and self.structure.ends.begun(source):
+                raise CutOff
             place = source.offset
             if mark not in self._closers:
                 source.pos += len(mark)

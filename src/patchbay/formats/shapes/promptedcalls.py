@@ -83,8 +83,8 @@ class PromptedCalls:
         if end:
             source.pos += len(end)
             emitter.over = True
-        else:
-            source.rewind_to(behind)
+        if not end or (not self.words.loud and (yield from _space(source))):
+            source.rewind_to(behind)  # a result that the model made up is told as one
         return True
 
     def _call(self) -> Steps[None]:
@@ -96,8 +96,11 @@ class PromptedCalls:
             raise NotACall
         self.calls.name = name
         if (yield from self._brackets.fits()):
-            yield from self._brackets.read(name)
-            return
+            bracket = source.offset
+            if not (yield from self._empty_brackets()) or not (yield from self._has_object()):
+                source.rewind_to(bracket)
+                yield from self._brackets.read(name)
+                return
         char = yield from _space(source)
         word = yield from self._inputs.at(source)
         if not word:
@@ -111,6 +114,25 @@ class PromptedCalls:
             yield from self._objects.read(name)
         else:
             yield from self._text(name)
+
+    def _empty_brackets(self) -> Steps[bool]:
+        """Read brackets with nothing in them, which stand behind a name for nothing; whether they are such."""
+        self.source.pos += 1
+        found = (yield from _space(self.source)) == ")"
+        self.source.pos += found
+        return found
+
+    def _has_object(self) -> Steps[bool]:
+        """Whether arguments follow as an object; nothing is read."""
+        source = self.source
+        begin = source.offset
+        yield from _space(source)
+        word = yield from self._inputs.at(source)
+        source.pos += len(word)
+        yield from _space(source)
+        fits = bool(word) and (yield from self._objects.fits())
+        source.rewind_to(begin)
+        return fits
 
     def _text(self, name: str) -> Steps[None]:
         """Read arguments that are a plain text: the value of the tool's only parameter."""

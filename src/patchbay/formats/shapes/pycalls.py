@@ -29,6 +29,7 @@ class PythonCalls:
         self.sink = sink
         self.resolve = resolve
         self.rules = parts.rules
+        self._begins = parts.rules.begins_name if resolve == parts.rules.offered else parts.rules.begins_marked_name
         self.note = parts.emitter.note
         self.called = ""
         """The name of the call being read, as far as it is known: for a call that is cut off."""
@@ -56,13 +57,13 @@ class PythonCalls:
                     raise NotACall
             elif has_ended(source, found.end()):
                 break
-            elif len(found.group()) > _MAX_NAME or not self.rules.begins_name(found.group()):
+            elif len(found.group()) > _MAX_NAME or not self._begins(found.group()):
                 raise NotACall
             yield
         written = found.group()
         source.pos = found.end()
         if source.pos >= len(source.buf):
-            if source.offset > begin and self.rules.begins_name(written):
+            if source.offset > begin and self._begins(written):
                 raise CutOff
             raise NotACall
         name = self.resolve(written)

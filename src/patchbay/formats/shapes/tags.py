@@ -60,6 +60,8 @@ class Tags:
 
     def at(self, source: Source) -> Steps[Tag | None]:
         """The tag that stands at ``pos``, None if none does; nothing is read."""
+        if not (yield from source.peek()):
+            return None
         while True:
             buf, pos = source.buf, source.pos
             found = self._word.match(buf, pos)

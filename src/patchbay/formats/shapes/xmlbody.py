@@ -72,14 +72,13 @@ class XmlBody:
             tag = (yield from TAGS.at(source)) if char == "<" else None
             if not char or (tag is not None and tag.cut):
                 self.begun |= tag is not None
-                if not keys or (tag is not None and not tag.closes):
-                    raise CutOff
-                source.pos = len(source.buf)
-                return False
+                raise CutOff  # another argument may have been about to come
             if tag is None:
                 if char == "{" and not keys:
                     yield from self._object()
                 elif not (char == "<" and (yield from self._element(any_name=inside))):
+                    if not (yield from self.structure.ends.at(source)) and self.structure.ends.begun(source):
+                        raise CutOff
                     source.rewind_to(before)
                     if keys or (yield from self._marked()):
                         return False

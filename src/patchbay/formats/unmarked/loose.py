@@ -56,7 +56,11 @@ _LEAD_ENDS = re.compile(r"[=:\r\n]")
 _LEADS = re.compile(r"[A-Za-z_' ]{1,40}:|[^\W\d]\w*(?:[ \t]*,[ \t]*[^\W\d]\w*)*[ \t]*=")
 _EXAMPLE = re.compile(r"(?i)\b(?:example|format|schema|syntax|usage|template)")
 _LEAD_ROOM = 80
+_SHOWS = re.compile(r"(?i)\b(?:example|usage)\b[^\n]{0,40}:\s*\Z")
+"""What announces that something is only shown."""
+_SHOW_ROOM = 80
 _OR = "or "
+_CALLED = "()"
 _NONE = "'[]'"
 
 
@@ -172,7 +176,7 @@ class LooseReader:
         """Tell the calls of a block, if there is anything new in them."""
         staged = self._bare.staged
         calls = staged.calls
-        if any(self._echoes_schema(name, arguments) for name, arguments in calls):
+        if _SHOWS.search(self.emitter.tail(_SHOW_ROOM)) or any(self._echoes_schema(name, arguments) for name, arguments in calls):
             return False
         if all(call_key(name, arguments) in self._told for name, arguments in calls):
             return False
@@ -286,7 +290,16 @@ class LooseReader:
             return False
         source.rewind_to(end)
         yield from self._surplus()
-        return True
+        return (yield from self._ends_line())
+
+    def _ends_line(self) -> Steps[bool]:
+        """Whether what follows calls on their line may: not what makes a link of a list, or a word about it."""
+        source = self.source
+        if (yield from source.peek()) not in ("(", ":"):
+            return True
+        while len(source.buf) - source.pos < len(_CALLED) and not source.ended:
+            yield
+        return source.buf.startswith(_CALLED, source.pos)
 
     def _surplus(self) -> Steps[None]:
         """Read brackets that close what was closed already, or was opened by the words that led here, up to a line's end."""

@@ -26,7 +26,7 @@ _QUOTED_SPACE = re.compile(r"[ \t\r\n>]+")
 _BARE = re.compile(r"[^\s,:{}\[\]\"'`~]+")
 _BARE_VALUE = re.compile(r"[^,{}\[\]\"\n`~]+")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
-_CONSTANTS = {"true": "true", "false": "false", "null": "null"}
+_CONSTANTS = frozenset({"true", "false", "null"})
 _FOREIGN = {
     "True": "true",
     "False": "false",
@@ -194,10 +194,8 @@ class JsonReader(StringReader):
     def _word(self, sink: list[str]) -> Steps[None]:
         """Read a number, a constant, or bare text, which becomes a string."""
         word = yield from self._run(_BARE)
-        known = _CONSTANTS.get(word)
-        if known or _NUMBER.fullmatch(word):
-            if self.source.ended and self.source.pos >= len(self.source.buf):
-                raise CutOff  # a number may have had more digits to come
+        self._expect_more()
+        if word in _CONSTANTS or _NUMBER.fullmatch(word):
             sink.append(word)
             return
         if word in _FOREIGN:
@@ -210,12 +208,18 @@ class JsonReader(StringReader):
             sink.append(number)
             return
         rest = yield from self._run(_BARE_VALUE)
+        self._expect_more()
         text = (word + rest).strip()
         if not text:
             text = self.source.buf[self.source.pos : self.source.pos + 1]
             self.source.pos += 1
         self.note("unquoted_string")
         sink.append(json.dumps(text))
+
+    def _expect_more(self) -> None:
+        """Raise CutOff where the text ends: a number may have had more digits to come, and a word more letters."""
+        if self.source.ended and self.source.pos >= len(self.source.buf):
+            raise CutOff
 
 
 def _as_number(word: str) -> str | None:

@@ -161,6 +161,7 @@ class StringReader:
         source = self.source
         while len(source.buf) - source.pos < 2:
             if source.ended:
+                source.pos = len(source.buf)
                 raise CutOff
             yield
         char = source.buf[source.pos + 1]
@@ -177,6 +178,7 @@ class StringReader:
                 source.pos += 6
                 return
             if source.ended and len(digits) < 4:
+                source.pos = len(source.buf)
                 raise CutOff
         self.note("invalid_escape")
         # \_ and \' are escapes that other languages know; before anything else the backslash was meant.

@@ -138,6 +138,10 @@ class ToolRules:
             namespace.startswith(text) for namespace in _NAMESPACES
         )
 
+    def begins_marked_name(self, text: str) -> bool:
+        """The same where a call is marked: any name may come of it where any may be a tool's."""
+        return self._open or self.begins_name(text)
+
     @property
     def has_tools(self) -> bool:
         """Tools were offered."""

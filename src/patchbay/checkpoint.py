@@ -1,8 +1,9 @@
-"""What lies on disk of a checkpoint or a format, read for the commands. Files are opened here, and understood in ``formats``."""
+"""What lies on disk of a checkpoint or a format. Files are opened here, and understood in ``formats``, which does no I/O."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,19 @@ from patchbay.formats.outside.userformat import user_format
 from patchbay.formats.rows import Format
 from patchbay.formats.table import FORMATS
 
+_FILES = ("tokenizer_config.json", "chat_template.json", "chat_template.jinja", "tokenizer.json")
+"""What is looked for in a folder; of two files that say the same thing the earlier one counts."""
+
 _MAX_BYTES = 64 * 1024 * 1024
 """No tokenizer's files are larger; weights are, and somebody will name them by mistake."""
 
 
-def load_format(path: Path) -> Format:
-    """The format in a file: a user's own (``.toml``), the one a checkpoint declares, or the one its files show.
+def load_format(path: str | os.PathLike[str]) -> Format:
+    """The format in a file: one's own (``.toml``), or the one that a checkpoint's file or folder declares or shows.
 
-    Raises ConfigurationError.
+    It goes wherever a format's name does: ``parse(text, format=load_format("acme.toml"))``. Raises ConfigurationError.
     """
+    path = Path(path)
     if path.suffix == ".toml":
         text = read_text(path)
         try:
@@ -46,12 +51,12 @@ def read_config(path: Path) -> dict[str, Any]:
     """
     if not path.is_dir():
         return _read(path)
+    files = [path / name for name in _FILES if (path / name).is_file()]
+    if not files:
+        raise ConfigurationError(f"{path} holds none of {', '.join(_FILES)}.")
     config: dict[str, Any] = {}
-    for name in ("tokenizer_config.json", "chat_template.json", "chat_template.jinja", "tokenizer.json"):
-        if (path / name).is_file():
-            config = _read(path / name) | config
-    if not config:
-        raise ConfigurationError(f"{path} holds no tokenizer_config.json, chat_template.jinja or tokenizer.json.")
+    for file in files:
+        config = _read(file) | config
     return config
 
 

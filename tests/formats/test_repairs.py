@@ -1,0 +1,47 @@
+"""Repairs are told of what was read in the end: a reading that was taken back needed none."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from patchbay.types import ToolSpec
+
+from .cuts import calls_of, read
+
+HARBOUR = {"type": "object", "properties": {"harbour": {"type": "string"}}}
+TOOLS = [ToolSpec("tide_table", parameters=HARBOUR)]
+OTHERS = [ToolSpec("clock_now", parameters=HARBOUR)]
+MARKED = """Let me look.
+<tool_call>
+{"name": "tide_table", "arguments": {"harbour": "Brest",}}
+</tool_call>"""
+LINE = '[tide_table(harbour="Brest" days=3)]'
+
+
+@pytest.mark.parametrize("tools", [[], OTHERS])
+@pytest.mark.parametrize("text", [MARKED, LINE, MARKED + "\n" + LINE])
+def test_what_stays_prose_was_not_mended(text: str, tools: list[ToolSpec]) -> None:
+    reply = read(text, tools)
+    assert ([], text, ()) == (calls_of(reply), reply.content, reply.repairs)
+
+
+def test_what_was_mended_is_told_once() -> None:
+    reply = read(MARKED, TOOLS)
+    assert [("trailing_comma", MARKED.index("}}"))] == [(repair.kind, repair.position) for repair in reply.repairs]
+    prose = MARKED.replace("tide_table", "clock_then")
+    reply = read(prose + "\n" + MARKED, TOOLS)
+    assert [len(prose) + 1 + MARKED.index("}}")] == [repair.position for repair in reply.repairs]
+
+
+def test_the_documentation_names_every_kind() -> None:
+    root = Path(__file__).parents[2]
+    files = (root / "src/patchbay/formats").rglob("*.py")
+    noted = [said for file in files for said in re.findall(r"note\((.*)\)", file.read_text(encoding="utf-8"))]
+    kinds = {kind for said in noted for kind in re.findall(r'"([a-z_]+)"', said)}
+    assert {"trailing_comma", "unknown_tool", "wrong_opener"} <= kinds
+    table = (root / "docs/parse.md").read_text(encoding="utf-8").partition("## What is mended")[2]
+    told = {kind for row in re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE) for kind in re.findall(r"`(\w+)`", row)}
+    assert kinds == told
