@@ -38,7 +38,7 @@ _strict_json = json.JSONDecoder(parse_constant=_no_constant).decode
 
 
 class TagArguments:
-    """Reads arguments up to the call's end. Where the text ends before it, all that the tool requires must be there."""
+    """Reads arguments up to the call's end, or to what can only follow it."""
 
     def __init__(self, parts: Parts) -> None:
         self.source = parts.source
@@ -53,7 +53,7 @@ class TagArguments:
         """Read them and tell the call. Raises CutOff."""
         source, pieces = self.source, self.calls.start(name)
         pieces.append("{")
-        types, keys, separator = self.rules.types(name), set[str](), ""
+        types, separator = self.rules.types(name), ""
         while True:
             while (char := (yield from source.peek())) and char in " \t\r\n":
                 source.pos += 1
@@ -64,7 +64,6 @@ class TagArguments:
             if tag.startswith(f"{OPEN}argument"):
                 given = attributes(tag)
                 key = given.get("key", "")
-                keys.add(key)
                 pieces.append(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
                 separator = ", "
                 if given.get("type") == "string":
@@ -82,6 +81,8 @@ class TagArguments:
         """Read a tag with its separator; "" if none stands here."""
         source = self.source
         if not (yield from _TAGS.at(source)):
+            if _TAGS.begun(source):
+                raise CutOff
             return ""
         while True:
             end, found = _SEP.next(source, source.pos)
