@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import bars, install, parsers, proxies, start, table
+from bench import bars, building, install, parsers, proxies, start, table
 from bench.places import UnavailableError, say, write_between
 from bench.programs import OURS_AUTO, ROWS, Program
 
-_PARTS = ("proxy", "parser", "start")
+_PARTS = ("proxy", "parser", "start", "tools")
 _SCENARIOS = {scenario.name: scenario for scenario in proxies.SCENARIOS}
 _BEGIN, _END = "<!-- bench: begin -->", "<!-- bench: end -->"
 
@@ -49,6 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         sections.append(table.of_start(start_outcome))
         verdicts += bars.of_start(start_outcome)
         raw["start"] = start.raw(start_outcome)
+    if options.wants("tools"):
+        building_outcome = building.measure(quick=options.quick)
+        sections.append(table.of_building(building_outcome))
+        verdicts += bars.of_building(building_outcome)
+        raw["tools"] = building.raw(building_outcome)
     text = "\n\n".join([table.of_verdicts(verdicts, quick=options.quick), *sections])
     print(text)
     raw["bars"] = [{"what": v.what, "bar": v.bar, "measured": v.measured, "met": v.met} for v in verdicts]
@@ -77,7 +82,7 @@ class _Options(argparse.Namespace):
 def _arguments(argv: Sequence[str] | None) -> _Options:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
-        description="Measure Patchbay beside its peers, in one run: proxies, parser, start. bench/README.md says how to read it.",
+        description="Measure Patchbay beside its peers, in one run: proxies, parser, start, tools. bench/README.md says how to read it.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

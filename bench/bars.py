@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bench import parsers, proxies, start, texts
+from bench import building, parsers, proxies, start, texts
 from bench.programs import LITELLM, NGINX, ORIGINAL, OURS
 from bench.proxies import PACED, REQUEST, STREAM
 
@@ -14,6 +14,7 @@ GROWTH = 12.0
 OF_ORIGINAL = 0.1
 PROSE_SPEED = 20.0
 IMPORT_MILLISECONDS = 150.0
+BUILDING_MILLISECONDS = 1.5
 READY_MILLISECONDS = 1_000.0
 
 RATIOS = (
@@ -111,3 +112,10 @@ def of_start(outcome: start.Outcome) -> Iterator[Verdict]:
     foreign = outcome.foreign.get(start.IMPORT)
     if foreign is not None:
         yield Verdict(f"{start.IMPORT}: third-party imports", "none", ", ".join(foreign) or "none", not foreign)
+
+
+def of_building(outcome: building.Outcome) -> Iterator[Verdict]:
+    """The bar of making a tool."""
+    bar = f"≤ {BUILDING_MILLISECONDS} ms"
+    for what, cost in outcome.costs.items():
+        yield Verdict(f"a tool of a function: {what}", bar, f"{cost.first_use:.2f} ms", cost.first_use <= BUILDING_MILLISECONDS)

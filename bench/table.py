@@ -8,7 +8,7 @@ import platform
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from bench import parsers, proxies, start, texts
+from bench import building, parsers, proxies, start, texts
 from bench.bars import Verdict
 from bench.programs import OURS, Program
 
@@ -128,6 +128,18 @@ def of_start(outcome: start.Outcome) -> str:
     ]
     lines += [f"\n{what}: not measured, {reason}" for what, reason in outcome.skipped.items()]
     return "\n".join(lines)
+
+
+def of_building(outcome: building.Outcome) -> str:
+    """What it costs to make a tool of a function."""
+    rows = [[what, f"{cost.making:.0f}", f"{cost.first_use:.2f}"] for what, cost in outcome.costs.items()]
+    return "\n".join(
+        [
+            "Tools from functions: CPU, median of new functions.",
+            "",
+            markdown(["", "`@tool`, µs", "with its first telling and first call checked, ms"], rows),
+        ]
+    )
 
 
 def of_verdicts(verdicts: Sequence[Verdict], *, quick: bool) -> str:

@@ -7,6 +7,7 @@ import pytest
 import patchbay
 
 FROZEN = [
+    "Attachment",
     "InvalidRequestError",
     "MaxIterationsError",
     "PatchbayError",
@@ -15,7 +16,10 @@ FROZEN = [
     "ToolArgumentsError",
     "ToolCall",
     "ToolChoiceError",
+    "ToolContext",
+    "ToolFailed",
     "ToolResult",
+    "ToolRetry",
     "ToolRunner",
     "ToolSpec",
     "ToolValidator",
@@ -30,6 +34,7 @@ FROZEN = [
     "parse_json",
     "render_contract",
     "render_tool_choice",
+    "resolve_model",
     "tool",
     "wrap",
 ]

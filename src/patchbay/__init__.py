@@ -7,6 +7,7 @@ so ``import patchbay`` is quick and loads no third-party package. A test freezes
     load_format                    a format of one's own, or a checkpoint's, from its file
     wrap                           an OpenAI client whose ``tools=`` works
     ToolRunner, tool               the loop: model, calls, results, answer
+    resolve_model                  a model by its name or URL
     patchbay proxy                 the same for any program (patchbay.proxy.create_app mounts it)
 """
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
         PatchbayError,
         ToolArgumentsError,
         ToolChoiceError,
+        ToolFailed,
+        ToolRetry,
         UnknownToolError,
         UpstreamError,
     )
@@ -37,15 +40,17 @@ if TYPE_CHECKING:
         render_tool_choice,
     )
     from patchbay.history import flatten_messages
+    from patchbay.models.resolve import resolve_model
     from patchbay.models.wrap import wrap
     from patchbay.runner import ToolRunner
     from patchbay.schema import ToolValidator
-    from patchbay.tools import tool
-    from patchbay.types import Reply, ToolCall, ToolResult, ToolSpec, Usage
+    from patchbay.tools import ToolContext, tool
+    from patchbay.types import Attachment, Reply, ToolCall, ToolResult, ToolSpec, Usage
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Attachment",
     "InvalidRequestError",
     "MaxIterationsError",
     "PatchbayError",
@@ -54,7 +59,10 @@ __all__ = [
     "ToolArgumentsError",
     "ToolCall",
     "ToolChoiceError",
+    "ToolContext",
+    "ToolFailed",
     "ToolResult",
+    "ToolRetry",
     "ToolRunner",
     "ToolSpec",
     "ToolValidator",
@@ -69,6 +77,7 @@ __all__ = [
     "parse_json",
     "render_contract",
     "render_tool_choice",
+    "resolve_model",
     "tool",
     "wrap",
 ]
@@ -76,6 +85,7 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
+        "Attachment": "patchbay.types",
         "InvalidRequestError": "patchbay.errors",
         "MaxIterationsError": "patchbay.errors",
         "PatchbayError": "patchbay.errors",
@@ -84,7 +94,10 @@ __getattr__ = lazy_exports(
         "ToolArgumentsError": "patchbay.errors",
         "ToolCall": "patchbay.types",
         "ToolChoiceError": "patchbay.errors",
+        "ToolContext": "patchbay.tools",
+        "ToolFailed": "patchbay.errors",
         "ToolResult": "patchbay.types",
+        "ToolRetry": "patchbay.errors",
         "ToolRunner": "patchbay.runner",
         "ToolSpec": "patchbay.types",
         "ToolValidator": "patchbay.schema",
@@ -99,6 +112,7 @@ __getattr__ = lazy_exports(
         "parse_json": "patchbay.formats",
         "render_contract": "patchbay.formats",
         "render_tool_choice": "patchbay.formats",
+        "resolve_model": "patchbay.models.resolve",
         "tool": "patchbay.tools",
         "wrap": "patchbay.models.wrap",
     },

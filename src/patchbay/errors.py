@@ -12,7 +12,12 @@
         ├── UnknownToolError           LookupError    "unknown_tool"
         ├── ToolArgumentsError         ValueError     "invalid_arguments"
         ├── IncompleteCallError        ValueError     "incomplete_call"
-        └── ToolTimeoutError           TimeoutError   "tool_timeout"
+        ├── RepeatedCallError          RuntimeError   "repeated_call"        the same call with the same result, once too often
+        ├── CallBudgetError            RuntimeError   "call_budget"          the run may make no more calls
+        ├── ToolTimeoutError           TimeoutError   "tool_timeout"
+        │   └── RunTimeoutError                       "run_timeout"          the time of the whole run was up
+        ├── ToolRetry                  Exception      "tool_retry"           raised by tools: try again like this
+        └── ToolFailed                 Exception      "tool_failed"          raised by tools: this can not work
 
 Two voices: ``str(error)`` is for the operator; ``error.for_model`` tells the model what to do next. ``code`` is stable:
 programs may compare it.
@@ -178,3 +183,76 @@ class ToolTimeoutError(ToolError, TimeoutError):
     def for_model(self) -> str:
         """Say that it is over, and what may be tried."""
         return f"Error: {self}. Try once more with a smaller task, try something else, or tell the user."
+
+
+class RunTimeoutError(ToolTimeoutError):
+    """The time of the whole run (``limit``, in seconds) was up before the call had finished."""
+
+    code = "run_timeout"
+
+    @property
+    def for_model(self) -> str:
+        """Say that it is over, for the views of later turns."""
+        return f"Error: {self}, which was the limit of the whole run."
+
+
+class RepeatedCallError(ToolError, RuntimeError):
+    """The same call had given the same result ``times`` times. It was not run again."""
+
+    code = "repeated_call"
+
+    def __init__(self, tool_name: str, *, times: int) -> None:
+        super().__init__(f"The same call of {tool_name!r} gave the same result {times} times", tool_name=tool_name)
+        self.times = times
+
+    @property
+    def for_model(self) -> str:
+        """Say that nothing new is to be had this way."""
+        return (
+            f"Error: {self}, so it was not run again. Use the result that you have, call the tool with other arguments, "
+            "or do something else."
+        )
+
+
+class CallBudgetError(ToolError, RuntimeError):
+    """The run had made as many calls as it may (``limit``). The tool did not run."""
+
+    code = "call_budget"
+
+    def __init__(self, tool_name: str, *, limit: int) -> None:
+        super().__init__(f"The run may make no more than {limit} calls", tool_name=tool_name)
+        self.limit = limit
+
+    @property
+    def for_model(self) -> str:
+        """Say that there are no more calls to be had."""
+        return f"Error: {self}: the tool {self.tool_name!r} did not run. Answer with what you have."
+
+
+class ToolRetry(ToolError):  # noqa: N818  (it is no error of the tool's, but what it says to the model)
+    """For tools to raise: the call can work with other arguments. The message tells the model which, in the tool's words."""
+
+    code = "tool_retry"
+
+    @property
+    def for_model(self) -> str:
+        """The tool's words, and that it may be called again."""
+        return f"Error: {_sentence(self)}Fix the arguments and call the tool again."
+
+
+class ToolFailed(ToolError):  # noqa: N818  (as above)
+    """For tools to raise: this can not work, whatever the arguments. The message tells the model why, in the tool's words."""
+
+    code = "tool_failed"
+
+    @property
+    def for_model(self) -> str:
+        """The tool's words, and that it should not be called again like this."""
+        return f"Error: {_sentence(self)}Do not try the same again: do something else, or tell the user."
+
+
+def _sentence(error: BaseException) -> str:
+    words = str(error).strip()
+    if not words:
+        return ""
+    return f"{words} " if words[-1] in ".!?:" else f"{words}. "

@@ -1,4 +1,4 @@
-"""The door for Python programs: an OpenAI client (or any ChatModel), tools, and one call that runs the whole turn.
+"""The door for Python programs: a model (a name, an OpenAI client, any ChatModel), tools, and one call that runs the whole turn.
 
 What lives here: options, callbacks, the collected result and the blocking door. The turn itself is
 ``patchbay.loop``'s, the calls are ``patchbay.executor``'s; neither is done a second time here.
@@ -9,17 +9,20 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, fields
 from typing import Any
 
 from patchbay.background import run_blocking
 from patchbay.errors import ConfigurationError, InvalidRequestError, MaxIterationsError
-from patchbay.executor import Executor, ToolExecution
+from patchbay.executor import MAX_REPEATS, MAX_RESULT_CHARS, Budget, Executor, ToolExecution
+from patchbay.executor.hooks import Hooks
 from patchbay.loop import FinalEvent, LoopEvent, ToolCallEvent, ToolResultEvent, turn
-from patchbay.models.chat import ChatModel
-from patchbay.tools import Validation
+from patchbay.models.hosted import HostedModel
+from patchbay.models.resolve import resolve_model
+from patchbay.tools import Progress, Validation
+from patchbay.tools.attachments import checked_kinds
 from patchbay.types import Message, ToolCall, Usage
 
 OnToolCall = Callable[[ToolCall, int], Awaitable[None] | None]
@@ -32,10 +35,10 @@ _logger = logging.getLogger(__name__)
 class RunResult:
     """What one turn came to.
 
-    ``content`` is the model's last text, None where there is none. ``messages`` is the whole conversation,
-    each call with its result. ``finish_reason`` is "stop", "length", "content_filter" or "max_iterations".
-    ``tool_executions`` are in call order, ``usage`` is summed over all rounds. ``callback_errors`` holds what
-    the callbacks raised; it did not end the run.
+    ``content`` is the model's last text, None where there is none. ``messages`` is the whole conversation, each call with its
+    result. ``finish_reason`` is "stop", "length", "content_filter", or the limit that ended the turn: "max_iterations",
+    "max_calls" or "max_seconds". ``tool_executions`` are in call order, ``usage`` is summed over all rounds. ``callback_errors``
+    holds what the callbacks raised; it did not end the run.
     """
 
     content: str | None
@@ -50,14 +53,23 @@ class RunResult:
 class ToolRunner:
     """Runs the loop for you: asks the model, carries out its calls, gives it the results, until it answers.
 
-    ``client`` is an ``openai.OpenAI`` or ``openai.AsyncOpenAI`` (it is wrapped inside, so models without tool calling work too;
-    ``options`` are those of ``patchbay.wrap``, its ``tools`` under the name ``tool_mode``), or any ChatModel. ``tools`` are
-    functions and Tools, mixed. ``validate`` is True, False (arguments need only be a JSON object) or a dict with ``coerce_types``
+    ``client`` is an ``openai.OpenAI`` or ``openai.AsyncOpenAI`` (it is wrapped inside, so models without tool calling work too),
+    a model's name or URL (``patchbay.models.resolve_model``), or any ChatModel. ``options`` are those of ``resolve_model``: of
+    ``patchbay.wrap``, its ``tools`` under the name ``tool_mode``, and for a name those of its connection. ``tools`` are functions
+    and Tools, mixed. ``validate`` is True, False (arguments need only be a JSON object) or a dict with ``coerce_types``
     and ``use_defaults``. ``tool_timeout`` is in seconds, for tools that have no timeout of their own.
 
     ``on_tool_call(call, iteration)`` is called before each call is carried out, ``on_tool_result(execution,
     iteration)`` when it has settled; both may be async. They watch: what one of them raises is logged and
     kept in ``RunResult.callback_errors``, and the run goes on.
+
+    ``before`` and ``after`` do more: they may answer a call before its tool runs, or change what it returned
+    (``patchbay.executor.hooks``). ``on_progress(call, progress)`` is told what running tools say of their work.
+
+    A run ends after ``max_iterations`` rounds, ``max_calls`` calls or ``max_seconds`` seconds (None: no limit), with that as its
+    finish_reason. A call that gave the same result ``max_repeats`` times is not run again. Of a result the model is shown
+    ``max_result_chars`` characters at most; it can read the rest with a tool that is offered from then on. ``attachments`` are
+    the kinds ("image", "audio", "file") that the model can be shown.
 
     With ``raise_on_max_iterations`` a turn without an answer raises MaxIterationsError instead of ending with
     finish_reason "max_iterations". Raises ConfigurationError and TypeError here, not in the middle of a run,
@@ -75,7 +87,15 @@ class ToolRunner:
         raise_on_max_iterations: bool = False,
         on_tool_call: OnToolCall | None = None,
         on_tool_result: OnToolResult | None = None,
+        on_progress: Callable[[ToolCall, Progress], object] | None = None,
+        before: Hooks = None,
+        after: Hooks = None,
         tool_timeout: float | None = None,
+        max_calls: int | None = None,
+        max_seconds: float | None = None,
+        max_repeats: int | None = MAX_REPEATS,
+        max_result_chars: int | None = MAX_RESULT_CHARS,
+        attachments: Collection[str] = (),
         tool_mode: str | None = None,
         **options: Any,
     ) -> None:
@@ -85,19 +105,36 @@ class ToolRunner:
             if callback is not None and not callable(callback):
                 raise ConfigurationError(f"{name} must be callable, not {type(callback).__name__}.")
         validation = _validation(validate)
-        self._executor = Executor(tools, validation=validation, tool_timeout=tool_timeout)
+        self._executor = Executor(
+            tools,
+            validation=validation,
+            tool_timeout=tool_timeout,
+            max_repeats=max_repeats,
+            max_result_chars=max_result_chars,
+            before=before,
+            after=after,
+            on_progress=on_progress,
+        )
+        Budget(max_calls=max_calls, max_seconds=max_seconds)  # refused here what no run could keep
+        self._max_calls = max_calls
+        self._max_seconds = max_seconds
+        self._attachments = checked_kinds(attachments)
         if validation is not None:
             for tool in self._executor.tools.values():
                 tool.check()
         if tool_mode not in (None, "auto", "text", "native"):
             raise ConfigurationError(f"tool_mode is {tool_mode!r}: use 'auto', 'text' or 'native'.")
-        if tool_mode is not None:
-            options["tools"] = tool_mode  # wrap's word for it; here "tools" are the tools themselves
-        self._model = _chat_model(client, options)
+        self._given = client
+        self._model = resolve_model(client, tool_mode=tool_mode, **options)
         self._max_iterations = max_iterations
         self._raise_on_max_iterations = raise_on_max_iterations
         self._on_tool_call = on_tool_call
         self._on_tool_result = on_tool_result
+
+    async def aclose(self) -> None:
+        """Close the connections of a model that was given by its name; a client or ChatModel is its owner's to close."""
+        if isinstance(self._model, HostedModel) and self._model is not self._given:
+            await self._model.aclose()
 
     async def run(
         self,
@@ -154,9 +191,9 @@ class ToolRunner:
     ) -> AsyncGenerator[LoopEvent, None]:
         """Run one turn as events, the last of type "final"; closing the iterator stops the model and the tools.
 
-        An event's ``type`` is "text" or "reasoning" (``delta``), "tool_call" (``tool_call``, ``iteration``),
-        "tool_result" (``execution``, ``iteration``), "iteration_end" (``iteration``, ``finish_reason``) or
-        "final" (as RunResult).
+        An event's ``type`` is "text" or "reasoning" (``delta``), "tool_call" (``tool_call``, ``iteration``), "tool_progress"
+        (``tool_call``, ``progress``, ``iteration``), "tool_result" (``execution``, ``iteration``), "iteration_end"
+        (``iteration``, ``finish_reason``) or "final" (as RunResult).
         """
         events = self._turn(messages, model, tool_choice, parameters, stream=True, errors=[])
         async with aclosing(events):
@@ -178,9 +215,10 @@ class ToolRunner:
         _refuse(parameters)
         if model is not None:
             parameters = {"model": model, **parameters}
+        budget = Budget(max_calls=self._max_calls, max_seconds=self._max_seconds)
         events = turn(
             self._model,
-            self._executor,
+            self._executor.begin(budget=budget, attachments=self._attachments),
             conversation,
             tool_choice=tool_choice,
             parameters=parameters,
@@ -226,20 +264,6 @@ def _validation(validate: bool | Mapping[str, bool]) -> Validation | None:  # no
         if not isinstance(value, bool):
             raise ConfigurationError(f"validate[{name!r}] must be True or False, not {value!r}.")
     return Validation(**validate)
-
-
-def _chat_model(client: Any, options: dict[str, Any]) -> ChatModel:
-    if isinstance(client, ChatModel):
-        if options:
-            raise ConfigurationError(f"Options of wrap ({', '.join(options)}) are for a client; {client!r} is a ChatModel.")
-        return client
-    if not hasattr(client, "chat"):
-        raise TypeError(f"client must be an openai.OpenAI, an openai.AsyncOpenAI or a ChatModel, not {type(client).__name__}.")
-    from patchbay.models.openai import OpenAIChatModel
-    from patchbay.models.wrap import wrap
-
-    # Names that are not tools must reach the executor: its answer tells the model which names there are.
-    return OpenAIChatModel(wrap(client, unknown_tools="keep", **options))
 
 
 def _conversation(messages: Any) -> list[Message]:

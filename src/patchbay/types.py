@@ -6,6 +6,7 @@ text lives in ``formats``, what runs calls in ``executor``.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,10 @@ Message = dict[str, Any]
 """One OpenAI chat-completions message."""
 
 EMPTY_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
+
+
+_AUDIO = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
+"""The audio that OpenAI's ``input_audio`` takes, by its name there."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +94,14 @@ class ToolCall:
     """One request of a model to run a tool.
 
     ``raw_arguments`` is JSON text as the model wrote it (digits, keys and their order kept); ``arguments`` is that text read,
-    ``{}`` where it is not a JSON object (``ToolValidator`` says what is wrong with it).
+    ``{}`` where it is not a JSON object (``ToolValidator`` says what is wrong with it). ``extra`` holds what else the server put
+    into the call and wants to see again with it, by its name on the wire (``extra_content``: Gemini's signature of a thought).
     """
 
     id: str
     name: str
     raw_arguments: str = "{}"
+    extra: Mapping[str, Any] | None = field(default=None, hash=False)
 
     @cached_property
     def arguments(self) -> dict[str, Any]:
@@ -107,7 +114,8 @@ class ToolCall:
 
     def to_openai(self) -> dict[str, Any]:
         """The element of OpenAI's ``message.tool_calls`` for this call."""
-        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.raw_arguments}}
+        function = {"name": self.name, "arguments": self.raw_arguments}
+        return {**(self.extra or {}), "id": self.id, "type": "function", "function": function}
 
 
 @dataclass(frozen=True)
@@ -125,14 +133,47 @@ class IncompleteCall:
 
 
 @dataclass(frozen=True)
+class Attachment:
+    """An image or a file for a tool to return: ``data`` as it is in the file, and its media type, such as "image/png"."""
+
+    data: bytes = field(repr=False)
+    media_type: str
+    name: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """What a model must be able to take to be shown it: "image", "audio", or "file" for all else."""
+        kind = self.media_type.partition("/")[0]
+        return kind if kind == "image" or self.media_type in _AUDIO else "file"
+
+    def to_openai(self) -> dict[str, Any]:
+        """The part of a user's message in OpenAI's words."""
+        encoded = base64.b64encode(self.data).decode()
+        if self.kind == "audio":
+            return {"type": "input_audio", "input_audio": {"data": encoded, "format": _AUDIO[self.media_type]}}
+        url = f"data:{self.media_type};base64,{encoded}"
+        if self.kind == "image":
+            return {"type": "image_url", "image_url": {"url": url}}
+        return {"type": "file", "file": {"filename": self.name or "file", "file_data": url}}
+
+    def __str__(self) -> str:
+        return f"{self.name or self.kind} ({self.media_type}, {len(self.data)} bytes)"
+
+
+@dataclass(frozen=True)
 class ToolResult:
-    """The one answer to one call. ``content`` is what the model is shown; ``code`` names the error's class when there is one."""
+    """The one answer to one call.
+
+    ``content`` is what the model is shown; ``code`` names the error's class when there is one. ``attachments`` are what it is
+    shown besides, in a user's message behind the results (``patchbay.loop``).
+    """
 
     call_id: str
     name: str
     content: str
     is_error: bool = False
     code: str | None = None
+    attachments: tuple[Attachment, ...] = ()
 
     def to_message(self) -> Message:
         """The OpenAI ``role: tool`` message."""
@@ -149,17 +190,22 @@ class Repair:
 
 @dataclass(frozen=True)
 class Reply:
-    """What one text of a model holds. ``content`` and ``reasoning`` are None where there is none."""
+    """What one text of a model holds. ``content`` and ``reasoning`` are None where there is none.
+
+    ``extra`` holds the fields of the message that its server wants to see again in the same turn, by their names on the wire
+    (``reasoning_content``, ``extra_content``); a history that keeps them must keep them unchanged.
+    """
 
     content: str | None
     reasoning: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     incomplete: tuple[IncompleteCall, ...] = ()
     repairs: tuple[Repair, ...] = ()
+    extra: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def to_message(self) -> Message:
         """The OpenAI ``role: assistant`` message, calls that were cut off left out."""
-        message: Message = {"role": "assistant", "content": self.content}
+        message: Message = {**(self.extra or {}), "role": "assistant", "content": self.content}
         if self.tool_calls:
             message["tool_calls"] = [call.to_openai() for call in self.tool_calls]
         return message

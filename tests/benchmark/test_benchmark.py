@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from bench import __main__ as bench
-from bench import bars, parsers, processes, proxies, start, table, texts
+from bench import bars, building, parsers, processes, proxies, start, table, texts
 from bench.places import UnavailableError, write_between
 from bench.programs import LITELLM, ORIGINAL, OURS
 from bench.proxies import PACED, REQUEST, STREAM, Figures
@@ -126,6 +126,13 @@ def test_a_file_without_the_markers_is_left_alone(tmp_path: Path) -> None:
     assert "before\n<!-- bench: begin -->\nold\n" == file.read_text()
 
 
+def test_making_tools_is_measured_and_holds_a_bar() -> None:
+    measured = building.measure(quick=True)
+    assert {building.TWO, building.FIVE} == set(building.raw(measured))
+    assert 2 == len(list(bars.of_building(measured)))
+    assert building.FIVE in table.of_building(measured)
+
+
 def test_the_help_names_every_part_and_program() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bench", "--help"],
@@ -136,5 +143,5 @@ def test_the_help_names_every_part_and_program() -> None:
         timeout=60,
         check=True,
     )
-    for name in ("proxy", "parser", "start", "request", "stream", "paced", OURS, ORIGINAL, LITELLM):
+    for name in ("proxy", "parser", "start", "tools", "request", "stream", "paced", OURS, ORIGINAL, LITELLM):
         assert name in done.stdout

@@ -382,6 +382,32 @@ def test_a_tool_that_ignores_its_cancellation_cannot_hold_up_the_run(by, caplog)
     assert "ignored its cancellation" in caplog.text
 
 
+def test_a_tool_that_cleans_up_after_its_timeout_is_not_cancelled_again_by_a_stop():
+    async def main() -> tuple[list[str], ToolExecution]:
+        log: list[str] = []
+        cleaning, clean = asyncio.Event(), asyncio.Event()
+
+        @tool(timeout=SHORT)
+        async def careful() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cleaning.set()
+                await clean.wait()
+                log.append("clean")
+
+        batch = Executor([careful]).start([ToolCall("1", "careful")])
+        await cleaning.wait()
+        stopping = asyncio.create_task(batch.stop())
+        await asyncio.sleep(0)
+        clean.set()
+        await stopping
+        return log, batch.executions[0]
+
+    log, done = run(main())
+    assert (["clean"], "tool_timeout") == (log, done.result.code)
+
+
 def test_what_on_settled_raises_is_raised_after_the_tools_were_stopped():
     stopped = []
 

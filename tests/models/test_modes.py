@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from patchbay.models.modes import ModeMemory, refuses_tools, tools_were_seen
+from patchbay.models.modes import ModeMemory, refuses_choice, refuses_tools, tools_were_seen
 
 
 @pytest.mark.parametrize(
@@ -60,3 +60,27 @@ def test_one_stray_closing_tag_is_not_enough_to_read_every_answer_as_reasoning()
     assert memory.prefilled("m")
     memory.note_reasoning("m", unopened=False)
     assert not memory.prefilled("m")
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (400, "The tool_choice parameter does not support being set to required or object in thinking mode"),
+        (400, "tool_choice 'specified' is incompatible with thinking enabled"),
+        (422, '{"detail":[{"loc":["body","tool_choice"],"msg":"Input should be \'auto\'"}]}'),
+    ],
+)
+def test_a_server_that_takes_no_tool_choice_is_understood(status: int, text: str) -> None:
+    assert refuses_choice(status, text)
+
+
+def test_other_errors_are_not_about_the_tool_choice() -> None:
+    assert not refuses_choice(400, "Unknown parameter: 'tools[0].function.foo'.")
+    assert not refuses_choice(401, "This key may not use tool_choice")
+
+
+def test_a_server_that_is_known_to_take_tools_is_not_questioned_but_may_refuse_them() -> None:
+    memory = ModeMemory(doubts=False)
+    assert not memory.probe_due("m")
+    memory.learn("m", "text")
+    assert "text" == memory.mode("m")

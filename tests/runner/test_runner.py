@@ -202,7 +202,7 @@ def test_leaving_a_stream_stops_the_tools():
             if event.type == "tool_result":
                 break
         await events.aclose()
-        assert [] == [task for task in asyncio.all_tasks() if "_carry_out" in repr(task)]
+        assert [] == [task for task in asyncio.all_tasks() if "carry_out" in repr(task)]
 
     run(main())
     assert [True] == stopped
@@ -267,7 +267,7 @@ def test_what_cannot_work_is_refused_when_the_runner_is_made(options, words):
 
 def test_what_is_no_client_and_no_tool_is_a_type_error():
     with pytest.raises(TypeError, match="ChatModel"):
-        ToolRunner("http://localhost", [add])
+        ToolRunner(object(), [add])
     with pytest.raises(TypeError, match="function"):
         ToolRunner(ScriptedModel([]), ["add"])
 

@@ -60,9 +60,60 @@ def test_each_style_gives_the_same_description_and_parameters(text):
     assert {"origin": "where from, as a code", "day": "which day"} == read.parameters
 
 
-def test_examples_stay_part_of_what_the_model_reads():
-    read = read_docstring("Search.\n\nArgs:\n    q: the query\n\nExample:\n    search('a')\n")
-    assert "Search.\n\nExamples:\nsearch('a')" == read.description
+EPYDOC = """Find flights.
+
+Only direct ones: no changes.
+
+@param origin: where from,
+    as a code
+@param day: which day
+@return: A list.
+"""
+
+
+def test_epydoc_is_read_too():
+    assert {"origin": "where from, as a code", "day": "which day"} == read_docstring(EPYDOC).parameters
+    assert "Find flights.\n\nOnly direct ones: no changes." == read_docstring(EPYDOC).description
+
+
+def test_examples_and_notes_stay_part_of_what_the_model_reads_word_for_word():
+    read = read_docstring("Search.\n\nArgs:\n    q: the query\n\nExample:\n    search('a')\n\nNote:\n    Costs money.\n")
+    assert "Search.\n\nExample:\n    search('a')\n\nNote:\n    Costs money." == read.description
+    read = read_docstring("Search.\n\nParameters\n----------\nq : str\n    the query\n\nNotes\n-----\nCosts money.\n")
+    assert ("Search.\n\nNotes\n-----\nCosts money.", {"q": "the query"}) == (read.description, read.parameters)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        "Args:\n    q: the query\n\nReturns:\n    A list.",
+        ":param q: the query\n:type q: str\n:returns: A list.\n:raises KeyError: never",
+    ],
+    ids=["google", "sphinx"],
+)
+def test_prose_behind_the_sections_is_not_lost(sections):
+    read = read_docstring(f"Search.\n\n{sections}\n\nUse it rarely.\nVery rarely.\n")
+    assert "Search.\n\nUse it rarely.\nVery rarely." == read.description
+    assert {"q": "the query"} == read.parameters
+
+
+def test_a_docstring_may_begin_with_its_parameters():
+    read = read_docstring(
+        "Args:\n        q: the query\n        n: how many,\n        at most\n\n    Returns:\n        A list.\n    "
+    )
+    assert ("", {"q", "n"}) == (read.description, set(read.parameters))
+
+
+def test_the_lines_of_one_parameter_become_one_line():
+    read = read_docstring(
+        "S.\n\nArgs:\n    a (dict[str, int], optional): one: two\n        three\n\n        four\n    *rest: more\n    **other: most\n"
+    )
+    assert {"a": "one: two three four", "rest": "more", "other": "most"} == read.parameters
+
+
+def test_the_sphinx_fields_of_the_seed_need_no_empty_line_before_them():
+    read = read_docstring("Search the web.\n:param query: The query\n:param max_results: How many\n")
+    assert ("Search the web.", {"query": "The query", "max_results": "How many"}) == (read.description, read.parameters)
 
 
 @pytest.mark.parametrize("text", [None, "", "   \n "])

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import collections.abc as abc
+import dataclasses
 import datetime as dt
 import enum
 import functools
 import json
+import pathlib
+import typing
+import uuid
 import warnings
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, NewType, Optional
+from typing import Annotated, Any, Literal, NamedTuple, NewType, NotRequired, Optional, Required, Self, TypedDict, Unpack
 
 import jsonschema_rs
 import pytest
+import typing_extensions
 from pydantic import BaseModel, Field
-from typing_extensions import TypedDict
 
 from patchbay.errors import ConfigurationError, ToolArgumentsError
 from patchbay.schema import FunctionSchema
@@ -53,6 +58,35 @@ class Color(enum.Enum):
 
 
 UserId = NewType("UserId", int)
+
+
+class Extended(typing_extensions.TypedDict):
+    title: str
+
+
+class Base(TypedDict):
+    """A node."""
+
+    name: Required[str]
+
+
+class Tree(Base, total=False):
+    below: list[Tree]
+    size: Required[int]
+
+
+class Options(TypedDict):
+    """What may be set."""
+
+    unit: Literal["C", "F"]
+    days: NotRequired[int]
+
+
+class Outer:
+    class Inner(BaseModel):
+        a: int
+
+    def method(self, item: Inner): ...
 
 
 def schema_of(function: Any) -> dict[str, Any]:
@@ -104,6 +138,137 @@ def test_nested_and_recursive_models_have_their_definitions_at_the_root():
     assert Item(name="n", price=Price(amount=1.5), parts=[Item(name="p", price=Price(amount=2))]) == given["item"]
 
 
+@pytest.mark.parametrize(
+    ("annotation", "expected"),
+    [
+        (str, {"type": "string"}),
+        (int, {"type": "integer"}),
+        (float, {"type": "number"}),
+        (bool, {"type": "boolean"}),
+        (list, {"type": "array", "items": {}}),
+        (list[int], {"type": "array", "items": {"type": "integer"}}),
+        (set[str], {"type": "array", "items": {"type": "string"}, "uniqueItems": True}),
+        (frozenset[int], {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}),
+        (tuple[int, ...], {"type": "array", "items": {"type": "integer"}}),
+        (
+            tuple[int, str],
+            {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}], "minItems": 2, "maxItems": 2},
+        ),
+        (abc.Sequence[int], {"type": "array", "items": {"type": "integer"}}),
+        (abc.Iterable[int], {"type": "array", "items": {"type": "integer"}}),
+        (abc.Collection[int], {"type": "array", "items": {"type": "integer"}}),
+        (abc.Iterator[int], {"type": "array", "items": {"type": "integer"}}),
+        (dict[str, int], {"type": "object", "additionalProperties": {"type": "integer"}}),
+        (
+            abc.Mapping[str, list[int]],
+            {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "integer"}}},
+        ),
+        (typing.Dict, {"type": "object", "additionalProperties": True}),  # noqa: UP006
+        (int | str, {"anyOf": [{"type": "integer"}, {"type": "string"}]}),
+        (typing.Union[int, str], {"anyOf": [{"type": "integer"}, {"type": "string"}]}),  # noqa: UP007
+        (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}),
+        (Literal["a", 1], {"enum": ["a", 1]}),
+        (Annotated[int, Field(ge=1, le=5)], {"type": "integer", "minimum": 1, "maximum": 5}),
+        (Annotated[str, Field(pattern="^a", max_length=9)], {"type": "string", "pattern": "^a", "maxLength": 9}),
+        (Annotated[str, "the city"], {"type": "string", "description": "the city"}),
+        (Annotated[str, typing_extensions.Doc("the city")], {"type": "string", "description": "the city"}),
+        (dt.datetime, {"type": "string", "format": "date-time"}),
+        (dt.date, {"type": "string", "format": "date"}),
+        (dt.time, {"type": "string", "format": "time"}),
+        (dt.timedelta, {"type": "string", "format": "duration"}),
+        (uuid.UUID, {"type": "string", "format": "uuid"}),
+        (pathlib.Path, {"type": "string", "format": "path"}),
+        (bytes, {"type": "string", "format": "binary"}),
+        (UserId, {"type": "integer"}),
+        (typing.LiteralString, {"type": "string"}),
+        (typing.Final[int], {"type": "integer"}),
+        (typing.ClassVar[int], {"type": "integer"}),
+        (dataclasses.InitVar[int], {"type": "integer"}),
+        (Any, {}),
+        (object, {}),
+        (Self, {}),
+        (typing.Never, {}),
+        (abc.Callable[[int], int], {}),
+    ],
+    ids=str,
+)
+def test_each_annotation_has_its_schema(annotation, expected):
+    def f(a): ...
+
+    f.__annotations__["a"] = annotation
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        schema = schema_of(f)
+    assert expected == schema["properties"]["a"]
+    assert ["a"] == schema["required"]
+
+
+@pytest.mark.parametrize("annotation", [Tree, list[Tree], dict[str, Tree], Tree | None, Annotated[Tree, Field(description="t")]])
+def test_typed_dicts_are_read_wherever_they_stand_whichever_module_they_are_from(annotation):
+    def f(a): ...
+
+    f.__annotations__["a"] = annotation
+    tree = schema_of(f)["$defs"]["Tree"]
+    assert {"name", "size", "below"} == set(tree["properties"])
+    assert ["name", "size"] == sorted(tree["required"])
+    assert {"$ref": "#/$defs/Tree"} == tree["properties"]["below"]["items"]
+    if annotation is Tree:
+        read = check(f, a={"name": "n", "size": "3", "below": [{"name": "m", "size": 1}]})
+        assert {"name": "n", "size": 3, "below": [{"name": "m", "size": 1}]} == read["a"]
+        assert ("/a must have required property 'size'",) == complaints(f, '{"a": {"name": "n"}}')
+
+
+def test_keywords_unpacked_from_a_typed_dict_are_parameters_of_their_own():
+    def f(city: str, **options: Unpack[Options]): ...
+
+    schema = schema_of(f)
+    assert {"city", "unit", "days"} == set(schema["properties"])
+    assert ["city", "unit"] == schema["required"]
+    assert {"city": "x", "unit": "C"} == check(f, city="x", unit="C", other=1)
+    assert {"city": "x", "unit": "C", "days": 2} == check(f, city="x", unit="C", days="2")
+
+
+def test_positional_arguments_unpacked_from_a_tuple_are_that_tuple():
+    def f(*args: *tuple[int, str]): ...
+    def g(*args: *tuple[int, ...]): ...
+
+    assert {"args": (1, "a")} == check(f, args=["1", "a"])
+    assert ["args"] == schema_of(f)["required"]
+    assert {"args": ()} == check(g)
+
+
+def test_a_class_inside_the_methods_class_is_found():
+    assert ["a"] == list(schema_of(Outer().method)["$defs"]["Inner"]["properties"])
+
+
+def test_arguments_that_a_partial_has_bound_are_not_the_models_to_choose():
+    def f(a: int, key: str, *, n: int = 2, **others: int): ...
+
+    bound = functools.partial(functools.partial(f, key="secret"), n=5)
+    schema = schema_of(bound)
+    assert ["a"] == list(schema["properties"])
+    assert "secret" not in json.dumps(schema)
+    assert {"a": 1, "z": 2} == FunctionSchema(bound).validate("f", '{"a": 1, "key": 7, "n": 9, "z": 2}')
+    assert {"a": 1, "z": 2} == FunctionSchema(bound).select("f", '{"a": 1, "key": "mine", "z": 2}')
+
+
+def test_a_signature_given_by_a_decorator_brings_its_annotations():
+    import inspect
+
+    def f(*args, **kwargs): ...
+
+    f.__signature__ = inspect.Signature([inspect.Parameter("a", inspect.Parameter.KEYWORD_ONLY, annotation=int)])
+    assert {"a": {"type": "integer"}} == schema_of(f)["properties"]
+
+
+def test_an_annotation_that_cannot_work_is_refused_by_its_parameters_name():
+    def f(good: int, bad: Any): ...
+
+    f.__annotations__["bad"] = Annotated[dict, Field(discriminator="kind")]
+    with pytest.raises(ConfigurationError, match="'bad'"):
+        _ = FunctionSchema(f).json_schema
+
+
 def test_every_kind_of_annotation_becomes_values_of_its_type():
     def f(
         a: Literal["x", "y"],
@@ -111,6 +276,7 @@ def test_every_kind_of_annotation_becomes_values_of_its_type():
         c: Annotated[int, Field(ge=1)],
         d: Point,
         e: Movie,
+        n: Extended,
         g: Pair,
         h: UserId,
         i: dt.date,
@@ -120,7 +286,17 @@ def test_every_kind_of_annotation_becomes_values_of_its_type():
     ): ...
 
     schema_of(f)
-    given = {"a": "x", "b": "red", "c": "3", "d": {"x": 1}, "e": {"title": "t"}, "g": [1, 2], "h": 7, "i": "2026-01-02"}
+    given = {
+        "a": "x",
+        "b": "red",
+        "c": "3",
+        "d": {"x": 1},
+        "e": {"title": "t"},
+        "n": {"title": "t"},
+        "g": [1, 2],
+        "h": 7,
+        "i": "2026-01-02",
+    }
     given |= {"j": {"q": ["1"]}, "k": [1, 1], "m": [1, "z"]}
     read = check(f, **given)
     assert ("x", Color.RED, 3, Point(1), {"title": "t"}, Pair(1, 2), 7) == tuple(read[key] for key in "abcdegh")

@@ -26,6 +26,7 @@ class _NativeCall:
     id: str
     name: str
     pieces: list[str] = field(default_factory=list)
+    extra: dict[str, Any] | None = None
 
 
 class ChoiceStream:
@@ -239,6 +240,8 @@ class ChoiceStream:
                 call = self._begin_native(key, delta, name or "")
             if function is not None and function.arguments:
                 call.pieces.append(function.arguments)
+            if delta.extra_content is not None:
+                call.extra = {"extra_content": delta.extra_content}
             untouched = untouched and call.place == delta.index
         if not untouched:
             for delta in deltas:
@@ -279,6 +282,8 @@ class ChoiceStream:
         shown: dict[str, Any] = {"index": call.place}
         if delta.function is not None and delta.function.name:
             shown |= {"id": call.id, "type": "function"}
+        if delta.extra_content is not None:
+            shown["extra_content"] = delta.extra_content
         self.write_delta(envelope, {"tool_calls": [{**shown, "function": function}]}, out)
 
     # the end
@@ -295,7 +300,7 @@ class ChoiceStream:
         if not done:
             self.events(envelope, events, out)
         self.calls += [
-            ToolCall(call.id, call.name, "".join(call.pieces) or "{}")
+            ToolCall(call.id, call.name, "".join(call.pieces) or "{}", call.extra)
             for call in sorted(self._native.values(), key=lambda call: call.place or 0)
             if call.place is not None
         ]

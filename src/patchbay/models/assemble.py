@@ -14,6 +14,10 @@ from patchbay.types import IncompleteCall, Reply, ToolCall, Usage
 # Under these the model itself ended its calls; under all others the last one may have been cut off.
 _ENDED_BY_MODEL = {"stop", "tool_calls", "function_call"}
 _SHOWN = 500
+# How servers name a model's reasoning. They want it back under the name that they gave it.
+_REASONING_FIELDS = ("reasoning_content", "reasoning")
+# What else of a message is sent back as it came: OpenRouter's record of a reasoning, Gemini's signature of a thought.
+_LIST_FIELD, _OBJECT_FIELD = "reasoning_details", "extra_content"
 
 
 @dataclass
@@ -21,6 +25,34 @@ class _Call:
     id: str = ""
     name: str = ""
     arguments: list[str] = field(default_factory=list)
+    extra: dict[str, Any] | None = None
+
+
+class _Extra:
+    """The fields of a message that its server is to see again, put together from the pieces they come in."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, list[str]] = {}
+        self._details: list[Any] = []
+        self._object: dict[str, Any] = {}
+
+    def add(self, message: Any) -> None:
+        """Take in what a message, or a piece of one, holds."""
+        for name in _REASONING_FIELDS:
+            if text := _string(_get(message, name)):
+                self._texts.setdefault(name, []).append(text)
+        self._details += _list(_get(message, _LIST_FIELD))
+        if isinstance(written := _get(message, _OBJECT_FIELD), Mapping):
+            self._object = {**self._object, **written}
+
+    def fields(self) -> dict[str, Any] | None:
+        """All of it, or None where there is nothing."""
+        found: dict[str, Any] = {name: "".join(pieces) for name, pieces in self._texts.items()}
+        if self._details:
+            found[_LIST_FIELD] = self._details
+        if self._object:
+            found[_OBJECT_FIELD] = self._object
+        return found or None
 
 
 def whole_reply(answer: Any) -> ModelReply:
@@ -35,7 +67,9 @@ def whole_reply(answer: Any) -> ModelReply:
     reason = _string(_get(choice, "finish_reason"))
     # A refusal is what the model has to say where it says nothing else.
     content = _text(_get(message, "content")) or _string(_get(message, "refusal"))
-    return _model_reply(content, _reasoning(message), calls, reason, _usage(answer))
+    extra = _Extra()
+    extra.add(message)
+    return _model_reply(content, _reasoning(message), calls, reason, _usage(answer), extra)
 
 
 class Assembly:
@@ -48,6 +82,7 @@ class Assembly:
         self._by_index: dict[Any, _Call] = {}
         self._reason: str | None = None
         self._usage = Usage()
+        self._extra = _Extra()
 
     def add(self, chunk: Any) -> list[ModelEvent]:
         """Take one chunk in and return what it says."""
@@ -59,6 +94,7 @@ class Assembly:
                 raise UpstreamError(message)
             return []
         delta = _get(choice, "delta")
+        self._extra.add(delta)
         events: list[ModelEvent] = []
         if reasoning := _reasoning(delta):
             self._reasoning.append(reasoning)
@@ -75,7 +111,8 @@ class Assembly:
         """Return the whole reply. Raises UpstreamError where the stream ended before the answer did."""
         if self._reason is None:
             raise UpstreamError("The upstream's stream ended before the answer was complete (no finish_reason came).")
-        return _model_reply("".join(self._content), "".join(self._reasoning), self._calls, self._reason, self._usage)
+        content, reasoning = "".join(self._content), "".join(self._reasoning)
+        return _model_reply(content, reasoning, self._calls, self._reason, self._usage, self._extra)
 
     def _call_for(self, written: Any) -> _Call:
         """Return the call that a delta goes on with. Some servers give every call the index 0, or none an index."""
@@ -98,18 +135,22 @@ def _extend(call: _Call, written: Any) -> None:
         call.arguments.append(arguments)
     elif arguments is not None:  # some servers send an object where OpenAI sends its JSON
         call.arguments.append(json.dumps(arguments, ensure_ascii=False))
+    if (extra := _get(written, _OBJECT_FIELD)) is not None:
+        call.extra = {_OBJECT_FIELD: extra}
 
 
-def _model_reply(content: str | None, reasoning: str | None, calls: list[_Call], reason: str | None, usage: Usage) -> ModelReply:
+def _model_reply(
+    content: str | None, reasoning: str | None, calls: list[_Call], reason: str | None, usage: Usage, extra: _Extra
+) -> ModelReply:
     complete: list[ToolCall] = []
     cut: list[IncompleteCall] = []
     for call in calls:
         arguments = "".join(call.arguments)
         if reason in _ENDED_BY_MODEL or _is_json(arguments):
-            complete.append(ToolCall(call.id, call.name, arguments))
+            complete.append(ToolCall(call.id, call.name, arguments, call.extra))
         else:
             cut.append(IncompleteCall(call.id, call.name, arguments, arguments))
-    reply = Reply(content or None, reasoning or None, tuple(complete), tuple(cut))
+    reply = Reply(content or None, reasoning or None, tuple(complete), tuple(cut), extra=extra.fields())
     return ModelReply(reply, reason, usage)
 
 

@@ -130,5 +130,6 @@ def native_calls(message: Mapping[str, Any]) -> list[ToolCall]:
         if isinstance(function, Mapping) and isinstance(function.get("name"), str):
             arguments = function.get("arguments")
             raw = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
-            calls.append(ToolCall(str(call.get("id") or f"call_{position}"), function["name"], raw))
+            extra = {"extra_content": call["extra_content"]} if call.get("extra_content") is not None else None
+            calls.append(ToolCall(str(call.get("id") or f"call_{position}"), function["name"], raw, extra))
     return calls

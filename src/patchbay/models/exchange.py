@@ -2,9 +2,9 @@
 
 The proxy and the wrapped client drive the same object, so there is one place where it is decided what a model is sent and what
 of its answer a client sees. A driver sends ``request``, gives back what comes (``refused``, ``feed`` and ``end``, or ``answer``),
-writes what it is handed, and does so again while it is told to. Asking again happens where a server refuses tools, where it is
-not known whether it ignores them, and where an answer breaks ``tool_choice`` or the tools' schemas; the client
-sees one answer: the last, or the first where that was only in question and stands.
+writes what it is handed, and does so again while it is told to. Asking again happens where a server refuses tools or a
+``tool_choice``, where it is not known whether it ignores them, and where an answer breaks ``tool_choice`` or the tools' schemas;
+the client sees one answer: the last, or the first where that was only in question and stands.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from patchbay.models.answering import ChoiceStream
 from patchbay.models.asking import add_usage, ask_for_choice, ask_for_repair, schema_complaints
 from patchbay.models.completion import Outcome, read_choice, read_completion
 from patchbay.models.faults import error_body
-from patchbay.models.modes import ModeMemory, refuses_tools, tools_were_seen
+from patchbay.models.modes import ModeMemory, refuses_choice, refuses_tools, tools_were_seen
 from patchbay.models.options import TextOptions
 from patchbay.models.request import ChatRequest
 from patchbay.models.streaming import StreamedAnswer
@@ -62,6 +62,8 @@ class Exchange:
         self._stream: StreamedAnswer | None = None
         if not self.transparent:
             self._call.messages  # noqa: B018 - checked before anything is sent
+            self._choice_in_words = memory.choice_in_words(self._call.model)
+            """The server takes no ``tool_choice``."""
             self._include_usage = self.streaming and self._call.include_usage
             self._kind = self._first_kind()
             self._begin()
@@ -82,7 +84,10 @@ class Exchange:
 
     def _begin(self) -> None:
         """Set up the next attempt."""
-        self.request = self._call.native(self._extra) if self._kind == "native" else self._call.text(self._extra)
+        if self._kind == "native":
+            self.request = self._call.native(self._extra, choice_in_words=self._choice_in_words)
+        else:
+            self.request = self._call.text(self._extra)
         self._again = False
         self._judged = False
         self._finished = False
@@ -92,9 +97,15 @@ class Exchange:
     # the answer is an error
 
     def refused(self, status: int, text: str) -> bool:
-        """Take an upstream's error. True: the server takes no tools; ask again, with the contract."""
+        """Take an upstream's error. True: ask again, without the ``tool_choice`` or the tools that the server does not take."""
         offer = self._call.offer
-        if self._kind == "text" or self._options.tools != "auto" or offer is None or offer.specs is None:
+        if self._kind == "text" or offer is None:
+            return False
+        if self._call.chooses and not self._choice_in_words and refuses_choice(status, text):
+            self._choice_in_words = True
+            self._begin()
+            return True
+        if self._options.tools != "auto" or offer.specs is None:
             return False
         if not refuses_tools(status, text):
             return False
@@ -185,6 +196,8 @@ class Exchange:
         if self._learn_text:
             self._memory.learn(self._call.model, "text")
             self._learn_text = False
+        if self._choice_in_words and self._kind == "native":
+            self._memory.ask_choice_in_words(self._call.model)
 
     def _open(self, index: int) -> ChoiceStream:
         policy = self._call.policy

@@ -1,9 +1,10 @@
-"""What was learnt of each model: whether its server takes tools, and whether its prompt opens the reasoning.
+"""What was learnt of each model: whether its server takes tools and ``tool_choice``, and whether its prompt opens the reasoning.
 
 "auto" begins native. A server that refuses ``tools`` says so, and that settles it. A server that ignores them says nothing, so
 the first answers without a call are questioned: unless the prompt's token count shows that the tools were in it, the model is
 asked once more with the contract. A call in that second answer settles it; otherwise the question stays open and is asked again
-at the 2nd, 4th, 8th … answer without a call, so that an open question costs little.
+at the 2nd, 4th, 8th … answer without a call, so that an open question costs little. Servers that are known to take tools are not
+questioned (``doubts=False``); they may still refuse them.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ _REFUSALS = (
 )
 _REFUSAL = re.compile("|".join(_REFUSALS), re.IGNORECASE)
 _REFUSAL_STATUSES = frozenset({400, 404, 405, 422, 500, 501})
+_CHOICE = re.compile(r"\btool[_ ]?choice\b", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -41,12 +43,17 @@ class _Model:
     mode: Literal["native", "text"] | None = None
     open_answers: int = 0
     unopened: int = 0
+    choice_in_words: bool = False
 
 
 class ModeMemory:
-    """One per upstream; bounded, the models unused for longest are forgotten. Not persisted: a restart learns anew."""
+    """One per upstream; bounded, the models unused for longest are forgotten. Not persisted: a restart learns anew.
 
-    def __init__(self) -> None:
+    ``doubts``: this upstream may ignore tools without a word, so that answers without a call are questioned.
+    """
+
+    def __init__(self, *, doubts: bool = True) -> None:
+        self._doubts = doubts
         self._models: OrderedDict[str, _Model] = OrderedDict()
 
     def _of(self, model: str) -> _Model:
@@ -70,7 +77,7 @@ class ModeMemory:
     def probe_due(self, model: str) -> bool:
         """Whether an answer without a call is to be questioned now: the 1st, 2nd, 4th, 8th … of a model not settled."""
         known = self._of(model)
-        if known.mode is not None:
+        if known.mode is not None or not self._doubts:
             return False
         number = known.open_answers + 1
         return number & (number - 1) == 0
@@ -78,6 +85,14 @@ class ModeMemory:
     def left_open(self, model: str) -> None:
         """An answer without a call that settled nothing."""
         self._of(model).open_answers += 1
+
+    def choice_in_words(self, model: str) -> bool:
+        """Whether the model's server refused a ``tool_choice``: it is then asked for in words."""
+        return self._of(model).choice_in_words
+
+    def ask_choice_in_words(self, model: str) -> None:
+        """Note that the model's server refused a ``tool_choice``."""
+        self._of(model).choice_in_words = True
 
     def prefilled(self, model: str) -> bool:
         """Whether the model's prompt opens the reasoning."""
@@ -92,6 +107,11 @@ class ModeMemory:
 def refuses_tools(status: int, text: str) -> bool:
     """Whether an upstream's error says that it takes no tools, and not that something in them or elsewhere is wrong."""
     return status in _REFUSAL_STATUSES and _REFUSAL.search(text[:_MOST_READ]) is not None
+
+
+def refuses_choice(status: int, text: str) -> bool:
+    """Whether an upstream's error, answering a request with a ``tool_choice``, is about that."""
+    return status in (400, 422) and _CHOICE.search(text[:_MOST_READ]) is not None
 
 
 def tools_were_seen(prompt_tokens: int | None, *, message_chars: int, messages: int) -> bool:

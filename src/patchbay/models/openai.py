@@ -1,7 +1,9 @@
 """A ChatModel over the client of the ``openai`` package, sync or async, or over any object that looks like one.
 
-What lives here: one request through ``client.chat.completions.create`` and its answer put together. What makes a model without
-tool calling answer with calls is ``patchbay.models.wrap``; this file neither knows nor cares whether its client is wrapped.
+What lives here: one request through ``client.chat.completions.create`` and its answer put together, in the dialect of the
+provider on the other side. What makes a model without tool calling answer with calls is ``patchbay.models.wrap``; this file
+neither knows nor cares whether its client is wrapped. What is particular to a provider stands in ``providers``; what a server
+refuses by name is learnt with ``learnt``.
 
 The package itself is not imported: errors and answers are read by their attributes.
 """
@@ -9,15 +11,18 @@ The package itself is not imported: errors and answers are read by their attribu
 from __future__ import annotations
 
 import inspect
-import json
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import Any
 
-from patchbay.errors import UpstreamError, UpstreamTimeoutError
+from patchbay.errors import UpstreamError
 from patchbay.models.assemble import Assembly, whole_reply
 from patchbay.models.blocking import blocking_chunks, open_in_thread
-from patchbay.models.chat import ChatRequest, ModelEvent
+from patchbay.models.chat import ChatRequest, ModelEvent, ModelReply
+from patchbay.models.clienterrors import client_errors
+from patchbay.models.learnt import Learnt, complained_of, demands_stream, without
+from patchbay.models.offer import Offer, Told
+from patchbay.models.providers import Provider, provider_at
 from patchbay.tools.threads import run_in_thread
 
 
@@ -27,72 +32,118 @@ class OpenAIChatModel:
     A sync client is driven from a thread. Cancelling closes a stream at once, whichever the client; a sync client's request that
     is not a stream cannot be interrupted: its thread goes on to its end and its answer is dropped. The client's errors are raised
     as UpstreamError, with the client's own as ``__cause__``.
+
+    ``model`` is the name of the model for requests that hold none. ``provider`` is whose dialect is spoken; by default it is told
+    from the host of the client's URL. ``learnt`` may be shared by models that talk to the same server.
     """
 
-    def __init__(self, client: Any) -> None:
+    def __init__(
+        self, client: Any, *, model: str | None = None, provider: Provider | None = None, learnt: Learnt | None = None
+    ) -> None:
+        self._named = {} if model is None else {"model": model}
         self._create = client.chat.completions.create
+        self._known = _parameter_names(self._create)
         self._is_async = hasattr(client, "__aenter__")
-        self._asks_for_usage = True
+        self._provider = provider_at(str(getattr(client, "base_url", ""))) if provider is None else provider
+        self._offer = Offer(self._provider)
+        self._learnt = Learnt() if learnt is None else learnt
 
     async def respond(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Answer ``request``. Raises UpstreamError, UpstreamTimeoutError."""
-        body = _body(request)
-        if not request.stream:
-            yield whole_reply(await self._answer(body))
+        told = self._offer.of(request.tools)
+        body = self._provider.prepare({**self._named, **told.body(request)})
+        whole = None if request.stream else await self._whole(body)
+        if whole is not None:
+            yield self._read(whole, told)
             return
         answer = Assembly()
-        async with aclosing(self._chunks({**body, "stream": True})) as chunks:
+        async with aclosing(self._chunks(body)) as chunks:
             async for chunk in chunks:
                 for event in answer.add(chunk):
-                    yield event
-        yield answer.end()
+                    if request.stream:
+                        yield event
+        yield self._read(answer.end(), told)
+
+    async def _whole(self, body: dict[str, Any]) -> ModelReply | None:
+        """The answer at once; None for a model that answers in a stream only."""
+        if body.get("model") in self._learnt.only_streaming:
+            return None
+        try:
+            return whole_reply(await self._asked(self._answer, body))
+        except UpstreamError as error:
+            if not demands_stream(error):
+                raise
+        self._learnt.only_streaming.add(body.get("model"))
+        return None
+
+    def _read(self, end: ModelReply, told: Told) -> ModelReply:
+        """The reply in OpenAI's words, with the tools' own names. Raises UpstreamError where the server says that it failed."""
+        reason = self._provider.finish_reasons.get(end.finish_reason or "", end.finish_reason)
+        if reason == "error":
+            raise UpstreamError(f"The model's server failed in mid-answer: {end.finish_reason}.")
+        return ModelReply(told.own(end.reply), reason, end.usage)
+
+    async def _asked(self, ask: Callable[[dict[str, Any]], Any], body: dict[str, Any]) -> Any:
+        """Ask, and ask again without what the server refuses by name; what it refused is left out from then on."""
+        given_up: set[str] = set()
+        while True:
+            body = without(body, self._learnt.refused | given_up)
+            try:
+                answer = await ask(body)
+            except UpstreamError as error:
+                named = complained_of(error, body)
+                if not named:
+                    raise
+                given_up |= named
+            else:
+                self._learnt.refused |= given_up
+                return answer
 
     async def _answer(self, body: dict[str, Any]) -> Any:
-        with _client_errors():
+        with client_errors():
             if self._is_async:
-                return await self._create(**body)
-            answer = await run_in_thread(lambda: self._create(**body))
+                return await self._create(**self._arguments(body))
+            answer = await run_in_thread(lambda: self._create(**self._arguments(body)))
             return await answer if inspect.isawaitable(answer) else answer
 
     async def _chunks(self, body: dict[str, Any]) -> AsyncGenerator[Any, None]:
-        stream = await self._open(body)
+        stream = await self._asked(self._stream, {"stream_options": {"include_usage": True}, **body, "stream": True})
         if not hasattr(stream, "__aiter__"):
             stream = blocking_chunks(stream)
         try:
-            with _client_errors():
+            with client_errors():
                 async for chunk in stream:
                     yield chunk
         finally:
             await _close(stream)
 
-    async def _open(self, body: dict[str, Any]) -> Any:
-        """Open the stream, asking for usage unless this server has refused that before."""
-        if not self._asks_for_usage or "stream_options" in body:
-            return await self._stream(body)
-        try:
-            return await self._stream({**body, "stream_options": {"include_usage": True}})
-        except UpstreamError as error:
-            # A server that knows no stream_options says so by name; what it counts is then not to be had.
-            if error.upstream_status not in (400, 422) or "stream_options" not in f"{error} {error.body}":
-                raise
-        self._asks_for_usage = False
-        return await self._stream(body)
-
     async def _stream(self, body: dict[str, Any]) -> Any:
-        with _client_errors():
+        with client_errors():
             if self._is_async:
-                return await self._create(**body)
-            stream = await open_in_thread(lambda: self._create(**body))
+                return await self._create(**self._arguments(body))
+            stream = await open_in_thread(lambda: self._create(**self._arguments(body)))
             return await stream if inspect.isawaitable(stream) else stream
 
+    def _arguments(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The body as the client's arguments: what it has no argument for goes into ``extra_body``."""
+        extra = {key: value for key, value in body.items() if self._known is not None and key not in self._known}
+        if not extra:
+            return body
+        arguments = {key: value for key, value in body.items() if key not in extra}
+        given = arguments.get("extra_body")
+        arguments["extra_body"] = {**extra, **given} if isinstance(given, dict) else extra
+        return arguments
 
-def _body(request: ChatRequest) -> dict[str, Any]:
-    body: dict[str, Any] = {**request.parameters, "messages": list(request.messages)}
-    if request.tools:
-        body["tools"] = [spec.to_openai() for spec in request.tools]
-        if request.tool_choice is not None:
-            body["tool_choice"] = request.tool_choice
-    return body
+
+def _parameter_names(create: Any) -> frozenset[str] | None:
+    """The names of the arguments that a client's method takes; None where it takes any, or does not tell."""
+    try:
+        parameters = inspect.signature(create).parameters
+    except (TypeError, ValueError):
+        return None
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()) or "extra_body" not in parameters:
+        return None
+    return frozenset(parameters)
 
 
 async def _close(stream: Any) -> None:
@@ -102,22 +153,3 @@ async def _close(stream: Any) -> None:
             if inspect.isawaitable(closing):
                 await closing
             return
-
-
-@contextmanager
-def _client_errors() -> Iterator[None]:
-    """Raise a client's error as one of ours; what is not about the server (a wrong argument, a bug) stays what it is."""
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, json.JSONDecodeError):
-            raise UpstreamError(f"The upstream's answer is not JSON: {error}") from error
-        if not type(error).__module__.startswith(("openai", "httpx", "httpcore")):
-            raise
-        body = getattr(error, "body", None)
-        timed_out = any(base.__name__ in ("APITimeoutError", "TimeoutException") for base in type(error).__mro__)
-        raise (UpstreamTimeoutError if timed_out else UpstreamError)(
-            str(error) or type(error).__name__,
-            upstream_status=getattr(error, "status_code", None),
-            body=body if isinstance(body, str) else "" if body is None else json.dumps(body, default=str),
-        ) from error

@@ -167,11 +167,24 @@ class ChatRequest:
             plain = plain and (content is None or isinstance(content, str))
         return size, plain
 
-    def native(self, extra: list[Message]) -> bytes:
-        """The body as the client sent it, with ``extra`` messages behind it."""
+    def native(self, extra: list[Message], *, choice_in_words: bool = False) -> bytes:
+        """The body as the client sent it, with ``extra`` messages behind it.
+
+        ``choice_in_words``: the server takes no ``tool_choice``, so it is left out and said to the model.
+        """
+        if choice_in_words and self.chooses:
+            view = [*self.messages]
+            _demand(view, render_tool_choice(self._tool_choice(), parallel=not self.policy.single))
+            fields = {name: raw for name, raw in self.fields.items() if name not in ("tool_choice", "function_call")}
+            return encode({**fields, "messages": [*view, *extra]})
         if not extra:
             return self.body
         return encode({**self.fields, "messages": [*self.messages, *extra]})
+
+    @property
+    def chooses(self) -> bool:
+        """Whether the client's ``tool_choice`` says more than that the model may choose."""
+        return self.policy.needed or self.policy.forbidden or self.policy.names is not None
 
     def text(self, extra: list[Message]) -> bytes:
         """The body for a model that only knows text: no tools in it, the contract in its system message."""

@@ -315,7 +315,10 @@ class StreamedAnswer:
         if content and state.text(envelope, content, write, passable=state.passes):
             state.write_delta(envelope, {"content": content}, write)
         calls = native_calls(message)
-        deltas = [CallDelta(index, call.id, FunctionDelta(call.name, call.raw_arguments)) for index, call in enumerate(calls)]
+        deltas = [
+            CallDelta(index, call.id, FunctionDelta(call.name, call.raw_arguments), (call.extra or {}).get("extra_content"))
+            for index, call in enumerate(calls)
+        ]
         if deltas and state.native(envelope, deltas, write, passable=state.passes):
             for index, call in enumerate(calls):
                 state.write_delta(envelope, {"tool_calls": [{"index": index, **call.to_openai()}]}, write)

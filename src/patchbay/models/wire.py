@@ -27,6 +27,7 @@ class CallDelta(msgspec.Struct):
     index: int | None = None
     id: str | None = None
     function: FunctionDelta | None = None
+    extra_content: Any = None  # Gemini's servers refuse the next round without it
 
 
 class Delta(msgspec.Struct):

@@ -38,15 +38,19 @@ def wrap(client: Client, **options: Any) -> Client:
     got wrong as ``BadRequestError``, an unmet ``tool_choice`` as ``InternalServerError`` with the code "tool_choice_unmet". The
     wrapped client takes over: closing it closes the connections of the one it was made from. Raises ConfigurationError.
     """
-    settings = make_options("wrap", options)
+    return wrapped(client, make_options("wrap", options), ModeMemory())
+
+
+def wrapped(client: Client, options: TextOptions, memory: ModeMemory) -> Client:
+    """Do as ``wrap``, with a memory of what was learnt that several clients may share. Raises ConfigurationError."""
     http_client = getattr(client, "_client", None)
     send = getattr(http_client, "send", None)
     if send is None or not hasattr(client, "with_options"):
         raise ConfigurationError(f"wrap takes an openai.OpenAI or openai.AsyncOpenAI client, not {type(client).__name__}.")
-    return client.with_options(http_client=_door(http_client, settings))  # type: ignore[return-value]
+    return client.with_options(http_client=_door(http_client, options, memory))  # type: ignore[return-value]
 
 
-def _door(http_client: Any, options: TextOptions) -> Any:
+def _door(http_client: Any, options: TextOptions, memory: ModeMemory) -> Any:
     """A copy of an HTTP client (of httpx, or its successor) whose ``send`` goes through the exchange for chat completions."""
     if isinstance(http_client, _Door):  # wrapping again replaces the options
         http_client = http_client.patchbay.original
@@ -55,7 +59,7 @@ def _door(http_client: Any, options: TextOptions) -> Any:
     base = _AsyncDoor if _is_async(http_client, library) else _SyncDoor
     door = copy.copy(http_client)
     door.__class__ = type(kind.__name__, (base, kind), {"__del__": _no_del})
-    door.patchbay = _Settings(options, ModeMemory(), library, http_client)
+    door.patchbay = _Settings(options, memory, library, http_client)
     return door
 
 

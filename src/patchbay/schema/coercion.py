@@ -12,9 +12,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
 
 from patchbay.schema.arguments import UnreadableArgumentsError, json_type, read_arguments
+from patchbay.schema.references import follow
 
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,1000})\Z")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,300})(?:\.[0-9]{1,300})?(?:[eE][+-]?[0-9]{1,2})?\Z")
@@ -59,7 +59,7 @@ class Bend:
             if isinstance(together := schema.get("allOf"), list):
                 waiting.extend(reversed(together))
             if isinstance(reference := schema.get("$ref"), str):
-                waiting.append(_follow(self.root, reference))
+                waiting.append(follow(self.root, reference))
         return list(parts.values())
 
     def _bend_properties(self, value: dict[str, Any], parts: list[Mapping[str, Any]]) -> None:
@@ -118,22 +118,6 @@ def _fits(value: Any, wanted: list[str]) -> bool:
     if actual in wanted or (actual == "integer" and "number" in wanted):
         return True
     return actual == "number" and "integer" in wanted and float(value).is_integer()
-
-
-def _follow(root: Any, reference: str) -> Any:
-    """Return the schema a local reference names; None for others, which are the validator's to refuse."""
-    if not reference.startswith("#"):
-        return None
-    here = root
-    for part in unquote(reference[1:]).split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(here, Mapping):
-            here = here.get(key)
-        elif isinstance(here, list) and key.isdigit() and int(key) < len(here):
-            here = here[int(key)]
-        else:
-            return None
-    return here
 
 
 def _to_integer(value: Any) -> Any:

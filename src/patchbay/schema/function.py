@@ -1,7 +1,8 @@
 """A function's parameters as JSON Schema, and a call's arguments checked against them.
 
-Reading the signature lives here; what a type means in JSON is pydantic's business (``pydantic_model``). All
-of it is done on first use and kept: making a tool of a function costs nothing until a model is told of it.
+Reading the signature lives here; finding what its annotations name is ``hints``' work, and what a type means in JSON is
+pydantic's (``pydantic_model``). All of it is done on first use and kept: making a tool of a function costs nothing until a
+model is told of it.
 
 Which parameters a caller fills in itself (a tool's context) is the caller's rule: ``is_injected``.
 """
@@ -10,23 +11,26 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from patchbay.errors import ConfigurationError, ToolArgumentsError
 from patchbay.schema.arguments import UnreadableArgumentsError, read_arguments
 from patchbay.schema.docstrings import Docstring, read_docstring
+from patchbay.schema.hints import annotated_part, local_names, resolved_hints
 
 if typing.TYPE_CHECKING:
     from patchbay.schema.pydantic_model import ArgumentsModel
 
 IsInjected = Callable[[str, Any], bool]
-"""Told a parameter's name and annotation: whether it is not the model's to fill in."""
+"""Told a parameter's name and annotation (its text where it cannot be resolved): whether it is not the model's to fill in."""
+
+LEFT_OUT: Final = object()
+"""The default of a parameter that is not given to the function at all where the model leaves it out."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +53,16 @@ class FunctionSchema:
     """What a function takes, as a model is told it and as its calls are checked.
 
     Optional parameters without a default accept null and may be left out. Arguments that the function does
-    not have are dropped. A type that JSON cannot express, or a name that cannot be resolved, accepts
-    anything.
+    not have are dropped, and so are those that a ``functools.partial`` has bound by name: they are not the model's to choose. A
+    type that JSON cannot express, or a name that cannot be resolved, accepts anything. Raises ConfigurationError on first use
+    for an annotation that cannot work.
     """
 
     def __init__(self, function: Callable[..., Any], *, is_injected: IsInjected = lambda _name, _annotation: False) -> None:
         self.function = function
         self._is_injected = is_injected
-        # Local names in postponed annotations are only to be found now, while the defining function still
-        # runs.
-        self._locals = _local_names(_inner(function))
+        # Only to be found now, while the function that defines this one still runs.
+        self._locals = local_names(function)
 
     @cached_property
     def signature(self) -> inspect.Signature:
@@ -74,30 +78,33 @@ class FunctionSchema:
     def docstring(self) -> Docstring:
         """The function's docstring, read."""
         # A partial's or callable object's own __doc__ is that of its class when it has none.
-        target = self.function if inspect.isroutine(self.function) else _inner(self.function)
+        target = self.function if inspect.isroutine(self.function) else annotated_part(self.function)
         text = inspect.getdoc(target)
         if text is None and not inspect.isroutine(self.function) and not isinstance(self.function, functools.partial):
             text = inspect.getdoc(type(self.function))
         return read_docstring(text)
 
     @cached_property
-    def injected(self) -> str | None:
-        """The name of the parameter that the caller fills in, if there is one."""
+    def injected(self) -> tuple[str, ...]:
+        """The names of the parameters that the caller fills in."""
         hints = self._hints
-        for name in self.signature.parameters:
-            if self._is_injected(name, hints.get(name, Any)):
-                return name
-        return None
+        return tuple(name for name in self.signature.parameters if self._is_injected(name, hints.get(name, Any)))
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """The parameters that the model fills in, in order."""
-        documented = self.docstring.parameters
-        return tuple(
-            Parameter(name, self._hints.get(name, Any), parameter.default, parameter.kind, documented.get(name, ""))
-            for name, parameter in self.signature.parameters.items()
-            if name != self.injected
-        )
+        found: list[Parameter] = []
+        for name, parameter in self.signature.parameters.items():
+            if name in self.injected or name in self._bound:
+                continue
+            hint = self._hints.get(name, Any)
+            annotation = Any if isinstance(hint, str) else hint
+            if parameter.kind is parameter.VAR_KEYWORD and (members := _unpacked(annotation)) is not None:
+                found += [Parameter(key, *member, inspect.Parameter.KEYWORD_ONLY) for key, member in members.items()]
+                continue
+            description = self.docstring.parameters.get(name, "")
+            found.append(Parameter(name, annotation, parameter.default, parameter.kind, description))
+        return tuple(found)
 
     @cached_property
     def json_schema(self) -> dict[str, Any]:
@@ -106,7 +113,7 @@ class FunctionSchema:
 
     def validate(self, tool_name: str, raw_arguments: str) -> dict[str, Any]:
         """Return the arguments by name, coerced, defaults filled in. Raises ToolArgumentsError."""
-        return self._model.validate(tool_name, raw_arguments)
+        return self._without_bound(self._model.validate(tool_name, raw_arguments))
 
     def select(self, tool_name: str, raw_arguments: str) -> dict[str, Any]:
         """Return the arguments unchecked, unknown ones left out. Raises ToolArgumentsError where not JSON."""
@@ -118,7 +125,7 @@ class FunctionSchema:
             if parameter.default is inspect.Parameter.empty and parameter.accepts_none:
                 arguments.setdefault(parameter.name, None)
         if any(parameter.kind is parameter.kind.VAR_KEYWORD for parameter in self.parameters):
-            return arguments
+            return self._without_bound(arguments)
         known = {parameter.name for parameter in self.parameters}
         return {name: value for name, value in arguments.items() if name in known}
 
@@ -129,79 +136,35 @@ class FunctionSchema:
         return ArgumentsModel(self.parameters)
 
     @cached_property
-    def _hints(self) -> Mapping[str, Any]:
-        inner = _inner(self.function)
-        annotations: Mapping[str, Any] = getattr(inner, "__annotations__", {})
-        module = getattr(inner, "__globals__", {})
-        closure = _closure(inner)
-        names = {**closure, **self._locals}
-        try:
-            return typing.get_type_hints(inner, globalns=module, localns=names, include_extras=True)
-        except Exception:  # noqa: BLE001  (an annotation may be any expression, and fail in any way)
-            return {name: _resolve(annotation, module, names) for name, annotation in annotations.items()}
+    def _hints(self) -> dict[str, Any]:
+        hints = resolved_hints(self.function, self._locals)
+        # A decorator may give a function another signature than the one that its annotations belong to.
+        for name, parameter in self.signature.parameters.items():
+            if name not in hints and parameter.annotation is not parameter.empty:
+                hints[name] = parameter.annotation
+        return hints
+
+    @cached_property
+    def _bound(self) -> frozenset[str]:
+        return frozenset(self.function.keywords) if isinstance(self.function, functools.partial) else frozenset()
+
+    def _without_bound(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Leave out what a model put under a bound name by way of ``**kwargs``."""
+        for name in self._bound & arguments.keys():
+            del arguments[name]
+        return arguments
 
 
-def _inner(function: Callable[..., Any]) -> Any:
-    """Return what holds the annotations: behind partials, methods, decorators and callable objects."""
-    target: Any = function
-    while True:
-        if isinstance(target, functools.partial):
-            target = target.func
-        elif isinstance(target, types.MethodType):
-            target = target.__func__
-        elif hasattr(target, "__wrapped__"):
-            target = target.__wrapped__
-        elif inspect.isroutine(target) or isinstance(target, type):
-            return target
-        else:
-            # A callable object, or a C function that takes part in neither.
-            call = getattr(type(target), "__call__", None)  # noqa: B004  (what is wanted is the attribute itself)
-            if call is None or not isinstance(call, types.FunctionType):
-                return target
-            target = call
+def _unpacked(annotation: Any) -> dict[str, tuple[Any, Any]] | None:
+    """Return annotation and default of each keyword where ``**kwargs`` is annotated with ``Unpack`` of a TypedDict."""
+    if typing.get_origin(annotation) is not typing.Unpack:
+        return None
+    from patchbay.schema.annotations import members_of
 
-
-def _resolve(annotation: Any, module: dict[str, Any], names: dict[str, Any]) -> Any:
-    holder = types.SimpleNamespace(__annotations__={"it": annotation})
-    try:
-        return typing.get_type_hints(holder, globalns=module, localns=names, include_extras=True)["it"]
-    except Exception:  # noqa: BLE001  (see above)
-        return Any
-
-
-def _closure(function: Any) -> dict[str, Any]:
-    code = getattr(function, "__code__", None)
-    cells = getattr(function, "__closure__", None) or ()
-    values: dict[str, Any] = {}
-    for name, cell in zip(code.co_freevars if code else (), cells, strict=False):
-        try:
-            values[name] = cell.cell_contents
-        except ValueError:  # the cell is still empty: a name defined further down
-            continue
-    return values
-
-
-def _local_names(function: Any) -> dict[str, Any]:
-    """Return the names in string annotations that are local to the function which defines ``function``."""
-    outer, local, _ = getattr(function, "__qualname__", "").rpartition(".<locals>.")
-    annotations = getattr(function, "__annotations__", None)
-    if not local or not annotations:
-        return {}
-    wanted: set[str] = set()
-    for annotation in annotations.values():
-        if isinstance(annotation, str):
-            try:
-                wanted.update(compile(annotation, "<annotation>", "eval").co_names)
-            except (SyntaxError, ValueError):
-                continue
-    if not wanted:
-        return {}
-    frame: types.FrameType | None = sys._getframe(1)  # noqa: SLF001  (the only way to a local class)
-    while frame is not None:
-        if frame.f_code.co_qualname == outer:
-            return {name: frame.f_locals[name] for name in wanted if name in frame.f_locals}
-        frame = frame.f_back
-    return {}
+    (inner,) = typing.get_args(annotation)
+    return {
+        name: (hint, inspect.Parameter.empty if required else LEFT_OUT) for name, (hint, required) in members_of(inner).items()
+    }
 
 
 def _accepts_none(annotation: Any) -> bool:

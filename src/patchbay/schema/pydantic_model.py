@@ -11,17 +11,18 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 
-from patchbay.errors import ToolArgumentsError
+from patchbay.errors import ConfigurationError, ToolArgumentsError
+from patchbay.schema.annotations import known
 from patchbay.schema.arguments import UnreadableArgumentsError, is_odd, read_arguments
 from patchbay.schema.complaints import pydantic_complaints
-from patchbay.schema.function import Parameter
+from patchbay.schema.function import LEFT_OUT, Parameter
 
 if typing.TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +40,21 @@ class _JsonSchema(GenerateJsonSchema):
         return False
 
 
+_CONFIG: Final[ConfigDict] = {
+    "extra": "ignore",
+    "allow_inf_nan": False,
+    "protected_namespaces": (),
+    # A default is the function's own business, and may be anything.
+    "validate_default": False,
+}
+
+
+class _Arguments(BaseModel):
+    """What the models of all functions without ``**kwargs`` are made from."""
+
+    model_config = _CONFIG
+
+
 class ArgumentsModel:
     """All of one function's parameters: what they look like in JSON, and what a call's text makes of them."""
 
@@ -47,11 +63,12 @@ class ArgumentsModel:
         self._model, self._schema = _build(parameters)
         self._validate_json = self._model.__pydantic_validator__.validate_json
         self._has_extra = self._model.model_config.get("extra") == "allow"
+        self._may_be_left_out = [parameter.name for parameter in parameters if parameter.default is LEFT_OUT]
 
     def json_schema(self) -> dict[str, Any]:
         """Return the schema of the arguments as a whole."""
         schema = dict(self._schema)
-        del schema["title"]
+        schema.pop("title", None)
         for name, definition in schema.get("$defs", {}).items():
             if definition.get("title") == name:
                 del definition["title"]
@@ -68,6 +85,9 @@ class ArgumentsModel:
         except ValidationError as error:
             model = self._validate_slowly(tool_name, raw_arguments, error)
         arguments = dict(zip(self._names, model.__dict__.values(), strict=True))
+        for name in self._may_be_left_out:
+            if arguments[name] is LEFT_OUT:
+                del arguments[name]
         if self._has_extra:
             arguments.update(model.__pydantic_extra__ or {})
         return arguments
@@ -97,7 +117,7 @@ class ArgumentsModel:
 def _build(parameters: Sequence[Parameter]) -> tuple[type[BaseModel], dict[str, Any]]:
     try:
         return _model(parameters)
-    except _INEXPRESSIBLE:
+    except Exception:  # noqa: BLE001  (an annotation may bring any code along)
         # Find the parameters that cannot be told in JSON; only those accept anything.
         return _model([_expressible(parameter) for parameter in parameters])
 
@@ -107,40 +127,62 @@ def _expressible(parameter: Parameter) -> Parameter:
         _model([parameter])
     except _INEXPRESSIBLE:
         return Parameter(parameter.name, Any, parameter.default, parameter.kind, parameter.description)
+    except Exception as error:
+        raise ConfigurationError(f"The annotation of parameter {parameter.name!r} cannot work: {error}") from error
     return parameter
 
 
 def _model(parameters: Sequence[Parameter]) -> tuple[type[BaseModel], dict[str, Any]]:
     fields: dict[str, Any] = {}
-    extra: Any = None
+    base: type[BaseModel] = _Arguments
     for parameter in parameters:
         if parameter.kind is parameter.kind.VAR_KEYWORD:
-            extra = parameter.annotation
+            base = _with_others(known(parameter.annotation))
         else:
             fields[f"p{len(fields)}"] = _field(parameter)
-    config = ConfigDict(
-        extra="ignore" if extra is None else "allow",
-        allow_inf_nan=False,
-        protected_namespaces=(),
-        # A default is the function's own business, and may be anything.
-        validate_default=False,
-    )
-    namespace = {"__annotations__": {"__pydantic_extra__": dict.__class_getitem__((str, extra))}} if extra is not None else {}
-    base = types.new_class("_Arguments", (BaseModel,), {}, lambda body: body.update(namespace, model_config=config))
     model: type[BaseModel] = create_model("Arguments", __base__=base, **fields)
     # Types that validate but have no place in JSON show only here.
     return model, model.model_json_schema(schema_generator=_JsonSchema)
 
 
+def _with_others(annotation: Any) -> type[BaseModel]:
+    """Return the base of a model for functions with ``**kwargs``, each of which is as the annotation says."""
+    namespace = {"__annotations__": {"__pydantic_extra__": dict.__class_getitem__((str, annotation))}}
+    config: ConfigDict = {**_CONFIG, "extra": "allow"}
+    return types.new_class("_Arguments", (BaseModel,), {}, lambda body: body.update(namespace, model_config=config))
+
+
 def _field(parameter: Parameter) -> tuple[Any, Any]:
     """Return annotation and default of the parameter's field, in the form that ``create_model`` takes."""
     annotation, default = parameter.annotation, parameter.default
-    if parameter.kind is parameter.kind.VAR_POSITIONAL:
+    unpacked = _unpacked_tuple(annotation)
+    annotation = known(annotation if unpacked is None else unpacked)
+    if unpacked is not None:
+        default = Field(default=()) if Ellipsis in typing.get_args(annotation) else ...
+    elif parameter.kind is parameter.kind.VAR_POSITIONAL:
         annotation, default = list.__class_getitem__(annotation), Field(default_factory=list)
     elif default is inspect.Parameter.empty:
         default = None if parameter.accepts_none else ...
     given = FieldInfo.from_annotated_attribute(annotation, default)
     # What the author wrote in a Field of their own comes first.
-    described = Field(description=given.description or parameter.description or None)
+    described = Field(description=given.description or _words(given.metadata) or parameter.description or None)
     named = Field(alias=given.alias or parameter.name, validation_alias=given.validation_alias)
     return Annotated[annotation, described, named], default
+
+
+def _unpacked_tuple(annotation: Any) -> Any:
+    """Return the tuple in ``*args: *tuple[int, str]``, in either of its spellings; None for all else."""
+    if typing.get_origin(annotation) is typing.Unpack:
+        return typing.get_args(annotation)[0]
+    if getattr(annotation, "__unpacked__", False):
+        return tuple.__class_getitem__(typing.get_args(annotation))
+    return None
+
+
+def _words(metadata: Sequence[Any]) -> str | None:
+    """Return the text in ``Annotated[str, "the city"]``, or in the ``Doc`` that stands there."""
+    for item in metadata:
+        text = item if isinstance(item, str) else getattr(item, "documentation", None)
+        if isinstance(text, str):
+            return text
+    return None

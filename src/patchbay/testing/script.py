@@ -141,14 +141,9 @@ def _deltas(message: Mapping[str, Any], piece: int) -> Iterator[dict[str, Any]]:
 
 
 def _call_deltas(index: int, call: Mapping[str, Any], piece: int) -> Iterator[dict[str, Any]]:
-    """Yield a native call as OpenAI streams it: the head with the name, then the arguments in pieces."""
+    """Yield a native call as OpenAI streams it: the head with all but the arguments, then those in pieces."""
     function = call["function"]
-    head = {
-        "index": index,
-        "id": call["id"],
-        "type": "function",
-        "function": {"name": function["name"], "arguments": ""},
-    }
+    head = {"index": index, **call, "function": {"name": function["name"], "arguments": ""}}
     yield {"tool_calls": [head]}
     arguments = function["arguments"]
     for start in range(0, len(arguments), piece):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from patchbay.models.chat import ChatRequest, ModelEvent, ModelReply, ReasoningDelta, TextDelta
 from patchbay.types import Reply, ToolCall
@@ -16,12 +16,20 @@ Step: TypeAlias = Answer | Callable[[ChatRequest], Any]
 """An answer, or a function (sync or async) that looks at the request and returns one."""
 
 
+_SHOWN = 80
+
+
 class ScriptedModel:
     """Answers request number n with step number n, and complains when it is asked once too often.
 
         model = ScriptedModel([ToolCall("1", "get_weather", '{"city": "Rome"}'), "It is sunny."])
         result = await ToolRunner(model, tools=[get_weather]).run("How is Rome?")
         model.assert_consumed()
+
+    As a context manager it does that by itself when the block ends without an error:
+
+        with ScriptedModel(["It is sunny."]) as model:
+            await ToolRunner(model).run("How is Rome?")
 
     ``requests`` are the ChatRequests it was asked. Text comes in two pieces when a stream is asked for.
     """
@@ -50,11 +58,26 @@ class ScriptedModel:
                 yield delta
         yield end
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.assert_consumed()
+
     def assert_consumed(self) -> None:
         """Raise AssertionError if steps were left over."""
         left = len(self._steps) - len(self.requests)
         if left > 0:
-            raise AssertionError(f"{left} of the {len(self._steps)} steps of the ScriptedModel were not asked for.")
+            unused = ", ".join(
+                f"{number}: {_shown(self._steps[number - 1])}" for number in range(len(self.requests) + 1, len(self._steps) + 1)
+            )
+            raise AssertionError(f"{left} of the {len(self._steps)} steps of the ScriptedModel were not asked for ({unused}).")
+
+
+def _shown(step: Any) -> str:
+    text = repr(step)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _model_reply(answer: Any) -> ModelReply:

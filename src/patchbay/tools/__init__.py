@@ -1,24 +1,37 @@
 """What a tool is, and how Python functions become tools.
 
-What lives here: the ``Tool`` class that every kind of tool extends, the context a tool is given, functions as
-tools, and how what a tool returned is written for a model. What does not: which call runs when and for how
-long (``patchbay.executor``).
+What lives here: the ``Tool`` class that every kind of tool extends, functions as tools, the context a tool is given with its
+state and its actions, and how what a tool returned is written for a model. What does not: which call runs when and for how long
+(``patchbay.executor``).
 """
 
 from __future__ import annotations
 
-from patchbay.tools.base import Tool, ToolContext, Validation
+from patchbay.tools.actions import ToolActions, merge_actions
+from patchbay.tools.base import Tool, Validation
+from patchbay.tools.basetool import BaseTool
 from patchbay.tools.collect import as_tool, collect_tools
+from patchbay.tools.context import Context, Progress, Surroundings, ToolContext
+from patchbay.tools.definition import ToolDefinition
 from patchbay.tools.function import FunctionTool, tool
 from patchbay.tools.results import render_error, render_result, well_formed
+from patchbay.tools.state import State
 
 __all__ = [
+    "BaseTool",
+    "Context",
     "FunctionTool",
+    "Progress",
+    "State",
+    "Surroundings",
     "Tool",
+    "ToolActions",
     "ToolContext",
+    "ToolDefinition",
     "Validation",
     "as_tool",
     "collect_tools",
+    "merge_actions",
     "render_error",
     "render_result",
     "tool",

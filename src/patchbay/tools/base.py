@@ -7,32 +7,16 @@ checking, deadlines and results are the executor's.
 from __future__ import annotations
 
 import math
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from patchbay.errors import ConfigurationError, ToolArgumentsError
 from patchbay.schema import SchemaValidator
-from patchbay.types import EMPTY_PARAMETERS, Message, ToolSpec
-
-
-@dataclass(kw_only=True)
-class ToolContext:
-    """What a tool may know of the call it carries out.
-
-    ``messages`` is the conversation so far, the call's own message last; read it, do not change it.
-    ``iteration`` counts the model's rounds from 1. ``cancelled`` is set when the call's time is up or its run
-    was stopped: a tool that runs in a thread cannot be interrupted and should look at it.
-    """
-
-    call_id: str
-    name: str
-    messages: Sequence[Message] = ()
-    iteration: int = 1
-    cancelled: threading.Event = field(default_factory=threading.Event)
+from patchbay.tools.context import ToolContext
+from patchbay.types import EMPTY_PARAMETERS, ToolSpec
 
 
 @dataclass(frozen=True)
@@ -51,8 +35,11 @@ class Tool(ABC):
     """Something that a model may call.
 
     ``name`` is what a model calls it by, ``description`` and ``parameters`` (a JSON Schema of type object)
-    are what it is told of it. ``timeout`` is in seconds, None for no limit of its own. Raises
-    ConfigurationError for a name or limit that cannot work.
+    are what it is told of it. ``timeout`` is in seconds, None for no limit of its own; it may be set later. With
+    ``sequential`` the tool runs alone: the calls before it in a reply are over, the calls after it wait.
+    ``max_parallel`` is how many of its calls run at the same time, None for no limit of its own. With ``strict`` a
+    provider that can hold a model to the schema is asked to. Raises ConfigurationError for a name or limit that cannot
+    work.
     """
 
     interruptible = True
@@ -65,15 +52,32 @@ class Tool(ABC):
         *,
         parameters: Mapping[str, Any] | None = None,
         timeout: float | None = None,
+        sequential: bool = False,
+        max_parallel: int | None = None,
+        strict: bool = False,
     ) -> None:
         if not isinstance(name, str) or not name.strip():
             raise ConfigurationError(f"A tool's name must be a non-empty string, not {name!r}.")
         if parameters is not None and not isinstance(parameters, Mapping):
             raise ConfigurationError(f"parameters of tool {name!r} must be a JSON Schema object.")
+        if max_parallel is not None and (isinstance(max_parallel, bool) or not isinstance(max_parallel, int) or max_parallel < 1):
+            raise ConfigurationError(f"max_parallel of tool {name!r} must be a whole number of at least 1, not {max_parallel!r}.")
         self.name = name
         self._description = description
         self._parameters = parameters
-        self.timeout = checked_timeout(timeout, f"timeout of tool {name!r}")
+        self.timeout = timeout
+        self.sequential = sequential
+        self.max_parallel = max_parallel
+        self.strict = strict
+
+    @property
+    def timeout(self) -> float | None:
+        """The tool's own limit in seconds, None for none. Setting one that cannot be kept raises ConfigurationError."""
+        return self._timeout
+
+    @timeout.setter
+    def timeout(self, seconds: float | None) -> None:
+        self._timeout = checked_timeout(seconds, f"timeout of tool {self.name!r}")
 
     @abstractmethod
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
@@ -84,18 +88,27 @@ class Tool(ABC):
 
     @property
     def description(self) -> str:
-        """What the model is told the tool is for."""
+        """What the model is told the tool is for; it may be set until the model has been told."""
         return self._description
+
+    @description.setter
+    def description(self, text: str) -> None:
+        self._description = text
 
     @property
     def parameters(self) -> Mapping[str, Any]:
         """The JSON Schema of the arguments."""
         return self._parameters if self._parameters is not None else EMPTY_PARAMETERS
 
+    @property
+    def offered(self) -> bool:
+        """Whether a model is told of the tool. One that is not offered can still be called by its name."""
+        return True
+
     @cached_property
     def spec(self) -> ToolSpec:
         """What a model is told of the tool; made once."""
-        return ToolSpec(self.name, self.description, self.parameters)
+        return ToolSpec(self.name, self.description, self.parameters, True if self.strict else None)
 
     def check(self) -> None:
         """Raise ConfigurationError if the tool's schema cannot be used."""

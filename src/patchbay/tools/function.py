@@ -8,21 +8,27 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
+import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, overload
 
-from patchbay.errors import ConfigurationError
+from patchbay.errors import ConfigurationError, ToolArgumentsError
 from patchbay.schema import FunctionSchema
-from patchbay.tools.base import Tool, ToolContext, Validation
-from patchbay.tools.threads import run_in_thread
+from patchbay.tools.base import Validation
+from patchbay.tools.basetool import BaseTool
+from patchbay.tools.context import ToolContext
+from patchbay.tools.invoke import invoke, is_async
 
 CONTEXT_PARAMETER = "tool_context"
 
+_NAMES_CONTEXT = re.compile(r"\bToolContext\b")
 
-class FunctionTool(Tool):
+
+class FunctionTool(BaseTool):
     """A Python function that a model may call; calling the tool itself calls the function.
 
     Name, description and parameters come from the function (its docstring in Sphinx, Google or NumPy style)
@@ -46,16 +52,29 @@ class FunctionTool(Tool):
         description: str | None = None,
         parameters: Mapping[str, Any] | None = None,
         timeout: float | None = None,
+        sequential: bool = False,
+        max_parallel: int | None = None,
+        strict: bool = False,
     ) -> None:
         if not callable(function):
             raise TypeError(f"A tool's handler must be callable, not {type(function).__name__}.")
+        if parameters is not None and not isinstance(parameters, Mapping):
+            raise ConfigurationError(f"parameters of tool {name or function!r} must be a JSON Schema object.")
         super().__init__(
-            name if name is not None else _name_of(function), description or "", parameters=parameters, timeout=timeout
+            name if name is not None else _name_of(function),
+            description or "",
+            timeout,
+            sequential=sequential,
+            max_parallel=max_parallel,
+            strict=strict,
         )
         self.function = function
+        self._parameters = parameters
         self._described = description is not None
         self._schema = FunctionSchema(function, is_injected=_is_context)
-        self.is_async = _is_async(function)
+        if parameters is None and not inspect.isfunction(function):
+            _ = self._schema.signature  # what has none (max, dict) is refused now, not when a model is asked
+        self.is_async = is_async(function)
         self.interruptible = self.is_async
         functools.update_wrapper(self, function, updated=())
 
@@ -73,12 +92,23 @@ class FunctionTool(Tool):
             description=self._description if self._described else None,
             parameters=self._parameters,
             timeout=self.timeout,
+            sequential=self.sequential,
+            max_parallel=self.max_parallel,
+            strict=self.strict,
         )
 
     @property
     def description(self) -> str:
         """The given description, else the prose of the function's docstring."""
         return self._description if self._described else self._schema.docstring.description
+
+    @description.setter
+    def description(self, text: str) -> None:
+        self._description, self._described = text, True
+
+    def get_declaration(self) -> dict[str, Any]:
+        """Return name, description and parameters, as the seed's tools declare themselves."""
+        return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
     @cached_property
     def parameters(self) -> Mapping[str, Any]:
@@ -102,15 +132,15 @@ class FunctionTool(Tool):
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Call the function; awaitables are awaited, generators are read to their end."""
         args, kwargs = self._binding(arguments, context)
-        if self.is_async:
-            result = self.function(*args, **kwargs)
-        else:
-            result = await run_in_thread(functools.partial(_call, self.function, args, kwargs))
-        if inspect.isawaitable(result):
-            result = await result
-        if isinstance(result, types.AsyncGeneratorType):
-            return [item async for item in result]
-        return result
+        return await invoke(self.function, args, kwargs, in_thread=not self.is_async)
+
+    async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext | None = None) -> Any:
+        """Check ``args``, then call the function; ``{"error": ...}`` where they do not fit. For callers without an executor."""
+        try:
+            arguments = self.validate(json.dumps(args, ensure_ascii=False, default=str), Validation())
+        except ToolArgumentsError as error:
+            return {"error": str(error)}
+        return await self.run(arguments, tool_context or ToolContext(call_id="", name=self.name))
 
     @cached_property
     def _binding(self) -> Callable[[dict[str, Any], ToolContext], tuple[tuple[Any, ...], dict[str, Any]]]:
@@ -122,20 +152,20 @@ class FunctionTool(Tool):
         kinds = [parameter.kind for parameter in signature.parameters.values()]
         if any(kind in (kind.POSITIONAL_ONLY, kind.VAR_POSITIONAL) for kind in kinds):
             return functools.partial(_bind_in_order, signature, injected)
-        if injected is None:
+        if not injected:
             return lambda arguments, _context: ((), arguments)
-        return lambda arguments, context: ((), {**arguments, injected: context})
+        return lambda arguments, context: ((), {**arguments, **dict.fromkeys(injected, context)})
 
     def _takes_a_dict(self, schema: Mapping[str, Any]) -> int | None:
         """How many positional arguments (the dict, and perhaps the context) the function takes; None if by keyword."""
         properties = schema.get("properties") or {}
         mine = list(self._schema.signature.parameters.values())
         positional = [item for item in mine if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)]
-        foreign = [item for item in positional if item.name not in properties and item.name != self._schema.injected]
+        foreign = [item for item in positional if item.name not in properties and item.name not in self._schema.injected]
         # A schema without properties, or a parameter that none of them fills: the whole dict is meant.
         required = [item for item in foreign if item.default is item.empty]
         if positional and positional[0] in required and len(required) <= 2 and len(foreign) == len(required):
-            fills_rest = all(item in foreign or item.name == self._schema.injected for item in positional)
+            fills_rest = all(item in foreign or item.name in self._schema.injected for item in positional)
             if fills_rest and all(item in positional for item in mine):
                 return len(positional)
         if required and "properties" in schema:
@@ -154,6 +184,9 @@ def tool(
     description: str | None = None,
     parameters: Mapping[str, Any] | None = None,
     timeout: float | None = None,
+    sequential: bool = False,
+    max_parallel: int | None = None,
+    strict: bool = False,
 ) -> Callable[[Callable[..., Any]], FunctionTool]: ...
 @overload
 def tool(
@@ -163,6 +196,9 @@ def tool(
     description: str | None = None,
     parameters: Mapping[str, Any] | None = None,
     timeout: float | None = None,
+    sequential: bool = False,
+    max_parallel: int | None = None,
+    strict: bool = False,
 ) -> FunctionTool: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -173,35 +209,40 @@ def tool(
     description: str | None = None,
     parameters: Mapping[str, Any] | None = None,
     timeout: float | None = None,
+    sequential: bool = False,
+    max_parallel: int | None = None,
+    strict: bool = False,
 ) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
     """Make a tool of a function: as ``@tool``, as ``@tool(name=..., timeout=...)``, or as ``tool(name=..., handler=...)``.
 
     ``parameters`` is a JSON Schema for the arguments, where the function's annotations should not be used;
-    ``timeout`` is in seconds. Raises ConfigurationError for a name, schema or timeout that cannot work.
+    ``timeout`` is in seconds; ``sequential``, ``max_parallel`` and ``strict`` are as for every Tool. Raises
+    ConfigurationError for a name, schema or limit that cannot work.
     """
     if function is not None and handler is not None:
         raise TypeError("tool() takes a function or handler=, not both.")
 
     def make(function: Callable[..., Any]) -> FunctionTool:
-        return FunctionTool(function, name=name, description=description, parameters=parameters, timeout=timeout)
+        return FunctionTool(
+            function,
+            name=name,
+            description=description,
+            parameters=parameters,
+            timeout=timeout,
+            sequential=sequential,
+            max_parallel=max_parallel,
+            strict=strict,
+        )
 
     target = function if function is not None else handler
     return make if target is None else make(target)
 
 
-def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call in the thread; a generator's body runs while it is read, so it is read here too."""
-    result = function(*args, **kwargs)
-    return list(result) if isinstance(result, types.GeneratorType) else result
-
-
 def _bind_in_order(
-    signature: inspect.Signature, injected: str | None, arguments: dict[str, Any], context: ToolContext
+    signature: inspect.Signature, injected: Sequence[str], arguments: dict[str, Any], context: ToolContext
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Bind where some parameters can only be given by position."""
-    rest = dict(arguments)
-    if injected is not None:
-        rest[injected] = context
+    rest = {**arguments, **dict.fromkeys(injected, context)}
     args: list[Any] = []
     for name, parameter in signature.parameters.items():
         if parameter.kind is parameter.VAR_POSITIONAL:
@@ -214,16 +255,11 @@ def _bind_in_order(
 def _is_context(name: str, annotation: Any) -> bool:
     if name == CONTEXT_PARAMETER:
         return True
+    if isinstance(annotation, str):  # imported for type checkers only, so that it cannot be resolved
+        return _NAMES_CONTEXT.search(annotation) is not None
     if typing.get_origin(annotation) in (typing.Annotated, typing.Union, types.UnionType):
         return any(_is_context("", member) for member in typing.get_args(annotation))
     return isinstance(annotation, type) and issubclass(annotation, ToolContext)
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    # Not unwrapped: a decorator may well make a blocking function of an async one.
-    target = function.func if isinstance(function, functools.partial) else function
-    call = target if inspect.isroutine(target) else getattr(target, "__call__", target)  # noqa: B004  (the attribute)
-    return inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call)
 
 
 def _name_of(function: Callable[..., Any]) -> str:

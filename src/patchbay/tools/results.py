@@ -17,6 +17,8 @@ from pathlib import PurePath
 from typing import Any
 from uuid import UUID
 
+from patchbay.types import Attachment
+
 _MAX_DEPTH = 64
 _JSON_TYPES = (dict, list, tuple, int, float, type(None))
 _TEXT_TYPES = (Decimal, UUID, PurePath, timedelta)
@@ -33,6 +35,8 @@ def render_result(value: Any) -> str:
         return well_formed(str(value))
     if isinstance(value, BaseException):
         return well_formed(describe(value))
+    if isinstance(value, Attachment):
+        return well_formed(str(value))
     return well_formed(_json(value))
 
 
@@ -61,7 +65,7 @@ def _json(value: Any) -> str:
         stand_in = value if isinstance(value, _JSON_TYPES) else _stand_in(value)
         if stand_in is _UNKNOWN:
             return _text(value)
-        return json.dumps(stand_in, ensure_ascii=False, allow_nan=False, default=_stand_in_or_text)
+        return _encode(stand_in)
     except Exception:  # noqa: BLE001  (odd keys, cycles, NaN, or a broken method of the value's own)
         try:
             plain = _plain(value, ())
@@ -113,6 +117,8 @@ def _stand_in(value: Any) -> Any:
         return value.value
     if isinstance(value, BaseException):
         return describe(value)
+    if isinstance(value, Attachment):
+        return str(value)
     if isinstance(value, bytes | bytearray | memoryview):
         return _bytes(bytes(value))
     if callable(dump := getattr(value, "model_dump", None)) and not isinstance(value, type):
@@ -143,6 +149,10 @@ def _bytes(value: bytes) -> str:
         return value.decode()
     except UnicodeDecodeError:
         return base64.b64encode(value).decode()
+
+
+# Made once: json.dumps makes an encoder for each value where it is not given the defaults.
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_stand_in_or_text).encode
 
 
 def _sorted(values: set[Any] | frozenset[Any]) -> list[Any]:

@@ -1,0 +1,137 @@
+"""The executor: which tools there are, and the rules that every call of them is carried out by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+from patchbay.errors import ConfigurationError
+from patchbay.executor.batch import Batch
+from patchbay.executor.budget import Budget, checked_count
+from patchbay.executor.execution import ToolExecution
+from patchbay.executor.find import find_tool
+from patchbay.executor.hooks import Hooks, as_hooks
+from patchbay.executor.run import Run
+from patchbay.tools import Tool, Validation, collect_tools
+from patchbay.tools.base import checked_timeout
+from patchbay.tools.context import NOWHERE, Progress, Surroundings
+from patchbay.tools.kept import ResultStore
+from patchbay.types import IncompleteCall, Message, ToolCall
+
+CANCEL_GRACE = 5.0
+"""Seconds that a tool which was cancelled is waited for before it is left to itself."""
+
+MAX_REPEATS = 3
+"""How often the same call may give the same result before it is not run again."""
+
+MAX_RESULT_CHARS = 50_000
+"""How many characters of a result a model is shown."""
+
+SMALLEST_RESULT = 1_000
+"""The least that ``max_result_chars`` may be: below that, what is said about the middle would be most of the text."""
+
+
+class Executor:
+    """Carries out calls of ``tools`` (functions and Tools, mixed).
+
+    ``validation`` says how arguments are checked (None: they need only be a JSON object), ``tool_timeout`` is the limit in
+    seconds of tools that have none of their own, ``max_parallel`` how many calls of one run are under way at the same time. A
+    tool that was cancelled is waited for ``cancel_grace`` seconds. A call that gave the same result ``max_repeats`` times is not
+    run again (None: it always is). Of a result the model is shown ``max_result_chars`` characters at most, its head and its tail
+    (None: all of it).
+
+    ``before`` and ``after`` are hooks or lists of them (``patchbay.executor.hooks``); ``on_progress(call, progress)`` is told
+    what running tools say of their work, and must not block.
+
+    Raises TypeError for what is no tool, ConfigurationError for limits that cannot be kept.
+    """
+
+    def __init__(
+        self,
+        tools: Iterable[Any],
+        *,
+        validation: Validation | None = Validation(),  # noqa: B008  (frozen)
+        tool_timeout: float | None = None,
+        max_parallel: int = 32,
+        cancel_grace: float = CANCEL_GRACE,
+        max_repeats: int | None = MAX_REPEATS,
+        max_result_chars: int | None = MAX_RESULT_CHARS,
+        before: Hooks = None,
+        after: Hooks = None,
+        on_progress: Callable[[ToolCall, Progress], object] | None = None,
+    ) -> None:
+        if isinstance(max_parallel, bool) or not isinstance(max_parallel, int) or max_parallel < 1:
+            raise ConfigurationError(f"max_parallel must be a whole number of at least 1, not {max_parallel!r}.")
+        if not math.isfinite(cancel_grace) or cancel_grace < 0:
+            raise ConfigurationError(f"cancel_grace must be a number of seconds of at least 0, not {cancel_grace!r}.")
+        if checked_count(max_result_chars, "max_result_chars") is not None and (max_result_chars or 0) < SMALLEST_RESULT:
+            raise ConfigurationError(f"max_result_chars must be at least {SMALLEST_RESULT}, or None; not {max_result_chars!r}.")
+        if on_progress is not None and not callable(on_progress):
+            raise ConfigurationError(f"on_progress must be callable, not {type(on_progress).__name__}.")
+        self.tools = collect_tools(tools)
+        self.validation = validation
+        self.tool_timeout = checked_timeout(tool_timeout, "tool_timeout")
+        self.max_parallel = max_parallel
+        self.cancel_grace = cancel_grace
+        self.max_repeats = checked_count(max_repeats, "max_repeats")
+        self.max_result_chars = max_result_chars
+        self.before = as_hooks(before, "before")
+        self.after = as_hooks(after, "after")
+        self.on_progress = on_progress
+
+    def begin(
+        self,
+        *,
+        budget: Budget | None = None,
+        surroundings: Surroundings = NOWHERE,
+        attachments: Collection[str] = (),
+        results: ResultStore | None = None,
+    ) -> Run:
+        """Begin a run: what its calls share. Starts the budget's clock, so it needs a running event loop.
+
+        ``surroundings`` is what an agent adds to the tools' contexts. ``attachments`` are the kinds ("image", "audio", "file")
+        that the model is shown; of others it is told that they are there. ``results`` keeps what is too long to be shown;
+        without one, memory does, for this run.
+        """
+        return Run(self, budget=budget, surroundings=surroundings, attachments=attachments, results=results)
+
+    def start(
+        self,
+        calls: Sequence[ToolCall | IncompleteCall],
+        *,
+        messages: Sequence[Message] = (),
+        iteration: int = 1,
+        surroundings: Surroundings = NOWHERE,
+        budget: Budget | None = None,
+    ) -> Batch:
+        """Start ``calls`` as a run of their own (see ``Run.start``)."""
+        return self.begin(surroundings=surroundings, budget=budget).start(calls, messages=messages, iteration=iteration)
+
+    async def run(
+        self,
+        calls: Sequence[ToolCall | IncompleteCall],
+        *,
+        messages: Sequence[Message] = (),
+        iteration: int = 1,
+        surroundings: Surroundings = NOWHERE,
+        budget: Budget | None = None,
+        on_settled: Callable[[ToolExecution], None] | None = None,
+    ) -> list[ToolExecution]:
+        """Carry out ``calls`` in parallel and return their executions in call order.
+
+        ``on_settled`` is told each the moment it settles; what it raises is raised here. Either way, and when this is cancelled,
+        the tools are stopped and waited for first.
+        """
+        batch = self.start(calls, messages=messages, iteration=iteration, surroundings=surroundings, budget=budget)
+        try:
+            async for execution in batch:
+                if on_settled is not None:
+                    on_settled(execution)
+            return batch.executions
+        finally:
+            await batch.stop()
+
+    def find(self, name: str) -> Tool:
+        """Return the tool of this name. Raises UnknownToolError with the nearest names."""
+        return find_tool(self.tools, name)

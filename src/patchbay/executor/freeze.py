@@ -1,0 +1,36 @@
+"""Arguments frozen: from the moment a call is let through, nobody but its tool can change what it runs with (law 9)."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import is_dataclass
+from typing import Any
+
+
+def frozen_copy(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return ``arguments`` with containers, pydantic models and dataclasses of its own.
+
+    All other objects are shared: they are immutable, or the function's own defaults, which may be compared by identity.
+    """
+    try:
+        return {name: _copy(value) for name, value in arguments.items()}
+    except RecursionError:
+        return dict(arguments)
+
+
+def _copy(value: Any) -> Any:
+    kind = type(value)
+    if kind is str or kind is int:
+        return value
+    if kind is list:
+        return [_copy(item) for item in value]
+    if kind is dict:
+        return {key: _copy(item) for key, item in value.items()}
+    if kind is set:
+        return set(value)
+    if hasattr(kind, "__pydantic_validator__") or is_dataclass(kind):
+        try:
+            return copy.deepcopy(value)
+        except Exception:  # noqa: BLE001  (what a model holds may refuse to be copied, in any way)
+            return value
+    return value

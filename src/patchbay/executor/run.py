@@ -1,0 +1,104 @@
+"""What all calls of one run share: its budget, its slots, what it remembers of calls, and the results it keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from patchbay.executor.batch import Batch
+from patchbay.executor.budget import Budget
+from patchbay.executor.find import find_tool
+from patchbay.executor.repeats import Repeats
+from patchbay.tools import Tool, render_result
+from patchbay.tools.attachments import attachments_of, checked_kinds, described
+from patchbay.tools.context import NOWHERE, Surroundings
+from patchbay.tools.excerpt import excerpt
+from patchbay.tools.kept import MemoryResultStore, ReadResult, ResultStore
+from patchbay.types import Attachment, IncompleteCall, Message, ToolCall, ToolSpec
+
+if TYPE_CHECKING:
+    from patchbay.executor.executor import Executor
+
+_logger = logging.getLogger(__name__)
+
+
+class Run:
+    """One run of an executor's tools, from a user's message to the answer; made by ``Executor.begin``.
+
+    ``tools`` are those that the model may call now: the executor's, and a reader from the moment on when a result was too long to
+    be shown whole. They are only ever added to, at the end, so that what a model was told stays a prefix of what it is told.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        budget: Budget | None = None,
+        surroundings: Surroundings = NOWHERE,
+        attachments: Collection[str] = (),
+        results: ResultStore | None = None,
+    ) -> None:
+        self.executor = executor
+        self.budget = budget if budget is not None else Budget()
+        self.budget.start()
+        self.surroundings = surroundings
+        self.attachments = checked_kinds(attachments)
+        self.repeats = Repeats()
+        self.slots = asyncio.Semaphore(executor.max_parallel)
+        self.tools: Mapping[str, Tool] = executor.tools
+        self._results = results
+        self._reader: ReadResult | None = None
+        self._specs: tuple[ToolSpec, ...] | None = None
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """What the model is told of the tools."""
+        if self._specs is None:
+            self._specs = tuple(tool.spec for tool in self.tools.values() if tool.offered)
+        return self._specs
+
+    def find(self, name: str) -> Tool:
+        """Return the tool of this name. Raises UnknownToolError with the nearest names."""
+        return find_tool(self.tools, name)
+
+    def start(self, calls: Sequence[ToolCall | IncompleteCall], *, messages: Sequence[Message] = (), iteration: int = 1) -> Batch:
+        """Start all of ``calls`` now, and return them as a Batch; the caller must ``stop()`` it when it is done with it.
+
+        ``messages`` and ``iteration`` are for the tools' contexts. Needs a running event loop.
+        """
+        return Batch(self, calls, messages, iteration)
+
+    async def rendered(self, value: Any) -> tuple[str, tuple[Attachment, ...]]:
+        """Return what the model is shown of a tool's value: a text, and what goes with it."""
+        content = render_result(value)
+        limit = self.executor.max_result_chars
+        if limit is not None and len(content) > limit:
+            content = await self._kept(content, limit)
+        attachments = attachments_of(value)
+        if not attachments:
+            return content, ()
+        shown = tuple(each for each in attachments if each.kind in self.attachments)
+        return described(content, attachments, shown), shown
+
+    def shortened(self, text: str) -> str:
+        """Return a text of no more than the limit, its middle left out if need be."""
+        limit = self.executor.max_result_chars
+        return text if limit is None or len(text) <= limit else excerpt(text, limit)
+
+    async def _kept(self, text: str, limit: int) -> str:
+        """Keep a long result whole, offer the reader for it, and return head and tail."""
+        if self._results is None:
+            self._results = MemoryResultStore()
+        try:
+            result_id = await self._results.keep(text)
+        except Exception:
+            # The store is the caller's own. Without it the model still gets what it can be shown.
+            _logger.exception("A result of %d characters could not be kept", len(text))
+            return excerpt(text, limit)
+        if self._reader is None:
+            self._reader = ReadResult(self._results, self.executor.tools, limit)
+            self.tools = {**self.tools, self._reader.name: self._reader}
+            self._specs = None
+        return excerpt(text, limit, how_to_read=self._reader.advice(result_id))

@@ -1,0 +1,35 @@
+"""The one loop: model, calls, results, model, until an answer or a limit.
+
+What lives here: one turn as a stream of typed events. How calls are carried out is the executor's; what a provider's wire looks
+like is ``patchbay.models``'; callbacks, clients and the blocking door are the runner's.
+
+Nothing that a model writes can raise out of here (law 2). No timeout and no cancel scope is held across a ``yield`` (law 10);
+closing the generator stops the model and the tools.
+"""
+
+from __future__ import annotations
+
+from patchbay.loop.events import (
+    FinalEvent,
+    IterationEndEvent,
+    LoopEvent,
+    ReasoningEvent,
+    TextEvent,
+    ToolCallEvent,
+    ToolProgressEvent,
+    ToolResultEvent,
+)
+from patchbay.loop.turn import relaxed, turn
+
+__all__ = [
+    "FinalEvent",
+    "IterationEndEvent",
+    "LoopEvent",
+    "ReasoningEvent",
+    "TextEvent",
+    "ToolCallEvent",
+    "ToolProgressEvent",
+    "ToolResultEvent",
+    "relaxed",
+    "turn",
+]

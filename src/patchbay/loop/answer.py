@@ -1,0 +1,85 @@
+"""One answer of the model while it arrives, and the time that it may take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from patchbay.errors import UpstreamError
+from patchbay.loop.events import LoopEvent, ReasoningEvent, TextEvent
+from patchbay.models.chat import ModelEvent, ModelReply, ReasoningDelta, TextDelta
+from patchbay.types import Reply, Usage
+
+
+class OutOfTimeError(Exception):
+    """The time of the run was up before the model had answered."""
+
+
+async def next_event(events: AsyncIterator[ModelEvent], ends: float | None) -> ModelEvent | None:
+    """Return what the model says next, None at its end. Raises OutOfTimeError at ``ends``, by the event loop's clock.
+
+    The limit is on this one wait: it is over before anything is handed to a consumer (law 10).
+    """
+    try:
+        if ends is None:
+            return await anext(events)
+        async with asyncio.timeout_at(ends) as limit:
+            return await anext(events)
+    except StopAsyncIteration:
+        return None
+    except TimeoutError:
+        # A TimeoutError of the model's own is none of ours.
+        if ends is None or not limit.expired():
+            raise
+        raise OutOfTimeError from None
+
+
+@dataclass
+class Answer:
+    """One answer of the model while it arrives."""
+
+    end: ModelReply | None = None
+    said: list[str] = field(default_factory=list)
+    said_reasoning: bool = False
+
+    def take(self, response: Any) -> LoopEvent | None:
+        """Return the event for what the model said, if it is one."""
+        if self.end is not None:
+            raise UpstreamError("The model went on after its reply was complete.")
+        if isinstance(response, TextDelta):
+            if not response.text:
+                return None
+            self.said.append(response.text)
+            return TextEvent(response.text)
+        if isinstance(response, ReasoningDelta):
+            self.said_reasoning = self.said_reasoning or bool(response.text)
+            return ReasoningEvent(response.text) if response.text else None
+        if not isinstance(response, ModelReply):
+            raise TypeError(f"A model gave {type(response).__name__}: TextDelta, ReasoningDelta or ModelReply was expected.")
+        self.end = response
+        return None
+
+    def whole(self) -> tuple[Reply, str | None]:
+        """Return the reply and its finish_reason. Raises UpstreamError if the model stopped before it was whole."""
+        if self.end is None:
+            raise UpstreamError("The model's answer ended before it was complete.")
+        return self.end.reply, self.end.finish_reason
+
+    def unsaid(self) -> list[LoopEvent]:
+        """Return events for what a model that does not stream said all at once."""
+        if self.end is None:
+            return []
+        reply = self.end.reply
+        events: list[LoopEvent] = []
+        if reply.reasoning and not self.said_reasoning:
+            events.append(ReasoningEvent(reply.reasoning))
+        if reply.content and not self.said:
+            events.append(TextEvent(reply.content))
+        return events
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens of this answer."""
+        return self.end.usage if self.end is not None else Usage()

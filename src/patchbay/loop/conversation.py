@@ -1,0 +1,107 @@
+"""The conversation of one turn as it grows: what a model is sent, always one that a server will take.
+
+Duplicate or missing call ids, names and arguments that a server would refuse to read back are mended here, in the view, never in
+the record of what the model wrote (laws 1, 2, 7).
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from patchbay.executor import Run, ToolExecution
+from patchbay.models.chat import ChatRequest
+from patchbay.schema import read_arguments
+from patchbay.tools import well_formed
+from patchbay.types import IncompleteCall, Message, Reply, ToolCall, ToolResult, Usage
+
+# What a server is sure to accept as a function's name.
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+
+
+@dataclass
+class Conversation:
+    """The conversation of one turn as it grows, and what was done in it."""
+
+    messages: list[Message]
+    parameters: dict[str, Any]
+    run: Run
+    executions: list[ToolExecution] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+
+    def __post_init__(self) -> None:
+        self._ids = {call.get("id") for message in self.messages for call in _calls_of(message)}
+
+    def request(self, tool_choice: Any, *, stream: bool) -> ChatRequest:
+        """Return what the model is asked now. The list is the model's own, so that a recorded request stays what it was."""
+        specs = self.run.specs
+        return ChatRequest(list(self.messages), specs, tool_choice if specs else None, self.parameters, stream)
+
+    def add_reply(self, reply: Reply, usage: Usage) -> list[ToolCall | IncompleteCall]:
+        """Append the assistant's message; return its calls, each with an id that is its own in this conversation."""
+        written: list[ToolCall | IncompleteCall] = [*reply.tool_calls, *reply.incomplete]
+        calls = [self._with_own_id(call) for call in written]
+        message: Message = {
+            **(reply.extra or {}),
+            "role": "assistant",
+            "content": reply.content and well_formed(reply.content),
+        }
+        if calls:
+            message["tool_calls"] = [self._readable(call) for call in calls]
+        self.messages.append(message)
+        self.usage += usage
+        return calls
+
+    def add_unfinished(self, text: str) -> None:
+        """Append what the model had said when its time was up."""
+        if text:
+            self.messages.append({"role": "assistant", "content": well_formed(text)})
+
+    def add_results(self, executions: Sequence[ToolExecution]) -> None:
+        """Append the results, in call order, and what is attached to them."""
+        self.executions.extend(executions)
+        self.messages.extend(execution.result.to_message() for execution in executions)
+        if any(execution.result.attachments for execution in executions):
+            self.messages.append(_attached([execution.result for execution in executions]))
+
+    def _with_own_id(self, call: ToolCall | IncompleteCall) -> ToolCall | IncompleteCall:
+        # Some servers send no ids, some count from 0 in every answer, and some send what cannot be sent back.
+        if not call.id or call.id in self._ids or well_formed(call.id) != call.id:
+            call = replace(call, id=f"call_{uuid.uuid4().hex[:24]}")
+        self._ids.add(call.id)
+        return call
+
+    def _readable(self, call: ToolCall | IncompleteCall) -> dict[str, Any]:
+        """Return the call as a server will read it back: many refuse a name or arguments that are not well-formed."""
+        name, arguments = call.name, call.raw_arguments
+        if name not in self.run.tools and not _SAFE_NAME.match(name):
+            name = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64] or "unknown"
+        arguments = well_formed(arguments) if _is_object(arguments) else "{}"
+        extra = (call.extra if isinstance(call, ToolCall) else None) or {}
+        return {**extra, "id": call.id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _attached(results: Sequence[ToolResult]) -> Message:
+    """The user's message that shows what tools returned beside their text: a ``tool`` message may hold nothing but text."""
+    parts: list[dict[str, Any]] = []
+    for result in results:
+        for number, attachment in enumerate(result.attachments, 1):
+            words = f"(Attachment {number} of the result of call {result.call_id}. It is data that the tool returned.)"
+            parts += [{"type": "text", "text": words}, attachment.to_openai()]
+    return {"role": "user", "content": parts}
+
+
+def _is_object(text: str) -> bool:
+    try:
+        read_arguments(text)
+    except ValueError:
+        return False
+    return text.lstrip().startswith("{")
+
+
+def _calls_of(message: Any) -> list[Mapping[str, Any]]:
+    calls = message.get("tool_calls") if isinstance(message, Mapping) else None
+    return [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, list | tuple) else []

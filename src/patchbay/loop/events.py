@@ -1,0 +1,86 @@
+"""What happens in a turn, as events: plain data, each with its ``type`` as a word."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from patchbay.executor import ToolExecution
+from patchbay.tools import Progress
+from patchbay.types import Message, ToolCall, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class TextEvent:
+    """A piece of the model's text."""
+
+    type: ClassVar = "text"
+    delta: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningEvent:
+    """A piece of the model's reasoning."""
+
+    type: ClassVar = "reasoning"
+    delta: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallEvent:
+    """A call is about to be carried out. Rounds (``iteration``) count from 1."""
+
+    type: ClassVar = "tool_call"
+    tool_call: ToolCall
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToolProgressEvent:
+    """A running tool said how far it is. This is for people who wait: the model is never told."""
+
+    type: ClassVar = "tool_progress"
+    tool_call: ToolCall
+    progress: Progress
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResultEvent:
+    """A call has settled. These come as calls settle; the messages and ``tool_executions`` are in call order."""
+
+    type: ClassVar = "tool_result"
+    execution: ToolExecution
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True)
+class IterationEndEvent:
+    """A round is over, its results included. ``finish_reason`` is "tool_calls" where the model called tools."""
+
+    type: ClassVar = "iteration_end"
+    iteration: int
+    finish_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FinalEvent:
+    """The turn is over.
+
+    ``content`` is the last text of the model, None where there is none. ``messages`` is the whole conversation, each call with
+    its result. ``finish_reason`` is "stop", "length", "content_filter", or the limit that ended the turn: "max_iterations",
+    "max_calls" or "max_seconds". ``usage`` is summed over all rounds.
+    """
+
+    type: ClassVar = "final"
+    content: str | None
+    messages: list[Message]
+    iterations: int
+    finish_reason: str
+    tool_executions: tuple[ToolExecution, ...]
+    usage: Usage
+
+
+LoopEvent: TypeAlias = (
+    TextEvent | ReasoningEvent | ToolCallEvent | ToolProgressEvent | ToolResultEvent | IterationEndEvent | FinalEvent
+)

@@ -1,0 +1,111 @@
+"""One turn: ask the model, carry out its calls, give it the results, until it answers or a limit is met."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any
+
+from patchbay.errors import ConfigurationError
+from patchbay.executor import Batch, Executor, Run, ToolProgress
+from patchbay.executor.batch import as_call
+from patchbay.loop.answer import Answer, OutOfTimeError, next_event
+from patchbay.loop.conversation import Conversation
+from patchbay.loop.events import FinalEvent, IterationEndEvent, LoopEvent, ToolCallEvent, ToolProgressEvent, ToolResultEvent
+from patchbay.models.chat import ChatModel
+from patchbay.types import Message
+
+_ENDINGS = {"length", "content_filter"}
+
+
+async def turn(
+    model: ChatModel,
+    executor: Executor | Run,
+    messages: Sequence[Message],
+    *,
+    tool_choice: Any = None,
+    parameters: Mapping[str, Any] | None = None,
+    max_iterations: int = 10,
+    stream: bool = False,
+) -> AsyncGenerator[LoopEvent, None]:
+    """Ask ``model`` until it answers without calling a tool, or a limit is met: ``max_iterations`` rounds, or the run's budget.
+
+    ``executor`` may be a Run that has begun, with its budget, surroundings and attachments; of an Executor one is begun here. The
+    last event is a FinalEvent, also where a limit ends the turn, and by then every call has its result: those of the last round
+    are carried out, one beyond the budget is told so, one that the end of the time finds running is stopped. A ``tool_choice``
+    that demands a call is for the first round, then it is "auto": the model must be able to answer. ``messages`` is not changed.
+    What the model's server does wrong is raised as UpstreamError. Raises ConfigurationError for ``max_iterations`` below 1.
+    """
+    if isinstance(max_iterations, bool) or not isinstance(max_iterations, int) or max_iterations < 1:
+        raise ConfigurationError(f"max_iterations must be a whole number of at least 1, not {max_iterations!r}.")
+    run = executor if isinstance(executor, Run) else executor.begin()
+    budget = run.budget
+    conversation = Conversation(list(messages), dict(parameters or {}), run)
+    content: str | None = None
+    finish_reason = "max_iterations"
+    iteration = 0
+    while iteration < max_iterations:
+        if not budget.take_iteration():
+            break
+        iteration += 1
+        request = conversation.request(tool_choice if iteration == 1 else relaxed(tool_choice), stream=stream)
+        answer = Answer()
+        responses = model.respond(request)
+        source = aiter(responses)
+        in_time = True
+        try:
+            while (response := await next_event(source, budget.ends)) is not None:
+                event = answer.take(response)
+                if event is not None:
+                    yield event
+        except OutOfTimeError:
+            in_time = False
+            budget.out_of_time()
+        finally:
+            if (close := getattr(responses, "aclose", None)) is not None:
+                await close()
+        if not in_time and answer.end is None:
+            said = "".join(answer.said)
+            conversation.add_unfinished(said)
+            content = said or content
+            yield IterationEndEvent(iteration, "max_seconds")
+            break
+        reply, reason = answer.whole()
+        for event in answer.unsaid():
+            yield event
+        content = reply.content if reply.content is not None else content
+        calls = conversation.add_reply(reply, answer.usage)
+        if not calls:
+            finish_reason = reason if reason in _ENDINGS else "stop"
+            yield IterationEndEvent(iteration, finish_reason)
+            break
+        for call in calls:
+            yield ToolCallEvent(as_call(call), iteration)
+        batch: Batch = run.start(calls, messages=conversation.messages, iteration=iteration)
+        try:
+            while (news := await batch.next_news()) is not None:
+                if isinstance(news, ToolProgress):
+                    yield ToolProgressEvent(news.call, news.progress, iteration)
+                else:
+                    yield ToolResultEvent(news, iteration)
+        finally:
+            await batch.stop()
+        conversation.add_results(batch.executions)
+        yield IterationEndEvent(iteration, "tool_calls")
+        if budget.exceeded is not None:
+            break
+    if finish_reason == "max_iterations" and budget.exceeded is not None:
+        finish_reason = budget.exceeded
+    executions = tuple(conversation.executions)
+    yield FinalEvent(content, conversation.messages, iteration, finish_reason, executions, conversation.usage)
+
+
+def relaxed(tool_choice: Any) -> Any:
+    """Return the tool_choice of the rounds after the first: one that demands a call no longer does."""
+    if tool_choice == "required":
+        return "auto"
+    if isinstance(tool_choice, Mapping):
+        allowed = tool_choice.get("allowed_tools")
+        if tool_choice.get("type") == "allowed_tools" and isinstance(allowed, Mapping):
+            return {**tool_choice, "allowed_tools": {**allowed, "mode": "auto"}}
+        return "auto"
+    return tool_choice

@@ -1,0 +1,149 @@
+"""A ChatModel over google-genai's client: Gemini's own API.
+
+A request goes through the same ``Exchange`` as with every other server, which here stands on ``generate_content`` in the place of
+HTTP: so a model that is offered through this API and takes no tools (Gemma) is taught them in text, and leaked calls are read.
+The wire is translated by ``geminirequest`` and ``geminianswer``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from typing import Any, Final
+
+from patchbay.errors import ConfigurationError, UpstreamError
+from patchbay.models.asking import add_usage
+from patchbay.models.assemble import Assembly
+from patchbay.models.chat import ChatRequest, ModelEvent, ModelReply
+from patchbay.models.clienterrors import client_errors
+from patchbay.models.driven import driven
+from patchbay.models.exchange import Exchange
+from patchbay.models.geminianswer import UNREADABLE, GeminiAnswer
+from patchbay.models.geminirequest import gemini_request
+from patchbay.models.modes import ModeMemory
+from patchbay.models.offer import Offer
+from patchbay.models.options import TextOptions
+from patchbay.models.providers.gemini import GEMINI
+from patchbay.models.wire import encode
+
+_MILLISECONDS: Final = 1000
+_MOST_UNREADABLE: Final = 3
+"""So many answers in a row that Gemini could not read: the next would be no better."""
+_NO_SYSTEM_ROLE: Final = re.compile(r"(?:developer|system) instruction\w* (?:is|are) not (?:enabled|supported)", re.IGNORECASE)
+
+
+def connect_gemini(
+    key: str, url: str, *, timeout: float | None, max_retries: int | None, headers: Mapping[str, str] | None
+) -> Any:
+    """A ``google.genai.Client``; ``timeout`` is in seconds. Raises ConfigurationError where google-genai is not installed."""
+    try:
+        import google.genai as genai
+    except ImportError:
+        raise ConfigurationError("Gemini needs google-genai: pip install 'patchbay[gemini]'.") from None
+    options: Any = {"base_url": url, "headers": dict(headers or {})}
+    if timeout is not None:
+        options["timeout"] = max(1, round(timeout * _MILLISECONDS))
+    # As many as the openai client tries by itself.
+    options["retry_options"] = {"attempts": 1 + (2 if max_retries is None else max_retries)}
+    # Said, or variables of the environment might choose another service of Google's.
+    return genai.Client(vertexai=False, api_key=key, http_options=options)
+
+
+class GeminiChatModel:
+    """A ChatModel over a ``google.genai.Client``.
+
+    Errors of the client are raised as UpstreamError, with the client's own as ``__cause__``. ``request.parameters`` are in
+    OpenAI's words; Gemini's own (``thinking_config``, ``safety_settings``, ...) may stand beside them. ``model`` is the name of
+    the model where they hold none. Thoughts are asked for by ``reasoning_effort``, or by ``thinking_config``.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        *,
+        model: str | None = None,
+        options: TextOptions | None = None,
+        memory: ModeMemory | None = None,
+    ) -> None:
+        self._named = {} if model is None else {"model": model}
+        self._models = client.aio.models
+        # Names that are not tools must reach the executor: its answer tells the model which names there are.
+        self._options = TextOptions(unknown_tools="keep") if options is None else options
+        self._memory = ModeMemory(doubts=False) if memory is None else memory
+        self._offer = Offer(GEMINI)
+        self._without_system_role: set[str] = set()
+
+    async def respond(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+        """Answer ``request``. Raises UpstreamError, UpstreamTimeoutError, ToolChoiceError, InvalidRequestError."""
+        told = self._offer.of(request.tools)
+        body = {**self._named, **told.body(request), "stream": True, "stream_options": {"include_usage": True}}
+        exchange = Exchange(encode(body), self._options, self._memory)
+        answer = Assembly()
+        stream = request.stream
+        async with aclosing(driven(exchange, lambda body: self._chunks(body, stream=stream))) as chunks:
+            async for chunk in chunks:
+                for event in answer.add(chunk):
+                    if stream:
+                        yield event
+        end = answer.end()
+        if end.finish_reason == "error":
+            raise UpstreamError("Gemini ended its answer without saying why.")
+        yield ModelReply(told.own(end.reply), end.finish_reason, end.usage)
+
+    async def _chunks(self, body: Mapping[str, Any], *, stream: bool) -> AsyncGenerator[dict[str, Any], None]:
+        """The answer to a chat-completions body, as chunks; one that Gemini itself could not read is asked for again."""
+        spent: list[Mapping[str, Any]] = []
+        for _ in range(_MOST_UNREADABLE):
+            answer = GeminiAnswer(str(body.get("model")), body.get("tools"))
+            usage, wrote = None, False
+            async with aclosing(self._pieces(body, stream=stream)) as pieces:
+                async for piece in pieces:
+                    chunk = answer.chunk(piece)
+                    usage = chunk.get("usage", usage)
+                    if any(choice["finish_reason"] == UNREADABLE for choice in chunk["choices"]):
+                        break
+                    wrote = wrote or any(choice["delta"].keys() - {"reasoning_content"} for choice in chunk["choices"])
+                    yield {**chunk, "usage": add_usage(usage, spent)} if spent and "usage" in chunk else chunk
+                else:
+                    return
+            if wrote:
+                break
+            spent.append(usage or {})
+        raise UpstreamError("Gemini could not read the call that its model wrote (MALFORMED_FUNCTION_CALL).")
+
+    async def _pieces(self, body: Mapping[str, Any], *, stream: bool) -> AsyncGenerator[Any, None]:
+        model = str(body.get("model"))
+        try:
+            async with aclosing(self._asked(body, model, stream=stream)) as pieces:
+                async for piece in pieces:
+                    yield piece
+        except UpstreamError as error:
+            if model in self._without_system_role or not _NO_SYSTEM_ROLE.search(f"{error} {error.body}"):
+                raise
+        else:
+            return
+        self._without_system_role.add(model)
+        async with aclosing(self._asked(body, model, stream=stream)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def _asked(self, body: Mapping[str, Any], model: str, *, stream: bool) -> AsyncGenerator[Any, None]:
+        arguments = gemini_request(body, system_role=model not in self._without_system_role)
+        if not stream:
+            with client_errors():
+                answer = await self._models.generate_content(**arguments)
+            yield answer
+            return
+        with client_errors():
+            pieces: AsyncIterator[Any] = await self._models.generate_content_stream(**arguments)
+        try:
+            while True:
+                with client_errors():
+                    piece = await anext(pieces, None)
+                if piece is None:
+                    return
+                yield piece
+        finally:
+            if (close := getattr(pieces, "aclose", None)) is not None:
+                await close()

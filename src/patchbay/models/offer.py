@@ -1,0 +1,137 @@
+"""The tools of a request as one provider takes them: its subset of JSON Schema, and names that it allows.
+
+A tool keeps its own name everywhere else: in the conversation, in results, in what the executor is asked to run. On the wire it
+may bear another one, in the offer as in the history, and what the model calls is called by its own name again. The subsets and
+the rules for names are ``patchbay.schema``'s.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from patchbay.models.chat import ChatRequest
+from patchbay.models.providers import Provider
+from patchbay.schema.names import Aliases
+from patchbay.schema.subsets import Inexpressible, without_added_nulls
+from patchbay.types import Message, Reply, ToolCall, ToolSpec
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Told:
+    """Tools as they go out: OpenAI's list, and their names there.
+
+    ``strict`` are the tools' own schemas, by name, where the provider was given a stricter one.
+    """
+
+    tools: list[dict[str, Any]]
+    names: Aliases
+    strict: Mapping[str, Mapping[str, Any]]
+
+    def body(self, request: ChatRequest) -> dict[str, Any]:
+        """The body of chat completions for ``request``."""
+        body: dict[str, Any] = {**request.parameters, "messages": self.in_messages(request.messages)}
+        if self.tools:
+            body["tools"] = self.tools
+            if request.tool_choice is not None:
+                body["tool_choice"] = self.in_choice(request.tool_choice)
+        return body
+
+    def in_messages(self, messages: Sequence[Message]) -> list[Message]:
+        """The history, with the calls and results in it named as the tools are."""
+        return [_renamed(message, self.names.wire) for message in messages]
+
+    def in_choice(self, tool_choice: Any) -> Any:
+        """The ``tool_choice``, with the tools in it named as they are."""
+        if not isinstance(tool_choice, Mapping):
+            return tool_choice
+        allowed = tool_choice.get("allowed_tools")
+        if isinstance(allowed, Mapping) and isinstance(allowed.get("tools"), list):
+            tools = [_function_renamed(tool, self.names.wire) for tool in allowed["tools"]]
+            return {**tool_choice, "allowed_tools": {**allowed, "tools": tools}}
+        return _function_renamed(tool_choice, self.names.wire)
+
+    def own(self, reply: Reply) -> Reply:
+        """The reply, with the calls in it named and written as the tools' own names and schemas have it."""
+        if not (self.names.changed or self.strict) or not (reply.tool_calls or reply.incomplete):
+            return reply
+        cut = tuple(replace(call, name=self.names.own(call.name)) for call in reply.incomplete)
+        return replace(reply, tool_calls=tuple(map(self._own_call, reply.tool_calls)), incomplete=cut)
+
+    def _own_call(self, call: ToolCall) -> ToolCall:
+        name = self.names.own(call.name)
+        schema = self.strict.get(name)
+        arguments = call.raw_arguments if schema is None else without_added_nulls(schema, call.raw_arguments)
+        return replace(call, name=name, raw_arguments=arguments)
+
+
+class Offer:
+    """Tells tools to one provider. The same tools are told once, so that their bytes stay the same from round to round.
+
+    A tool whose schema the provider cannot express is left out alone, and the log says why, once.
+    """
+
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
+        self._specs: tuple[ToolSpec, ...] = ()
+        self._told = Told([], Aliases((), provider.dialect.names), {})
+        self._reported: set[str] = set()
+
+    def of(self, specs: Sequence[ToolSpec]) -> Told:
+        """Tell these tools."""
+        if tuple(specs) != self._specs:
+            self._told = self._tell(specs)
+            self._specs = tuple(specs)
+        return self._told
+
+    def _tell(self, specs: Sequence[ToolSpec]) -> Told:
+        dialect = self._provider.dialect
+        names = Aliases([spec.name for spec in specs], dialect.names)
+        tools: list[dict[str, Any]] = []
+        strict: dict[str, Mapping[str, Any]] = {}
+        for spec in specs:
+            exact = self._strictly(spec)
+            if exact is not None:
+                strict[spec.name] = spec.parameters
+            expressed = dialect.express(spec) if exact is None else exact
+            if isinstance(expressed, Inexpressible):
+                self._report(spec.name, expressed.reason)
+            else:
+                tools.append(dialect.shape(replace(expressed, name=names.wire(spec.name))))
+        return Told(tools, names, strict)
+
+    def _strictly(self, spec: ToolSpec) -> ToolSpec | None:
+        """The tool for a provider that holds the model to its schema; None where that is not wanted, or cannot be."""
+        if not spec.strict or self._provider.strict_dialect is None:
+            return None
+        expressed = self._provider.strict_dialect.express(spec)
+        return None if isinstance(expressed, Inexpressible) else expressed
+
+    def _report(self, name: str, reason: str) -> None:
+        if name not in self._reported:
+            self._reported.add(name)
+            _logger.warning("The tool %r is not offered to %s: %s", name, self._provider.name or "the model's server", reason)
+
+
+def _renamed(message: Message, wire: Callable[[str], str]) -> Message:
+    """The message with other names, itself where none is another."""
+    calls = message.get("tool_calls")
+    if isinstance(calls, list) and calls:
+        renamed = [_function_renamed(call, wire) for call in calls]
+        if any(new is not old for new, old in zip(renamed, calls, strict=True)):
+            return {**message, "tool_calls": renamed}
+    name = message.get("name")
+    if message.get("role") == "tool" and isinstance(name, str) and wire(name) != name:
+        return {**message, "name": wire(name)}
+    return message
+
+
+def _function_renamed(holder: Any, wire: Callable[[str], str]) -> Any:
+    function = holder.get("function") if isinstance(holder, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(name := function.get("name"), str) or wire(name) == name:
+        return holder
+    return {**holder, "function": {**function, "name": wire(name)}}

@@ -1,0 +1,15 @@
+"""The parts of JSON Schema that providers accept: pure functions from a tool's schema to one they take, or to a reason.
+
+A subset may say less than the schema does: arguments are checked against the tool's own schema before it runs, so a
+bound that a provider does not know costs a round at worst. What is left out is put into the description in words where a model
+can act on it.
+"""
+
+from __future__ import annotations
+
+from patchbay.schema.subsets.common import Inexpressible
+from patchbay.schema.subsets.gemini import gemini
+from patchbay.schema.subsets.openai import openai
+from patchbay.schema.subsets.strict import openai_strict, without_added_nulls
+
+__all__ = ["Inexpressible", "gemini", "openai", "openai_strict", "without_added_nulls"]

@@ -1,0 +1,222 @@
+"""What Gemini takes in ``parameters``: OpenAPI's kind of schema, in which one unknown word refuses the whole request.
+
+References are written out, alternatives are ``anyOf``, null is ``nullable``, an enum is of strings, each node has a type. Where a
+schema contains itself, the inner one is an object that is described only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from patchbay.schema.arguments import json_type
+from patchbay.schema.subsets.common import (
+    Budget,
+    Inexpressible,
+    Schema,
+    accepts_null,
+    as_object,
+    described,
+    expressed,
+    kinds_of_values,
+    names_in,
+    note_on,
+    resolved,
+    types_of,
+    written,
+)
+
+_MAX_NODES: Final = 5_000
+_KEPT: Final = {
+    "string": ("minLength", "maxLength", "pattern"),
+    "number": ("minimum", "maximum"),
+    "integer": ("minimum", "maximum"),
+    "array": ("minItems", "maxItems"),
+}
+_FORMATS: Final = {"string": {"date-time"}, "number": {"float", "double"}, "integer": {"int32", "int64"}}
+_SIMPLE: Final = ("string", "number", "boolean", "object")
+_ANYTHING: Final = {"anyOf": [*({"type": kind} for kind in _SIMPLE), {"type": "array", "items": {"type": "string"}}]}
+
+
+def gemini(schema: Schema) -> Schema | Inexpressible:
+    """Return the schema as Gemini takes it. One without properties is returned empty: ``parameters`` are then to be left out."""
+    return expressed(schema, _whole)
+
+
+def _whole(root: Schema) -> Schema:
+    plain = as_object(root)
+    if not plain["properties"]:
+        return {}
+    return _Writer(plain).node(plain, ())
+
+
+class _Writer:
+    """Writes one schema out."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._budget = Budget(_MAX_NODES)
+
+    def node(self, schema: Any, within: tuple[str, ...]) -> dict[str, Any]:
+        """Return one schema in Gemini's words; ``within`` are the references it stands in."""
+        self._budget.spend()
+        if not isinstance(schema, Mapping):
+            return dict(_ANYTHING)
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            if reference in within:
+                name = reference.rpartition("/")[2]
+                return {"type": "object", "description": f"Again like {name}, in which this stands."}
+            within = (*within, reference)
+        node = _merged(resolved(schema, self._root), self._root, self._budget)
+        nullable = accepts_null(node, self._root)
+        made = self._without_null(node, within)
+        if nullable:
+            made["nullable"] = True
+        return made
+
+    def _without_null(self, node: Schema, within: tuple[str, ...]) -> dict[str, Any]:
+        branches = [branch for key in ("anyOf", "oneOf") for branch in _list(node, key) if not _is_null(branch, self._root)]
+        if branches and "properties" not in node:
+            rest = {key: value for key, value in node.items() if key not in ("anyOf", "oneOf")}
+            return self._alternatives(rest, branches, within)
+        kinds = [kind for kind in types_of(node) or _told_kinds(node) if kind != "null"]
+        if kinds == ["number", "integer"] or kinds == ["integer", "number"]:
+            kinds = ["number"]
+        if not kinds and "null" in types_of(node):
+            return {"type": "string", "description": "Always null."}
+        if not kinds:
+            return _around(dict(_ANYTHING), node)
+        if len(kinds) > 1:
+            inside = {key: value for key, value in node.items() if key not in ("description", "default")}
+            return self._alternatives(node, [_only(kind, inside) for kind in kinds], within)
+        return self._of_kind(kinds[0], node, within)
+
+    def _alternatives(self, around: Schema, branches: list[Any], within: tuple[str, ...]) -> dict[str, Any]:
+        made: list[dict[str, Any]] = []
+        for branch in branches:
+            one = self.node(branch, within)
+            if one not in made:
+                made.append(one)
+        return _around({**made[0]} if len(made) == 1 else {"anyOf": made}, around)
+
+    def _of_kind(self, kind: str, node: Schema, within: tuple[str, ...]) -> dict[str, Any]:
+        made: dict[str, Any] = {"type": kind}
+        if isinstance(node.get("description"), str):
+            made["description"] = node["description"]
+        notes = self._value(kind, node, made)
+        if kind == "array":
+            made["items"] = self._items(node, within)
+            notes += note_on(node, "uniqueItems")
+        elif kind == "object":
+            notes += self._members(node, made, within)
+        described(made, notes + note_on(node, "default"))
+        return made
+
+    def _value(self, kind: str, node: Schema, made: dict[str, Any]) -> list[str]:
+        """Put in what bounds a single value; return the words for what cannot be put in."""
+        for key in _KEPT.get(kind, ()):
+            if key in node:
+                made[key] = node[key]
+        notes: list[str] = []
+        values = [value for value in _values(node) if value is not None]
+        if values and kind == "string" and all(isinstance(value, str) and value for value in values):
+            made["enum"] = values
+        elif values:
+            notes.append(f"one of: {', '.join(map(written, values))}")
+        if "format" in node:
+            if node["format"] in _FORMATS.get(kind, ()):
+                made["format"] = node["format"]
+            elif kind == "string":
+                notes += note_on(node, "format")
+        if kind in ("integer", "number"):
+            for key in ("exclusiveMinimum", "exclusiveMaximum", "multipleOf"):
+                if not isinstance(node.get(key), bool):
+                    notes += note_on(node, key)
+        return notes
+
+    def _items(self, node: Schema, within: tuple[str, ...]) -> dict[str, Any]:
+        items = node.get("items")
+        leading = items if isinstance(items, list) else _list(node, "prefixItems")
+        if leading:
+            rest = [items] if isinstance(items, Mapping) else []
+            return self._alternatives({}, [*leading, *rest], within)
+        return self.node(items, within)
+
+    def _members(self, node: Schema, made: dict[str, Any], within: tuple[str, ...]) -> list[str]:
+        properties = node.get("properties")
+        if not isinstance(properties, Mapping) or not properties:
+            others = node.get("additionalProperties")
+            return [f"each value: {written(self.node(others, within))}"] if isinstance(others, Mapping) and others else []
+        made["properties"] = {name: self.node(sub, within) for name, sub in properties.items() if sub is not False}
+        required = [name for name in names_in(node.get("required")) if name in made["properties"]]
+        if required:
+            made["required"] = required
+        return []
+
+
+def _around(made: dict[str, Any], schema: Schema) -> dict[str, Any]:
+    """Put what ``schema`` says about the whole around its alternatives."""
+    if isinstance(schema.get("description"), str):
+        made["description"] = schema["description"]
+    described(made, note_on(schema, "default"))
+    return made
+
+
+def _merged(node: Schema, root: Schema, budget: Budget) -> Schema:
+    """Return ``node`` with the parts of its ``allOf`` put into it; what both say, the outer one says."""
+    parts = _list(node, "allOf")
+    if not parts:
+        return node
+    budget.spend()
+    merged: dict[str, Any] = {}
+    for part in [*parts, {key: value for key, value in node.items() if key != "allOf"}]:
+        if not isinstance(part, Mapping):
+            continue
+        part = _merged(resolved(part, root), root, budget)  # noqa: PLW2901  (the same part, written out)
+        properties = {**merged.get("properties", {}), **(part.get("properties") or {})}
+        required = [*names_in(merged.get("required")), *names_in(part.get("required"))]
+        merged = {**merged, **part}
+        if properties:
+            merged["properties"] = properties
+        if required:
+            merged["required"] = list(dict.fromkeys(required))
+    return merged
+
+
+def _only(kind: str, node: Schema) -> Schema:
+    """Return what ``node`` says of values of one type."""
+    only = {**node, "type": kind}
+    if values := _values(node):
+        only.pop("const", None)
+        only["enum"] = [
+            value for value in values if json_type(value) == kind or (kind == "number" and json_type(value) == "integer")
+        ]
+    return only
+
+
+def _list(node: Schema, key: str) -> list[Any]:
+    value = node.get(key)
+    return value if isinstance(value, list) else []
+
+
+def _values(node: Schema) -> list[Any]:
+    return [node["const"]] if "const" in node else _list(node, "enum")
+
+
+def _is_null(branch: Any, root: Schema) -> bool:
+    if not isinstance(branch, Mapping):
+        return False
+    node = resolved(branch, root)
+    return types_of(node) == ["null"] or (bool(_values(node)) and all(value is None for value in _values(node)))
+
+
+def _told_kinds(node: Schema) -> list[str]:
+    """Return the types that a schema without ``type`` tells of by its other words."""
+    if values := _values(node):
+        return kinds_of_values(value for value in values if value is not None)
+    if "properties" in node or "additionalProperties" in node:
+        return ["object"]
+    if "items" in node or "prefixItems" in node:
+        return ["array"]
+    return ["string"] if "pattern" in node or "format" in node else []

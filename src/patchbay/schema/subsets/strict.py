@@ -1,0 +1,210 @@
+"""What OpenAI's strict mode takes, in which a model can write nothing but what the schema says.
+
+Every object is closed and requires all of its properties; an optional one may be null instead, and ``without_added_nulls``
+takes those nulls away again from what the model writes. What strict mode cannot say at all (free keys, values of any kind) is
+refused, so that the tool is offered without it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from patchbay.schema.arguments import UnreadableArgumentsError, read_arguments
+from patchbay.schema.references import follow
+from patchbay.schema.subsets.common import (
+    Budget,
+    Inexpressible,
+    RefusedError,
+    Schema,
+    accepts_null,
+    as_object,
+    described,
+    expressed,
+    names_in,
+    note_on,
+    resolved,
+    types_of,
+)
+
+_MAX_PROPERTIES: Final = 5_000
+_MAX_NESTING: Final = 10
+_MAX_NODES: Final = 20_000
+_MAX_ENUM_VALUES: Final = 1_000
+_FORMATS: Final = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
+_KEPT: Final = (
+    "type", "description", "enum", "const", "pattern", "multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
+    "minItems", "maxItems",
+)  # fmt: skip
+_NOTED: Final = ("default", "minLength", "maxLength", "uniqueItems")
+
+
+def openai_strict(schema: Schema) -> Schema | Inexpressible:
+    """Return the schema as strict mode takes it."""
+    return expressed(schema, lambda root: _Writer(as_object(root)).whole())
+
+
+def without_added_nulls(schema: Schema, raw_arguments: str) -> str:
+    """Return arguments that were written to ``openai_strict(schema)`` as ``schema`` has them: absent, not null.
+
+    Text that is not a JSON object is returned as it is, for whoever checks it.
+    """
+    if "null" not in raw_arguments:
+        return raw_arguments
+    try:
+        arguments = read_arguments(raw_arguments)
+    except UnreadableArgumentsError:
+        return raw_arguments
+    return json.dumps(arguments, ensure_ascii=False) if _drop_nulls(arguments, schema, schema) else raw_arguments
+
+
+class _Writer:
+    """Writes one schema; counts what strict mode has limits for."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._budget = Budget(_MAX_NODES)
+        self._properties = 0
+        self._values = 0
+
+    def whole(self) -> Schema:
+        """Return the root, with the definitions it refers to."""
+        made = self._node(self._root, "", 0)
+        for key in ("$defs", "definitions"):
+            if isinstance(self._root.get(key), Mapping):
+                made[key] = {name: self._node(sub, f"/{key}/{name}", 0) for name, sub in self._root[key].items()}
+        if self._properties > _MAX_PROPERTIES:
+            raise RefusedError(f"it has {self._properties} properties; strict mode takes {_MAX_PROPERTIES}")
+        if self._values > _MAX_ENUM_VALUES:
+            raise RefusedError(f"its enums have {self._values} values; strict mode takes {_MAX_ENUM_VALUES}")
+        return made
+
+    def _node(self, schema: Any, path: str, depth: int, alternatives: int = 0) -> dict[str, Any]:
+        self._budget.spend()
+        if depth > _MAX_NESTING or alternatives > _MAX_NESTING:
+            raise RefusedError(f"{path} is nested more than {_MAX_NESTING} levels deep")
+        if not isinstance(schema, Mapping):
+            raise RefusedError(f"{path or 'it'} may be anything, which strict mode cannot say")
+        if set(schema) == {"$ref"}:
+            return dict(schema)
+        # Beside a reference nothing may stand: what it names is written here instead.
+        node = resolved(schema, self._root)
+        if isinstance(node.get("allOf"), list):
+            node = self._together(node)
+        made = {key: node[key] for key in _KEPT if key in node}
+        notes = [words for key in _NOTED for words in note_on(node, key)]
+        if "format" in node:
+            if node["format"] in _FORMATS:
+                made["format"] = node["format"]
+            else:
+                notes += note_on(node, "format")
+        self._values += len(node["enum"]) if isinstance(node.get("enum"), list) else 0
+        branches = [branch for key in ("anyOf", "oneOf") for branch in node.get(key) or ()]
+        if branches:
+            made["anyOf"] = [
+                self._node(branch, f"{path}/anyOf/{index}", depth, alternatives + 1) for index, branch in enumerate(branches)
+            ]
+        if "array" in types_of(node) or "items" in node:
+            made["items"] = self._items(node, path, depth)
+        if "object" in types_of(node) or "properties" in node:
+            self._close(node, made, path, depth)
+        if not made.keys() & {"type", "enum", "const", "anyOf"}:
+            raise RefusedError(f"{path or 'it'} may be anything, which strict mode cannot say")
+        described(made, notes)
+        return made
+
+    def _together(self, node: Schema) -> Schema:
+        parts = [part for part in node["allOf"] if isinstance(part, Mapping)]
+        rest = {key: value for key, value in node.items() if key != "allOf"}
+        if len(parts) == 1:
+            return {**resolved(parts[0], self._root), **rest}
+        return as_object({**node, **{key: self._root[key] for key in ("$defs", "definitions") if key in self._root}})
+
+    def _items(self, node: Schema, path: str, depth: int) -> dict[str, Any]:
+        leading = node.get("prefixItems")
+        items = node.get("items")
+        if isinstance(items, list):
+            leading, items = items, node.get("additionalItems")
+        if not isinstance(leading, list):
+            return self._node(items, f"{path}/items", depth + 1)
+        choices: list[dict[str, Any]] = []
+        for item in [*leading, *([items] if isinstance(items, Mapping) else [])]:
+            one = self._node(item, f"{path}/items", depth + 1)
+            if one not in choices:
+                choices.append(one)
+        return choices[0] if len(choices) == 1 else {"anyOf": choices}
+
+    def _close(self, node: Schema, made: dict[str, Any], path: str, depth: int) -> None:
+        properties = node.get("properties")
+        properties = properties if isinstance(properties, Mapping) else {}
+        others = node.get("additionalProperties")
+        if (
+            others is True
+            or isinstance(others, Mapping)
+            or node.get("patternProperties")
+            or (not properties and path and others is None)
+        ):
+            raise RefusedError(f"{path or 'it'} takes keys of any name, which strict mode cannot say")
+        required = set(names_in(node.get("required")))
+        members: dict[str, Any] = {}
+        for name, sub in properties.items():
+            member = self._node(sub, f"{path}/{name}", depth + 1)
+            members[name] = member if name in required else _or_null(member, sub, self._root)
+        self._properties += len(members)
+        made["properties"] = members
+        made["required"] = list(members)
+        made["additionalProperties"] = False
+
+
+def _or_null(made: dict[str, Any], original: Any, root: Schema) -> dict[str, Any]:
+    """Let an optional property be null, which then stands for its absence."""
+    if accepts_null(original, root):
+        return made
+    if isinstance(made.get("type"), str) and not made.keys() & {"enum", "const"}:
+        return {**made, "type": [made["type"], "null"]}
+    description = {"description": made.pop("description")} if "description" in made else {}
+    if set(made) == {"anyOf"}:
+        return {"anyOf": [*made["anyOf"], {"type": "null"}], **description}
+    return {"anyOf": [made, {"type": "null"}], **description}
+
+
+def _drop_nulls(value: Any, schema: Any, root: Schema) -> bool:
+    """Take out of ``value``, in place, the nulls that stand for absence; tell whether there were any."""
+    dropped = False
+    for part in _parts(schema, root):
+        if isinstance(value, list):
+            items = part.get("items")
+            leading = part.get("prefixItems") or []
+            for index, item in enumerate(value):
+                dropped = _drop_nulls(item, leading[index] if index < len(leading) else items, root) or dropped
+        elif isinstance(value, dict):
+            dropped = _drop_members(value, part, root) or dropped
+    return dropped
+
+
+def _drop_members(value: dict[str, Any], schema: Schema, root: Schema) -> bool:
+    properties = schema.get("properties")
+    required = set(names_in(schema.get("required")))
+    dropped = False
+    for name, sub in properties.items() if isinstance(properties, Mapping) else ():
+        if name in value and value[name] is None and name not in required and not accepts_null(sub, root):
+            del value[name]
+            dropped = True
+        elif name in value:
+            dropped = _drop_nulls(value[name], sub, root) or dropped
+    return dropped
+
+
+def _parts(schema: Any, root: Schema) -> list[Schema]:
+    """Return the schemas that speak of one value, alternatives included, each once."""
+    parts: dict[int, Schema] = {}
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Mapping) and id(part) not in parts:
+            parts[id(part)] = part
+            reference = part.get("$ref")
+            waiting += [follow(root, reference)] if isinstance(reference, str) else []
+            waiting += [branch for key in ("allOf", "anyOf", "oneOf") for branch in part.get(key) or ()]
+    return list(parts.values())

@@ -1,0 +1,165 @@
+"""What a tool may know of the call it carries out, and what it may say while it runs.
+
+What lives here: the context as tools see it. What does not: who fills it in (``patchbay.executor``; the part about agents comes
+as ``Surroundings`` from whoever runs the turn), and what becomes of the actions (``actions``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from patchbay.tools.actions import ToolActions
+from patchbay.tools.state import State
+from patchbay.types import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a running tool says of its work: ``fraction`` is from 0 to 1, ``data`` anything for programs; no model is shown it."""
+
+    message: str | None = None
+    fraction: float | None = None
+    data: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What is around a turn's calls, the same for all of them: given by an agent, empty without one.
+
+    ``state`` is what the calls' states read through to; it is never written to. ``session`` and ``invocation_context`` are the
+    agents' own objects, handed through. ``invocation_id`` names the run, and is the same when the run is taken up again.
+    """
+
+    agent_name: str = ""
+    session: Any = None
+    invocation_id: str = ""
+    invocation_context: Any = None
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+
+NOWHERE = Surroundings()
+"""The surroundings of a call that no agent made."""
+
+
+class ToolContext:
+    """One call, as its tool sees it.
+
+    ``call_id`` (also ``function_call_id``) and ``name`` are the call's. ``messages`` is the conversation so far, the call's own
+    message last; read it, do not change it. ``iteration`` counts the model's rounds from 1. ``cancelled`` is set when the call's
+    time is up or its run was stopped: a tool that runs in a thread cannot be interrupted and should look at it.
+
+    ``state`` is the session's state with this call's changes over it: they are kept when the call succeeds and dropped when it
+    fails. ``actions`` asks something of the run: ``actions.transfer_to_agent``, ``actions.escalate``. ``agent_name``,
+    ``session``, ``invocation_id`` and ``invocation_context`` tell of the agent; they are empty where there is none.
+    """
+
+    def __init__(
+        self,
+        *,
+        call_id: str,
+        name: str,
+        messages: Sequence[Message] = (),
+        iteration: int = 1,
+        cancelled: threading.Event | None = None,
+        surroundings: Surroundings = NOWHERE,
+        on_progress: Callable[[Progress], object] | None = None,
+    ) -> None:
+        self.call_id = call_id
+        self.name = name
+        self.messages = messages
+        self.iteration = iteration
+        self.cancelled = cancelled if cancelled is not None else threading.Event()
+        self.surroundings = surroundings
+        self._on_progress = on_progress
+        self._actions: ToolActions | None = None
+        self._state: State | None = None
+        self._key = ""
+
+    @property
+    def function_call_id(self) -> str:
+        """The call's id, by its other name."""
+        return self.call_id
+
+    @property
+    def state(self) -> State:
+        """The state as this call sees it; ``state.delta`` has the call's own changes."""
+        if self._state is None:
+            self._state = State(self.surroundings.state)
+        return self._state
+
+    @property
+    def actions(self) -> ToolActions:
+        """What the call asks of its run."""
+        if self._actions is None:
+            self._actions = ToolActions()
+        return self._actions
+
+    @property
+    def agent_name(self) -> str:
+        """The name of the agent that made the call, "" without one."""
+        return self.surroundings.agent_name
+
+    @property
+    def session(self) -> Any:
+        """The agent's session, None without one."""
+        return self.surroundings.session
+
+    @property
+    def invocation_id(self) -> str:
+        """The id of the run, "" without an agent."""
+        return self.surroundings.invocation_id
+
+    @property
+    def invocation_context(self) -> Any:
+        """The agent's own context of the run, None without one."""
+        return self.surroundings.invocation_context
+
+    @property
+    def idempotency_key(self) -> str:
+        """32 hexadecimal digits for services that do a thing once per key: the same when this call is carried out again.
+
+        A run that has no id is not taken up again: its calls get keys of their own.
+        """
+        if not self._key:
+            if self.invocation_id:
+                text = f"{self.invocation_id}\n{self.call_id}"
+                self._key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+            else:
+                self._key = uuid.uuid4().hex
+        return self._key
+
+    def progress(self, message: str | None = None, *, fraction: float | None = None, data: Any = None) -> None:
+        """Say how far the work is, from any thread; it reaches the run's events and never the conversation.
+
+        ``fraction`` is brought into 0 to 1. Once the call is over or stopped, nothing is said any more.
+        """
+        if self._on_progress is None or self.cancelled.is_set():
+            return
+        if fraction is not None:
+            fraction = None if math.isnan(fraction) else min(1.0, max(0.0, fraction))
+        self._on_progress(Progress(message, fraction, data))
+
+    def outcome(self) -> ToolActions:
+        """Return what the call asks for in the end, its changes of the state included. For whoever settles the call."""
+        if self._state is None and self._actions is None:
+            return ToolActions()
+        actions = self.actions
+        return ToolActions(
+            actions.transfer_to_agent,
+            actions.escalate,
+            {**actions.state_delta, **(self._state.delta if self._state is not None else {})},
+            dict(self._state.read) if self._state is not None else {},
+        )
+
+    def __repr__(self) -> str:
+        return f"<ToolContext {self.name!r} {self.call_id!r}>"
+
+
+Context = ToolContext
+"""The seed's other name for it."""

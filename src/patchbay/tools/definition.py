@@ -1,0 +1,43 @@
+"""Tools given as data with a handler in the same process: the seeds' ``ToolDefinition``.
+
+What lives here: the form with one handler that takes the arguments as one dict. Tools of other processes are not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from patchbay.errors import ConfigurationError
+from patchbay.tools.base import Tool
+from patchbay.tools.context import ToolContext
+from patchbay.tools.invoke import invoke, is_async
+
+
+class ToolDefinition(Tool):
+    """A tool of a name, a description, a JSON Schema and a handler that takes all arguments as one dict.
+
+    The handler may be sync (it then runs in a thread) or async. ``metadata`` is the caller's own; ``metadata["source"]`` says who
+    the tool is from. Raises ConfigurationError where there is no handler: such a tool lives elsewhere and cannot be called here.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        description: str = "",
+        parameters: Mapping[str, Any] | None = None,
+        handler: Callable[[dict[str, Any]], Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        super().__init__(name, description, parameters=parameters, timeout=timeout)
+        if not callable(handler):
+            raise ConfigurationError(f"Tool {name!r} needs handler=, a function that takes the arguments as one dict.")
+        self.handler = handler
+        self.metadata = dict(metadata or {})
+        self.interruptible = is_async(handler)
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:  # noqa: ARG002  (the handler takes one dict)
+        """Call the handler with the arguments."""
+        return await invoke(self.handler, (arguments,), {}, in_thread=not self.interruptible)

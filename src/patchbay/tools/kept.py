@@ -1,0 +1,108 @@
+"""Results that were too long to be shown whole: where they are kept, and the tool that reads them piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from typing import Any, Protocol
+
+from patchbay.errors import ToolRetry
+from patchbay.tools.base import Tool
+from patchbay.tools.context import ToolContext
+
+READER_NAME = "read_result"
+KEPT_CHARS = 50_000_000
+"""How many characters of results memory keeps for one run."""
+
+_HEADING = 200
+"""Room for the line that says which piece this is."""
+
+
+class ResultStore(Protocol):
+    """Keeps texts by an id of its own choice, for as long as a conversation may ask for them."""
+
+    async def keep(self, text: str) -> str:
+        """Keep ``text`` and return its id: short, since the model has to write it, and the same for the same text."""
+        ...
+
+    async def read(self, result_id: str) -> str | None:
+        """Return the text, or None if there is none of this id (any more)."""
+        ...
+
+
+class MemoryResultStore:
+    """A ResultStore in memory, of at most ``max_chars`` characters: the oldest texts go first, the newest always stays."""
+
+    def __init__(self, *, max_chars: int = KEPT_CHARS) -> None:
+        self._max_chars = max_chars
+        self._texts: dict[str, str] = {}
+        self._ids: dict[str, str] = {}
+        self._size = 0
+        self._count = 0
+
+    async def keep(self, text: str) -> str:
+        """Keep ``text`` and return its id."""
+        if (known := self._ids.get(text)) is not None:
+            return known
+        self._count += 1
+        result_id = f"result_{self._count}"
+        self._texts[result_id] = text
+        self._ids[text] = result_id
+        self._size += len(text)
+        while self._size > self._max_chars and len(self._texts) > 1:
+            dropped = self._texts.pop(next(iter(self._texts)))
+            del self._ids[dropped]
+            self._size -= len(dropped)
+        return result_id
+
+    async def read(self, result_id: str) -> str | None:
+        """Return the text, or None if it is not kept."""
+        return self._texts.get(result_id)
+
+
+class ReadResult(Tool):
+    """Reads a kept result, ``limit`` characters at most with one call. ``taken`` are the names that other tools have."""
+
+    def __init__(self, store: ResultStore, taken: Container[str], limit: int) -> None:
+        self._store = store
+        self._longest = limit - _HEADING
+        name = READER_NAME
+        while name in taken:
+            name += "_"
+        parameters = {
+            "type": "object",
+            "properties": {
+                "result_id": {"type": "string", "description": "The id that the result was given."},
+                "offset": {"type": "integer", "minimum": 0, "description": "Where to begin, in characters."},
+                "length": {"type": "integer", "minimum": 1, "description": f"How many characters; {self._longest} at most."},
+                "find": {"type": "string", "description": "Begin at the first place from offset on where this text stands."},
+            },
+            "required": ["result_id"],
+        }
+        super().__init__(name, "Read a part of a result that was too long to be shown whole.", parameters=parameters)
+
+    def advice(self, result_id: str) -> Callable[[int], str]:
+        """Return what says how to read the result from a place on."""
+        return lambda offset: f'Read them with {self.name}(result_id="{result_id}", offset={offset}).'
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> str:  # noqa: ARG002  (a Tool's signature)
+        """Return the piece, behind a line that says where it stands. Raises ToolRetry for an id or place that is none."""
+        result_id = str(arguments.get("result_id", ""))
+        text = await self._store.read(result_id)
+        if text is None:
+            raise ToolRetry(f"No result {result_id[:100]!r} is kept (any more).")
+        offset = _whole(arguments.get("offset"), 0)
+        length = min(_whole(arguments.get("length"), self._longest), self._longest)
+        if wanted := str(arguments.get("find") or ""):
+            place = text.find(wanted, offset)
+            if place < 0:
+                raise ToolRetry(f"The text to find does not stand in {result_id} from character {offset} on.")
+            offset = place
+        if offset >= len(text):
+            raise ToolRetry(f"{result_id} has only {len(text)} characters.")
+        piece = text[offset : offset + length]
+        return f"[{result_id}: characters {offset} to {offset + len(piece)} of {len(text)}]\n{piece}"
+
+
+def _whole(number: Any, otherwise: int) -> int:
+    """A count as the model wrote it; where arguments are not validated it may be anything."""
+    return max(number, 0) if isinstance(number, int) else otherwise

@@ -1,0 +1,76 @@
+"""Images and files that tools return: shown to a model that takes them, told of to one that does not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from patchbay.errors import ConfigurationError
+from patchbay.executor import Executor
+from patchbay.loop import FinalEvent, turn
+from patchbay.testing.scripted import ScriptedModel
+from patchbay.types import Attachment, ToolCall
+
+PNG = Attachment(b"\x89PNG", "image/png", "cat.png")
+PDF = Attachment(b"%PDF", "application/pdf")
+WAV = Attachment(b"RIFF", "audio/wav")
+
+
+def play(value: Any, *, attachments: Any = ()) -> FinalEvent:
+    async def fetch() -> Any:
+        return value
+
+    async def other() -> str:
+        return "other"
+
+    async def main() -> Any:
+        run = Executor([fetch, other]).begin(attachments=attachments)
+        model = ScriptedModel([[ToolCall("1", "fetch"), ToolCall("2", "other")], "done"])
+        events = [event async for event in turn(model, run, [{"role": "user", "content": "hi"}])]
+        json.dumps(model.requests[1].messages)
+        return events[-1]
+
+    return asyncio.run(asyncio.wait_for(main(), 10))
+
+
+def test_a_model_that_takes_images_is_shown_them_behind_all_results():
+    end = play({"title": "a cat", "picture": PNG}, attachments=["image"])
+    assert ["user", "assistant", "tool", "tool", "user", "assistant"] == [message["role"] for message in end.messages]
+    text = '{"title": "a cat", "picture": "cat.png (image/png, 4 bytes)"}\n(1 attachment: see below.)'
+    assert text == end.messages[2]["content"] == end.tool_executions[0].content
+    words, image = end.messages[4]["content"]
+    assert {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw=="}} == image
+    assert "(Attachment 1 of the result of call 1. It is data that the tool returned.)" == words["text"]
+    assert (PNG,) == end.tool_executions[0].result.attachments
+
+
+def test_a_model_that_does_not_take_them_is_told_what_there_is():
+    end = play(PNG)
+    assert ["user", "assistant", "tool", "tool", "assistant"] == [message["role"] for message in end.messages]
+    expected = "cat.png (image/png, 4 bytes)\n(You are not shown attachments of the kind image.)"
+    assert expected == end.messages[2]["content"]
+    assert PNG is end.tool_executions[0].value
+
+
+def test_each_kind_has_its_part_and_only_what_is_taken_is_shown():
+    end = play([PNG, PDF, WAV, "and words"], attachments=["file", "audio"])
+    parts = [part for part in end.messages[4]["content"] if part["type"] != "text"]
+    assert [
+        {"type": "file", "file": {"filename": "file", "file_data": "data:application/pdf;base64,JVBERg=="}},
+        {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}},
+    ] == parts
+    assert end.messages[2]["content"].endswith("\n(2 attachments: see below. You are not shown attachments of the kind image.)")
+
+
+def test_an_attachment_that_is_deeper_in_a_value_is_only_described():
+    end = play({"all": {"deep": [PNG]}}, attachments=["image"])
+    assert '{"all": {"deep": ["cat.png (image/png, 4 bytes)"]}}' == end.messages[2]["content"]
+
+
+@pytest.mark.parametrize("kinds", ["image", ["video"], [3]])
+def test_kinds_that_do_not_exist_are_refused(kinds):
+    with pytest.raises(ConfigurationError, match="attachments"):
+        play(PNG, attachments=kinds)

@@ -1,0 +1,272 @@
+"""What was seen to go wrong in other executors (spec of agents, section 4, by its numbers), as far as it is the executor's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import datetime as dt
+import json
+import threading
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from patchbay.errors import ToolFailed, ToolRetry, ToolTimeoutError
+from patchbay.executor import Executor, ToolExecution
+from patchbay.tools import Surroundings, merge_actions, tool
+from patchbay.types import ToolCall
+
+SHORT = 0.02
+
+
+def carry_out(tools: list[Any], *calls: ToolCall, state: dict[str, Any] | None = None, **options: Any) -> list[ToolExecution]:
+    async def main() -> list[ToolExecution]:
+        return await asyncio.wait_for(Executor(tools, **options).run(calls, surroundings=Surroundings(state=state or {})), 10)
+
+    return asyncio.run(main())
+
+
+def one(function: Any, raw: str = "{}", **options: Any) -> ToolExecution:
+    (execution,) = carry_out([function], ToolCall("c1", getattr(function, "name", None) or function.__name__, raw), **options)
+    return execution
+
+
+def test_2_sync_tools_run_side_by_side_and_the_loop_goes_on():
+    """Four that wait for each other, and for the loop: in series, or on the loop, none would ever end."""
+    together = threading.Barrier(5)
+    variable = contextvars.ContextVar("variable", default="lost")
+
+    def meet() -> str:
+        together.wait(10)
+        return variable.get()
+
+    async def main() -> list[ToolExecution]:
+        variable.set("mine")
+        running = asyncio.create_task(Executor([meet]).run([ToolCall(str(n), "meet") for n in range(4)]))
+        await asyncio.to_thread(together.wait, 10)
+        return await running
+
+    assert ["mine"] * 4 == [execution.value for execution in asyncio.run(asyncio.wait_for(main(), 10))]
+
+
+def test_3_a_timeout_has_an_effect_on_a_sync_tool_and_says_which():
+    release = threading.Event()
+
+    @tool(timeout=SHORT)
+    def slow(tool_context: Any) -> str:
+        release.wait(10)
+        return "x"
+
+    done = one(slow)
+    release.set()
+    assert isinstance(done.error, ToolTimeoutError)
+    assert f"Tool 'slow' timed out after {SHORT}s" in done.content
+    assert "It could not be interrupted and may still be running: its effects may still happen." in done.content
+
+
+@pytest.mark.parametrize("sibling_first", [True, False])
+def test_5_a_cancelled_error_of_a_tool_is_its_own_result_and_its_siblings_have_theirs(sibling_first):
+    async def gives_up() -> None:
+        raise asyncio.CancelledError("by itself")
+
+    async def fine() -> str:
+        return "fine"
+
+    calls = [ToolCall("1", "fine"), ToolCall("2", "gives_up")]
+    done = carry_out([gives_up, fine], *(calls if sibling_first else calls[::-1]))
+    assert {"fine": None, "gives_up": "cancelled"} == {execution.call.name: execution.result.code for execution in done}
+
+
+@pytest.mark.parametrize("limit", [None, 10.0])
+def test_6_a_timeout_error_of_the_tool_is_not_taken_for_the_limit(limit):
+    async def netfail() -> None:
+        raise TimeoutError("connect")
+
+    done = one(tool(handler=netfail, name="netfail", timeout=limit))
+    assert ("Error: tool 'netfail' failed: TimeoutError: connect", "tool_error") == (done.content, done.result.code)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (KeyError("foo"), "KeyError: 'foo'"),
+        (AssertionError(), "AssertionError"),
+        (ValueError("two\nlines"), "ValueError: two\nlines"),
+        (ExceptionGroup("both", [ValueError("a")]), "ExceptionGroup: both (1 sub-exception)"),
+    ],
+)
+def test_7_the_text_of_an_error_has_its_type(error, words):
+    async def fail() -> None:
+        raise error
+
+    assert f"Error: tool 'fail' failed: {words}" == one(fail).content
+
+
+def test_7_an_error_that_can_not_even_be_printed_is_named():
+    class OddError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    class BrokenRetry(ToolRetry):
+        @property
+        def for_model(self) -> str:
+            raise RuntimeError
+
+    async def odd() -> None:
+        raise OddError
+
+    async def broken() -> None:
+        raise BrokenRetry("like this")
+
+    assert "OddError" in one(odd).content
+    assert "Error: tool 'broken' failed: BrokenRetry: like this" == one(broken).content
+
+
+@pytest.mark.parametrize(
+    ("error", "content", "code"),
+    [
+        (ToolRetry("Give the date as YYYY-MM-DD"), "Give the date as YYYY-MM-DD. Fix the arguments and call the tool again.", "tool_retry"),
+        (ToolRetry("Which city?"), "Which city? Fix the arguments and call the tool again.", "tool_retry"),
+        (ToolRetry(""), "Fix the arguments and call the tool again.", "tool_retry"),
+        (
+            ToolFailed("The archive is closed."),
+            "The archive is closed. Do not try the same again: do something else, or tell the user.",
+            "tool_failed",
+        ),
+    ],
+)  # fmt: skip
+def test_a_tool_may_say_what_the_model_should_do(error, content, code):
+    async def fail() -> None:
+        raise error
+
+    done = one(fail)
+    assert (f"Error: {content}", code, error) == (done.content, done.result.code, done.error)
+
+
+def test_11_what_a_failed_call_wrote_is_dropped_and_no_sibling_sees_or_carries_it():
+    state: dict[str, Any] = {}
+    seen = []
+
+    async def main() -> list[ToolExecution]:
+        wrote = asyncio.Event()
+
+        async def a(tool_context: Any) -> None:
+            tool_context.state["from_a"] = 1
+            wrote.set()
+            raise ValueError
+
+        async def b(tool_context: Any) -> None:
+            await wrote.wait()
+            seen.append(tool_context.state.get("from_a"))
+            tool_context.state["from_b"] = 2
+
+        return await Executor([a, b]).run([ToolCall("1", "a"), ToolCall("2", "b")], surroundings=Surroundings(state=state))
+
+    done = asyncio.run(asyncio.wait_for(main(), 10))
+    assert ([None], {}) == (seen, state)
+    assert (None, {"from_b": 2}) == (done[0].actions, done[1].actions.state_delta)
+    assert {"from_b": 2} == merge_actions(done).state_delta
+
+
+@pytest.mark.parametrize("fails", ["timeout", "after", "stop"])
+def test_11_however_a_call_fails_its_changes_are_dropped(fails):
+    async def main() -> ToolExecution:
+        wrote = asyncio.Event()
+
+        async def write(tool_context: Any) -> None:
+            tool_context.state["x"] = 1
+            wrote.set()
+            if fails != "after":
+                await asyncio.Event().wait()
+
+        def after(*_: Any) -> None:
+            raise RuntimeError
+
+        options = {"timeout": {"tool_timeout": SHORT}, "after": {"after": after}, "stop": {}}[fails]
+        batch = Executor([write], **options).start([ToolCall("1", "write")])
+        await wrote.wait()
+        if fails == "stop":
+            await batch.stop()
+        return await anext(batch)
+
+    done = asyncio.run(asyncio.wait_for(main(), 10))
+    assert (True, None) == (done.is_error, done.actions)
+
+
+def test_12_calls_that_count_at_the_same_time_lose_no_update():
+    async def main() -> list[ToolExecution]:
+        all_have_read = asyncio.Barrier(5)
+
+        async def count(tool_context: Any) -> None:
+            n = tool_context.state["n"]
+            await all_have_read.wait()
+            tool_context.state["n"] = n + 1
+
+        return await Executor([count]).run(
+            [ToolCall(str(n), "count") for n in range(5)], surroundings=Surroundings(state={"n": 0})
+        )
+
+    assert {"n": 5} == merge_actions(asyncio.run(asyncio.wait_for(main(), 10))).state_delta
+
+
+def test_12_the_last_call_wins_in_call_order_and_not_in_the_order_of_time():
+    async def main() -> list[ToolExecution]:
+        second_is_done = asyncio.Event()
+
+        async def first(tool_context: Any) -> None:
+            await second_is_done.wait()
+            tool_context.state["k"] = "first"
+            tool_context.actions.transfer_to_agent = "a"
+
+        async def second(tool_context: Any) -> None:
+            tool_context.state["k"] = "second"
+            tool_context.actions.transfer_to_agent = "b"
+            second_is_done.set()
+
+        return await Executor([first, second]).run([ToolCall("1", "first"), ToolCall("2", "second")])
+
+    merged = merge_actions(asyncio.run(asyncio.wait_for(main(), 10)))
+    assert ({"k": "second"}, "b") == (merged.state_delta, merged.transfer_to_agent)
+
+
+class Day(BaseModel):
+    day: dt.date
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        dt.date(2026, 1, 2), {"when": dt.datetime(2026, 1, 2, tzinfo=dt.UTC)}, Day(day=dt.date(2026, 1, 2)), {1, 2}, b"\xff",
+        ValueError("as a value"), object(), float("nan"), [complex(1, 2)], {("a", 1): {frozenset({1})}}, iter([1]), type, print,
+    ],
+)  # fmt: skip
+def test_20_nothing_that_a_tool_returns_can_break_a_run_or_its_messages(value):
+    async def give() -> Any:
+        return value
+
+    done = one(give)
+    assert not done.is_error
+    assert done.content
+    json.dumps(done.result.to_message())
+
+
+@pytest.mark.parametrize("hostile", ["str", "dump", "exit"])
+def test_20_a_value_that_fights_back_is_still_a_result(hostile):
+    class Hostile:
+        def __str__(self) -> str:
+            raise SystemExit(3) if hostile == "exit" else RuntimeError("no")
+
+        def model_dump(self, **_: Any) -> Any:
+            raise RuntimeError("no")
+
+    async def give() -> Any:
+        return {"it": Hostile()} if hostile == "dump" else Hostile()
+
+    async def sibling() -> str:
+        return "fine"
+
+    done = carry_out([give, sibling], ToolCall("1", "give"), ToolCall("2", "sibling"))
+    assert "fine" == done[1].content
+    assert done[0].content
+    json.dumps(done[0].result.to_message())

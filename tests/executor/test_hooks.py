@@ -1,0 +1,187 @@
+"""Hooks before and after a tool: sync or async, one or several; and what was let through is what runs (law 9)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from patchbay.errors import ConfigurationError
+from patchbay.executor import Executor, ToolExecution
+from patchbay.types import ToolCall
+
+
+def carry_out(tools: list[Any], *calls: ToolCall, **options: Any) -> list[ToolExecution]:
+    async def main() -> list[ToolExecution]:
+        return await asyncio.wait_for(Executor(tools, **options).run(calls), 10)
+
+    return asyncio.run(main())
+
+
+def one(function: Any, raw: str = "{}", **options: Any) -> ToolExecution:
+    (execution,) = carry_out([function], ToolCall("c1", function.__name__, raw), **options)
+    return execution
+
+
+class Box(BaseModel):
+    items: list[int]
+
+
+ran: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran() -> None:
+    ran.clear()
+
+
+async def add(a: int, b: int = 2) -> int:
+    ran.append((a, b))
+    return a + b
+
+
+def as_async(hook: Any) -> Any:
+    async def asynchronous(*about: Any) -> Any:
+        await asyncio.sleep(0)
+        return hook(*about)
+
+    return asynchronous
+
+
+@pytest.mark.parametrize("kind", [lambda hook: hook, as_async, lambda hook: [hook], lambda hook: (as_async(hook),)])
+def test_a_before_hook_answers_in_the_tools_place(kind):
+    done = one(add, '{"a": 1}', before=kind(lambda *_: {"blocked": True}), after=lambda *_: "not asked")
+    assert ([], '{"blocked": true}', None, False) == (ran, done.content, done.arguments, done.is_error)
+
+
+def test_an_empty_answer_is_an_answer():
+    assert ("{}", []) == (one(add, '{"a": 1}', before=lambda *_: {}).content, ran)
+
+
+@pytest.mark.parametrize("kind", [lambda hook: hook, as_async, lambda hook: [hook]])
+def test_an_after_hook_sees_what_the_tool_returned_and_may_put_something_in_its_place(kind):
+    seen = []
+
+    def after(call, tool, arguments, context, value):
+        seen.append((call.id, tool.name, arguments, context.call_id, value))
+        return {"sum": value}
+
+    done = one(add, '{"a": 1}', after=kind(after))
+    assert [("c1", "add", {"a": 1, "b": 2}, "c1", 3)] == seen
+    assert ({"sum": 3}, '{"sum": 3}') == (done.value, done.content)
+
+
+def test_hooks_that_return_none_change_nothing():
+    assert 3 == one(add, '{"a": 1}', before=lambda *_: None, after=as_async(lambda *_: None)).value
+
+
+def test_the_first_answer_before_stands_and_each_after_sees_what_the_one_before_it_made():
+    asked = []
+
+    def asks(name: str, answer: Any) -> Any:
+        return lambda *about: asked.append((name, about[-1])) or answer
+
+    assert "b" == one(add, '{"a": 1}', before=[asks("a", None), asks("b", "b"), asks("c", "c")]).value
+    assert ["a", "b"] == [name for name, _ in asked]
+    asked.clear()
+    assert 5 == one(add, '{"a": 1}', after=[asks("a", 4), asks("b", None), asks("c", 5)]).value
+    assert [("a", 3), ("b", 4), ("c", 4)] == asked
+
+
+def test_arguments_that_a_before_hook_changes_in_place_are_those_that_run():
+    def before(call, tool, arguments, context):
+        arguments["b"] = 10
+
+    done = one(add, '{"a": 1}', before=before)
+    assert (11, {"a": 1, "b": 10}, '{"a": 1}') == (done.value, done.arguments, done.call.raw_arguments)
+    assert {"a": 1} == done.call.arguments
+
+
+def test_what_was_let_through_can_not_be_changed_any_more():
+    """Law 9: the hook keeps the arguments, and changes them while the tool runs."""
+
+    async def main() -> ToolExecution:
+        kept: list[dict[str, Any]] = []
+        let_through, go_on = asyncio.Event(), asyncio.Event()
+
+        async def use(box: Box, tags: list[str]) -> Any:
+            let_through.set()
+            await go_on.wait()
+            return [*box.items, *tags]
+
+        batch = Executor([use], before=lambda call, tool, arguments, context: kept.append(arguments)).start(
+            [ToolCall("1", "use", '{"box": {"items": [1]}, "tags": ["a"]}')]
+        )
+        await let_through.wait()
+        kept[0]["box"].items.append(2)
+        kept[0]["tags"].append("b")
+        go_on.set()
+        return await anext(batch)
+
+    done = asyncio.run(asyncio.wait_for(main(), 10))
+    assert [1, "a"] == done.value
+    assert (["a"], [1]) == (done.arguments["tags"], done.arguments["box"].items)
+
+
+def test_a_tool_that_changes_its_arguments_changes_no_record():
+    def grab(tags: list[str]) -> int:
+        tags.append("b")
+        return len(tags)
+
+    done = one(grab, '{"tags": ["a"]}')
+    assert (2, {"tags": ["a"]}) == (done.value, done.arguments)
+
+
+def test_a_default_that_stands_for_nothing_reaches_the_tool_as_the_object_that_it_is():
+    missing = object()
+
+    def look(a: Any = missing) -> bool:
+        return a is missing
+
+    assert one(look).value
+    assert one(look, before=lambda *_: None).value
+
+
+def test_a_hook_that_breaks_lets_nothing_through():
+    def broken(*_: Any) -> None:
+        raise RuntimeError("no such user")
+
+    done = one(add, '{"a": 1}', before=broken)
+    assert ([], "Error: tool 'add' failed: RuntimeError: no such user") == (ran, done.content)
+
+
+def test_a_hook_that_breaks_behind_the_tool_hides_its_value_and_says_that_it_has_run():
+    def broken(*_: Any) -> None:
+        raise RuntimeError("redaction failed")
+
+    done = one(add, '{"a": 1}', after=broken)
+    assert [(1, 2)] == ran
+    assert (None, None, True) == (done.value, done.actions, done.is_error)
+    assert (
+        "Error: tool 'add' failed: RuntimeError: redaction failed (The tool itself had run: its effects stand.)" == done.content
+    )
+
+
+def test_calls_that_fail_are_not_shown_to_hooks():
+    asked = []
+
+    async def fail() -> None:
+        raise ValueError
+
+    calls = [ToolCall("1", "nope"), ToolCall("2", "add", "{}"), ToolCall("3", "fail")]
+    done = carry_out([add, fail], *calls, before=lambda call, *_: asked.append(call.name), after=lambda *_: asked.append("after"))
+    assert [True] * 3 == [execution.is_error for execution in done]
+    assert ["fail"] == asked
+
+
+def test_a_hook_may_write_state_for_the_call():
+    done = one(add, '{"a": 1}', before=lambda call, tool, arguments, context: context.state.update(seen=call.id))
+    assert {"seen": "c1"} == done.actions.state_delta
+
+
+@pytest.mark.parametrize("hooks", [3, "before", [None], {"a": print}])
+def test_what_is_no_hook_is_refused(hooks):
+    with pytest.raises(ConfigurationError, match="before"):
+        Executor([], before=hooks)

@@ -1,0 +1,197 @@
+"""A result that is too long: head and tail are shown, the whole is kept, and a tool reads it that is offered only then."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from patchbay.executor import Executor, Run, ToolExecution
+from patchbay.tools.excerpt import excerpt
+from patchbay.tools.kept import MemoryResultStore
+from patchbay.types import ToolCall
+
+LIMIT = 1000
+TEXT = "".join(f"line {number}\n" for number in range(1000))
+
+
+def play(tools: list[Any], *calls: ToolCall, store: Any = None, **options: Any) -> tuple[list[ToolExecution], Run]:
+    """Carry out one call after the other, in one run."""
+
+    async def main() -> tuple[list[ToolExecution], Run]:
+        run = Executor(tools, **{"max_result_chars": LIMIT, **options}).begin(results=store)
+        done = []
+        for call in calls:
+            batch = run.start([call])
+            done.append(await asyncio.wait_for(anext(batch), 10))
+        return done, run
+
+    return asyncio.run(main())
+
+
+async def read_log() -> str:
+    return TEXT
+
+
+READ = ToolCall("1", "read_log")
+
+
+def reading(**arguments: Any) -> ToolCall:
+    import json
+
+    return ToolCall("2", "read_result", json.dumps({"result_id": "result_1", **arguments}))
+
+
+def test_head_and_tail_are_kept_and_what_is_missing_is_said_with_the_way_to_it():
+    (done,), _ = play([read_log], READ)
+    assert len(done.content) <= LIMIT
+    assert TEXT == done.value
+    assert done.content.startswith("line 0\nline 1\n")
+    assert done.content.endswith("\nline 998\nline 999\n")
+    note = re.search(r"\[\.\.\. (\d+) of (\d+) characters are left out here, from (\d+) to (\d+)\. (.*) \.\.\.\]", done.content)
+    assert note is not None
+    missing, total, begin, end = map(int, note.groups()[:4])
+    assert (len(TEXT), end - begin) == (total, missing)
+    assert TEXT == f"{done.content[: note.start() - 1]}{TEXT[begin:end]}{done.content[note.end() + 1 :]}"
+    assert f'Read them with read_result(result_id="result_1", offset={begin}).' == note[5]
+
+
+def test_the_reader_is_offered_only_then_and_behind_the_other_tools():
+    async def short() -> str:
+        return "x" * LIMIT
+
+    _, run = play([read_log, short], ToolCall("1", "short"))
+    assert ["read_log", "short"] == [spec.name for spec in run.specs] == list(run.tools)
+    _, run = play([read_log, short], READ, READ)
+    assert ["read_log", "short", "read_result"] == [spec.name for spec in run.specs]
+
+
+def test_the_whole_can_be_read_in_bounded_pieces():
+    async def main() -> str:
+        run = Executor([read_log], max_result_chars=LIMIT).begin()
+        await anext(run.start([READ]))
+        whole = ""
+        while len(whole) < len(TEXT):
+            done = await anext(run.start([reading(offset=len(whole), length=100_000)]))
+            assert len(done.content) <= LIMIT
+            heading, _, piece = done.content.partition("\n")
+            assert f"[result_1: characters {len(whole)} to {len(whole) + len(piece)} of {len(TEXT)}]" == heading
+            whole += piece
+        assert ["read_log", "read_result"] == list(run.tools)
+        return whole
+
+    assert TEXT == asyncio.run(main())
+
+
+def test_the_reader_finds_a_place_by_its_text():
+    (_, done), _ = play([read_log], READ, reading(find="line 500", length=8))
+    place = TEXT.index("line 500")
+    assert f"[result_1: characters {place} to {place + 8} of {len(TEXT)}]\nline 500" == done.content
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"offset": 10**9}, f"result_1 has only {len(TEXT)} characters."),
+        ({"find": "no such line"}, "does not stand in result_1"),
+        ({"result_id": "result_9"}, "No result 'result_9' is kept (any more)."),
+        ({"offset": -1}, "/offset"),
+        ({"length": "ten"}, "/length"),
+    ],
+)
+def test_what_the_reader_can_not_do_it_says(arguments, words):
+    (_, done), _ = play([read_log], READ, reading(**arguments))
+    assert done.is_error
+    assert words in done.content
+
+
+@pytest.mark.parametrize("arguments", [{"offset": "x"}, {"length": None}, {"offset": -3, "length": 0}, {"find": 3}, {"find": ""}])
+def test_the_reader_copes_with_arguments_that_nobody_checked(arguments):
+    (_, done), _ = play([read_log], READ, reading(**arguments), validation=None)
+    assert done.error is None or done.result.code == "tool_retry"
+
+
+def test_a_tool_of_that_name_keeps_it():
+    async def read_result() -> str:
+        return TEXT
+
+    (done,), run = play([read_result], ToolCall("1", "read_result"))
+    assert ["read_result", "read_result_"] == list(run.tools)
+    assert "read_result_(result_id=" in done.content
+
+
+def test_the_same_text_is_kept_once_so_that_a_repetition_is_seen():
+    done, _ = play([read_log], READ, READ, READ, READ)
+    assert [None, None, None, "repeated_call"] == [execution.result.code for execution in done]
+    assert done[0].content == done[2].content
+
+
+def test_values_that_are_not_text_are_kept_as_the_json_that_they_became():
+    async def rows() -> list[int]:
+        return list(range(2000))
+
+    (_, done), _ = play([rows], ToolCall("1", "rows"), reading(length=10))
+    assert done.content.endswith("\n[0, 1, 2, ")
+
+
+def test_errors_are_cut_too():
+    async def fail() -> None:
+        raise ValueError("x" * 100_000)
+
+    (done,), run = play([fail], ToolCall("1", "fail"))
+    assert len(done.content) <= LIMIT
+    assert done.content.startswith("Error: tool 'fail' failed: ValueError: xxx")
+    assert ["fail"] == list(run.tools)
+
+
+def test_no_limit_shows_all_of_it():
+    (done,), run = play([read_log], READ, max_result_chars=None)
+    assert (TEXT, ["read_log"]) == (done.content, list(run.tools))
+
+
+def test_a_store_of_the_callers_own_is_used_and_one_that_fails_costs_only_the_middle(caplog):
+    class Broken:
+        async def keep(self, text: str) -> str:
+            raise OSError("disk full")
+
+        async def read(self, result_id: str) -> str | None:
+            return None
+
+    (done,), run = play([read_log], READ, store=Broken())
+    assert ["read_log"] == list(run.tools)
+    assert "characters are left out here" in done.content
+    assert "read_result" not in done.content
+    assert "disk full" in caplog.text
+    store = MemoryResultStore()
+    play([read_log], READ, store=store)
+    (done,), _ = play([read_log], ToolCall("1", "read_log"), store=store)
+    assert 'result_id="result_1"' in done.content
+
+
+def test_memory_is_bounded_and_keeps_the_newest():
+    async def main() -> list[str | None]:
+        store = MemoryResultStore(max_chars=10)
+        ids = [await store.keep(text) for text in ("aaaa", "bbbb", "cccc", "d" * 50)]
+        assert ["result_1", "result_2", "result_3", "result_4"] == ids
+        kept = [await store.read(each) for each in ids]
+        assert "result_5" == await store.keep("aaaa")
+        return kept
+
+    assert [None, None, None, "d" * 50] == asyncio.run(main())
+
+
+@given(st.text(alphabet=st.characters() | st.sampled_from("\n"), max_size=5000), st.integers(1000, 3000))
+def test_an_excerpt_is_never_longer_than_its_limit_and_nothing_of_a_short_text_is_lost(text, limit):
+    shown = excerpt(text, limit, how_to_read=lambda place: f'Read them with read_result(result_id="result_12", offset={place}).')
+    assert len(shown) <= limit
+    if len(text) <= limit:
+        assert text == shown
+    else:
+        head, _, tail = shown.partition("\n[...")
+        assert text.startswith(head)
+        assert text.endswith(tail.rpartition("...]\n")[2])
+        assert len(head) > limit // 4

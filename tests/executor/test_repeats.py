@@ -1,0 +1,141 @@
+"""The same call with the same result, again and again: the model is told instead of being humoured."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from patchbay.errors import RepeatedCallError
+from patchbay.executor import Executor, ToolExecution
+from patchbay.executor.repeats import Repeats
+from patchbay.types import ToolCall
+
+
+def rounds(tools: list[Any], *replies: list[ToolCall], **options: Any) -> list[list[ToolExecution]]:
+    """Carry out the calls of several replies of one run."""
+
+    async def main() -> list[list[ToolExecution]]:
+        run = Executor(tools, **options).begin()
+        done = []
+        for reply in replies:
+            batch = run.start(reply)
+            async for _ in batch:
+                pass
+            done.append(batch.executions)
+        return done
+
+    return asyncio.run(asyncio.wait_for(main(), 10))
+
+
+def codes(done: list[list[ToolExecution]]) -> list[list[str | None]]:
+    return [[execution.result.code for execution in reply] for reply in done]
+
+
+async def look(at: str = "", b: int = 0) -> str:
+    return f"nothing at {at}"
+
+
+LOOK = ToolCall("c", "look", '{"at": "x", "b": 1}')
+
+
+def test_after_three_times_the_same_call_is_not_run_again_and_the_model_is_told():
+    done = rounds([look], *[[LOOK]] * 5)
+    assert [[None]] * 3 + [["repeated_call"]] * 2 == codes(done)
+    assert isinstance(done[3][0].error, RepeatedCallError)
+    assert done[3][0].arguments is None
+    assert (
+        "Error: The same call of 'look' gave the same result 3 times, so it was not run again. Use the result that you have, "
+        "call the tool with other arguments, or do something else."
+    ) == done[3][0].content
+
+
+def test_how_often_may_be_chosen_and_switched_off():
+    assert [[None], ["repeated_call"]] == codes(rounds([look], [LOOK], [LOOK], max_repeats=1))
+    assert [[None]] * 6 == codes(rounds([look], *[[LOOK]] * 6, max_repeats=None))
+
+
+def test_the_same_call_may_be_written_in_many_ways():
+    spaced, turned = ToolCall("c", "look", '{ "at":"x","b":1 }'), ToolCall("c", "look", '{"b": 1, "at": "x"}')
+    assert [[None], [None], [None], ["repeated_call"]] == codes(rounds([look], [LOOK], [spaced], [turned], [LOOK]))
+
+
+def test_other_arguments_and_other_results_are_no_repetition():
+    numbers = iter(range(100))
+
+    async def count() -> int:
+        return next(numbers)
+
+    assert [[None]] * 5 == codes(rounds([count], *[[ToolCall("c", "count")]] * 5))
+    assert [[None]] * 5 == codes(rounds([look], *([ToolCall("c", "look", f'{{"at": "{n}"}}')] for n in range(5))))
+
+
+def test_errors_repeat_too():
+    async def fail() -> None:
+        raise ValueError("no")
+
+    assert [["tool_error"]] * 3 + [["repeated_call"]] == codes(rounds([fail], *[[ToolCall("c", "fail")]] * 4))
+
+
+def test_something_new_in_between_makes_it_worth_another_try():
+    """Edit, test, edit, test: the tests fail alike each time, and must be run each time."""
+
+    async def edit(n: int) -> str:
+        return "edited"
+
+    replies = [reply for n in range(6) for reply in ([ToolCall("e", "edit", f'{{"n": {n}}}')], [LOOK])]
+    assert {None} == {code for reply in codes(rounds([look, edit], *replies)) for code in reply}
+
+
+def test_two_calls_that_take_turns_are_a_repetition():
+    other = ToolCall("c", "look", '{"at": "y"}')
+    done = codes(rounds([look], *[[LOOK], [other]] * 6))
+    assert ["repeated_call"] == done[-1] == done[-2]
+
+
+def test_calls_of_one_reply_are_not_held_against_each_other():
+    assert [[None] * 5, ["repeated_call"]] == codes(rounds([look], [LOOK] * 5, [LOOK]))
+
+
+def test_runs_do_not_know_of_each_other():
+    async def main() -> list[str | None]:
+        executor = Executor([look])
+        return [(await executor.run([LOOK]))[0].result.code for _ in range(5)]
+
+    assert [None] * 5 == asyncio.run(main())
+
+
+@pytest.mark.parametrize("raw", ["", "{}", " {} "])
+def test_calls_without_arguments_repeat_too(raw):
+    async def ping() -> str:
+        return "pong"
+
+    assert ["repeated_call"] == codes(rounds([ping], *[[ToolCall("c", "ping", raw)]] * 4))[-1]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xy")), max_size=30), st.integers(1, 4))
+def test_what_never_gave_the_same_result_so_often_is_never_refused(history, most):
+    """However calls and results follow each other, a refusal means that this call gave the same result ``most`` times."""
+    repeats = Repeats()
+    done: list[tuple[str, str]] = []
+    for name, result in history:
+        repeats.next_reply()
+        call = ToolCall("c", name)
+        if repeats.times(call) >= most:
+            last = [each for each in done if each[0] == name][-most:]
+            assert most == len(last)
+            assert 1 == len(set(last))
+        repeats.add(call, result)
+        done.append((name, result))
+
+
+@given(st.text(max_size=30))
+def test_whatever_a_model_writes_for_arguments_can_be_counted(raw):
+    repeats = Repeats()
+    for expected in range(3):
+        repeats.next_reply()
+        assert expected == repeats.times(ToolCall("c", "f", raw))
+        repeats.add(ToolCall("c", "f", raw), "same")

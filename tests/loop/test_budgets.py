@@ -1,0 +1,213 @@
+"""What ends a turn that does not end by itself: an event that says which limit it was, with every call settled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from patchbay import ToolRunner
+from patchbay.errors import ConfigurationError
+from patchbay.executor import Budget, Executor
+from patchbay.loop import FinalEvent, LoopEvent, turn
+from patchbay.models.chat import ChatRequest, ModelReply, TextDelta
+from patchbay.testing.scripted import ScriptedModel
+from patchbay.types import Reply, ToolCall
+
+SHORT = 0.02
+USER = {"role": "user", "content": "hi"}
+
+
+async def echo(text: str = "") -> str:
+    return text
+
+
+def call(n: int) -> ToolCall:
+    return ToolCall(str(n), "echo", f'{{"text": "{n}"}}')
+
+
+def play(model: Any, tools: Any = (echo,), *, budget: Budget | None = None, **options: Any) -> list[LoopEvent]:
+    async def main() -> list[LoopEvent]:
+        run = Executor(tools, **options).begin(budget=budget)
+        return [event async for event in turn(model, run, [USER], max_iterations=50)]
+
+    return asyncio.run(asyncio.wait_for(main(), 10))
+
+
+def final(events: list[LoopEvent]) -> FinalEvent:
+    assert isinstance(events[-1], FinalEvent)
+    return events[-1]
+
+
+def test_calls_beyond_the_budget_end_the_turn_with_all_of_them_settled():
+    model = ScriptedModel([[call(1), call(2)], [call(3), call(4)], "never asked for"])
+    end = final(play(model, budget=Budget(max_calls=3)))
+    assert ("max_calls", 2) == (end.finish_reason, end.iterations)
+    assert [None, None, None, "call_budget"] == [execution.result.code for execution in end.tool_executions]
+    assert ["tool"] * 2 == [message["role"] for message in end.messages[-2:]]
+
+
+def test_a_budget_that_is_just_enough_lets_the_model_answer():
+    end = final(play(ScriptedModel([[call(1), call(2)], "done"]), budget=Budget(max_calls=2)))
+    assert ("stop", "done") == (end.finish_reason, end.content)
+
+
+def test_rounds_may_be_counted_over_several_turns_of_one_run():
+    async def main() -> list[str]:
+        budget = Budget(max_iterations=3)
+        reasons = []
+        for steps in (["one"], [call(1), "two"], ["never asked for"]):
+            events = [event async for event in turn(ScriptedModel(steps), Executor([echo]).begin(budget=budget), [USER])]
+            reasons.append(f"{final(events).finish_reason} {final(events).iterations}")
+        return reasons
+
+    assert ["stop 1", "stop 2", "max_iterations 0"] == asyncio.run(main())
+
+
+def test_the_end_of_the_time_stops_the_tools_and_the_turn():
+    stopped = []
+
+    async def never() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.append(True)
+
+    end = final(play(ScriptedModel([ToolCall("1", "never"), "never asked for"]), [never], budget=Budget(max_seconds=SHORT)))
+    assert ("max_seconds", ["run_timeout"]) == (end.finish_reason, [done.result.code for done in end.tool_executions])
+    assert [True] == stopped
+
+
+@pytest.mark.parametrize("said", ["", "half an ans"])
+def test_the_end_of_the_time_stops_the_model_and_keeps_what_it_had_said(said):
+    stopped = []
+
+    class Slow:
+        async def respond(self, request: ChatRequest) -> AsyncIterator[Any]:
+            try:
+                if said:
+                    yield TextDelta(said)
+                await asyncio.Event().wait()
+            finally:
+                stopped.append(True)
+
+    events = play(Slow(), budget=Budget(max_seconds=SHORT))
+    end = final(events)
+    assert ("max_seconds", said or None, 1) == (end.finish_reason, end.content, end.iterations)
+    assert [*([] if not said else ["text"]), "iteration_end", "final"] == [event.type for event in events]
+    assert ([USER, {"role": "assistant", "content": said}] if said else [USER]) == end.messages
+    assert [True] == stopped
+
+
+def test_a_timeout_error_of_the_models_own_is_raised_as_it_is():
+    class Failing:
+        async def respond(self, request: ChatRequest) -> AsyncIterator[Any]:
+            raise TimeoutError("the model's own")
+            yield
+
+    for budget in (None, Budget(max_seconds=60)):
+        with pytest.raises(TimeoutError, match="own"):
+            play(Failing(), budget=budget)
+
+
+def test_the_time_that_a_consumer_takes_is_never_cut_off_in_its_own_code():
+    """Law 10: the time is up while the consumer is busy; it is told by the next event, and not by a cancellation."""
+
+    class Chatty:
+        async def respond(self, request: ChatRequest) -> AsyncIterator[Any]:
+            for _ in range(3):
+                yield TextDelta("x")
+                await asyncio.sleep(0)
+            yield ModelReply(Reply("xxx"))
+
+    async def main() -> list[str]:
+        seen = []
+        run = Executor([]).begin(budget=Budget(max_seconds=SHORT))
+        loop = asyncio.get_running_loop()
+        async for event in turn(Chatty(), run, [USER]):
+            if not seen:
+                later = asyncio.Event()
+                loop.call_later(SHORT * 3, later.set)
+                await later.wait()
+            seen.append(event.type if event.type != "final" else event.finish_reason)
+        return seen
+
+    assert ["text", "iteration_end", "max_seconds"] == asyncio.run(asyncio.wait_for(main(), 10))
+
+
+def test_progress_comes_as_events_and_is_in_no_message():
+    async def work(tool_context: Any) -> str:
+        tool_context.progress("a third", fraction=1 / 3)
+        return "done"
+
+    events = play(ScriptedModel([ToolCall("1", "work"), "x"]), [work])
+    assert ["tool_call", "tool_progress", "tool_result", "iteration_end", "text", "iteration_end", "final"] == [
+        event.type for event in events
+    ]
+    assert ("work", "a third", 1) == (events[1].tool_call.name, events[1].progress.message, events[1].iteration)
+    assert "third" not in str(final(events).messages)
+
+
+def test_the_reader_of_long_results_is_offered_from_the_next_round_on():
+    async def read_log() -> str:
+        return "x" * 5000
+
+    model = ScriptedModel([ToolCall("1", "read_log"), ToolCall("2", "read_result", '{"result_id": "result_1"}'), "done"])
+    end = final(play(model, [read_log], max_result_chars=1000))
+    assert [["read_log"], ["read_log", "read_result"], ["read_log", "read_result"]] == [
+        [spec.name for spec in request.tools] for request in model.requests
+    ]
+    assert [None, None] == [execution.result.code for execution in end.tool_executions]
+
+
+def test_what_a_server_wants_to_see_again_is_sent_back_with_the_call_and_the_message():
+    reply = Reply(None, tool_calls=(ToolCall("1", "echo", extra={"extra_content": {"s": 1}}),), extra={"reasoning_content": "hm"})
+    model = ScriptedModel([reply, "done"])
+    play(model)
+    message = model.requests[1].messages[1]
+    assert ("hm", {"s": 1}) == (message["reasoning_content"], message["tool_calls"][0]["extra_content"])
+
+
+def test_a_runner_has_the_same_budgets_hooks_and_limits():
+    async def log() -> str:
+        return "x" * 5000
+
+    progress = []
+
+    async def work(tool_context: Any) -> str:
+        tool_context.progress("half")
+        return "worked"
+
+    steps = [[ToolCall("1", "log"), ToolCall("2", "work")], [call(3)], [call(4)], "never asked for"]
+    runner = ToolRunner(
+        ScriptedModel(steps),
+        [log, work, echo],
+        max_calls=3,
+        max_result_chars=1000,
+        before=lambda call, tool, arguments, context: "answered" if call.id == "3" else None,
+        after=lambda call, tool, arguments, context, value: value.upper(),
+        on_progress=lambda call, what: progress.append(what.message),
+    )
+    result = asyncio.run(runner.run("hi"))
+    assert ("max_calls", ["half"]) == (result.finish_reason, progress)
+    assert ["WORKED", "answered"] == [execution.content for execution in result.tool_executions[1:3]]
+    assert "read_result(" in result.tool_executions[0].content
+
+
+def test_a_run_of_a_runner_ends_in_time():
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    result = asyncio.run(ToolRunner(ScriptedModel([ToolCall("1", "never")]), [never], max_seconds=SHORT).run("hi"))
+    assert "max_seconds" == result.finish_reason
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"max_calls": 0}, {"max_seconds": 0}, {"max_repeats": 0}, {"max_result_chars": 1}, {"attachments": "x"}, {"before": 1}],
+)
+def test_a_runner_refuses_limits_that_can_not_be_kept(options):
+    with pytest.raises(ConfigurationError, match=next(iter(options))):
+        ToolRunner(ScriptedModel([]), **options)

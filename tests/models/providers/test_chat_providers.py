@@ -1,0 +1,352 @@
+"""Each provider's endpoint is asked in a way that it takes, and what it answers is understood: a turn with a tool, on each wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from patchbay.errors import UpstreamError
+from patchbay.models.chat import ModelReply
+from patchbay.models.resolve import resolve_model
+from patchbay.testing import Message, Raw, Text, events
+from patchbay.types import ToolSpec
+
+from . import chat_servers as servers
+from .chat_servers import ChatServer, calls
+from .conftest import QUESTION, TIME, WEATHER, answered, reply_of, run, turn
+
+ROME = ("get_weather", '{"city": "Rome"}')
+OSLO = ("get_weather", '{"city": "Oslo"}')
+
+WIRES: dict[str, tuple[str, tuple[Callable[[Any], None], ...], dict[str, Any]]] = {
+    "openai": ("openai/gpt-5", (servers.openai_rules,), {}),
+    "glm": ("glm/glm-4.6", (servers.glm_rules, servers.wants_reasoning("reasoning_content")), {"reasoning_content": "Rome, so."}),
+    "qwen": ("qwen/qwen-plus", (servers.qwen_rules,), {"content": ""}),
+    "qwen thinking": (
+        "qwen/qwen3-thinking",
+        (servers.qwen_rules, servers.wants_reasoning("reasoning_content")),
+        {"reasoning_content": "Rome, so."},
+    ),
+    "stepfun": (
+        "stepfun/step-3.5-flash",
+        (servers.stepfun_rules, servers.wants_reasoning("reasoning")),
+        {"reasoning": "Rome, so."},
+    ),
+}
+
+
+def model_at(server: ChatServer, name: str, **options: Any) -> Any:
+    """The model on a provider's server, found at the fake's address."""
+    return resolve_model(name, api_key="secret", base_url=server.url, max_retries=0, **options)
+
+
+@pytest.fixture(params=list(WIRES))
+def wire(request: pytest.FixtureRequest) -> Any:
+    return WIRES[request.param]
+
+
+@pytest.fixture
+def own_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known of OpenAI's own server holds for the fake as well."""
+    from patchbay.models.providers import table
+
+    monkeypatch.setitem(table._HOSTED, "127.0.0.1", table.OPENAI)
+
+
+@pytest.mark.usefixtures("own_provider")
+def test_a_turn_with_a_tool_goes_through_on_each_wire(wire: Any, stream: bool) -> None:
+    name, rules, extra = wire
+    script = [calls(ROME, OSLO, **extra), Text("Clear in both.")]
+    with ChatServer(script, *rules) as server:
+        model = model_at(server, name)
+        (asked, said), _ = run(model, turn(model, stream=stream, parameters={"max_tokens": 500}))
+    assert [("get_weather", {"city": "Rome"}), ("get_weather", {"city": "Oslo"})] == [
+        (call.name, call.arguments) for call in asked.reply.tool_calls
+    ]
+    assert "Clear in both." == said.reply.content
+    assert 0 < said.usage.total_tokens == said.usage.prompt_tokens + said.usage.completion_tokens
+    assert ["Bearer secret"] * len(server.requests) == [request.headers["authorization"] for request in server.requests]
+    assert {name.partition("/")[2]} == {body["model"] for body in server.bodies}
+    if "reasoning" in "".join(extra):
+        assert "Rome, so." == asked.reply.reasoning
+
+
+def test_a_reasoning_goes_back_within_its_turn_and_not_beyond(stream: bool) -> None:
+    script = [
+        calls(ROME, reasoning_content="One."),
+        Message({"role": "assistant", "content": "Clear.", "reasoning_content": "Two."}),
+        calls(OSLO, reasoning_content="Three."),
+        Text("Rain."),
+    ]
+    with ChatServer(script, servers.glm_rules, servers.wants_reasoning("reasoning_content")) as server:
+        model = model_at(server, "glm/glm-4.6")
+
+        async def two_turns() -> None:
+            _, conversation = await turn(model, stream=stream)
+            await turn(model, [*conversation, {"role": "user", "content": "And Oslo?"}], stream=stream)
+
+        run(model, two_turns())
+    sent = [[message.get("reasoning_content") for message in body["messages"]] for body in server.bodies]
+    assert [None, "One.", None] == sent[1]
+    assert [None] * 5 + ["Three.", None] == sent[3]
+
+
+@pytest.mark.usefixtures("own_provider")
+def test_openai_is_never_sent_what_another_provider_left_in_the_history(stream: bool) -> None:
+    history = [
+        QUESTION,
+        {
+            "role": "assistant",
+            "content": None,
+            "reasoning_content": "hm",
+            "extra_content": {"google": {"thought_signature": "c2ln"}},
+            "tool_calls": [
+                {
+                    "id": "a",
+                    "type": "function",
+                    "function": {"name": "get_weather", "arguments": "{}"},
+                    "extra_content": {"google": {"thought_signature": "c2ln"}},
+                }
+            ],
+        },
+        {"role": "tool", "tool_call_id": "a", "content": "clear"},
+    ]
+    with ChatServer(["Clear."], servers.openai_rules) as server:
+        model = model_at(server, "gpt-4o-mini")
+        end = run(model, reply_of(model, history, stream=stream))
+    assert "Clear." == end.reply.content
+
+
+def test_the_words_for_the_end_of_an_answer_are_openais() -> None:
+    with ChatServer(
+        [Text("x", finish_reason="sensitive"), Text("y", finish_reason="model_context_window_exceeded")], strays=True
+    ) as server:
+        model = model_at(server, "zai/glm-4.6")
+
+        async def both() -> list[ModelReply]:
+            return [await reply_of(model, [QUESTION]) for _ in range(2)]
+
+        assert ["content_filter", "length"] == [end.finish_reason for end in run(model, both())]
+
+
+def test_an_answer_that_the_server_gave_up_is_an_error(stream: bool) -> None:
+    with ChatServer([Text("It is", finish_reason="network_error")], strays=True) as server:
+        model = model_at(server, "glm/glm-4.6")
+        with pytest.raises(UpstreamError, match="network_error"):
+            run(model, reply_of(model, [QUESTION], stream=stream))
+
+
+def test_a_model_that_only_streams_is_asked_for_a_stream_from_then_on() -> None:
+    with ChatServer(["Clear.", "Rain."], servers.qwen_rules) as server:
+        model = model_at(server, "qwen/qwen3-thinking")
+
+        async def both() -> list[Any]:
+            return [(await reply_of(model, [QUESTION])).reply.content for _ in range(2)]
+
+        assert ["Clear.", "Rain."] == run(model, both())
+    assert [None, True, True] == [body.get("stream") for body in server.bodies]
+
+
+def test_qwen_may_call_several_tools_at_once_unless_told_otherwise() -> None:
+    with ChatServer(["a", "b", "c"], servers.qwen_rules) as server:
+        model = model_at(server, "qwen/qwen-plus")
+
+        async def ask() -> None:
+            await reply_of(model, [QUESTION])
+            await reply_of(model, [QUESTION], parameters={"parallel_tool_calls": False})
+            await reply_of(model, [QUESTION], tools=())
+
+        run(model, ask())
+    assert [True, False, None] == [body.get("parallel_tool_calls") for body in server.bodies]
+
+
+def test_a_providers_own_parameters_may_be_given_by_name() -> None:
+    with ChatServer(["Clear."]) as server:
+        model = model_at(server, "qwen/qwen-plus")
+        run(
+            model, reply_of(model, [QUESTION], parameters={"enable_search": True, "extra_body": {"top_k": 3}, "temperature": 0.1})
+        )
+    assert (True, 3, 0.1) == tuple(server.bodies[0][name] for name in ("enable_search", "top_k", "temperature"))
+
+
+@pytest.mark.parametrize(
+    ("name", "rules"),
+    [("glm/glm-4.6", servers.glm_rules), ("qwen/qwen3-thinking", servers.qwen_rules)],
+)
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}], ids=["any", "named"])
+def test_a_tool_choice_that_is_refused_is_asked_for_in_words_and_learnt(name: str, rules: Any, choice: Any) -> None:
+    with ChatServer(["I would rather not.", calls(ROME), calls(OSLO)], rules) as server:
+        model = model_at(server, name)
+
+        async def both() -> list[ModelReply]:
+            return [await reply_of(model, [QUESTION], stream=True, tool_choice=choice) for _ in range(2)]
+
+        ends = run(model, both())
+    assert ["Rome", "Oslo"] == [end.reply.tool_calls[0].arguments["city"] for end in ends]
+    first, *others = server.bodies
+    assert 4 == len(server.bodies)  # refused, answered without a call, called; and the second time called at once
+    assert choice == first["tool_choice"]
+    assert not any("tool_choice" in body for body in others)
+    assert [False, True, True, True] == ["call" in body["messages"][-1]["content"] for body in server.bodies]
+    assert all(body["tools"] for body in server.bodies)
+
+
+def test_a_server_that_refuses_tools_is_taught_in_text_from_then_on(stream: bool) -> None:
+    written = '```tool_call\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```'
+    with ChatServer([written, "Clear.", written], tools="refuse") as server:
+        model = model_at(server, "qwen/an-old-one")
+
+        async def three() -> list[str]:
+            ends, _ = await turn(model, stream=stream)
+            ends.append(await reply_of(model, [QUESTION], stream=stream))
+            return [call.arguments["city"] for end in ends for call in end.reply.tool_calls]
+
+        assert ["Rome", "Rome"] == run(model, three())
+    assert [True, False, False, False] == ["tools" in body for body in server.bodies]
+
+
+def test_text_mode_sends_no_tools_to_begin_with_and_native_mode_nothing_else() -> None:
+    written = '```tool_call\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```'
+    with ChatServer([written], tools="refuse") as server:
+        model = model_at(server, "qwen/an-old-one", tool_mode="text")
+        assert 1 == len(run(model, reply_of(model, [QUESTION])).reply.tool_calls)
+        native = model_at(server, "qwen/an-old-one", tool_mode="native")
+        with pytest.raises(UpstreamError, match="does not support tools"):
+            run(native, reply_of(native, [QUESTION]))
+    assert [False, True] == ["tools" in body for body in server.bodies]
+
+
+def test_a_known_provider_is_not_asked_twice_for_an_answer_without_a_call() -> None:
+    with ChatServer(["Clear."]) as server:
+        model = model_at(server, "stepfun/step-3.5-flash")
+        assert "Clear." == run(model, reply_of(model, [QUESTION])).reply.content
+    assert 1 == len(server.bodies)
+
+
+def test_calls_under_finish_reason_stop_are_calls(stream: bool) -> None:
+    with ChatServer([calls(ROME, finish="stop")]) as server:
+        model = model_at(server, "glm/glm-4.6")
+        end = run(model, reply_of(model, [QUESTION], stream=stream))
+    assert ["Rome"] == [call.arguments["city"] for call in end.reply.tool_calls]
+    assert "tool_calls" == end.finish_reason
+
+
+def piece(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+
+
+def test_calls_without_ids_and_without_places_are_told_apart() -> None:
+    """As Gemini's compatible endpoint and some local servers stream them; ids of the loop's own are none of the model's business."""
+    named = [{"function": {"name": name, "arguments": arguments}, "type": "function"} for name, arguments in (ROME, OSLO)]
+    answer = Raw([events(piece({"tool_calls": [named[0]]}), piece({"tool_calls": [named[1]]}), piece({}, "stop"))])
+    with ChatServer(lambda _: answer, strays=True) as server:
+        model = model_at(server, "qwen/qwen-plus")
+        end = run(model, reply_of(model, [QUESTION], stream=True))
+    assert ["Rome", "Oslo"] == [call.arguments["city"] for call in end.reply.tool_calls]
+    assert 2 == len({call.id for call in end.reply.tool_calls} - {""})
+
+
+NAMES = ["weather.get", "天气", "1st", "a" * 80, "get_weather"]
+
+
+@pytest.mark.parametrize(("provider", "rules"), [("qwen", ()), ("stepfun", (servers.stepfun_rules,))])
+def test_names_beyond_a_providers_rules_go_out_under_an_alias_and_come_back(provider: str, rules: Any, stream: bool) -> None:
+    tools = [ToolSpec(name, "", WEATHER.parameters) for name in NAMES]
+
+    def script(body: dict[str, Any]) -> Any:
+        if body["messages"][-1]["role"] == "tool":
+            return Text("Clear.")
+        return calls(*((tool["function"]["name"], ROME[1]) for tool in body["tools"]))
+
+    with ChatServer(script, *rules) as server:
+        model = model_at(server, f"{provider}/m")
+        choice = {"type": "function", "function": {"name": "weather.get"}}
+        ends, _ = run(model, turn(model, tools=tools, stream=stream))
+        chosen = run(model, reply_of(model, [QUESTION], tools=tools, stream=stream, tool_choice=choice))
+    assert NAMES == [call.name for call in ends[0].reply.tool_calls]
+    assert ["weather.get"] == [call.name for call in chosen.reply.tool_calls]
+    first, second, third = server.bodies
+    offered = [tool["function"]["name"] for tool in first["tools"]]
+    assert "get_weather" == offered[-1]
+    assert offered == [call["function"]["name"] for call in second["messages"][1]["tool_calls"]]
+    assert offered[0] == third["tool_choice"]["function"]["name"]
+    assert first["tools"] == second["tools"]
+
+
+def test_a_tool_that_cannot_be_expressed_is_left_out_alone_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    broken = ToolSpec("broken", "", {"type": "object", "properties": {"x": {"$ref": "#/$defs/missing"}}})
+    with ChatServer(["Clear.", "Clear."]) as server:
+        model = model_at(server, "glm/glm-4.6")
+
+        async def both() -> None:
+            await reply_of(model, [QUESTION], tools=[broken, WEATHER])
+            await reply_of(model, [QUESTION], tools=[broken, WEATHER, TIME])
+
+        run(model, both())
+    assert [["get_weather"], ["get_weather", "get_time"]] == [
+        [tool["function"]["name"] for tool in body["tools"]] for body in server.bodies
+    ]
+    (record,) = [record for record in caplog.records if record.name == "patchbay.models.offer"]
+    assert "'broken'" in record.getMessage()
+    assert "#/$defs/missing" in record.getMessage()
+
+
+@pytest.mark.usefixtures("own_provider")
+def test_a_strict_tool_is_told_strictly_and_its_added_nulls_are_taken_away() -> None:
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]}
+    tool = ToolSpec("forecast", "", parameters, strict=True)
+    with ChatServer([calls(("forecast", '{"city": "Rome", "days": null}'))]) as server:
+        model = model_at(server, "gpt-4o-mini")
+        end = run(model, reply_of(model, [QUESTION], tools=[tool]))
+    (sent,) = server.bodies[0]["tools"]
+    assert (True, ["city", "days"]) == (sent["function"]["strict"], sorted(sent["function"]["parameters"]["required"]))
+    assert {"city": "Rome"} == end.reply.tool_calls[0].arguments
+
+
+def test_geminis_signatures_go_back_through_its_openai_endpoint(stream: bool) -> None:
+    signed = calls(ROME, OSLO)
+    signature = {"google": {"thought_signature": "c2ln"}}
+    signed.message["tool_calls"][0]["extra_content"] = signature
+    with ChatServer([signed, "Clear."], servers.wants_signatures) as server:
+        model = resolve_model(f"{server.url}#gemini-3-pro", max_retries=0)
+        (asked, said), _ = run(model, turn(model, stream=stream))
+    assert {"extra_content": signature} == asked.reply.tool_calls[0].extra
+    assert asked.reply.tool_calls[1].extra is None
+    assert "Clear." == said.reply.content
+
+
+def test_a_field_that_a_server_gives_and_will_not_have_back_is_learnt(stream: bool) -> None:
+    script = [calls(ROME, reasoning_content="hm"), "Clear.", calls(OSLO, reasoning_content="hm"), "Rain."]
+    with ChatServer(script, servers.refuses_reasoning) as server:
+        model = resolve_model(f"{server.url}#m", max_retries=0)
+
+        async def twice() -> list[str | None]:
+            return [(await turn(model, stream=stream))[0][-1].reply.content for _ in range(2)]
+
+        assert ["Clear.", "Rain."] == run(model, twice())
+    assert [False, True, False, False, False] == [
+        any("reasoning_content" in message for message in body["messages"]) for body in server.bodies
+    ]
+
+
+def test_an_error_that_only_mentions_what_was_sent_is_still_an_error() -> None:
+    refusal = servers.error(400, "The reasoning_content in the thinking mode must be passed back to the API.")
+    with ChatServer(lambda _: refusal) as server:
+        model = resolve_model(f"{server.url}#m", max_retries=0)
+        history = [QUESTION, {**answered(ModelReply(calls_reply()))[0], "reasoning_content": "hm"}]
+        history.append({"role": "tool", "tool_call_id": "a", "content": "clear"})
+        with pytest.raises(UpstreamError, match="must be passed back"):
+            run(model, reply_of(model, history))
+        assert [True, False] == ["reasoning_content" in body["messages"][1] for body in server.bodies]
+        with pytest.raises(UpstreamError):
+            run(model, reply_of(model, history))
+    assert "reasoning_content" in server.bodies[2]["messages"][1]
+
+
+def calls_reply() -> Any:
+    from patchbay.types import Reply, ToolCall
+
+    return Reply(None, tool_calls=(ToolCall("a", "get_weather", "{}"),))

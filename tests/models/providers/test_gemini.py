@@ -1,0 +1,333 @@
+"""Gemini's own wire: what it is asked, by its own types of a request, and what is understood of its answers."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from typing import Any
+
+import pytest
+
+pytest.importorskip("google.genai", reason="needs the packages of patchbay[gemini]")
+
+from google.genai import types
+
+from patchbay.errors import InvalidRequestError, UpstreamError, UpstreamTimeoutError
+from patchbay.models.chat import ChatModel, ChatRequest, ModelReply, ReasoningDelta, TextDelta
+from patchbay.models.gemini import GeminiChatModel
+from patchbay.models.geminianswer import GeminiAnswer
+from patchbay.models.geminirequest import gemini_request
+from patchbay.models.resolve import resolve_model
+from patchbay.testing import Raw
+from patchbay.types import ToolSpec, Usage
+
+from .conftest import QUESTION, TIME, WEATHER, events_of, reply_of, run, turn
+from .gemini_server import GeminiServer, call, error, response, text
+
+# google-genai derives a class from one of aiohttp's, which aiohttp does not like to see.
+pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")
+
+MODEL = "gemini/gemini-3-pro"
+
+
+def model_at(server: GeminiServer, name: str = MODEL, **options: Any) -> Any:
+    return resolve_model(name, api_key="secret", base_url=server.base_url, max_retries=0, **options)
+
+
+def test_a_turn_with_two_calls_goes_through_with_the_signature_sent_back(stream: bool) -> None:
+    script = [
+        response(
+            text("Let me see."), call("get_weather", {"city": "Rome"}, signature=b"\x00sig"), call("get_time", {"zone": "CET"})
+        ),
+        response(text("Clear, at noon.")),
+    ]
+    with GeminiServer(script, signatures=True) as server:
+        model = model_at(server)
+        (asked, said), conversation = run(model, turn(model, tools=[WEATHER, TIME], stream=stream))
+    assert [("get_weather", {"city": "Rome"}), ("get_time", {"zone": "CET"})] == [
+        (one.name, one.arguments) for one in asked.reply.tool_calls
+    ]
+    assert 2 == len({one.id for one in asked.reply.tool_calls} - {""})
+    assert ("Let me see.", "tool_calls") == (asked.reply.content, asked.finish_reason)
+    assert ("Clear, at noon.", "stop") == (said.reply.content, said.finish_reason)
+    assert Usage(7, 3, 10) == said.usage
+    _, answer, results = server.bodies[1]["contents"]
+    assert ["text", "functionCall", "functionCall"] == [
+        next(iter(part.keys() - {"thoughtSignature"})) for part in answer["parts"]
+    ]
+    assert [None, base64.b64encode(b"\x00sig").decode(), None] == [part.get("thoughtSignature") for part in answer["parts"]]
+    assert [{"sky": "clear"}] * 2 == [part["functionResponse"]["response"] for part in results["parts"]]
+    assert [one.id for one in asked.reply.tool_calls] == [part["functionResponse"]["id"] for part in results["parts"]]
+    assert json.loads(json.dumps(conversation)) == conversation  # a history that is stored keeps the signature
+    assert {"secret"} == {request.headers["x-goog-api-key"] for request in server.requests}
+    assert all("gemini-3-pro:" in request.path for request in server.requests)
+
+
+def test_the_pieces_of_a_stream_add_up_to_the_reply() -> None:
+    pieces = [
+        response(text("It is about ", thought=True), finish=None),
+        response(text("weather.", thought=True), finish=None),
+        response(text("It is "), finish=None),
+        response(text("clear."), finish=None),
+        response(text("", thought_signature=b"end"), candidates_token_count=3, thoughts_token_count=5, total_token_count=15),
+    ]
+    with GeminiServer([pieces]) as server:
+        model = model_at(server)
+        events = run(model, events_of(model, ChatRequest([QUESTION], [WEATHER], stream=True)))
+    end = events[-1]
+    assert isinstance(end, ModelReply)
+    assert "It is about weather." == end.reply.reasoning == "".join(one.text for one in events if isinstance(one, ReasoningDelta))
+    assert "It is clear." == end.reply.content == "".join(one.text for one in events if isinstance(one, TextDelta))
+    assert Usage(7, 8, 15) == end.usage
+    message = end.reply.to_message()
+    part = gemini_request({"model": "m", "messages": [QUESTION, message]})["contents"][1]["parts"]
+    assert [{"text": "It is clear.", "thought_signature": b"end"}] == part
+
+
+def test_calls_of_another_model_go_to_a_model_that_wants_signatures_with_the_word_for_none() -> None:
+    foreign = {"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'}}
+    history = [QUESTION, {"role": "assistant", "content": None, "tool_calls": [foreign]}]
+    history.append({"role": "tool", "tool_call_id": "a", "content": "clear"})
+    with GeminiServer([response(text("Clear."))], signatures=True) as server:
+        model = model_at(server)
+        assert "Clear." == run(model, reply_of(model, history)).reply.content
+    (part,) = server.bodies[0]["contents"][1]["parts"]
+    assert b"skip_thought_signature_validator" == base64.urlsafe_b64decode(part["thoughtSignature"])
+    (result,) = server.bodies[0]["contents"][2]["parts"]
+    assert {"result": "clear"} == result["functionResponse"]["response"]
+    older = gemini_request({"model": "gemini-2.5-flash", "messages": history})["contents"][1]["parts"]
+    assert "thought_signature" not in older[0]
+
+
+def test_schemas_and_names_are_told_as_gemini_takes_them() -> None:
+    parameters = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "properties": {"where": {"$ref": "#/$defs/place"}, "size": {"const": 3}},
+        "$defs": {"place": {"type": ["string", "null"]}},
+        "additionalProperties": False,
+    }
+    tools = [ToolSpec("weather/get", "Tell.", parameters), ToolSpec("now", "Tell the time.")]
+
+    def script(body: dict[str, Any]) -> Any:
+        first, second = body["tools"][0]["functionDeclarations"]
+        assert {"type": "STRING", "nullable": True} == first["parameters"]["properties"]["where"]
+        assert "parameters" not in second
+        return response(call(first["name"], {"where": None, "size": 3}), call(second["name"], {}))
+
+    with GeminiServer(script) as server:
+        model = model_at(server)
+        end = run(model, reply_of(model, [QUESTION], tools=tools))
+    assert ["weather/get", "now"] == [one.name for one in end.reply.tool_calls]
+    assert "weather/get" not in json.dumps(server.bodies)
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        (None, {"mode": "AUTO"}),
+        ("none", {"mode": "NONE"}),
+        ("required", {"mode": "ANY"}),
+        ({"type": "function", "function": {"name": "get_time"}}, {"mode": "ANY", "allowedFunctionNames": ["get_time"]}),
+        (
+            {
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "get_time"}}]},
+            },
+            {"mode": "VALIDATED", "allowedFunctionNames": ["get_time"]},
+        ),
+    ],
+)
+def test_a_tool_choice_is_gemini_s_calling_mode(choice: Any, expected: dict[str, Any]) -> None:
+    def script(body: dict[str, Any]) -> Any:
+        calling = body["toolConfig"]["functionCallingConfig"]
+        return response(call("get_time", {})) if calling["mode"] == "ANY" else response(text("Noon."))
+
+    with GeminiServer(script) as server:
+        model = model_at(server)
+        end = run(model, reply_of(model, [QUESTION], tools=[WEATHER, TIME], tool_choice=choice))
+    assert expected == server.bodies[0]["toolConfig"]["functionCallingConfig"]
+    assert (expected["mode"] == "ANY") == bool(end.reply.tool_calls)
+
+
+def test_openais_parameters_are_said_in_geminis_words() -> None:
+    parameters = {
+        "temperature": 0.5,
+        "max_tokens": 99,
+        "stop": "END",
+        "seed": 3,
+        "reasoning_effort": "low",
+        "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}},
+        "user": "someone",
+    }
+    with GeminiServer([response(text("{}"))]) as server:
+        model = model_at(server)
+        run(model, reply_of(model, [{"role": "developer", "content": "Be brief."}, QUESTION], tools=(), parameters=parameters))
+    body = server.bodies[0]
+    config = body["generationConfig"]
+    assert (0.5, 99, ["END"], 3) == tuple(config[name] for name in ("temperature", "maxOutputTokens", "stopSequences", "seed"))
+    assert ("application/json", {"type": "object"}) == (config["responseMimeType"], config["responseJsonSchema"])
+    assert "LOW" in str(config["thinkingConfig"])
+    assert [{"text": "Be brief."}] == body["systemInstruction"]["parts"]
+    assert "tools" not in body
+
+
+def test_thought_is_counted_in_tokens_for_the_models_that_know_no_levels() -> None:
+    config = gemini_request({"model": "gemini-2.5-flash", "messages": [QUESTION], "reasoning_effort": "medium"})["config"]
+    assert {"thinking_budget": 8192, "include_thoughts": True} == config["thinking_config"]
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"n": 2}, "n"),
+        ({"frobnicate": 1}, "frobnicate"),
+        ({"messages": [{"role": "user", "content": [{"type": "hologram"}]}]}, "messages"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,é"}}]}]},
+            "messages",
+        ),
+    ],
+)
+def test_what_gemini_has_no_words_for_is_refused_before_anything_is_sent(body: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        gemini_request({"model": "m", "messages": [QUESTION], **body})
+    assert param == caught.value.param
+
+
+def test_images_sound_and_files_are_parts() -> None:
+    data = base64.b64encode(b"bytes").decode()
+    content = [
+        {"type": "text", "text": "What is this?"},
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}},
+        {"type": "image_url", "image_url": {"url": "https://example.com/cat.jpg"}},
+        {"type": "input_audio", "input_audio": {"data": data, "format": "mp3"}},
+        {"type": "file", "file": {"file_data": f"data:application/pdf;base64,{data}", "filename": "x.pdf"}},
+    ]
+    with GeminiServer([response(text("A cat."))]) as server:
+        model = model_at(server)
+        run(model, reply_of(model, [{"role": "user", "content": content}]))
+    parts = types.Content.model_validate(server.bodies[0]["contents"][0]).parts or []
+    assert ["image/png", "audio/mp3", "application/pdf"] == [part.inline_data.mime_type for part in parts if part.inline_data]
+    assert [b"bytes"] * 3 == [part.inline_data.data for part in parts if part.inline_data]
+    assert ["https://example.com/cat.jpg"] == [part.file_data.file_uri for part in parts if part.file_data]
+
+
+def test_a_model_without_tools_and_system_role_is_taught_in_text_and_that_is_learnt(stream: bool) -> None:
+    written = '```tool_call\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```'
+    script = [response(text(written)), response(text("Clear.")), response(text(written))]
+    with GeminiServer(script, tools=False, system=False) as server:
+        model = model_at(server, "gemini/gemma-4-27b-it")
+
+        async def three() -> list[str]:
+            ends, _ = await turn(model, [{"role": "system", "content": "Be brief."}, QUESTION], stream=stream)
+            ends.append(await reply_of(model, [QUESTION], stream=stream))
+            return [one.arguments["city"] for end in ends for one in end.reply.tool_calls]
+
+        assert ["Rome", "Rome"] == run(model, three())
+    taught = ["get_weather" in json.dumps(body["contents"][0]) for body in server.bodies]
+    # Refused with tools, then with a system instruction; from then on neither is sent.
+    assert [False, False, True, True, True] == taught
+    assert [True, False, False, False, False] == ["tools" in body for body in server.bodies]
+
+
+def chunk_of(message: str) -> dict[str, Any]:
+    piece = types.GenerateContentResponse.model_validate(response(finish="MALFORMED_FUNCTION_CALL", message=message))
+    return GeminiAnswer("gemini-3-pro", [WEATHER.to_openai()]).chunk(piece)["choices"][0]
+
+
+def test_a_call_that_gemini_could_not_read_is_read_here() -> None:
+    choice = chunk_of("Malformed function call: print(default_api.get_weather(city='Rome'))")
+    assert "stop" == choice["finish_reason"]
+    (written,) = choice["delta"]["tool_calls"]
+    assert ("get_weather", {"city": "Rome"}) == (written["function"]["name"], json.loads(written["function"]["arguments"]))
+
+
+def test_a_call_that_nobody_can_read_is_given_as_it_is_written() -> None:
+    """So the executor tells the model what was wrong with it, and the run goes on."""
+    (written,) = chunk_of("Malformed function call: print(default_api.get_weather(lambda: 1))")["delta"]["tool_calls"]
+    assert "get_weather" == written["function"]["name"]
+    assert "lambda" in written["function"]["arguments"]
+
+
+def test_an_unreadable_answer_that_is_not_shown_is_asked_for_again_and_paid_for(stream: bool) -> None:
+    unreadable = response(text("hm", thought=True), finish="MALFORMED_FUNCTION_CALL")
+    with GeminiServer([unreadable, response(call("get_weather", {"city": "Rome"}))]) as server:
+        model = model_at(server)
+        end = run(model, reply_of(model, [QUESTION], stream=stream))
+    assert ["Rome"] == [one.arguments["city"] for one in end.reply.tool_calls]
+    assert Usage(14, 6, 20) == end.usage
+
+
+def test_answers_that_are_never_readable_end_in_an_error(stream: bool) -> None:
+    with GeminiServer(lambda _: response(finish="MALFORMED_FUNCTION_CALL")) as server:
+        model = model_at(server)
+        with pytest.raises(UpstreamError, match="MALFORMED_FUNCTION_CALL"):
+            run(model, reply_of(model, [QUESTION], stream=stream))
+    assert 3 == len(server.requests)
+
+
+def test_a_blocked_prompt_and_a_blocked_answer_are_filtered(stream: bool) -> None:
+    blocked = {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 4, "totalTokenCount": 4}}
+    with GeminiServer([blocked, response(finish="PROHIBITED_CONTENT"), response(text("It"), finish="MAX_TOKENS")]) as server:
+        model = model_at(server)
+
+        async def three() -> list[ModelReply]:
+            return [await reply_of(model, [QUESTION], stream=stream) for _ in range(3)]
+
+        ends = run(model, three())
+    assert ["content_filter", "content_filter", "length"] == [end.finish_reason for end in ends]
+    assert ["The prompt was blocked: SAFETY.", None, "It"] == [end.reply.content for end in ends]
+
+
+def test_the_servers_errors_are_ours(stream: bool) -> None:
+    with GeminiServer([error(429, "Quota exceeded.", "RESOURCE_EXHAUSTED"), response(finish="OTHER")]) as server:
+        model = model_at(server)
+        with pytest.raises(UpstreamError, match="Quota exceeded") as caught:
+            run(model, reply_of(model, [QUESTION], stream=stream))
+        assert 429 == caught.value.upstream_status
+        with pytest.raises(UpstreamError):
+            run(model, reply_of(model, [QUESTION], stream=stream))
+
+
+def test_a_server_that_says_nothing_in_time_is_an_error_of_time() -> None:
+    with GeminiServer([Raw([], end="hang")]) as server:
+        model = model_at(server, timeout=0.2)
+        with pytest.raises(UpstreamTimeoutError):
+            run(model, reply_of(model, [QUESTION]))
+
+
+def test_leaving_a_stream_lets_the_server_go() -> None:
+    piece = f"data: {json.dumps(response(text('It is'), finish=None))}\r\n\r\n".encode()
+    with GeminiServer([Raw([piece], end="hang")]) as server:
+        model = model_at(server)
+
+        async def first() -> Any:
+            events = model.respond(ChatRequest([QUESTION], stream=True))
+            try:
+                return await anext(events)
+            finally:
+                await events.aclose()
+
+        assert TextDelta("It is") == run(model, first())
+        assert server.requests[0].left.wait(10)
+
+
+def test_a_client_of_the_callers_own_is_a_model_too() -> None:
+    from google import genai
+
+    with GeminiServer([response(text("Clear."))]) as server:
+        client = genai.Client(vertexai=False, api_key="k", http_options={"base_url": server.base_url})
+        model = GeminiChatModel(client, model="gemini-3-pro")
+        assert isinstance(model, ChatModel)
+
+        async def ask() -> ModelReply:
+            try:
+                return await asyncio.wait_for(reply_of(model, [QUESTION]), 20)
+            finally:
+                await client.aio.aclose()
+
+        assert "Clear." == asyncio.run(ask()).reply.content
+        client.close()
+    assert "gemini-3-pro:" in server.requests[0].path

@@ -1,0 +1,273 @@
+"""What a user may write for a model, where it leads, and which key goes there."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from typing import Any
+
+import openai
+import pytest
+
+from patchbay import ToolRunner
+from patchbay.errors import ConfigurationError, UpstreamError
+from patchbay.models.chat import ChatModel
+from patchbay.models.hosted import HostedModel
+from patchbay.models.providers import PROVIDERS, provider_at, provider_named
+from patchbay.models.resolve import resolve_model
+from patchbay.testing import ScriptedModel, ScriptedUpstream
+from patchbay.types import ToolCall
+
+from .chat_servers import ChatServer, calls
+from .conftest import QUESTION, reply_of, run
+
+
+def hosted(model: Any, **options: Any) -> HostedModel:
+    found = resolve_model(model, **options)
+    assert isinstance(found, HostedModel)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "provider", "name", "where"),
+    [
+        ("gpt-4o-mini", "openai", "gpt-4o-mini", "https://api.openai.com/v1"),
+        ("ft:gpt-4o-mini:me::1", "openai", "ft:gpt-4o-mini:me::1", "https://api.openai.com/v1"),
+        ("OpenAI/gpt-5", "openai", "gpt-5", "https://api.openai.com/v1"),
+        ("gemini/gemini-3-pro", "gemini", "gemini-3-pro", "https://generativelanguage.googleapis.com"),
+        ("google/gemini-3-pro", "gemini", "gemini-3-pro", "https://generativelanguage.googleapis.com"),
+        ("zhipu/glm-4.6", "glm", "glm-4.6", "https://open.bigmodel.cn/api/paas/v4/"),
+        ("qwen/qwen-plus", "qwen", "qwen-plus", "https://dashscope.aliyuncs.com/compatible-mode/v1"),
+        ("stepfun/step-3.5-flash", "stepfun", "step-3.5-flash", "https://api.stepfun.com/v1"),
+        ("openai/org/model", "openai", "org/model", "https://api.openai.com/v1"),
+        ("http://127.0.0.1:11434/v1#qwen2.5:7b", "", "qwen2.5:7b", "http://127.0.0.1:11434/v1"),
+        ("http://[::1]:8000/v1#Qwen/Qwen3-8B", "", "Qwen/Qwen3-8B", "http://[::1]:8000/v1"),
+        ("http://127.0.0.1:8000/v1#a%20b", "", "a b", "http://127.0.0.1:8000/v1"),
+        ("http://127.0.0.1:8080/v1", "", None, "http://127.0.0.1:8080/v1"),
+        ("https://api.z.ai/api/paas/v4#glm-4.6", "glm", "glm-4.6", "https://api.z.ai/api/paas/v4"),
+    ],
+)
+def test_a_name_says_where_a_model_is(text: str, provider: str, name: str | None, where: str) -> None:
+    model = hosted(text, api_key="k")
+    assert (provider, name) == (model.provider, model.name)
+    assert repr(model).endswith(f"at {where}>")
+    assert isinstance(model, ChatModel)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "empty"),
+        ("meta-llama/Llama-3", "no provider 'meta-llama'.*openai, gemini, glm, qwen, stepfun.*#meta-llama/Llama-3"),
+        ("qwen/", "qwen/model"),
+        ("ftp://127.0.0.1/v1#x", "no URL of a server"),
+        ("http:///v1#x", "no URL of a server"),
+        ("http://me:secret@127.0.0.1/v1#x", "api_key"),
+        ("http://127.0.0.1/v1?key=1#x", "no query"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        resolve_model(text, api_key="k")
+
+
+@pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
+def test_a_provider_without_a_key_is_refused_with_the_variables_that_may_hold_it(provider: Any) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        resolve_model(f"{provider.name}/m")
+    for endpoint in provider.endpoints:
+        assert endpoint.key_variable in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "where"),
+    [("ZHIPUAI_API_KEY", "https://open.bigmodel.cn/api/paas/v4/"), ("ZAI_API_KEY", "https://api.z.ai/api/paas/v4/")],
+)
+def test_a_key_leads_to_the_endpoint_it_is_for(variable: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "k")
+    assert where in repr(resolve_model("glm/glm-4.6"))
+
+
+def test_the_environment_gives_the_url_and_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ChatServer(["a", "b"]) as server:
+        monkeypatch.setenv("DASHSCOPE_BASE_URL", server.url)
+        monkeypatch.setenv("DASHSCOPE_API_KEY", "from-the-environment")
+        model = hosted("qwen/qwen-plus")
+        run(model, reply_of(model, [QUESTION]))
+        model = hosted("qwen/qwen-plus", api_key="given", headers={"X-Team": "a"})
+        run(model, reply_of(model, [QUESTION]))
+    assert ["Bearer from-the-environment", "Bearer given"] == [request.headers["authorization"] for request in server.requests]
+    assert "a" == server.requests[1].headers["x-team"]
+
+
+def test_a_key_of_the_environment_is_never_sent_to_a_server_that_was_only_named_by_its_url(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for variable in ("OPENAI_API_KEY", "DASHSCOPE_API_KEY", "GEMINI_API_KEY"):
+        monkeypatch.setenv(variable, "my-secret")
+    with ChatServer(["a"]) as server:
+        model = hosted(f"{server.url}#m")
+        run(model, reply_of(model, [QUESTION], tools=()))
+    assert not any("my-secret" in str(request.headers) for request in server.requests)
+
+
+def test_openais_variables_may_lead_to_any_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ChatServer(["a"]) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        model = hosted("qwen2.5")
+        run(model, reply_of(model, [QUESTION], tools=(), parameters={"max_tokens": 5}))
+    assert 5 == server.bodies[0]["max_tokens"]
+
+
+def test_a_server_with_one_model_need_not_be_told_which() -> None:
+    with ScriptedUpstream(["Clear.", "Rain."], model="the-only-one") as server:
+        model = hosted(server.url)
+
+        async def both() -> None:
+            for _ in range(2):
+                await reply_of(model, [QUESTION], tools=())
+
+        run(model, both())
+    assert "the-only-one" == model.name
+    assert ["/v1/models", "/v1/chat/completions", "/v1/chat/completions"] == [request.path for request in server.requests]
+    assert "the-only-one" == server.chats[0].json["model"]
+
+
+def test_a_server_with_several_models_must_be_told_which() -> None:
+    listed = {"object": "list", "data": [{"id": name, "object": "model", "created": 1, "owned_by": "x"} for name in ("a", "b")]}
+    with _Listing(listed) as server:
+        model = hosted(server.url)
+        with pytest.raises(ConfigurationError, match=rf"several models \(a, b\).*{server.url}#name"):
+            run(model, reply_of(model, [QUESTION]))
+
+
+class _Listing(ScriptedUpstream):
+    def __init__(self, listed: Any) -> None:
+        super().__init__([])
+        self._listed = listed
+
+    def _answer(self, request: Any) -> Any:
+        import json
+
+        from patchbay.testing import Raw
+
+        return Raw([json.dumps(self._listed).encode()], content_type="application/json")
+
+
+def test_a_request_may_name_another_model_of_the_same_server() -> None:
+    with ChatServer(["a"]) as server:
+        model = hosted(f"{server.url}#one")
+        run(model, reply_of(model, [QUESTION], tools=(), parameters={"model": "two"}))
+    assert "two" == server.bodies[0]["model"]
+
+
+def test_one_model_serves_one_event_loop_after_the_other() -> None:
+    with ChatServer(["a", "b"]) as server:
+        model = hosted(f"{server.url}#m")
+        assert ["a", "b"] == [run(model, reply_of(model, [QUESTION], tools=())).reply.content for _ in range(2)]
+
+
+def test_what_was_learnt_in_one_event_loop_holds_in_the_next() -> None:
+    written = '```tool_call\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```'
+    with ChatServer([written, written], tools="refuse") as server:
+        model = hosted(f"{server.url}#m")
+        for _ in range(2):
+            assert 1 == len(run(model, reply_of(model, [QUESTION])).reply.tool_calls)
+    assert [True, False, False] == ["tools" in body for body in server.bodies]
+
+
+def test_a_chat_model_is_itself_and_takes_no_settings() -> None:
+    model = ScriptedModel([])
+    assert model is resolve_model(model)
+    with pytest.raises(ConfigurationError, match="tools"):
+        resolve_model(model, tool_mode="text")
+    with pytest.raises(ConfigurationError, match="api_key"):
+        resolve_model(model, api_key="k")
+
+
+def test_a_client_is_a_model_with_a_connection_of_its_own() -> None:
+    with ChatServer([calls(("get_weather", "{}"))]) as server:
+
+        async def ask() -> Any:
+            async with openai.AsyncOpenAI(base_url=server.url, api_key="k") as client:
+                with pytest.raises(ConfigurationError, match="base_url"):
+                    resolve_model(client, base_url="http://127.0.0.1:1")
+                return await asyncio.wait_for(reply_of(resolve_model(client), [QUESTION], parameters={"model": "m"}), 20)
+
+        assert ["get_weather"] == [call.name for call in asyncio.run(ask()).reply.tool_calls]
+
+
+@pytest.mark.parametrize("model", [None, 3, object()])
+def test_what_is_no_model_is_refused(model: Any) -> None:
+    with pytest.raises(TypeError, match="URL"):
+        resolve_model(model)
+
+
+def test_options_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="frobnicate"):
+        resolve_model("gpt-4o-mini", api_key="k", frobnicate=True)
+    with pytest.raises(ConfigurationError, match="tools is 'sometimes'"):
+        resolve_model("gpt-4o-mini", api_key="k", tool_mode="sometimes")
+
+
+def test_a_server_that_is_not_there_is_an_upstream_error() -> None:
+    model = hosted("http://127.0.0.1:9/v1", max_retries=0)
+    with pytest.raises(UpstreamError):
+        run(model, reply_of(model, [QUESTION]))
+
+
+def test_gemini_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "google.genai", None)
+    monkeypatch.setitem(sys.modules, "google", None)
+    model = hosted("gemini/gemini-3-pro", api_key="k")
+    with pytest.raises(ConfigurationError, match=r"patchbay\[gemini\]"):
+        run(model, reply_of(model, [QUESTION]))
+
+
+def test_a_model_by_name_runs_in_a_tool_runner() -> None:
+    def get_weather(city: str) -> str:
+        """Tell the weather."""
+        return f"clear in {city}"
+
+    with ChatServer([calls(("get_weather", '{"city": "Rome"}'), reasoning_content="hm"), "Clear."]) as server:
+        model = hosted(f"{server.url}#m")
+
+        async def turn() -> Any:
+            return await ToolRunner(model, tools=[get_weather]).run("How is Rome?")
+
+        assert "Clear." == run(model, turn()).content
+    assert "hm" == server.bodies[1]["messages"][1]["reasoning_content"]
+    assert "clear in Rome" == server.bodies[1]["messages"][2]["content"]
+
+
+def test_naming_a_model_loads_no_vendors_package() -> None:
+    program = (
+        "import sys; from patchbay.models.resolve import resolve_model; resolve_model('gpt-4o-mini', api_key='k');"
+        "resolve_model('gemini/x', api_key='k'); print([name for name in ('openai', 'google.genai', 'pydantic') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert "[]" == done.stdout.strip()
+
+
+def test_every_provider_is_found_by_each_of_its_names_and_hosts() -> None:
+    for provider in PROVIDERS:
+        for name in (provider.name, *provider.other_names):
+            assert provider is provider_named(name.upper())
+        for host in provider.hosts:
+            assert provider is provider_at(f"https://{host}/v1")
+    assert "" == provider_at("http://127.0.0.1/v1").name
+    assert "gemini-compatible" == provider_at("https://generativelanguage.googleapis.com/v1beta/openai/").name
+
+
+def test_a_scripted_model_says_which_steps_were_not_asked_for() -> None:
+    with (
+        pytest.raises(AssertionError, match=r"1 of the 2 steps .*2: 'It is sunny.'"),
+        ScriptedModel([ToolCall("a", "f"), "It is sunny."]) as model,
+    ):
+        asyncio.run(reply_of(model, [QUESTION]))
+
+
+def test_a_scripted_model_does_not_hide_the_error_of_its_block() -> None:
+    with pytest.raises(ZeroDivisionError), ScriptedModel(["It is sunny."]):
+        raise ZeroDivisionError

@@ -1,0 +1,62 @@
+"""Which errors name something that was sent and could be left out, and which only seem to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from patchbay.errors import UpstreamError
+from patchbay.models.learnt import complained_of, demands_stream, without
+
+BODY: dict[str, Any] = {
+    "model": "m",
+    "stream_options": {"include_usage": True},
+    "messages": [
+        {"role": "user", "content": "hi"},
+        {
+            "role": "assistant",
+            "content": None,
+            "reasoning": "hm",
+            "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}, "extra_content": {}}],
+        },
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        ("Unrecognized request argument supplied: stream_options", {"stream_options"}),
+        ("messages.1.reasoning: Extra inputs are not permitted", {"reasoning"}),
+        ("property 'reasoning' is unsupported", {"reasoning"}),
+        ("messages[1].tool_calls[0].extra_content is not known", {"extra_content"}),
+        ("This reasoning model takes no images", set()),
+        ("reasoning_content must be a string", set()),  # it was not sent
+        ("max_tokens is too large", set()),
+    ],
+)
+def test_what_an_error_names_of_what_was_sent(said: str, named: set[str]) -> None:
+    assert named == complained_of(UpstreamError("Bad request", upstream_status=400, body=said), BODY)
+    assert set() == complained_of(UpstreamError(said, upstream_status=500), BODY)
+
+
+def test_what_is_left_out_is_left_out_everywhere_and_the_body_stays_what_it_was() -> None:
+    before = repr(BODY)
+    smaller = without(BODY, {"stream_options", "reasoning", "extra_content"})
+    assert not any(name in repr(smaller) for name in ("stream_options", "reasoning", "extra_content"))
+    assert before == repr(BODY)
+    assert BODY is without(BODY, {"reasoning_details"})
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "parameter.enable_thinking must be set to false for non-streaming calls",
+        "This model only support stream mode, please enable the stream parameter to access the model.",
+        "enable thinking can not be support when `stream=False`.",
+    ],
+)
+def test_a_model_that_answers_in_a_stream_only_is_understood(said: str) -> None:
+    assert demands_stream(UpstreamError(said, upstream_status=400))
+    assert not demands_stream(UpstreamError(said, upstream_status=503))

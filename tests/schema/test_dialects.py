@@ -1,0 +1,67 @@
+"""A tool told in each provider's dialect: its schema, its shape, and a reason for one that cannot be told of."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from patchbay.schema.dialects import DIALECTS
+from patchbay.schema.subsets import Inexpressible
+from patchbay.tools import tool
+from patchbay.types import ToolSpec
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER = ToolSpec("get_weather", "Tell the weather.", CITY)
+
+
+def told(name: str, spec: ToolSpec) -> dict:
+    expressed = DIALECTS[name].express(spec)
+    assert not isinstance(expressed, Inexpressible)
+    return DIALECTS[name].shape(expressed)
+
+
+@pytest.mark.parametrize("name", list(DIALECTS))
+def test_a_tool_that_cannot_be_told_of_has_a_reason(name):
+    broken = ToolSpec("broken", "", {"type": "object", "properties": {"a": {"$ref": "https://example.com"}}})
+    expressed = DIALECTS[name].express(broken)
+    assert isinstance(expressed, Inexpressible)
+    assert "https://example.com" in expressed.reason
+
+
+@pytest.mark.parametrize("name", list(DIALECTS))
+def test_the_same_tool_is_told_in_the_same_bytes_under_its_own_name(name):
+    assert name == DIALECTS[name].name
+    assert json.dumps(told(name, WEATHER)) == json.dumps(told(name, ToolSpec("get_weather", "Tell the weather.", dict(CITY))))
+    expressed = DIALECTS[name].express(WEATHER)
+    assert "get_weather" == expressed.name
+
+
+def test_each_shape_is_its_providers():
+    function = {"name": "get_weather", "description": "Tell the weather.", "parameters": CITY}
+    for name in ("openai", "openai_chat", "qwen", "qwen_realtime", "glm", "stepfun", "stepfun_realtime"):
+        assert {"type": "function", "function": function} == told(name, WEATHER)
+    for name in ("openai_realtime", "glm_realtime"):
+        assert {"type": "function", **function} == told(name, WEATHER)
+    for name in ("gemini", "gemini_live"):
+        assert function == told(name, WEATHER)
+    strict = {**function, "parameters": {**CITY, "additionalProperties": False}, "strict": True}
+    assert {"type": "function", "function": strict} == told("openai_strict", WEATHER)
+
+
+def test_gemini_is_told_of_a_tool_without_parameters_without_parameters():
+    assert {"name": "ping"} == told("gemini", ToolSpec("ping"))
+
+
+def test_a_tool_may_ask_for_strict_mode_and_says_so_only_where_its_schema_is_strict():
+    @tool(strict=True)
+    def f(a: int, b: int = 2): ...
+
+    assert f.spec.strict is True
+    assert "strict" not in told("openai", f.spec)["function"]
+    assert ["a", "b"] == told("openai_strict", f.spec)["function"]["parameters"]["required"]
+
+
+def test_names_that_a_dialect_does_not_allow_are_known_to_it():
+    assert not DIALECTS["openai"].names.allows("shop.buy")
+    assert DIALECTS["gemini"].names.allows("shop.buy")

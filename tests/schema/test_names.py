@@ -1,0 +1,55 @@
+"""Any name is allowed here; on a provider's wire it has an alias that is allowed there, unlike any other, and leads back."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from patchbay.schema.names import GEMINI_NAMES, OPENAI_NAMES, Aliases
+
+RULES = {"openai": (OPENAI_NAMES, r"[a-zA-Z0-9_-]{1,64}"), "gemini": (GEMINI_NAMES, r"[a-zA-Z_][a-zA-Z0-9_.-]{0,63}")}
+
+
+@pytest.mark.parametrize("rule", list(RULES))
+@given(names=st.lists(st.text(min_size=1, max_size=90), max_size=8, unique=True))
+def test_every_alias_is_allowed_is_no_other_tools_name_and_leads_back(rule, names):
+    names_rule, pattern = RULES[rule]
+    aliases = Aliases(names, names_rule)
+    wire = [aliases.wire(name) for name in names]
+    assert all(re.fullmatch(pattern, name) for name in wire)
+    assert len(set(wire)) == len(names)
+    assert names == [aliases.own(name) for name in wire]
+
+
+def test_a_name_that_is_allowed_stays():
+    assert "get-weather_2" == Aliases(["get-weather_2"], OPENAI_NAMES).wire("get-weather_2")
+    assert "shop.buy" == Aliases(["shop.buy"], GEMINI_NAMES).wire("shop.buy")
+    assert {} == Aliases(["get"], OPENAI_NAMES).changed
+
+
+def test_an_alias_keeps_what_it_can_of_the_name_and_does_not_depend_on_its_neighbours():
+    alone = Aliases(["shop.buy"], OPENAI_NAMES).wire("shop.buy")
+    assert re.fullmatch("shop_buy_[0-9a-f]{8}", alone)
+    assert alone == Aliases(["shop_buy", "shop:buy", "shop.buy"], OPENAI_NAMES).wire("shop.buy")
+    assert re.fullmatch("tool_[0-9a-f]{8}", Aliases(["天气"], OPENAI_NAMES).wire("天气"))
+
+
+def test_an_alias_that_is_another_tools_name_gives_way_to_it():
+    taken = OPENAI_NAMES.alias("a.b")
+    aliases = Aliases(["a.b", taken], OPENAI_NAMES)
+    assert taken == aliases.wire(taken) == aliases.own(taken)
+    assert taken != aliases.wire("a.b")
+    assert "a.b" == aliases.own(aliases.wire("a.b"))
+
+
+def test_a_tool_of_an_earlier_turn_has_an_allowed_name_too():
+    assert re.fullmatch("gone_tool_[0-9a-f]{8}", Aliases([], OPENAI_NAMES).wire("gone.tool"))
+    assert "unheard_of" == Aliases([], OPENAI_NAMES).own("unheard_of")
+
+
+def test_a_line_end_is_no_part_of_an_allowed_name():
+    assert not OPENAI_NAMES.allows("name\n")
+    assert not GEMINI_NAMES.allows("2nd")

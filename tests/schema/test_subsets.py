@@ -1,0 +1,363 @@
+"""A schema in a provider's subset: nothing that it refuses, nothing that the tool would not take, and a reason where it cannot be."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Annotated, Any, Literal, Optional
+
+import jsonschema_rs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field
+
+from patchbay.schema import FunctionSchema
+from patchbay.schema.subsets import Inexpressible, gemini, openai, openai_strict, without_added_nulls
+
+GEMINI_WORDS = {
+    "type", "description", "nullable", "enum", "format", "items", "properties", "required", "anyOf", "minimum", "maximum",
+    "minItems", "maxItems", "minLength", "maxLength", "pattern",
+}  # fmt: skip
+
+
+class Node(BaseModel):
+    value: int
+    children: list[Node] = []
+
+
+class Point(BaseModel):
+    x: float
+    label: str | None = None
+
+
+def schema_of(function: Any) -> dict[str, Any]:
+    return FunctionSchema(function).json_schema
+
+
+def one(annotation: Any) -> dict[str, Any]:
+    def f(a): ...
+
+    f.__annotations__["a"] = annotation
+    return schema_of(f)
+
+
+def parameters(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
+def check_gemini(node: Any) -> None:
+    """What the API refuses with a 400, each learnt from one."""
+    assert set(node) <= GEMINI_WORDS, node
+    assert ("type" in node) != ("anyOf" in node), node
+    kind = node.get("type")
+    if "anyOf" in node:
+        assert set(node) <= {"anyOf", "description", "nullable"}
+        for branch in node["anyOf"]:
+            check_gemini(branch)
+    assert kind == "object" or not {"properties", "required"} & set(node), node
+    assert kind != "object" or set(node.get("required", ())) <= set(node.get("properties", ()))
+    assert (kind == "array") == ("items" in node), node
+    if "enum" in node:
+        assert kind == "string"
+        assert node["enum"]
+        assert all(isinstance(value, str) and value for value in node["enum"])
+    if "format" in node:
+        assert (kind, node["format"]) in {
+            ("string", "date-time"),
+            ("integer", "int32"),
+            ("integer", "int64"),
+            ("number", "double"),
+        }
+    for child in [*node.get("properties", {}).values(), *([node["items"]] if "items" in node else [])]:
+        check_gemini(child)
+
+
+# Schemas as they come from everywhere: JSON under the keywords, sensible or not.
+def _schemas() -> st.SearchStrategy[Any]:
+    names = st.sampled_from(["a", "b", "c"])
+    scalars = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "x", "date-time"])
+    leaf = st.booleans() | st.fixed_dictionaries(
+        {},
+        optional={
+            "type": st.sampled_from(
+                ["string", "integer", "number", "boolean", "null", "array", "object", ["string", "null"], ["integer", "string"]]
+            ),
+            "enum": st.lists(scalars, max_size=3),
+            "const": scalars,
+            "format": st.sampled_from(["date", "date-time", "uuid", "int32"]),
+            "minimum": st.integers(0, 3),
+            "exclusiveMinimum": st.booleans() | st.integers(0, 3),
+            "default": scalars,
+            "description": st.sampled_from(["", "What it is."]),
+            "$ref": st.sampled_from(["#/$defs/A", "#/$defs/B"]),
+            "pattern": st.just("^x"),
+            "required": st.lists(names, max_size=2) | st.booleans(),
+            "examples": st.just([1]),
+            "$schema": st.just("https://json-schema.org/draft/2020-12/schema"),
+            "additionalProperties": st.booleans(),
+        },
+    )
+    return st.recursive(
+        leaf,
+        lambda below: st.fixed_dictionaries(
+            {},
+            optional={
+                "type": st.sampled_from(["object", "array", ["object", "null"]]),
+                "properties": st.dictionaries(names, below, max_size=3),
+                "required": st.lists(names, max_size=3),
+                "items": below | st.lists(below, max_size=2),
+                "prefixItems": st.lists(below, min_size=1, max_size=2),
+                "anyOf": st.lists(below, min_size=1, max_size=3),
+                "oneOf": st.lists(below, min_size=1, max_size=2),
+                "allOf": st.lists(below, min_size=1, max_size=2),
+                "not": below,
+                "patternProperties": st.dictionaries(names, below, max_size=1),
+                "additionalProperties": below,
+                "description": st.just("A thing."),
+            },
+        ),
+        max_leaves=8,
+    )
+
+
+ROOTS = st.fixed_dictionaries(
+    {
+        "type": st.just("object"),
+        "properties": st.dictionaries(st.sampled_from(["p", "q"]), _schemas(), max_size=2),
+        "$defs": st.fixed_dictionaries({"A": _schemas(), "B": _schemas()}),
+    },
+    optional={
+        "required": st.lists(st.sampled_from(["p", "q"]), max_size=2),
+        "anyOf": st.lists(_schemas(), min_size=1, max_size=2),
+    },
+)
+
+
+@given(ROOTS)
+def test_whatever_the_schema_each_subset_gives_a_schema_or_a_reason_and_changes_nothing(root):
+    before = copy.deepcopy(root)
+    for subset in (openai, openai_strict, gemini):
+        made = subset(root)
+        assert isinstance(made, Inexpressible | dict)
+        assert made == subset(root)
+        if isinstance(made, Inexpressible):
+            assert made.reason
+        else:
+            json.dumps(made)
+    assert before == root
+
+
+@given(ROOTS)
+def test_gemini_is_given_none_of_the_words_that_it_refuses(root):
+    made = gemini(root)
+    if not isinstance(made, Inexpressible) and made:
+        check_gemini(made)
+
+
+@pytest.mark.parametrize("subset", [openai, openai_strict, gemini])
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"type": "array"}, "not an object"),
+        (parameters(a={"$ref": "https://example.com/schema"}), "https://example.com/schema"),
+        (parameters(a={"$ref": "#/$defs/None"}), "#/$defs/None"),
+        ({"$ref": "#"}, "without an end"),
+        (7, "not an object"),
+    ],
+)
+def test_what_no_provider_can_be_told_has_a_reason(subset, schema, words):
+    made = subset(schema)
+    assert isinstance(made, Inexpressible)
+    assert words in made.reason
+
+
+def test_openai_is_given_a_schema_that_it_takes_as_it_stands():
+    def f(a: int, p: Point, n: Node, c: Optional[str], d: dict[str, int], m: Literal["x", "y"] = "x"): ...  # noqa: UP045
+
+    schema = schema_of(f)
+    assert openai(schema) is schema
+
+
+def test_openai_is_given_a_plain_object_at_the_root():
+    branches = {"oneOf": [{"properties": {"a": {"type": "integer"}}, "required": ["a"]}, {"$ref": "#/$defs/B"}]}
+    schema = {**branches, "$defs": {"B": {"type": "object", "properties": {"b": {}}, "required": ["b"]}}, "$schema": "x"}
+    made = openai(schema)
+    assert {"type", "properties", "description", "$defs"} == set(made)
+    assert {"a": {"type": "integer"}, "b": {}} == made["properties"]
+    assert "Give either a or b." == made["description"]
+
+
+def test_openai_is_given_older_drafts_in_words_of_today():
+    made = openai(
+        parameters(
+            a={"type": "array"},
+            b={"type": "array", "items": [{"type": "string"}], "additionalItems": False},
+            c={"type": "integer", "minimum": 1, "exclusiveMinimum": True},
+            d={"type": "string", "required": True},
+            e=True,
+        )
+    )
+    assert {
+        "a": {"type": "array", "items": {}},
+        "b": {"type": "array", "prefixItems": [{"type": "string"}], "items": {"not": {}}},
+        "c": {"type": "integer", "exclusiveMinimum": 1},
+        "d": {"type": "string"},
+        "e": {},
+    } == made["properties"]
+
+
+def test_a_property_may_be_called_like_a_keyword():
+    def f(items: int, anyOf: str, required: bool, properties: list[int]): ...  # noqa: N803
+
+    schema = schema_of(f)
+    assert openai(schema) is schema
+    assert {"items", "anyOf", "required", "properties"} == set(gemini(schema)["properties"])
+    assert {"items", "anyOf", "required", "properties"} == set(openai_strict(schema)["properties"])
+
+
+@pytest.mark.parametrize(
+    ("annotation", "expected"),
+    [
+        (int | None, {"type": "integer", "nullable": True}),
+        (int | str, {"anyOf": [{"type": "integer"}, {"type": "string"}]}),
+        (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}),
+        (Literal["a"], {"type": "string", "enum": ["a"]}),
+        (Literal[1, 2], {"type": "integer", "description": "One of: 1, 2."}),
+        (Literal["a"] | None, {"type": "string", "enum": ["a"], "nullable": True}),
+        (
+            Literal["a", 1],
+            {"anyOf": [{"type": "string", "enum": ["a"]}, {"type": "integer", "description": "One of: 1."}]},
+        ),
+        (Annotated[int, Field(gt=0, description="How many")], {"type": "integer", "description": "How many (more than 0)"}),
+        (tuple[int, str], {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "string"}]}, "minItems": 2, "maxItems": 2}),
+        (dict[str, int], {"type": "object", "description": 'Each value: {"type": "integer"}.'}),
+        (
+            Point,
+            {
+                "type": "object",
+                "properties": {"x": {"type": "number"}, "label": {"type": "string", "nullable": True}},
+                "required": ["x"],
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_gemini_is_told_in_its_own_words(annotation, expected):
+    made = gemini(one(annotation))["properties"]["a"]
+    check_gemini(made)
+    assert expected == made
+
+
+def test_gemini_is_told_of_a_schema_that_contains_itself_once():
+    made = gemini(one(Node))
+    check_gemini(made)
+    inner = made["properties"]["a"]["properties"]["children"]["items"]
+    assert {"type": "object", "description": "Again like Node, in which this stands."} == inner
+
+
+def test_gemini_is_given_no_parameters_where_there_are_none():
+    assert {} == gemini({"type": "object", "properties": {}})
+
+
+def test_a_schema_that_grows_without_measure_when_written_out_is_refused():
+    layers = {f"L{n}": parameters(a={"$ref": f"#/$defs/L{n + 1}"}, b={"$ref": f"#/$defs/L{n + 1}"}) for n in range(20)}
+    schema = {**parameters(a={"$ref": "#/$defs/L0"}), "$defs": {**layers, "L20": {"type": "string"}}}
+    made = gemini(schema)
+    assert isinstance(made, Inexpressible)
+    assert "too large" in made.reason
+    assert openai(schema) is schema
+
+
+@pytest.mark.parametrize("keyword", ["allOf", "anyOf", "oneOf"])
+@pytest.mark.parametrize("subset", [openai, openai_strict, gemini])
+def test_alternatives_of_alternatives_without_measure_take_no_time(subset, keyword):
+    layers = {f"L{n}": {keyword: [{"$ref": f"#/$defs/L{n + 1}", "title": "x"}] * 3} for n in range(40)}
+    leaf = {"L40": {"type": "object", "properties": {"b": {"type": "string"}}, "additionalProperties": False}}
+    for schema in (
+        parameters(a={"$ref": "#/$defs/L0"}),
+        {"$ref": "#/$defs/L0"},
+        parameters(a={"$ref": "#/$defs/L0", "title": "y"}),
+    ):
+        assert isinstance(subset({**schema, "$defs": {**layers, **leaf}}), Inexpressible | dict)
+
+
+def test_definitions_that_lead_to_one_another_for_long_are_no_trouble():
+    layers = {f"L{n}": parameters(a={"$ref": f"#/$defs/L{n + 1}"}) for n in range(2000)}
+    schema = {**parameters(a={"$ref": "#/$defs/L0"}), "$defs": {**layers, "L2000": {"type": "string"}}}
+    assert openai(schema) is schema
+    assert isinstance(gemini(schema), Inexpressible)
+
+
+def test_strict_mode_closes_every_object_and_requires_all():
+    def f(city: str, point: Point, unit: Literal["C", "F"] = "C", limit: int = 5, note: Optional[str] = None): ...  # noqa: UP045
+
+    made = openai_strict(schema_of(f))
+    jsonschema_rs.Draft202012Validator(made)
+    assert ["city", "point", "unit", "limit", "note"] == made["required"]
+    assert made["additionalProperties"] is False
+    assert {"type": ["integer", "null"], "description": "Default: 5."} == made["properties"]["limit"]
+    assert {"anyOf": [{"type": "string", "enum": ["C", "F"]}, {"type": "null"}], "description": "Default: C."} == made[
+        "properties"
+    ]["unit"]
+    assert {"$ref": "#/$defs/Point"} == made["properties"]["point"]
+    assert (["x", "label"], False) == (made["$defs"]["Point"]["required"], made["$defs"]["Point"]["additionalProperties"])
+
+
+@pytest.mark.parametrize(
+    ("annotation", "words"),
+    [(Any, "/a may be anything"), (dict[str, int], "/a takes keys of any name"), (list[dict], "/a/items takes keys of any name")],
+)
+def test_what_strict_mode_cannot_say_has_a_reason_with_its_place(annotation, words):
+    made = openai_strict(one(annotation))
+    assert isinstance(made, Inexpressible)
+    assert words in made.reason
+
+
+def test_nulls_that_strict_mode_demanded_are_absent_again_and_others_stay():
+    def f(a: int, b: int = 2, c: int | None = 3, points: list[Point] = []): ...  # noqa: B006
+
+    schema = schema_of(f)
+    raw = '{"a": 1, "b": null, "c": null, "points": [{"x": 1, "label": null}]}'
+    assert {"a": 1, "c": None, "points": [{"x": 1, "label": None}]} == json.loads(without_added_nulls(schema, raw))
+    assert '{"a":  null}' == without_added_nulls(schema, '{"a":  null}')
+    assert '{"a": 1,  "b": 2}' == without_added_nulls(schema, '{"a": 1,  "b": 2}')
+    assert "[null" == without_added_nulls(schema, "[null")
+
+
+LEAVES: list[tuple[dict[str, Any], st.SearchStrategy[Any]]] = [
+    ({"type": "integer", "minimum": 0}, st.integers(0, 9)),
+    ({"type": "string", "minLength": 1, "default": "x"}, st.text("ab", min_size=1, max_size=3)),
+    ({"enum": ["a", "b"]}, st.sampled_from(["a", "b"])),
+    ({"type": ["string", "null"]}, st.none() | st.just("t")),
+    ({"anyOf": [{"type": "boolean"}, {"type": "null"}]}, st.none() | st.booleans()),
+    ({"const": 5}, st.just(5)),
+    ({"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, st.lists(st.integers(0, 99), unique=True, max_size=3)),
+]
+
+
+@st.composite
+def strict_pairs(draw: Any, depth: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
+    """An object's schema, and what a model writes to it in strict mode: each property, null for those that it leaves out."""
+    properties, required, written = {}, [], {}
+    for name in draw(st.lists(st.sampled_from("abcd"), max_size=4, unique=True)):
+        if depth < 2 and draw(st.booleans()):
+            properties[name], value = draw(strict_pairs(depth=depth + 1))
+        else:
+            properties[name], values = draw(st.sampled_from(LEAVES))
+            value = draw(values)
+        if draw(st.booleans()):
+            required.append(name)
+        elif draw(st.booleans()):
+            value = None
+        written[name] = value
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}, written
+
+
+@given(strict_pairs())
+def test_what_fits_the_strict_schema_fits_the_tools_own_once_the_added_nulls_are_gone(pair):
+    schema, written = pair
+    made = openai_strict(schema)
+    assert not isinstance(made, Inexpressible)
+    assert jsonschema_rs.Draft202012Validator(made).is_valid(written)
+    own = json.loads(without_added_nulls(schema, json.dumps(written)))
+    assert jsonschema_rs.Draft202012Validator(schema).is_valid(own)

@@ -1,0 +1,74 @@
+"""A tool knows its call, its agent and its state through one object, which no model sees."""
+
+from __future__ import annotations
+
+import pytest
+
+from patchbay.tools import Context, Progress, Surroundings, ToolContext
+
+
+def make(**given) -> ToolContext:
+    return ToolContext(call_id="c1", name="f", **given)
+
+
+def test_the_context_has_the_seeds_names():
+    session, invocation = object(), object()
+    around = Surroundings(agent_name="boss", session=session, invocation_id="i1", invocation_context=invocation, state={"k": 1})
+    context = make(surroundings=around)
+    assert Context is ToolContext
+    assert ("c1", "c1", "f") == (context.call_id, context.function_call_id, context.name)
+    assert ("boss", "i1", 1) == (context.agent_name, context.invocation_id, context.state["k"])
+    assert (session, invocation) == (context.session, context.invocation_context)
+
+
+def test_without_an_agent_there_is_still_a_state_and_nothing_is_shared():
+    first, second = make(), make()
+    first.state["k"] = 1
+    first.actions.escalate = True
+    assert ("", None, "", None) == (first.agent_name, first.session, first.invocation_id, first.invocation_context)
+    assert ({}, None) == (second.state.to_dict(), second.actions.escalate)
+    assert not first.cancelled.is_set()
+
+
+def test_the_outcome_has_what_was_asked_for_and_the_changes_of_the_state():
+    context = make(surroundings=Surroundings(state={"n": 1, "list": [1]}))
+    assert not context.outcome()
+    context.state["n"] += 1
+    context.state["list"].append(2)
+    context.actions.state_delta["direct"] = True
+    context.actions.transfer_to_agent = "other"
+    context.actions.escalate = True
+    made = context.outcome()
+    assert ("other", True) == (made.transfer_to_agent, made.escalate)
+    assert {"direct": True, "n": 2, "list": [1, 2]} == made.state_delta
+    assert {"n": 1, "list": [1]} == made.state_read
+
+
+def test_the_idempotency_key_is_the_same_when_the_run_is_taken_up_again():
+    def key(call_id: str, invocation_id: str) -> str:
+        return ToolContext(call_id=call_id, name="f", surroundings=Surroundings(invocation_id=invocation_id)).idempotency_key
+
+    assert key("c1", "i1") == key("c1", "i1")
+    assert 3 == len({key("c1", "i1"), key("c2", "i1"), key("c1", "i2")})
+    assert 32 == len(key("\ud800", "i"))
+    alone = make()
+    assert alone.idempotency_key == alone.idempotency_key != make().idempotency_key
+
+
+def test_progress_reaches_whoever_listens_until_the_call_is_over():
+    heard: list[Progress] = []
+    context = make(on_progress=heard.append)
+    context.progress("half", fraction=0.5, data={"n": 1})
+    context.progress(fraction=7)
+    context.progress(fraction=-1)
+    context.progress(fraction=float("nan"))
+    context.cancelled.set()
+    context.progress("too late")
+    assert [Progress("half", 0.5, {"n": 1}), Progress(fraction=1.0), Progress(fraction=0.0), Progress()] == heard
+    make().progress("nobody listens")
+
+
+@pytest.mark.parametrize("name", ["agent_name", "session", "invocation_id", "state"])
+def test_what_is_around_a_call_is_not_the_tools_to_change(name):
+    with pytest.raises(AttributeError):
+        setattr(make(), name, "mine")

@@ -1,0 +1,193 @@
+"""A tool may be a class with a declaration of its own, or data with a handler: the seeds' two other forms."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from patchbay.errors import ConfigurationError, ToolArgumentsError
+from patchbay.tools import BaseTool, FunctionTool, Tool, ToolContext, ToolDefinition, Validation, collect_tools
+
+SQL = {"type": "object", "properties": {"sql": {"type": "string"}, "limit": {"type": "integer"}}, "required": ["sql"]}
+
+
+class Query(BaseTool):
+    """As the seed writes it: the declaration is made of the tool's own name and description."""
+
+    def __init__(self, *, timeout: float = 10.0) -> None:
+        super().__init__(name="query_database", description="Execute a SQL query.", timeout=timeout)
+        self.declared = 0
+
+    def get_declaration(self) -> dict[str, Any] | None:
+        self.declared += 1
+        return {"name": self.name, "description": self.description, "parameters": SQL}
+
+    async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> Any:
+        return {"rows": [args["sql"]], "call": tool_context.call_id}
+
+
+class Declared(BaseTool):
+    def __init__(self, declaration: Any) -> None:
+        super().__init__("declared", "given")
+        self.declaration = declaration
+
+    def get_declaration(self) -> Any:
+        return self.declaration
+
+    async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> Any:
+        return args
+
+
+def call(item: Tool, raw: str) -> Any:
+    async def carry_out() -> Any:
+        return await item.run(item.validate(raw, Validation()), ToolContext(call_id="c1", name=item.name))
+
+    return asyncio.run(asyncio.wait_for(carry_out(), 10))
+
+
+def test_a_class_with_a_declaration_is_a_tool():
+    query = Query(timeout=30.0)
+    assert isinstance(query, Tool)
+    assert ("query_database", 30.0) == (query.name, query.timeout)
+    function = {"name": "query_database", "description": "Execute a SQL query.", "parameters": SQL}
+    assert {"type": "function", "function": function} == query.spec.to_openai()
+    assert {"rows": ["SELECT 1"], "call": "c1"} == call(query, '{"sql": "SELECT 1"}')
+
+
+def test_its_arguments_are_checked_against_its_declaration_which_is_asked_for_once():
+    query = Query()
+    for _ in range(3):
+        with pytest.raises(ToolArgumentsError, match="required property 'sql'"):
+            call(query, '{"limit": 3}')
+        _ = query.spec, query.parameters, query.offered
+    query.check()
+    assert 1 == query.declared
+
+
+def test_no_declaration_means_that_no_model_is_told():
+    assert Query().offered
+    hidden = Declared(None)
+    assert not hidden.offered
+    assert {"a": 1} == call(hidden, '{"a": 1}')
+
+
+@pytest.mark.parametrize(
+    "declaration",
+    [
+        {"type": "function", "function": {"name": "declared", "parameters": SQL}},
+        {"name": "other", "description": "said", "parameters": SQL},
+    ],
+)
+def test_a_declaration_may_be_wrapped_and_its_name_is_the_tools(declaration):
+    item = Declared(declaration)
+    assert ("declared", SQL) == (item.spec.name, item.spec.parameters)
+    assert item.spec.description in ("given", "said")
+
+
+def test_a_declaration_without_parameters_takes_none():
+    assert {"type": "object", "properties": {}} == dict(Declared({"name": "declared"}).parameters)
+
+
+@pytest.mark.parametrize("declaration", ["declared", ["declared"], {"parameters": [1]}])
+def test_a_declaration_that_is_none_is_refused(declaration):
+    with pytest.raises(ConfigurationError, match="'declared'"):
+        Declared(declaration).check()
+
+
+def test_run_async_may_be_a_plain_function():
+    class Plain(Declared):
+        def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> Any:  # type: ignore[override]
+            return "plain"
+
+    assert "plain" == call(Plain({}), "{}")
+
+
+def test_a_function_tool_speaks_the_seeds_language_too():
+    async def search_web(query: str, max_results: int = 5) -> list[str]:
+        """Search the web and return URLs.
+
+        :param query: The search query string
+        :param max_results: Maximum number of results to return
+        """
+        return [query] * max_results
+
+    item = FunctionTool(search_web)
+    assert isinstance(item, BaseTool)
+    assert {
+        "name": "search_web",
+        "description": "Search the web and return URLs.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "query": {"type": "string", "description": "The search query string"},
+                "max_results": {"type": "integer", "description": "Maximum number of results to return", "default": 5},
+            },
+            "required": ["query"],
+        },
+    } == item.get_declaration()
+    assert ["q", "q"] == asyncio.run(item.run_async(args={"query": "q", "max_results": "2"}))
+    assert "required property 'query'" in asyncio.run(item.run_async(args={}))["error"]
+
+
+def test_a_limit_may_be_set_later_and_is_checked_then_too():
+    item = FunctionTool(print)
+    item.timeout = 5.0
+    assert 5.0 == item.timeout
+    for wrong in (0, -1, float("nan"), "5"):
+        with pytest.raises(ConfigurationError, match="positive number of seconds"):
+            item.timeout = wrong  # type: ignore[assignment]
+    assert 5.0 == item.timeout
+    with pytest.raises(ConfigurationError, match="max_parallel"):
+        FunctionTool(print, max_parallel=0)
+
+
+def test_a_description_may_be_set():
+    def f():
+        """Not this."""
+
+    item = FunctionTool(f)
+    item.description = "This."
+    assert "This." == item.spec.description
+    query = Query()
+    query.description = "Ask."
+    assert "Ask." == query.spec.description
+
+
+def test_a_definition_has_a_handler_that_takes_one_dict():
+    async def handle(args: dict) -> dict:
+        return {"temp_c": 22, **args}
+
+    weather = ToolDefinition(
+        name="get_weather",
+        description="Tell the weather.",
+        parameters={"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        handler=handle,
+        metadata={"source": "my_extension"},
+    )
+    assert {"temp_c": 22, "city": "Rome"} == call(weather, '{"city": "Rome"}')
+    assert {"source": "my_extension"} == weather.metadata
+    with pytest.raises(ToolArgumentsError):
+        call(weather, "{}")
+
+
+def test_a_handler_that_is_not_async_has_a_thread():
+    item = ToolDefinition("where", handler=lambda args: threading.current_thread() is threading.main_thread())
+    assert call(item, "{}") is False
+    assert not item.interruptible
+
+
+def test_a_definition_without_a_handler_cannot_be_called_here():
+    with pytest.raises(ConfigurationError, match="handler="):
+        ToolDefinition("elsewhere")
+
+
+def test_a_list_may_hold_all_kinds():
+    def plain(): ...
+
+    async def asynchronous(): ...
+
+    listed = collect_tools([plain, asynchronous, Query(), ToolDefinition("d", handler=lambda args: args)])
+    assert ["plain", "asynchronous", "query_database", "d"] == list(listed)

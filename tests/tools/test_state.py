@@ -1,0 +1,216 @@
+"""A call sees the session's state with its own changes over it, and nobody else sees them until it has succeeded."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from patchbay.tools import State, ToolActions, merge_actions
+
+
+@dataclass
+class Done:
+    """What an execution has that matters here."""
+
+    actions: ToolActions | None
+
+
+def actions_of(state: State) -> ToolActions:
+    return ToolActions(state_delta=state.delta, state_read=dict(state.read))
+
+
+def merged(base: dict[str, Any], *works: Any) -> dict[str, Any]:
+    """What several calls made of one state at the same time; each is given a State."""
+    states = []
+    for work in works:
+        state = State(base)
+        work(state)
+        states.append(state)
+    return merge_actions(Done(actions_of(state)) for state in states).state_delta
+
+
+KEYS = st.sampled_from(["a", "b", "app:c", "user:d", "temp:e"])
+VALUES = (
+    st.none()
+    | st.integers()
+    | st.text(max_size=3)
+    | st.lists(st.integers(), max_size=2)
+    | st.dictionaries(st.just("k"), st.integers())
+)
+
+
+class Overlay(RuleBasedStateMachine):
+    """Against a plain dict: what is read is what was written, the base never changes, and the delta leads from one to the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = {"a": 1, "b": [1], "app:c": {"k": 0}, "user:d": None}
+        self.before = copy.deepcopy(self.base)
+        self.model: dict[str, Any] = {key: copy.deepcopy(value) for key, value in self.base.items() if value is not None}
+        self.state = State(self.base)
+
+    @rule(key=KEYS, value=VALUES)
+    def write(self, key: str, value: Any) -> None:
+        self.state[key] = copy.deepcopy(value)
+        self.model[key] = copy.deepcopy(value)
+        if value is None:
+            del self.model[key]
+
+    @rule(key=KEYS)
+    def delete(self, key: str) -> None:
+        if key in self.model:
+            del self.state[key], self.model[key]
+        else:
+            with pytest.raises(KeyError):
+                del self.state[key]
+
+    @rule(key=KEYS, default=VALUES)
+    def get(self, key: str, default: Any) -> None:
+        assert self.model.get(key, default) == self.state.get(key, copy.deepcopy(default))
+
+    @rule(key=KEYS)
+    def change_in_place(self, key: str) -> None:
+        for mapping in (self.state, self.model):
+            value = mapping.get(key)
+            if isinstance(value, list):
+                value.append(7)
+            elif isinstance(value, dict):
+                value["more"] = 7
+
+    @rule(key=KEYS, default=VALUES)
+    def set_default(self, key: str, default: Any) -> None:
+        found = self.state.setdefault(key, copy.deepcopy(default))
+        if default is None:
+            assert self.model.get(key) == found
+        else:
+            assert self.model.setdefault(key, copy.deepcopy(default)) == found
+
+    @invariant()
+    def reads_what_was_written(self) -> None:
+        assert self.model == dict(self.state) == self.state.to_dict()
+        assert len(self.model) == len(self.state)
+        assert set(self.model) == {key for key in ("a", "b", "app:c", "user:d", "temp:e") if key in self.state}
+
+    @invariant()
+    def base_is_untouched_and_the_delta_leads_from_it(self) -> None:
+        assert self.before == self.base
+        applied = {**self.base, **self.state.delta}
+        assert self.model == {key: value for key, value in applied.items() if value is not None}
+
+
+TestOverlay = Overlay.TestCase
+
+
+def test_a_container_changed_in_place_counts_as_written_and_nobody_else_sees_it():
+    base = {"cart": ["a"], "seen": {"x"}}
+    state = State(base)
+    state["cart"].append("b")
+    _ = state["seen"]
+    assert {"cart": ["a", "b"]} == state.delta
+    assert ["a"] == base["cart"]
+
+
+def test_values_that_cannot_be_copied_are_handed_out_as_they_are():
+    lock = threading.Lock()
+    held = {"lock": lock}
+    state = State({"temp:held": held})
+    assert state["temp:held"] is held
+    assert {} == state.delta
+
+
+def test_a_key_must_be_a_text():
+    with pytest.raises(TypeError, match="str"):
+        State()[3] = 1  # type: ignore[index]
+
+
+def count(state: State) -> None:
+    state["n"] = state.get("n", 0) + 1
+
+
+def append(item: str) -> Any:
+    return lambda state: state.setdefault("log", []).append(item)
+
+
+def test_five_calls_that_count_at_the_same_time_make_five():
+    assert {"n": 5} == merged({}, *[count] * 5)
+    assert {"n": 7} == merged({"n": 2}, *[count] * 5)
+
+
+@given(st.integers(-5, 5), st.lists(st.integers(-3, 3), min_size=1, max_size=5))
+def test_changes_of_a_number_that_was_read_add_up(start, changes):
+    def change(by: int) -> Any:
+        return lambda state: state.__setitem__("n", state["n"] + by)
+
+    assert start + sum(changes) == merged({"n": start}, *map(change, changes))["n"]
+
+
+def test_what_is_appended_at_the_same_time_is_all_kept_in_call_order():
+    assert {"log": ["old", "a", "b"]} == merged({"log": ["old"]}, append("a"), append("b"))
+    assert {"log": ["a", "b"]} == merged({}, append("a"), append("b"))
+
+
+def test_members_of_dicts_and_sets_are_put_in_and_taken_out():
+    base = {"d": {"keep": 1, "gone": 2, "n": 1}, "s": {1, 2}}
+
+    def first(state: State) -> None:
+        state["d"]["mine"] = 1
+        state["d"]["n"] += 1
+        state["s"].add(3)
+
+    def second(state: State) -> None:
+        del state["d"]["gone"]
+        state["d"]["n"] += 1
+        state["s"].discard(1)
+
+    expected = {"d": {"keep": 1, "mine": 1, "n": 3}, "s": {2, 3}}
+    assert expected == merged(base, first, second) == merged(base, second, first)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda value: lambda state: state.__setitem__("k", value),
+        lambda value: lambda state: state.__setitem__("k", value) if state.get("k") != value else None,
+    ],
+    ids=["unread", "read"],
+)
+def test_the_later_call_has_the_last_word_where_values_are_replaced(work):
+    assert {"k": "second"} == merged({"k": "old"}, work("first"), work("second"))
+    assert {"k": "second"} == merged({}, work("first"), work("second"))
+
+
+def test_what_is_written_without_being_read_is_not_added_up():
+    def begin(state: State) -> None:
+        if "left" not in state:
+            state["left"] = 3
+
+    assert {"left": 3} == merged({}, begin, begin)
+    assert {"k": 2} == merged({"k": 9}, lambda state: state.update(k=1), lambda state: state.update(k=2))
+
+
+def test_a_deletion_and_a_change_go_by_call_order():
+    def delete(state: State) -> None:
+        del state["n"]
+
+    assert {"n": None} == merged({"n": 1}, count, delete)
+    assert {"n": 2} == merged({"n": 1}, delete, count)
+
+
+def test_truth_values_are_no_numbers():
+    assert {"on": False} == merged({"on": True}, *[lambda state: state.__setitem__("on", not state["on"])] * 2)
+
+
+def test_actions_are_merged_in_call_order_and_failed_calls_ask_for_nothing():
+    first = ToolActions(transfer_to_agent="a", escalate=True, state_delta={"k": 1})
+    last = ToolActions(transfer_to_agent="b", state_delta={"k": 2, "l": 3})
+    made = merge_actions([Done(first), Done(None), Done(last), Done(ToolActions())])
+    assert ("b", True, {"k": 2, "l": 3}) == (made.transfer_to_agent, made.escalate, made.state_delta)
+    assert not merge_actions([Done(None)])
+    assert merge_actions([Done(first)])
