@@ -7,9 +7,11 @@ them.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import os
 import threading
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -27,16 +29,36 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
     if _running_loop() is loop:
         work.close()
         raise RuntimeError("This would wait for itself: it was called from a task of the background loop. Await the async form.")
-    future = asyncio.run_coroutine_threadsafe(work, loop)
+    guarded = _guarded(work)
+    future: concurrent.futures.Future[T | _Exit] | None = None
     try:
-        return future.result()
+        future = asyncio.run_coroutine_threadsafe(guarded, loop)
+        result = future.result()
     except BaseException:
-        if not future.done():
-            _stop(work, future, loop)
+        if future is None or not future.done():
+            _stop(guarded, loop)
+            work.close()  # if it had not even begun
         raise
+    if isinstance(result, _Exit):
+        raise result.error
+    return result
 
 
-def _stop(work: Any, future: Any, loop: asyncio.AbstractEventLoop) -> None:
+@dataclass(frozen=True)
+class _Exit:
+    """What would end the background loop, were it raised there, and everybody's work with it."""
+
+    error: BaseException
+
+
+async def _guarded(work: Coroutine[Any, Any, T]) -> T | _Exit:
+    try:
+        return await work
+    except (SystemExit, KeyboardInterrupt) as error:
+        return _Exit(error)
+
+
+def _stop(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> None:
     """Cancel the task and wait until it has cleaned up: the future alone is "cancelled" before its task has even heard of it."""
     ended = threading.Event()
 
@@ -48,9 +70,10 @@ def _stop(work: Any, future: Any, loop: asyncio.AbstractEventLoop) -> None:
                 return
         ended.set()
 
+    # Behind the callback that makes the task, also where the interrupt came before we had its future.
     loop.call_soon_threadsafe(cancel)
     ended.wait()
-    future.cancel()
+    work.close()
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -8,6 +8,8 @@
     │   └── UpstreamTimeoutError       TimeoutError   "upstream_timeout"     HTTP 504
     ├── ToolChoiceError                RuntimeError   "tool_choice_unmet"    the model would not obey tool_choice; HTTP 502
     ├── MaxIterationsError             RuntimeError   "max_iterations"       the loop's ceiling, when asked to raise
+    ├── SessionNotFoundError           LookupError    "session_not_found"    there is no session with this id; HTTP 404
+    ├── SessionExistsError             ValueError     "session_exists"       there is one already; HTTP 409
     └── ToolError                      Exception      "tool_error"           one call failed; becomes a result
         ├── UnknownToolError           LookupError    "unknown_tool"
         ├── ToolArgumentsError         ValueError     "invalid_arguments"
@@ -100,6 +102,30 @@ class MaxIterationsError(PatchbayError, RuntimeError):
     def __init__(self, iterations: int) -> None:
         super().__init__(f"No answer after {iterations} iterations (max_iterations).")
         self.iterations = iterations
+
+
+class SessionNotFoundError(PatchbayError, LookupError):
+    """There is no session with this id, or there is none any more."""
+
+    code = "session_not_found"
+    kind = "invalid_request_error"
+    status = 404
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"There is no session {session_id!r}.")
+        self.session_id = session_id
+
+
+class SessionExistsError(PatchbayError, ValueError):
+    """A session was to be created under an id that one has already."""
+
+    code = "session_exists"
+    kind = "invalid_request_error"
+    status = 409
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"There is a session {session_id!r} already.")
+        self.session_id = session_id
 
 
 class ToolError(PatchbayError):

@@ -18,7 +18,7 @@ from patchbay.background import run_blocking
 from patchbay.errors import ConfigurationError, InvalidRequestError, MaxIterationsError
 from patchbay.executor import MAX_REPEATS, MAX_RESULT_CHARS, Budget, Executor, ToolExecution
 from patchbay.executor.hooks import Hooks
-from patchbay.loop import FinalEvent, LoopEvent, ToolCallEvent, ToolResultEvent, turn
+from patchbay.loop import FinalEvent, LoopEvent, ReplyEvent, ToolCallEvent, ToolResultEvent, turn
 from patchbay.models.hosted import HostedModel
 from patchbay.models.resolve import resolve_model
 from patchbay.tools import Progress, Validation
@@ -136,6 +136,10 @@ class ToolRunner:
         if isinstance(self._model, HostedModel) and self._model is not self._given:
             await self._model.aclose()
 
+    def close(self) -> None:
+        """Do as ``aclose`` for what ``run_sync`` has opened."""
+        run_blocking(self.aclose())
+
     async def run(
         self,
         messages: str | Sequence[Message],
@@ -227,6 +231,8 @@ class ToolRunner:
         )
         async with aclosing(events):
             async for event in events:
+                if isinstance(event, ReplyEvent):
+                    continue  # all of it is told by the others
                 if isinstance(event, ToolCallEvent) and self._on_tool_call is not None:
                     await _tell(self._on_tool_call, event.tool_call, event.iteration, errors)
                 elif isinstance(event, ToolResultEvent) and self._on_tool_result is not None:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from patchbay.errors import InvalidRequestError
 
@@ -220,11 +220,21 @@ class Usage:
     total_tokens: int = 0
 
     def __add__(self, other: Usage) -> Usage:
+        # Most servers that are asked in a loop say nothing in most answers, and these are added up for every one.
+        if not self.is_known:
+            return other
+        if not other.is_known:
+            return self
         return Usage(
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
             self.total_tokens + other.total_tokens,
         )
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything was counted."""
+        return bool(self.total_tokens or self.prompt_tokens or self.completion_tokens)
 
     @classmethod
     def from_openai(cls, usage: Any) -> Usage:
@@ -233,3 +243,7 @@ class Usage:
             return cls()
         counts = [usage.get(key) for key in ("prompt_tokens", "completion_tokens", "total_tokens")]
         return cls(*(count if isinstance(count, int) else 0 for count in counts))
+
+
+NO_USAGE: Final = Usage()
+"""What is known of an answer whose server said nothing."""

@@ -74,3 +74,17 @@ def test_an_attachment_that_is_deeper_in_a_value_is_only_described():
 def test_kinds_that_do_not_exist_are_refused(kinds):
     with pytest.raises(ConfigurationError, match="attachments"):
         play(PNG, attachments=kinds)
+
+
+@pytest.mark.parametrize("broken", [Attachment("text", "text/plain"), Attachment(b"x", None), Attachment(b"x", "image/png", 3)])
+def test_an_attachment_that_is_none_is_the_tools_failure_and_not_the_end_of_the_run(broken):
+    end = play(["look", broken], attachments=["image", "file"])
+    assert ("stop", "done") == (end.finish_reason, end.content)
+    assert [True, False] == [execution.is_error for execution in end.tool_executions]
+    assert "TypeError: an attachment" in end.tool_executions[0].content
+
+
+def test_a_name_that_no_server_can_be_sent_is_mended():
+    end = play(Attachment(b"x", "text/\ud800", "\udfff.txt"), attachments=["file"])
+    json.dumps(end.messages, ensure_ascii=False).encode()
+    assert 1 == len(end.tool_executions[0].result.attachments)

@@ -466,7 +466,16 @@ def test_no_calls_are_no_executions():
 
 @pytest.mark.parametrize(
     "options",
-    [{"tool_timeout": 0}, {"tool_timeout": float("nan")}, {"max_parallel": 0}, {"max_parallel": True}, {"cancel_grace": -1}],
+    [
+        {"tool_timeout": 0},
+        {"tool_timeout": float("nan")},
+        {"max_parallel": 0},
+        {"max_parallel": True},
+        {"cancel_grace": -1},
+        {"cancel_grace": "1"},
+        {"cancel_grace": None},
+        {"cancel_grace": True},
+    ],
 )
 def test_limits_that_cannot_be_kept_are_refused(options):
     with pytest.raises(ConfigurationError):

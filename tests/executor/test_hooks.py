@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections import defaultdict, deque
+from typing import Any, NamedTuple
 
 import pytest
 from pydantic import BaseModel
@@ -185,3 +186,35 @@ def test_a_hook_may_write_state_for_the_call():
 def test_what_is_no_hook_is_refused(hooks):
     with pytest.raises(ConfigurationError, match="before"):
         Executor([], before=hooks)
+
+
+class Pair(NamedTuple):
+    items: list[int]
+    much: int
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw", "change"),
+    [
+        (tuple[list[int], int], "[[1], 2]", lambda kept: kept[0].append(666)),
+        (Pair, '{"items": [1], "much": 2}', lambda kept: kept.items.append(666)),
+        (deque[int], "[1]", lambda kept: kept.append(666)),
+        (defaultdict[str, list[int]], '{"a": [1]}', lambda kept: kept["a"].append(666)),
+        (list[tuple[set[int], int]], "[[[1], 2]]", lambda kept: kept[0][0].add(666)),
+    ],
+)  # fmt: skip
+def test_no_container_is_left_open_to_a_change(kind, raw, change):
+    """Law 9, for whatever may hold something that can change."""
+
+    async def use(what: Any) -> str:
+        let_through[0](what)
+        return repr(what)
+
+    kept: list[Any] = []
+    let_through: list[Any] = [lambda _: change(kept[0])]
+    use.__annotations__["what"] = kind
+    done = one(use, f'{{"what": {raw}}}', before=lambda call, tool, arguments, context: kept.append(arguments["what"]))
+    assert not done.is_error
+    assert "666" in repr(kept[0])
+    assert "666" not in done.value
+    assert "666" not in repr(done.arguments)

@@ -115,6 +115,11 @@ def test_the_reader_copes_with_arguments_that_nobody_checked(arguments):
     assert done.error is None or done.result.code == "tool_retry"
 
 
+def test_a_place_may_be_written_as_a_float_since_json_knows_only_numbers():
+    (_, done), _ = play([read_log], READ, ToolCall("2", "read_result", '{"result_id": "result_1", "offset": 7.0, "length": 6.0}'))
+    assert "[result_1: characters 7 to 13 of 8890]\nline 1" == done.content
+
+
 def test_a_tool_of_that_name_keeps_it():
     async def read_result() -> str:
         return TEXT
@@ -195,3 +200,26 @@ def test_an_excerpt_is_never_longer_than_its_limit_and_nothing_of_a_short_text_i
         assert text.startswith(head)
         assert text.endswith(tail.rpartition("...]\n")[2])
         assert len(head) > limit // 4
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_the_reader_is_there_for_every_long_result_whatever_tools_were_put_in_place_meanwhile(when):
+    async def read_result() -> str:
+        return "mine"
+
+    async def main() -> tuple[list[str], Run]:
+        run = Executor([read_log], max_result_chars=LIMIT).begin()
+        others = Executor([read_log, read_result]).tools
+        if when == "before":
+            run.use(others)
+        await anext(run.start([READ]))
+        if when == "after":
+            run.use(others)
+            await anext(run.start([READ]))
+        shown = [await anext(run.start([call])) for call in (ToolCall("2", "read_result"), ToolCall("3", "read_result_", ids))]
+        return [done.content for done in shown], run
+
+    ids = '{"result_id": "result_1", "length": 6}'
+    (mine, piece), run = asyncio.run(asyncio.wait_for(main(), 10))
+    assert ("mine", "[result_1: characters 0 to 6 of 8890]\nline 0") == (mine, piece)
+    assert ["read_log", "read_result", "read_result_"] == [spec.name for spec in run.specs]

@@ -261,3 +261,23 @@ def test_what_is_said_of_a_call_that_is_over_is_not_told_any_more():
 
     execution, nothing = run(main())
     assert ("keep", None) == (execution.call.name, nothing)
+
+
+def test_whoever_is_told_of_what_settles_can_not_hold_up_the_run(caplog):
+    seen = []
+
+    def watch(execution: ToolExecution) -> None:
+        seen.append(execution.call.id)
+        raise ValueError("the watcher's own")
+
+    async def main() -> list[ToolExecution]:
+        async def quick() -> None: ...
+
+        batch = Executor([quick]).begin(on_settled=watch).start(calls("quick", "unknown", "quick"))
+        async for _ in batch:
+            pass
+        return batch.executions
+
+    assert 3 == len(run(main()))
+    assert ["1", "2", "3"] == sorted(seen)
+    assert "the watcher's own" in caplog.text

@@ -139,3 +139,15 @@ def test_whatever_a_model_writes_for_arguments_can_be_counted(raw):
         repeats.next_reply()
         assert expected == repeats.times(ToolCall("c", "f", raw))
         repeats.add(ToolCall("c", "f", raw), "same")
+
+
+@pytest.mark.parametrize(("first", "other"), [("-1", "-2"), ("1", "true"), ("0", str(2**61 - 1))])
+def test_numbers_that_python_hashes_to_the_same_are_other_arguments(first, other):
+    async def find(number: Any) -> str:
+        return "nothing"
+
+    def calls(number: str) -> list[ToolCall]:
+        return [ToolCall("c", "find", f'{{"number": {number}}}')]
+
+    done = rounds([find], calls(first), calls(first), calls(first), calls(other), calls(first))
+    assert [None, None, None, None] == [code for (code,) in codes(done)][:4]

@@ -143,10 +143,10 @@ def test_progress_comes_as_events_and_is_in_no_message():
         return "done"
 
     events = play(ScriptedModel([ToolCall("1", "work"), "x"]), [work])
-    assert ["tool_call", "tool_progress", "tool_result", "iteration_end", "text", "iteration_end", "final"] == [
+    assert ["reply", "tool_call", "tool_progress", "tool_result", "iteration_end", "text", "reply", "iteration_end", "final"] == [
         event.type for event in events
     ]
-    assert ("work", "a third", 1) == (events[1].tool_call.name, events[1].progress.message, events[1].iteration)
+    assert ("work", "a third", 1) == (events[2].tool_call.name, events[2].progress.message, events[2].iteration)
     assert "third" not in str(final(events).messages)
 
 

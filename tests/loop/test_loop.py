@@ -68,7 +68,7 @@ def assert_settled(messages: list[dict[str, Any]]) -> None:
 
 def test_a_turn_without_calls_is_one_round():
     events, model = play(["hello"])
-    assert ["text", "iteration_end", "final"] == [event.type for event in events]
+    assert ["text", "reply", "iteration_end", "final"] == [event.type for event in events]
     end = final(events)
     assert ("hello", 1, "stop", ()) == (end.content, end.iterations, end.finish_reason, end.tool_executions)
     assert [USER, {"role": "assistant", "content": "hello"}] == end.messages
@@ -77,7 +77,8 @@ def test_a_turn_without_calls_is_one_round():
 
 def test_calls_are_carried_out_and_their_results_asked_about():
     events, model = play([[ToolCall("1", "echo", '{"text":"a"}'), ToolCall("2", "echo", '{"text":"b"}')], "done"])
-    expected = ["tool_call", "tool_call", "tool_result", "tool_result", "iteration_end", "text", "iteration_end", "final"]
+    expected = ["reply", "tool_call", "tool_call", "tool_result", "tool_result", "iteration_end"]
+    expected += ["text", "reply", "iteration_end", "final"]
     assert expected == [event.type for event in events]
     assert [("1", "a"), ("2", "b")] == [
         (message["tool_call_id"], message["content"]) for message in model.requests[1].messages[2:]
@@ -120,7 +121,7 @@ def test_the_ceiling_ends_the_turn_with_every_call_settled():
     model.assert_consumed()
 
 
-@pytest.mark.parametrize("ceiling", [0, -1, True, 1.5, None])
+@pytest.mark.parametrize("ceiling", [0, -1, True, 1.5])
 def test_a_ceiling_that_is_none_is_refused(ceiling):
     with pytest.raises(ConfigurationError, match="max_iterations"):
         play([], max_iterations=ceiling)
@@ -340,3 +341,38 @@ def test_nothing_that_a_model_writes_raises_and_every_view_of_it_is_settled(repl
     asked = len(model.requests)
     written = sum(len(reply.tool_calls) + len(reply.incomplete) for reply, _ in replies[:asked])
     assert written == len(end.tool_executions)
+
+
+def test_a_reply_is_told_whole_before_any_of_its_calls_begins():
+    events, _ = play([[ToolCall("1", "echo", '{"text":"a"}'), ToolCall("1", "echo", '{"text":"b"}')], "done"])
+    first, last = (event for event in events if event.type == "reply")
+    assert ("1", 1, "tool_calls") == (first.calls[0].id, first.iteration, first.finish_reason)
+    ids = [event.tool_call.id for event in events if event.type == "tool_call"]
+    assert ids == [call.id for call in first.calls]
+    assert ("done", (), 2) == (last.reply.content, last.calls, last.iteration)
+
+
+def test_a_tool_that_changes_the_conversation_it_was_shown_changes_nothing():
+    async def forget(tool_context: Any) -> int:
+        seen = len(tool_context.messages)
+        tool_context.messages.clear()
+        return seen
+
+    events, model = play([[ToolCall("1", "forget")], "done"], tools=[forget])
+    assert_settled(final(events).messages)
+    assert ["user", "assistant", "tool"] == [message["role"] for message in model.requests[1].messages]
+    assert 2 == final(events).tool_executions[0].value
+
+
+def test_a_history_with_ids_that_are_none_is_still_a_history():
+    async def main() -> list[LoopEvent]:
+        history = [USER, {"role": "assistant", "tool_calls": [{"id": [1]}, {"id": None}, {}]}]
+        return [event async for event in turn(ScriptedModel(["done"]), Executor([]), history)]
+
+    assert "done" == final(run(main())).content
+
+
+def test_an_answer_without_anything_is_a_message_that_can_be_sent_again():
+    events, _ = play([Reply(None)])
+    assert None is final(events).content
+    assert {"role": "assistant", "content": ""} == final(events).messages[-1]

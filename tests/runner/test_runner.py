@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import json
+import sys
 import threading
 from typing import Any
 
@@ -348,3 +349,47 @@ def test_a_thread_that_is_interrupted_cancels_its_run():
         with pytest.raises(KeyboardInterrupt):
             background.run_blocking(work())
     assert cleaned.is_set()
+
+
+def test_an_interrupt_before_the_wait_has_begun_stops_the_run_too():
+    from patchbay import background
+
+    begun, stopped = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    def behind(*args: Any) -> None:
+        submit(*args)
+        assert begun.wait(10)
+        raise KeyboardInterrupt
+
+    def before(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    submit = asyncio.run_coroutine_threadsafe
+    for interrupted in (behind, before):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                background.run_blocking(work())
+        assert stopped.is_set()
+
+
+def test_what_exits_in_the_background_exits_its_caller_and_nobody_else():
+    from patchbay import background
+
+    async def leave() -> None:
+        sys.exit(3)
+
+    async def stay() -> str:
+        return "here"
+
+    with pytest.raises(SystemExit) as left:
+        background.run_blocking(leave())
+    assert 3 == left.value.code
+    assert "here" == background.run_blocking(stay())

@@ -111,6 +111,35 @@ def test_the_lines_of_one_parameter_become_one_line():
     assert {"a": "one: two three four", "rest": "more", "other": "most"} == read.parameters
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "S.\n\n:param str | None a: one\n:param dict[str, int] b: two\n:param \\*\\*c: three\n:type b: dict\n",
+        "S.\n\nArgs:\n    a (Literal['x: y']): one\n    - b (Callable[[int], (str)], optional): two\n    `c` - three\n",
+        "S.\n\nArgs:\n    a: one\n\nKeyword Args:\n    b: two\n\nOther Parameters:\n    c: three\n",
+        "S.\n\nParameters\n----------\na\n    one\n*b : str, optional\n    two\n\nOther Parameters\n----------------\nc: int\n    three\n",
+        "S.\n\nArgs:\n    a: one\n\n:param b: two\n@param c: three\n",
+    ],
+    ids=["types of several words", "odd entries", "google's other sections", "numpy's other sections", "styles mixed"],
+)
+def test_each_parameter_is_found_however_its_neighbours_are_written(text):
+    read = read_docstring(text)
+    assert ("S.", "one", "two", "three") == (read.description, *(read.parameters[name] for name in "abc"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["S.\n\nArgs:\n    a, b: both\n", "S.\n\n:param a, b: both\n", "S.\n\nParameters\n----------\na, b : float\n    both\n"],
+)
+def test_one_line_may_be_about_several_parameters(text):
+    assert {"a": "both", "b": "both"} == read_docstring(text).parameters
+
+
+def test_what_is_raised_or_returned_is_said_of_no_parameter():
+    for section in ("Raises:\n    ValueError: never", ":raises ValueError: never", "Raises\n------\nValueError\n    never"):
+        assert {} == read_docstring(f"S.\n\n{section}\n").parameters
+
+
 def test_the_sphinx_fields_of_the_seed_need_no_empty_line_before_them():
     read = read_docstring("Search the web.\n:param query: The query\n:param max_results: How many\n")
     assert ("Search the web.", {"query": "The query", "max_results": "How many"}) == (read.description, read.parameters)

@@ -23,6 +23,8 @@ from pydantic import BaseModel, Field
 from patchbay.errors import ConfigurationError, ToolArgumentsError
 from patchbay.schema import FunctionSchema
 
+T = typing.TypeVar("T")
+
 
 class Price(BaseModel):
     """A price."""
@@ -50,6 +52,10 @@ class Movie(TypedDict):
 class Pair(NamedTuple):
     left: int
     right: int
+
+
+class Page(BaseModel, typing.Generic[T]):
+    items: list[T]
 
 
 class Color(enum.Enum):
@@ -116,7 +122,17 @@ def test_required_parameters_are_those_without_a_default():
     }
 
 
-@pytest.mark.parametrize("annotation", [Optional[int], int | None, "int | None", Annotated[int | None, Field(ge=0)]])  # noqa: UP045
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        Optional[int],  # noqa: UP045
+        int | None,
+        "int | None",
+        Annotated[int | None, Field(ge=0)],
+        Literal[3, None],  # noqa: PYI061
+        typing_extensions.TypeAliasType("Maybe", int | None),
+    ],
+)
 def test_optional_without_a_default_accepts_null_and_may_be_left_out(annotation):
     def f(a): ...
 
@@ -158,6 +174,9 @@ def test_nested_and_recursive_models_have_their_definitions_at_the_root():
         (abc.Iterable[int], {"type": "array", "items": {"type": "integer"}}),
         (abc.Collection[int], {"type": "array", "items": {"type": "integer"}}),
         (abc.Iterator[int], {"type": "array", "items": {"type": "integer"}}),
+        (abc.Generator[int, None, None], {"type": "array", "items": {"type": "integer"}}),
+        (typing.Collection, {"type": "array", "items": {}}),
+        (typing.Iterator, {"type": "array", "items": {}}),
         (dict[str, int], {"type": "object", "additionalProperties": {"type": "integer"}}),
         (
             abc.Mapping[str, list[int]],
@@ -187,6 +206,7 @@ def test_nested_and_recursive_models_have_their_definitions_at_the_root():
         (Any, {}),
         (object, {}),
         (Self, {}),
+        (type[int], {}),
         (typing.Never, {}),
         (abc.Callable[[int], int], {}),
     ],
@@ -332,6 +352,66 @@ def test_a_name_that_cannot_be_resolved_accepts_anything_and_spares_the_others()
 
     assert {"a": {}, "b": {"type": "integer"}} == schema_of(f)["properties"]
     assert {"a": [1], "b": 2} == check(f, a=[1], b="2")
+
+
+def test_optional_is_optional_also_where_json_cannot_express_the_rest():
+    def f(a): ...
+
+    f.__annotations__["a"] = Optional[range]  # noqa: UP045
+    assert {"a": None} == check(f)
+    assert {"a": [1]} == check(f, a=[1])
+
+
+@pytest.mark.parametrize(
+    "annotation", [abc.Iterable[int], list[abc.Iterable[int]], abc.Iterator[int], abc.Generator[int, None, None]]
+)
+def test_each_item_is_checked_before_the_function_is_called(annotation):
+    def f(a): ...
+
+    f.__annotations__["a"] = annotation
+    bad = ["x"] if typing.get_origin(annotation) is not list else [["x"]]
+    assert complaints(f, json.dumps({"a": bad}))[0].startswith(f"/a/0{'/0' if bad != ['x'] else ''} must be a valid integer")
+
+
+def test_an_iterator_can_be_iterated():
+    def f(a: abc.Iterator[int], b: typing.Iterator, c: abc.Iterable[int]): ...
+
+    read = check(f, a=["1", 2], b=["x"], c=["3"])
+    assert (1, 2, "x", [3]) == (next(read["a"]), next(read["a"]), next(read["b"]), list(read["c"]))
+
+
+def test_an_enum_member_in_a_literal_is_written_by_its_value():
+    def f(a: Literal[Color.RED, "none"]): ...
+
+    assert {"type": "string", "enum": ["red", "none"]} == schema_of(f)["properties"]["a"]
+    assert ({"a": Color.RED}, {"a": "none"}) == (check(f, a="red"), check(f, a="none"))
+    assert ("/a must be 'red' or 'none'",) == complaints(f, '{"a": "blue"}')
+
+
+def test_a_default_may_stand_in_the_annotation():
+    def f(
+        a: Annotated[int, Field(default=4, le=9)],
+        b: Annotated[list[int], Field(default_factory=list)],
+        c: Annotated[int | None, Field(5)],
+        d: Annotated[int, Field(default=4)] = 6,
+    ): ...
+
+    assert {"a": 4, "b": [], "c": 5, "d": 6} == check(f)
+    schema = schema_of(f)
+    assert "required" not in schema
+    assert {"type": "integer", "maximum": 9, "default": 4} == schema["properties"]["a"]
+
+
+def test_the_definition_of_a_generic_model_has_no_title():
+    def f(a: Page[int]): ...
+
+    assert {
+        "Page_int_": {
+            "type": "object",
+            "properties": {"items": {"type": "array", "items": {"type": "integer"}}},
+            "required": ["items"],
+        }
+    } == schema_of(f)["$defs"]
 
 
 def test_a_type_that_json_cannot_express_accepts_anything_and_spares_the_others():

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from patchbay.schema import FunctionSchema
+from patchbay.schema.references import unresolved
 from patchbay.schema.subsets import Inexpressible, gemini, openai, openai_strict, without_added_nulls
+from patchbay.schema.subsets.common import types_of
 
 GEMINI_WORDS = {
     "type", "description", "nullable", "enum", "format", "items", "properties", "required", "anyOf", "minimum", "maximum",
@@ -52,7 +54,7 @@ def check_gemini(node: Any) -> None:
     assert ("type" in node) != ("anyOf" in node), node
     kind = node.get("type")
     if "anyOf" in node:
-        assert set(node) <= {"anyOf", "description", "nullable"}
+        assert {"anyOf"} == set(node), "Vertex takes nothing beside it"
         for branch in node["anyOf"]:
             check_gemini(branch)
     assert kind == "object" or not {"properties", "required"} & set(node), node
@@ -73,6 +75,33 @@ def check_gemini(node: Any) -> None:
         check_gemini(child)
 
 
+STRICT_WORDS = {
+    "type", "description", "enum", "const", "pattern", "multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
+    "minItems", "maxItems", "format", "anyOf", "items", "properties", "required", "additionalProperties", "$ref", "$defs",
+}  # fmt: skip
+
+
+def check_strict(node: Any, root: Any = None) -> None:
+    """What the guide to strict mode and its refusals say of a schema."""
+    assert set(node) <= STRICT_WORDS, node
+    if root is None:
+        assert ("object", False) == (node["type"], "anyOf" in node)
+        assert unresolved(node) is None
+    if "$ref" in node:
+        assert {"$ref"} == set(node), "nothing may stand beside a reference"
+        return
+    assert node.keys() & {"type", "anyOf"}, "a schema must have a type"
+    kinds = types_of(node)
+    if "object" in kinds:
+        assert node["additionalProperties"] is False
+        assert list(node["properties"]) == node["required"]
+    if "array" in kinds:
+        assert "items" in node
+    below = [*node.get("properties", {}).values(), *node.get("$defs", {}).values(), *node.get("anyOf", ())]
+    for child in [*below, *([node["items"]] if "items" in node else [])]:
+        check_strict(child, root or node)
+
+
 # Schemas as they come from everywhere: JSON under the keywords, sensible or not.
 def _schemas() -> st.SearchStrategy[Any]:
     names = st.sampled_from(["a", "b", "c"])
@@ -90,8 +119,8 @@ def _schemas() -> st.SearchStrategy[Any]:
             "exclusiveMinimum": st.booleans() | st.integers(0, 3),
             "default": scalars,
             "description": st.sampled_from(["", "What it is."]),
-            "$ref": st.sampled_from(["#/$defs/A", "#/$defs/B"]),
-            "pattern": st.just("^x"),
+            "$ref": st.sampled_from(["#/$defs/A", "#/$defs/B", "#", "#/properties/p"]),
+            "pattern": st.sampled_from(["^x", "^(?!x)"]),
             "required": st.lists(names, max_size=2) | st.booleans(),
             "examples": st.just([1]),
             "$schema": st.just("https://json-schema.org/draft/2020-12/schema"),
@@ -153,6 +182,13 @@ def test_gemini_is_given_none_of_the_words_that_it_refuses(root):
     made = gemini(root)
     if not isinstance(made, Inexpressible) and made:
         check_gemini(made)
+
+
+@given(ROOTS)
+def test_strict_mode_is_given_what_it_takes(root):
+    made = openai_strict(root)
+    if not isinstance(made, Inexpressible):
+        check_strict(made)
 
 
 @pytest.mark.parametrize("subset", [openai, openai_strict, gemini])
@@ -311,6 +347,82 @@ def test_what_strict_mode_cannot_say_has_a_reason_with_its_place(annotation, wor
     made = openai_strict(one(annotation))
     assert isinstance(made, Inexpressible)
     assert words in made.reason
+
+
+@pytest.mark.parametrize(
+    ("annotation", "expected"),
+    [
+        (Literal["a", 1, None], {"enum": ["a", 1, None], "type": ["string", "integer", "null"]}),  # noqa: PYI061
+        (Literal[1, 2], {"type": "integer", "enum": [1, 2]}),
+        (Annotated[Any, Field(json_schema_extra={"const": 1.5})], {"const": 1.5, "type": "number"}),
+        (Annotated[Any, Field(json_schema_extra={"enum": [1.5, 2]})], {"enum": [1.5, 2], "type": "number"}),
+        (Annotated[Any, Field(json_schema_extra={"items": {"type": "string"}})], {"items": {"type": "string"}, "type": "array"}),
+    ],
+)
+def test_in_strict_mode_nothing_is_without_a_type(annotation, expected):
+    made = openai_strict(one(annotation))
+    check_strict(made)
+    assert expected == made["properties"]["a"]
+
+
+@pytest.mark.parametrize("pattern", ["^(?!x)a", "(?<=a)b", r"\\(?=a)"])
+@pytest.mark.parametrize("subset", [openai, openai_strict])
+def test_openai_is_told_in_words_of_a_pattern_that_looks_around(subset, pattern):
+    schema = {**parameters(a={"type": "string", "pattern": pattern, "description": "A."}), "required": ["a"]}
+    assert {"type": "string", "description": f"A. (pattern: {pattern})"} == subset(schema)["properties"]["a"]
+
+
+@pytest.mark.parametrize("pattern", ["^x", r"\(?=", "a(?:b)", "(?i)c"])
+def test_other_patterns_stay_patterns(pattern):
+    schema = {**parameters(a={"type": "string", "pattern": pattern}), "required": ["a"]}
+    assert pattern == openai(schema)["properties"]["a"]["pattern"] == openai_strict(schema)["properties"]["a"]["pattern"]
+
+
+def test_strict_mode_is_told_of_a_described_schema_that_contains_itself():
+    items = {"$ref": "#/$defs/N", "description": "a child"}
+    node = {**parameters(below={"type": "array", "items": items}), "required": ["below"], "additionalProperties": False}
+    made = openai_strict({**parameters(a={"$ref": "#/$defs/N"}), "$defs": {"N": node}})
+    check_strict(made)
+    assert {"anyOf": [{"$ref": "#/$defs/N"}], "description": "a child"} == made["$defs"]["N"]["properties"]["below"]["items"]
+
+
+def test_a_reference_to_a_place_that_a_subset_moves_is_followed():
+    schema = {**parameters(a={"oneOf": [{"type": "string"}, {"type": "null"}]}, b={"$ref": "#/properties/a/oneOf/0"})}
+    made = openai_strict({**schema, "required": ["a", "b"]})
+    check_strict(made)
+    assert {"type": "string"} == made["properties"]["b"]
+    moved = openai(parameters(a={"type": "array", "items": [{"type": "string"}]}, b={"$ref": "#/properties/a/items/0"}))
+    assert isinstance(moved, Inexpressible)
+    assert "#/properties/a/items/0" in moved.reason
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        (parameters(a={"enum": [f"{n:060}" for n in range(251)]}), "15060 characters"),
+        (parameters(**{f"{n:0120}": {"type": "string"} for n in range(1001)}), "120120 characters"),
+        (parameters(a={"enum": list(range(1001))}), "1001 values"),
+        (parameters(a={"enum": [{}]}), "/a"),
+    ],
+)
+def test_what_is_too_much_for_strict_mode_has_a_reason(schema, words):
+    made = openai_strict(schema)
+    assert isinstance(made, Inexpressible)
+    assert words in made.reason
+
+
+def test_a_word_of_openapi_lets_no_null_through_that_the_tool_would_refuse():
+    schema = parameters(a={"type": "string", "nullable": True})
+    assert {"type": "string"} == gemini(schema)["properties"]["a"]
+    assert "{}" == without_added_nulls(schema, '{"a": null}')
+
+
+def test_gemini_is_told_about_the_whole_of_alternatives_in_the_first_of_them():
+    union = {"anyOf": [{"type": "string", "description": "A name."}, {"type": "integer"}, {"type": "null"}]}
+    made = gemini(parameters(a={**union, "description": "Who.", "default": 5}))["properties"]["a"]
+    check_gemini(made)
+    first = {"type": "string", "description": "Who. (default: 5) A name.", "nullable": True}
+    assert {"anyOf": [first, {"type": "integer"}]} == made
 
 
 def test_nulls_that_strict_mode_demanded_are_absent_again_and_others_stay():

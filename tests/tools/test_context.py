@@ -41,7 +41,7 @@ def test_the_outcome_has_what_was_asked_for_and_the_changes_of_the_state():
     made = context.outcome()
     assert ("other", True) == (made.transfer_to_agent, made.escalate)
     assert {"direct": True, "n": 2, "list": [1, 2]} == made.state_delta
-    assert {"n": 1, "list": [1]} == made.state_read
+    assert {"n": 1, "list": [1]} == made.state_found
 
 
 def test_the_idempotency_key_is_the_same_when_the_run_is_taken_up_again():

@@ -128,6 +128,13 @@ def test_the_context_comes_by_name_or_by_annotation_and_is_never_in_the_schema()
         assert (1, function.__name__) == call(item, '{"a": 1, "tool_context": 5, "ctx": 5}')
 
 
+def test_variable_arguments_are_no_context_whatever_they_are_called():
+    def rest(a: int, *tool_context: int, **ctx: Any):
+        return a, tool_context, ctx
+
+    assert (1, (2,), {"b": 3}) == call(tool(rest), '{"a": 1, "tool_context": ["2"], "b": 3}')
+
+
 def test_positional_only_variable_and_keyword_only_parameters_are_filled():
     def f(a, b=2, /, c=3, *args: int, d, tool_context, **others):
         return a, b, c, args, d, tool_context.call_id, others
@@ -172,6 +179,33 @@ def test_a_decorated_method_is_bound_like_the_method():
     assert ("left", "How many are left.", ["sold"]) == (item.name, item.description, list(item.parameters["properties"]))
     assert 3 == call(item, '{"sold": 2}')
     assert 4 == Shop(5).left(1)
+
+
+def test_a_static_method_is_a_tool_in_either_order_of_decorators():
+    class Shop:
+        @tool
+        @staticmethod
+        def outside(a: int) -> int:
+            return a
+
+        @staticmethod
+        @tool
+        def inside(a: int) -> int:
+            return a
+
+        @classmethod
+        def owner(cls, a: int) -> tuple[str, int]:
+            return cls.__name__, a
+
+    for item in (Shop().outside, Shop.outside, Shop().inside, Shop.inside):
+        assert ["a"] == list(item.parameters["properties"])
+        assert 1 == call(item, '{"a": "1"}')
+    assert ("Shop", 1) == call(tool(Shop.owner), '{"a": "1"}')
+
+
+def test_a_class_method_that_has_no_class_yet_is_refused_with_the_way_out():
+    with pytest.raises(TypeError, match=r"tool\(Shop\.open\)"):
+        tool(classmethod(lambda cls: 1))
 
 
 def test_a_decorator_that_blocks_on_an_async_function_keeps_its_thread():

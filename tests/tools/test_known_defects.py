@@ -102,7 +102,7 @@ def test_d11_d12_a_failed_calls_writes_are_nowhere_and_parallel_counts_are_not_l
     def execution(work: Any, *, failed: bool = False) -> Any:
         state = State(base)
         work(state)
-        actions = None if failed else ToolActions(state_delta=state.delta, state_read=state.read)
+        actions = None if failed else ToolActions(state_delta=state.delta, state_found=state.found)
         return type("Execution", (), {"actions": actions})()
 
     def count(state: State) -> None:

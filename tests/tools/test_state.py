@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+import operator
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +25,7 @@ class Done:
 
 
 def actions_of(state: State) -> ToolActions:
-    return ToolActions(state_delta=state.delta, state_read=dict(state.read))
+    return ToolActions(state_delta=state.delta, state_found=state.found)
 
 
 def merged(base: dict[str, Any], *works: Any) -> dict[str, Any]:
@@ -144,55 +146,120 @@ def test_five_calls_that_count_at_the_same_time_make_five():
 
 
 @given(st.integers(-5, 5), st.lists(st.integers(-3, 3), min_size=1, max_size=5))
-def test_changes_of_a_number_that_was_read_add_up(start, changes):
+def test_what_calls_add_to_a_number_adds_up(start, changes):
     def change(by: int) -> Any:
         return lambda state: state.__setitem__("n", state["n"] + by)
 
     assert start + sum(changes) == merged({"n": start}, *map(change, changes))["n"]
 
 
-def test_what_is_appended_at_the_same_time_is_all_kept_in_call_order():
-    assert {"log": ["old", "a", "b"]} == merged({"log": ["old"]}, append("a"), append("b"))
-    assert {"log": ["a", "b"]} == merged({}, append("a"), append("b"))
-
-
-def test_members_of_dicts_and_sets_are_put_in_and_taken_out():
-    base = {"d": {"keep": 1, "gone": 2, "n": 1}, "s": {1, 2}}
-
-    def first(state: State) -> None:
-        state["d"]["mine"] = 1
-        state["d"]["n"] += 1
-        state["s"].add(3)
-
-    def second(state: State) -> None:
-        del state["d"]["gone"]
-        state["d"]["n"] += 1
-        state["s"].discard(1)
-
-    expected = {"d": {"keep": 1, "mine": 1, "n": 3}, "s": {2, 3}}
-    assert expected == merged(base, first, second) == merged(base, second, first)
+@pytest.mark.parametrize(
+    ("work", "expected"),
+    [
+        (lambda state: state.__setitem__("n", 1 + state["n"]), 12),
+        (lambda state: state.__setitem__("n", state["n"] - 0.5), 9.0),
+        (lambda state: state.__setitem__("n", sum([state["n"], 2, 3])), 20),
+        (lambda state: state.__setitem__("n", state["n"] + state["step"]), 14),
+        (lambda state: (count(state), count(state)), 14),
+        (lambda state: (state.setdefault("n", 0), count(state)), 12),
+        (lambda state: state.__setitem__("n", state.setdefault("n", 0) + 1), 12),
+    ],
+)
+def test_a_number_is_added_to_however_it_is_written(work, expected):
+    assert expected == merged({"n": 10, "step": 2}, work, work)["n"]
 
 
 @pytest.mark.parametrize(
     "work",
     [
-        lambda value: lambda state: state.__setitem__("k", value),
-        lambda value: lambda state: state.__setitem__("k", value) if state.get("k") != value else None,
+        lambda value: lambda state: state.__setitem__("n", value),
+        lambda value: lambda state: state.__setitem__("n", max(value, state["n"] - 1000)),
+        lambda value: lambda state: state.__setitem__("n", value) if state["n"] < value else None,
+        lambda value: lambda state: (state.pop("n"), state.__setitem__("n", state.get("n", 0) + value)),
+        lambda value: lambda state: (state.__setitem__("n", value - 1), count(state)),
+        lambda value: lambda state: state.__setitem__("n", state["m"] + value),
     ],
-    ids=["unread", "read"],
+    ids=["unread", "highest", "compared", "deleted", "set first", "of another key"],
 )
-def test_the_later_call_has_the_last_word_where_values_are_replaced(work):
-    assert {"k": "second"} == merged({"k": "old"}, work("first"), work("second"))
-    assert {"k": "second"} == merged({}, work("first"), work("second"))
+def test_a_number_that_was_put_there_is_never_added_up_whether_it_was_read_or_not(work):
+    assert 700 == merged({"n": 5, "m": 0}, work(900), work(700))["n"]
 
 
-def test_what_is_written_without_being_read_is_not_added_up():
-    def begin(state: State) -> None:
-        if "left" not in state:
-            state["left"] = 3
+def test_numbers_of_the_state_are_numbers_like_any_other():
+    state = State({"n": 2, "x": 0.5, "on": True})
+    n, x = state["n"], state["x"]
+    assert ("2", "0.5", '{"n": 2, "x": 0.5}') == (str(n), repr(x), json.dumps({"n": n, "x": x}))
+    assert (4, 1, 2.5, [0, 1], "b") == (n * 2, n // 2, n + x, list(range(n)), "abc"[n - 1])
+    assert (int, float, bool) == (type(copy.copy(n)), type(copy.deepcopy({"x": x})["x"]), type(state["on"]))
+    state["n"] += 1
+    state["other"] = n
+    assert [int, int] == [type(value) for value in state.delta.values()]
+    assert {int, float, bool} == {type(value) for value in state.to_dict().values()}
 
-    assert {"left": 3} == merged({}, begin, begin)
-    assert {"k": 2} == merged({"k": 9}, lambda state: state.update(k=1), lambda state: state.update(k=2))
+
+def test_what_is_appended_at_the_same_time_is_all_kept_in_call_order():
+    def by_operator(item: str) -> Any:
+        return lambda state: state.__setitem__("log", operator.iadd(state["log"], [item]))
+
+    def by_hand(item: str) -> Any:
+        def work(state: State) -> None:
+            log = state.get("log", [])
+            log.append(item)
+            state["log"] = log
+
+        return work
+
+    for kind in (append, by_operator, by_hand):
+        assert {"log": ["old", "a", "b"]} == merged({"log": ["old"]}, kind("a"), kind("b"))
+    for kind in (append, by_hand):
+        assert {"log": ["a", "b"]} == merged({}, kind("a"), kind("b"))
+
+
+def test_a_list_that_was_put_there_or_changed_otherwise_is_the_later_calls():
+    def fetch(*rows: str) -> Any:
+        return lambda state: state.get("rows", []) or state.__setitem__("rows", list(rows))
+
+    assert {"rows": ["c"]} == merged({}, fetch("a", "b"), fetch("c"))
+    assert {"rows": ["c"]} == merged({"rows": []}, fetch("a", "b"), fetch("c"))
+    assert {"rows": [1, 2]} == merged({"rows": [2, 1]}, lambda state: state["rows"].append(3), lambda state: state["rows"].sort())
+
+
+def test_members_of_dicts_and_sets_are_put_in_and_taken_out():
+    base = {"d": {"keep": 1, "gone": 2}, "s": {1, 2}}
+
+    def first(state: State) -> None:
+        state["d"]["mine"] = 1
+        state["s"].add(3)
+
+    def second(state: State) -> None:
+        del state["d"]["gone"]
+        state["d"]["keep"] = 3
+        state["s"].discard(1)
+
+    expected = {"d": {"keep": 3, "mine": 1}, "s": {2, 3}}
+    assert expected == merged(base, first, second) == merged(base, second, first)
+
+
+def test_a_member_that_two_calls_changed_is_the_later_calls():
+    assert {"d": {"n": 7}} == merged({"d": {"n": 0}}, *[lambda state, n=n: state["d"].update(n=n) for n in (9, 7)])
+
+
+def test_a_dict_that_was_put_there_is_the_later_calls():
+    assert {"d": {"b": 2}} == merged({"d": {}}, lambda state: state.update(d={"a": 1}), lambda state: state.update(d={"b": 2}))
+
+
+class Unlike:
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("neither true nor false")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_values_that_cannot_be_compared_do_not_stop_the_merge():
+    def work(state: State) -> None:
+        state["log"].append(1)
+
+    assert [1] == merged({"log": [Unlike()]}, work, work)["log"][1:]
 
 
 def test_a_deletion_and_a_change_go_by_call_order():

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from patchbay.errors import CallBudgetError, IncompleteCallError, RunTimeoutError, ToolTimeoutError
 from patchbay.executor.execution import ToolExecution
 from patchbay.executor.flight import Flight, is_users_interrupt
-from patchbay.executor.settle import NAME_SHOWN, note, told
+from patchbay.executor.settle import NAME_SHOWN, NOT_BEGUN, note, told
 from patchbay.tools import well_formed
 from patchbay.tools.context import Progress
 from patchbay.types import IncompleteCall, Message, ToolCall, ToolResult
@@ -61,6 +61,9 @@ class Batch:
         self._progress_waiting = 0
         self._waiters: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
+        # The state as it is now: calls of one reply do not see what those beside them have done.
+        around = run.surroundings
+        self.surroundings = replace(around, state=dict(around.state)) if around.state else around
         self._loop = asyncio.get_running_loop()
         self._flights: dict[asyncio.Task[None], Flight] = {}
         self._stages: deque[list[Flight]] = deque()
@@ -144,7 +147,7 @@ class Batch:
         """Record that a flight failed, with what the model is told of it."""
         if self._settled[flight.index] is not None:
             return  # a tool that ignored its cancellation has ended after all: its call has its one result already
-        words = note(flight.tool, is_running=flight.ending is not None and flight.is_running, has_run=flight.has_run)
+        words = note(flight.tool, begun=flight.given is not None, has_run=flight.has_run, stopped=flight.ending is not None)
         self.settle(flight, self._failed(flight.call, error, flight.given, words, flight.seconds))
 
     def is_settled(self, flight: Flight) -> bool:
@@ -212,7 +215,7 @@ class Batch:
         stages, self._stages = self._stages, deque()
         for flight in (flight for stage in stages for flight in stage):
             error = asyncio.CancelledError() if limit is None else RunTimeoutError(flight.tool.name, limit=limit)
-            self._record(flight.index, self._failed(flight.call, error, None, " It had not begun."))
+            self._record(flight.index, self._failed(flight.call, error, None, NOT_BEGUN))
 
     def _end(self, flight: Flight, why: BaseException) -> None:
         """Cancel a flight. It settles when its task has ended, or has ignored the cancellation for too long."""
@@ -254,6 +257,8 @@ class Batch:
         if not self._left and self._timer is not None:
             self._timer.cancel()
         self._wake()
+        if (watch := self.run.on_settled) is not None:
+            _show(watch, execution)
 
     def _told(self, flight: Flight, progress: Progress) -> None:
         if self.is_settled(flight):
@@ -263,10 +268,7 @@ class Batch:
             self._news.append(ToolProgress(flight.call, progress))
             self._wake()
         if (watch := self.run.executor.on_progress) is not None:
-            try:
-                watch(flight.call, progress)
-            except Exception:  # it only watches: what it raises is not the tool's doing
-                _logger.exception("The callback %r failed", watch)
+            _show(watch, flight.call, progress)
 
     async def _something_new(self) -> None:
         waiter = self._loop.create_future()
@@ -278,6 +280,13 @@ class Batch:
             if not waiter.done():
                 waiter.set_result(None)
         self._waiters.clear()
+
+
+def _show(watch: Callable[..., object], *about: Any) -> None:
+    try:
+        watch(*about)
+    except Exception:  # it only watches: what it raises is not the tool's doing
+        _logger.exception("The callback %r failed", watch)
 
 
 def _forget(task: asyncio.Task[Any]) -> None:

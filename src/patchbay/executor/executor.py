@@ -63,7 +63,8 @@ class Executor:
     ) -> None:
         if isinstance(max_parallel, bool) or not isinstance(max_parallel, int) or max_parallel < 1:
             raise ConfigurationError(f"max_parallel must be a whole number of at least 1, not {max_parallel!r}.")
-        if not math.isfinite(cancel_grace) or cancel_grace < 0:
+        is_number = isinstance(cancel_grace, int | float) and not isinstance(cancel_grace, bool)
+        if not is_number or not math.isfinite(cancel_grace) or cancel_grace < 0:
             raise ConfigurationError(f"cancel_grace must be a number of seconds of at least 0, not {cancel_grace!r}.")
         if checked_count(max_result_chars, "max_result_chars") is not None and (max_result_chars or 0) < SMALLEST_RESULT:
             raise ConfigurationError(f"max_result_chars must be at least {SMALLEST_RESULT}, or None; not {max_result_chars!r}.")
@@ -87,14 +88,25 @@ class Executor:
         surroundings: Surroundings = NOWHERE,
         attachments: Collection[str] = (),
         results: ResultStore | None = None,
+        tool_timeout: float | None = None,
+        on_settled: Callable[[ToolExecution], None] | None = None,
     ) -> Run:
         """Begin a run: what its calls share. Starts the budget's clock, so it needs a running event loop.
 
         ``surroundings`` is what an agent adds to the tools' contexts. ``attachments`` are the kinds ("image", "audio", "file")
         that the model is shown; of others it is told that they are there. ``results`` keeps what is too long to be shown;
-        without one, memory does, for this run.
+        without one, memory does, for this run. ``tool_timeout`` stands for the executor's own in this run.
+        ``on_settled`` is told of each call the moment it settles, whoever is slow to take it; what it raises is logged.
         """
-        return Run(self, budget=budget, surroundings=surroundings, attachments=attachments, results=results)
+        return Run(
+            self,
+            budget=budget,
+            surroundings=surroundings,
+            attachments=attachments,
+            results=results,
+            tool_timeout=checked_timeout(tool_timeout, "tool_timeout"),
+            on_settled=on_settled,
+        )
 
     def start(
         self,

@@ -7,7 +7,6 @@ as (``settle``).
 from __future__ import annotations
 
 import asyncio
-import functools
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -18,8 +17,8 @@ from patchbay.executor.freeze import frozen_copy
 from patchbay.executor.hooks import first_answer, passed_through
 from patchbay.executor.slots import Slots
 from patchbay.tools import Tool
-from patchbay.tools.context import ToolContext
-from patchbay.types import ToolCall, ToolResult
+from patchbay.tools.context import Progress, ToolContext
+from patchbay.types import Attachment, ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from patchbay.executor.batch import Batch
@@ -48,11 +47,6 @@ class Flight:
         self.grace: asyncio.TimerHandle | None = None
 
     @property
-    def is_running(self) -> bool:
-        """Whether the tool has begun, and not ended."""
-        return self._started > 0 and not self._ended
-
-    @property
     def has_run(self) -> bool:
         """Whether the tool has ended, and ended well."""
         return self._ended > 0
@@ -71,22 +65,29 @@ class Flight:
             name=self.call.name,
             messages=batch.messages,
             iteration=batch.iteration,
-            surroundings=run.surroundings,
-            on_progress=functools.partial(batch.tell, self),
+            surroundings=batch.surroundings,
+            on_progress=self._tell,
         )
         try:
             value = await self._value(self.context)
-            content, attachments = await run.rendered(value)
+            self._go_on()
+            content: str
+            attachments: tuple[Attachment, ...] = ()
+            if type(value) is str and run.is_short(value):
+                content = value
+            else:
+                content, attachments = await run.rendered(value)
+                self._go_on()
             actions = self.context.outcome()
+            if actions and (check := batch.surroundings.check) is not None:
+                check(actions)
         except asyncio.CancelledError:
+            self.context.stop()  # for a thread, also where the task was cancelled by somebody else
             raise  # by the tool, or because it is being stopped: that is seen when this task has ended
         except BaseException as error:  # (SystemExit too: a tool that calls sys.exit() must not end the host)
             if is_users_interrupt(error):
                 raise
             batch.fail(self, self.ending or error)
-            return
-        if self.ending is not None:
-            batch.fail(self, self.ending)  # it came to an end, but too late
             return
         result = ToolResult(self.call.id, self.tool.name, content, attachments=attachments)
         batch.settle(self, ToolExecution(self.call, self.given, value, result, None, self.seconds, actions))
@@ -94,9 +95,17 @@ class Flight:
     def stop(self) -> None:
         """Tell the tool, and cancel the task."""
         if self.context is not None:
-            self.context.cancelled.set()
+            self.context.stop()
         if self.task is not None:
             self.task.cancel()
+
+    def _tell(self, progress: Progress) -> None:
+        self._batch.tell(self, progress)
+
+    def _go_on(self) -> None:
+        """Raise CancelledError if the call is being stopped, and whatever was awaited has swallowed that."""
+        if self.ending is not None:
+            raise asyncio.CancelledError
 
     async def _value(self, context: ToolContext) -> Any:
         run, call, tool, arguments = self._batch.run, self.call, self.tool, self._arguments
@@ -108,17 +117,20 @@ class Flight:
         # From here on the arguments are what they are: hooks keep theirs, the tool gets its own, the record keeps a third.
         hooked = executor.before or executor.after
         mine = frozen_copy(arguments) if hooked else arguments
+        self._go_on()
         try:
-            await self.slots.take()
+            if not self.slots.take_now():
+                await self.slots.take()
             value = await self._run(mine, context)
         finally:
             self.slots.free()
+        self._go_on()
         if executor.after:
             value = await passed_through(executor.after, call, tool, arguments, context, value=value)
         return value
 
     async def _run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        limit = self.tool.timeout if self.tool.timeout is not None else self._batch.run.executor.tool_timeout
+        limit = self.tool.timeout if self.tool.timeout is not None else self._batch.run.tool_timeout
         timer = self._batch.limit(self, limit) if limit is not None else None
         self.given = frozen_copy(arguments)
         self._started = time.perf_counter()

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import copy
+from collections import deque
 from dataclasses import is_dataclass
 from typing import Any
+
+_UNCHANGING = frozenset({str, int, float, bool, type(None)})
+_CONTAINERS = (list, dict, tuple, set, frozenset, deque, bytearray)  # and what is derived from them
 
 
 def frozen_copy(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -20,15 +24,15 @@ def frozen_copy(arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _copy(value: Any) -> Any:
     kind = type(value)
-    if kind is str or kind is int:
+    if kind in _UNCHANGING:
         return value
     if kind is list:
         return [_copy(item) for item in value]
     if kind is dict:
         return {key: _copy(item) for key, item in value.items()}
-    if kind is set:
-        return set(value)
-    if hasattr(kind, "__pydantic_validator__") or is_dataclass(kind):
+    if kind is tuple:
+        return tuple(_copy(item) for item in value)
+    if isinstance(value, _CONTAINERS) or hasattr(kind, "__pydantic_validator__") or is_dataclass(kind):
         try:
             return copy.deepcopy(value)
         except Exception:  # noqa: BLE001  (what a model holds may refuse to be copied, in any way)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
 
 from patchbay.types import ToolCall
 
@@ -45,15 +45,8 @@ class Repeats:
 
 def _key(call: ToolCall) -> int:
     """The same number for the same call, however its arguments are spaced and ordered."""
+    # Of the text, since Python's numbers are not told apart by their hash: -1 and -2 have the same.
     try:
-        return hash((call.name, _hashable(call.arguments) if call.arguments else call.raw_arguments.strip()))
+        return hash((call.name, json.dumps(call.arguments, sort_keys=True) if call.arguments else call.raw_arguments.strip()))
     except RecursionError:
         return hash((call.name, call.raw_arguments))
-
-
-def _hashable(value: Any) -> Any:
-    if isinstance(value, dict):
-        return frozenset((key, _hashable(item)) for key, item in value.items())
-    if isinstance(value, list):
-        return tuple(map(_hashable, value))
-    return value

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from patchbay.executor.batch import Batch
 from patchbay.executor.budget import Budget
 from patchbay.executor.find import find_tool
 from patchbay.executor.repeats import Repeats
+from patchbay.executor.slots import Gate
 from patchbay.tools import Tool, render_result
 from patchbay.tools.attachments import attachments_of, checked_kinds, described
 from patchbay.tools.context import NOWHERE, Surroundings
@@ -19,6 +19,7 @@ from patchbay.tools.kept import MemoryResultStore, ReadResult, ResultStore
 from patchbay.types import Attachment, IncompleteCall, Message, ToolCall, ToolSpec
 
 if TYPE_CHECKING:
+    from patchbay.executor.execution import ToolExecution
     from patchbay.executor.executor import Executor
 
 _logger = logging.getLogger(__name__)
@@ -28,7 +29,8 @@ class Run:
     """One run of an executor's tools, from a user's message to the answer; made by ``Executor.begin``.
 
     ``tools`` are those that the model may call now: the executor's, and a reader from the moment on when a result was too long to
-    be shown whole. They are only ever added to, at the end, so that what a model was told stays a prefix of what it is told.
+    be shown whole. They are only ever added to, at the end, so that what a model was told stays a prefix of what it is told;
+    whoever runs the turn may say otherwise (``use``).
     """
 
     def __init__(
@@ -39,6 +41,8 @@ class Run:
         surroundings: Surroundings = NOWHERE,
         attachments: Collection[str] = (),
         results: ResultStore | None = None,
+        tool_timeout: float | None = None,
+        on_settled: Callable[[ToolExecution], None] | None = None,
     ) -> None:
         self.executor = executor
         self.budget = budget if budget is not None else Budget()
@@ -46,7 +50,9 @@ class Run:
         self.surroundings = surroundings
         self.attachments = checked_kinds(attachments)
         self.repeats = Repeats()
-        self.slots = asyncio.Semaphore(executor.max_parallel)
+        self.tool_timeout = tool_timeout if tool_timeout is not None else executor.tool_timeout
+        self.on_settled = on_settled
+        self.slots = Gate(executor.max_parallel)
         self.tools: Mapping[str, Tool] = executor.tools
         self._results = results
         self._reader: ReadResult | None = None
@@ -59,6 +65,11 @@ class Run:
             self._specs = tuple(tool.spec for tool in self.tools.values() if tool.offered)
         return self._specs
 
+    def use(self, tools: Mapping[str, Tool]) -> None:
+        """Let the model call these, by their names, from now on, and tell it of no others."""
+        self.tools = tools
+        self._specs = None
+
     def find(self, name: str) -> Tool:
         """Return the tool of this name. Raises UnknownToolError with the nearest names."""
         return find_tool(self.tools, name)
@@ -70,13 +81,18 @@ class Run:
         """
         return Batch(self, calls, messages, iteration)
 
+    def is_short(self, text: str) -> bool:
+        """Whether a tool's text is what the model is shown of it, as it is."""
+        limit = self.executor.max_result_chars
+        return text.isascii() and (limit is None or len(text) <= limit)
+
     async def rendered(self, value: Any) -> tuple[str, tuple[Attachment, ...]]:
         """Return what the model is shown of a tool's value: a text, and what goes with it."""
+        attachments = attachments_of(value)  # first: it says what is wrong with one
         content = render_result(value)
         limit = self.executor.max_result_chars
         if limit is not None and len(content) > limit:
             content = await self._kept(content, limit)
-        attachments = attachments_of(value)
         if not attachments:
             return content, ()
         shown = tuple(each for each in attachments if each.kind in self.attachments)
@@ -97,8 +113,8 @@ class Run:
             # The store is the caller's own. Without it the model still gets what it can be shown.
             _logger.exception("A result of %d characters could not be kept", len(text))
             return excerpt(text, limit)
-        if self._reader is None:
-            self._reader = ReadResult(self._results, self.executor.tools, limit)
-            self.tools = {**self.tools, self._reader.name: self._reader}
-            self._specs = None
-        return excerpt(text, limit, how_to_read=self._reader.advice(result_id))
+        reader = self._reader
+        if reader is None or self.tools.get(reader.name) is not reader:  # other tools may have been put in place meanwhile
+            reader = self._reader = ReadResult(self._results, {**self.executor.tools, **self.tools}, limit)
+            self.use({**self.tools, reader.name: reader})
+        return excerpt(text, limit, how_to_read=reader.advice(result_id))

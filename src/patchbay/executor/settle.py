@@ -10,6 +10,7 @@ from patchbay.tools import Tool, render_error
 NAME_SHOWN = 100
 """How much of a name is repeated: it is whatever the model wrote."""
 
+NOT_BEGUN = " It had not begun."
 _THREAD_RUNS_ON = " It could not be interrupted and may still be running: its effects may still happen."
 _HAD_RUN = " (The tool itself had run: its effects stand.)"
 
@@ -19,15 +20,21 @@ def told(name: str, error: BaseException) -> tuple[str, str]:
     if isinstance(error, ToolError):
         try:
             return str(error.for_model), error.code
-        except Exception:  # noqa: BLE001  (a tool's own error class may do anything here)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: BLE001  (a tool's own error class may do anything here)
             return render_error(name, error), ToolError.code
     if isinstance(error, asyncio.CancelledError):
         return f"Error: tool {name[:NAME_SHOWN]!r} was cancelled before it finished.", "cancelled"
     return render_error(name, error), ToolError.code
 
 
-def note(tool: Tool, *, is_running: bool, has_run: bool) -> str:
-    """Return what is to be added: that the tool may run on, or that it had ended well before something else failed."""
+def note(tool: Tool, *, begun: bool, has_run: bool, stopped: bool) -> str:
+    """Return what is to be added: that the tool had ended well, or, of one that was stopped, that it had not begun or runs on."""
     if has_run:
         return _HAD_RUN
-    return _THREAD_RUNS_ON if is_running and not tool.interruptible else ""
+    if not stopped:
+        return ""
+    if not begun:
+        return NOT_BEGUN
+    return "" if tool.interruptible else _THREAD_RUNS_ON

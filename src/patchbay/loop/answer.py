@@ -10,11 +10,18 @@ from typing import Any
 from patchbay.errors import UpstreamError
 from patchbay.loop.events import LoopEvent, ReasoningEvent, TextEvent
 from patchbay.models.chat import ModelEvent, ModelReply, ReasoningDelta, TextDelta
-from patchbay.types import Reply, Usage
+from patchbay.types import NO_USAGE, Reply, Usage
 
 
 class OutOfTimeError(Exception):
     """The time of the run was up before the model had answered."""
+
+
+class UnfinishedError(UpstreamError):
+    """The model said nothing more, and no ModelReply had come."""
+
+    def __init__(self) -> None:
+        super().__init__("The model's answer ended before it was complete.")
 
 
 async def next_event(events: AsyncIterator[ModelEvent], ends: float | None) -> ModelEvent | None:
@@ -62,9 +69,9 @@ class Answer:
         return None
 
     def whole(self) -> tuple[Reply, str | None]:
-        """Return the reply and its finish_reason. Raises UpstreamError if the model stopped before it was whole."""
+        """Return the reply and its finish_reason. Raises UnfinishedError if the model stopped before it was whole."""
         if self.end is None:
-            raise UpstreamError("The model's answer ended before it was complete.")
+            raise UnfinishedError
         return self.end.reply, self.end.finish_reason
 
     def unsaid(self) -> list[LoopEvent]:
@@ -82,4 +89,4 @@ class Answer:
     @property
     def usage(self) -> Usage:
         """The tokens of this answer."""
-        return self.end.usage if self.end is not None else Usage()
+        return self.end.usage if self.end is not None else NO_USAGE

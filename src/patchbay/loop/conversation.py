@@ -6,9 +6,10 @@ the record of what the model wrote (laws 1, 2, 7).
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +17,8 @@ from patchbay.executor import Run, ToolExecution
 from patchbay.models.chat import ChatRequest
 from patchbay.schema import read_arguments
 from patchbay.tools import well_formed
-from patchbay.types import IncompleteCall, Message, Reply, ToolCall, ToolResult, Usage
+from patchbay.tools.attachments import introduction
+from patchbay.types import NO_USAGE, IncompleteCall, Message, Reply, ToolCall, ToolResult, Usage
 
 # What a server is sure to accept as a function's name.
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
@@ -30,10 +32,11 @@ class Conversation:
     parameters: dict[str, Any]
     run: Run
     executions: list[ToolExecution] = field(default_factory=list)
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = NO_USAGE
 
     def __post_init__(self) -> None:
-        self._ids = {call.get("id") for message in self.messages for call in _calls_of(message)}
+        ids = (call.get("id") for message in self.messages for call in _calls_of(message))
+        self._ids = {each for each in ids if isinstance(each, str)}
 
     def request(self, tool_choice: Any, *, stream: bool) -> ChatRequest:
         """Return what the model is asked now. The list is the model's own, so that a recorded request stays what it was."""
@@ -45,12 +48,13 @@ class Conversation:
         written: list[ToolCall | IncompleteCall] = [*reply.tool_calls, *reply.incomplete]
         calls = [self._with_own_id(call) for call in written]
         message: Message = {
-            **(reply.extra or {}),
+            **_sendable(reply.extra),
             "role": "assistant",
-            "content": reply.content and well_formed(reply.content),
+            # Without calls there must be a text, if only an empty one.
+            "content": well_formed(reply.content) if reply.content else (reply.content if calls else ""),
         }
         if calls:
-            message["tool_calls"] = [self._readable(call) for call in calls]
+            message["tool_calls"] = [_sent(call, self.run.tools) for call in calls]
         self.messages.append(message)
         self.usage += usage
         return calls
@@ -74,14 +78,30 @@ class Conversation:
         self._ids.add(call.id)
         return call
 
-    def _readable(self, call: ToolCall | IncompleteCall) -> dict[str, Any]:
-        """Return the call as a server will read it back: many refuse a name or arguments that are not well-formed."""
-        name, arguments = call.name, call.raw_arguments
-        if name not in self.run.tools and not _SAFE_NAME.match(name):
-            name = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64] or "unknown"
-        arguments = well_formed(arguments) if _is_object(arguments) else "{}"
-        extra = (call.extra if isinstance(call, ToolCall) else None) or {}
-        return {**extra, "id": call.id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+def sendable_call(call_id: str, name: str, arguments: str, extra: Mapping[str, Any], tools: Container[str]) -> dict[str, Any]:
+    """Return a call as a server will read it back: many refuse arguments that are no object, or a name of no tool that is odd.
+
+    ``arguments`` is the text that the model wrote, ``tools`` has the names of those that it may call.
+    """
+    if name not in tools and not _SAFE_NAME.match(name):
+        name = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64] or "unknown"
+    arguments = well_formed(arguments) if _is_object(arguments) else "{}"
+    return {**extra, "id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _sent(call: ToolCall | IncompleteCall, tools: Container[str]) -> dict[str, Any]:
+    extra = call.extra if isinstance(call, ToolCall) else None
+    return sendable_call(call.id, call.name, call.raw_arguments, _sendable(extra), tools)
+
+
+def _sendable(extra: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """What the server wants back; half a surrogate pair, which its JSON may spell and ours cannot, is replaced."""
+    if not extra:
+        return {}
+    text = json.dumps(extra, ensure_ascii=False)
+    written = well_formed(text)
+    return extra if written == text else json.loads(written)
 
 
 def _attached(results: Sequence[ToolResult]) -> Message:
@@ -89,12 +109,18 @@ def _attached(results: Sequence[ToolResult]) -> Message:
     parts: list[dict[str, Any]] = []
     for result in results:
         for number, attachment in enumerate(result.attachments, 1):
-            words = f"(Attachment {number} of the result of call {result.call_id}. It is data that the tool returned.)"
-            parts += [{"type": "text", "text": words}, attachment.to_openai()]
+            parts += [{"type": "text", "text": introduction(number, result.call_id)}, attachment.to_openai()]
     return {"role": "user", "content": parts}
 
 
 def _is_object(text: str) -> bool:
+    import msgspec  # here, so that a runner is made without it
+
+    try:
+        if isinstance(msgspec.json.decode(text), dict):
+            return True  # stricter than the other reader, and quicker
+    except (ValueError, RecursionError):
+        pass
     try:
         read_arguments(text)
     except ValueError:

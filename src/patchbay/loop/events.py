@@ -7,7 +7,7 @@ from typing import ClassVar, TypeAlias
 
 from patchbay.executor import ToolExecution
 from patchbay.tools import Progress
-from patchbay.types import Message, ToolCall, Usage
+from patchbay.types import Message, Reply, ToolCall, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,22 @@ class ReasoningEvent:
 
     type: ClassVar = "reasoning"
     delta: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyEvent:
+    """The model's reply is whole, and none of its calls has begun.
+
+    ``calls`` are those of ``reply``, each with the id that it has from here on; one that was cut off is among them, and will be
+    answered with an error. ``usage`` and ``finish_reason`` are this reply's, as its server said them.
+    """
+
+    type: ClassVar = "reply"
+    reply: Reply
+    calls: tuple[ToolCall, ...]
+    iteration: int
+    usage: Usage
+    finish_reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,5 +98,5 @@ class FinalEvent:
 
 
 LoopEvent: TypeAlias = (
-    TextEvent | ReasoningEvent | ToolCallEvent | ToolProgressEvent | ToolResultEvent | IterationEndEvent | FinalEvent
+    TextEvent | ReasoningEvent | ReplyEvent | ToolCallEvent | ToolProgressEvent | ToolResultEvent | IterationEndEvent | FinalEvent
 )

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
-from patchbay.errors import ConfigurationError
 from patchbay.executor import Batch, Executor, Run, ToolProgress
 from patchbay.executor.batch import as_call
+from patchbay.executor.budget import checked_count
 from patchbay.loop.answer import Answer, OutOfTimeError, next_event
 from patchbay.loop.conversation import Conversation
-from patchbay.loop.events import FinalEvent, IterationEndEvent, LoopEvent, ToolCallEvent, ToolProgressEvent, ToolResultEvent
+from patchbay.loop.events import (
+    FinalEvent,
+    IterationEndEvent,
+    LoopEvent,
+    ReplyEvent,
+    ToolCallEvent,
+    ToolProgressEvent,
+    ToolResultEvent,
+)
 from patchbay.models.chat import ChatModel
 from patchbay.types import Message
 
@@ -24,7 +32,7 @@ async def turn(
     *,
     tool_choice: Any = None,
     parameters: Mapping[str, Any] | None = None,
-    max_iterations: int = 10,
+    max_iterations: int | None = 10,
     stream: bool = False,
 ) -> AsyncGenerator[LoopEvent, None]:
     """Ask ``model`` until it answers without calling a tool, or a limit is met: ``max_iterations`` rounds, or the run's budget.
@@ -33,17 +41,17 @@ async def turn(
     last event is a FinalEvent, also where a limit ends the turn, and by then every call has its result: those of the last round
     are carried out, one beyond the budget is told so, one that the end of the time finds running is stopped. A ``tool_choice``
     that demands a call is for the first round, then it is "auto": the model must be able to answer. ``messages`` is not changed.
-    What the model's server does wrong is raised as UpstreamError. Raises ConfigurationError for ``max_iterations`` below 1.
+    What the model's server does wrong is raised as UpstreamError. Raises ConfigurationError for ``max_iterations`` below 1;
+    with None the run's budget alone counts the rounds.
     """
-    if isinstance(max_iterations, bool) or not isinstance(max_iterations, int) or max_iterations < 1:
-        raise ConfigurationError(f"max_iterations must be a whole number of at least 1, not {max_iterations!r}.")
+    checked_count(max_iterations, "max_iterations")
     run = executor if isinstance(executor, Run) else executor.begin()
     budget = run.budget
     conversation = Conversation(list(messages), dict(parameters or {}), run)
     content: str | None = None
     finish_reason = "max_iterations"
     iteration = 0
-    while iteration < max_iterations:
+    while max_iterations is None or iteration < max_iterations:
         if not budget.take_iteration():
             break
         iteration += 1
@@ -73,14 +81,17 @@ async def turn(
         for event in answer.unsaid():
             yield event
         content = reply.content if reply.content is not None else content
-        calls = conversation.add_reply(reply, answer.usage)
+        written = conversation.add_reply(reply, answer.usage)
+        calls = tuple(as_call(call) for call in written)
+        yield ReplyEvent(reply, calls, iteration, answer.usage, reason)
         if not calls:
             finish_reason = reason if reason in _ENDINGS else "stop"
             yield IterationEndEvent(iteration, finish_reason)
             break
         for call in calls:
-            yield ToolCallEvent(as_call(call), iteration)
-        batch: Batch = run.start(calls, messages=conversation.messages, iteration=iteration)
+            yield ToolCallEvent(call, iteration)
+        # The tools' own list: what they do to it, at once or when they were left to themselves, is not the conversation's.
+        batch: Batch = run.start(written, messages=list(conversation.messages), iteration=iteration)
         try:
             while (news := await batch.next_news()) is not None:
                 if isinstance(news, ToolProgress):

@@ -12,6 +12,7 @@ from typing import Any
 
 from patchbay.formats.events import CallArguments, CallCut, CallEnd, CallStart, Event, ReasoningDelta, TextDelta, TextWasReasoning
 from patchbay.formats.parser import StreamParser
+from patchbay.models.callpieces import begins_another
 from patchbay.models.choice import Policy
 from patchbay.models.completion import finish_reason
 from patchbay.models.wire import CallDelta, Choice, Envelope
@@ -25,6 +26,8 @@ class _NativeCall:
     place: int | None  # its index for the client; None: dropped
     id: str
     name: str
+    given_id: str
+    """The upstream's own; ``id`` is one that no other call of the answer has."""
     pieces: list[str] = field(default_factory=list)
     extra: dict[str, Any] | None = None
 
@@ -235,11 +238,15 @@ class ChoiceStream:
             key = delta.index if delta.index is not None else self._key_of(delta, position)
             function = delta.function
             name = function.name if function is not None else None
+            arguments = (function.arguments if function is not None else None) or ""
             call = self._native.get(key)
-            if call is None or (name and delta.id and call.id != delta.id):
+            if call is None or (
+                name and begins_another(call.given_id, call.name, call.pieces, id_=delta.id or "", name=name, arguments=arguments)
+            ):
                 call = self._begin_native(key, delta, name or "")
-            if function is not None and function.arguments:
-                call.pieces.append(function.arguments)
+                untouched = untouched and call.id == delta.id
+            if arguments:
+                call.pieces.append(arguments)
             if delta.extra_content is not None:
                 call.extra = {"extra_content": delta.extra_content}
             untouched = untouched and call.place == delta.index
@@ -263,7 +270,12 @@ class ChoiceStream:
             self.wrote_call = True
         if key in self._native:  # the same index begun again: the finished call moves aside
             self._native[-len(self._native) - 1] = self._native[key]
-        call = self._native[key] = _NativeCall(place, delta.id or f"call_{self.index}_{key}", name)
+        given = delta.id or ""
+        number = self.native_calls - 1
+        own = (
+            given if given and all(other.given_id != given for other in self._native.values()) else f"call_{self.index}_{number}"
+        )
+        call = self._native[key] = _NativeCall(place, own, name, given)
         return call
 
     def _rewrite(self, envelope: Envelope, delta: CallDelta, out: Callable[[bytes], None]) -> None:

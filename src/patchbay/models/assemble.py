@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from patchbay.errors import UpstreamError
+from patchbay.models.callpieces import begins_another
 from patchbay.models.chat import ModelEvent, ModelReply, ReasoningDelta, TextDelta
-from patchbay.types import IncompleteCall, Reply, ToolCall, Usage
+from patchbay.types import NO_USAGE, IncompleteCall, Reply, ToolCall, Usage
 
 # Under these the model itself ended its calls; under all others the last one may have been cut off.
 _ENDED_BY_MODEL = {"stop", "tool_calls", "function_call"}
@@ -81,7 +82,7 @@ class Assembly:
         self._calls: list[_Call] = []
         self._by_index: dict[Any, _Call] = {}
         self._reason: str | None = None
-        self._usage = Usage()
+        self._usage = NO_USAGE
         self._extra = _Extra()
 
     def add(self, chunk: Any) -> list[ModelEvent]:
@@ -93,7 +94,8 @@ class Assembly:
             if (message := _error_of(chunk)) is not None:
                 raise UpstreamError(message)
             return []
-        delta = _get(choice, "delta")
+        # Servers that only pretend to stream send the whole message at once.
+        delta = _get(choice, "delta") or _get(choice, "message")
         self._extra.add(delta)
         events: list[ModelEvent] = []
         if reasoning := _reasoning(delta):
@@ -117,9 +119,11 @@ class Assembly:
     def _call_for(self, written: Any) -> _Call:
         """Return the call that a delta goes on with. Some servers give every call the index 0, or none an index."""
         index = _get(written, "index")
-        call = self._by_index.get(index) if index is not None or not _get(written, "id") else None
-        other_id = call is not None and call.id and _get(written, "id") not in (None, "", call.id)
-        if call is None or (other_id and _get(_get(written, "function"), "name")):
+        id_, function = _string(_get(written, "id")) or "", _get(written, "function")
+        call = self._by_index.get(index) if index is not None or not id_ else None
+        name, arguments = _string(_get(function, "name")) or "", _get(function, "arguments")
+        text = arguments if isinstance(arguments, str) else "{}" if arguments else ""
+        if call is None or begins_another(call.id, call.name, call.arguments, id_=id_, name=name, arguments=text):
             call = _Call()
             self._calls.append(call)
         self._by_index[index] = call

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from patchbay.formats.events import ReasoningDelta, TextDelta
-from patchbay.types import Message, Reply, ToolSpec, Usage
+from patchbay.types import NO_USAGE, Message, Reply, ToolSpec, Usage
 
 __all__ = ["ChatModel", "ChatRequest", "ModelEvent", "ModelReply", "ReasoningDelta", "TextDelta"]
 
@@ -37,7 +37,7 @@ class ModelReply:
 
     reply: Reply
     finish_reason: str | None = None
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = NO_USAGE
 
 
 ModelEvent: TypeAlias = TextDelta | ReasoningDelta | ModelReply

@@ -1,34 +1,147 @@
-"""Errors of the vendors' clients as errors of ours, read by their attributes: none of these packages is imported for it."""
+"""Errors of the vendors' clients as errors of ours, read by their attributes: none of these packages is imported for it.
+
+What a user reads is what the server said and with which status; where it could not be reached, or the URL may be wrong, also
+which URL that was. The key is never in it, even if the server says it: an error whose text holds a key loses its cause as well.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from patchbay.errors import UpstreamError, UpstreamTimeoutError
+from patchbay.errors import PatchbayError, ToolChoiceError, UpstreamError, UpstreamTimeoutError
+from patchbay.models.faults import error_message, shown
+
+OURS: Final = "patchbay.error"
+"""The extension of a response that we made ourselves: the error of ours that it tells the client."""
 
 _CLIENTS: Final = ("openai", "google.genai", "httpx", "httpcore", "aiohttp")
 _TIMEOUTS: Final = ("APITimeoutError", "TimeoutException", "ServerTimeoutError")
+_SHORTEST_KEY: Final = 8
+"""Characters: what is shorter is no key but a placeholder ("ollama", "none"), and a word that messages need."""
+_MOST_CAUSES: Final = 8
+_LONGEST_REASON: Final = 300
+_REDACTED: Final = "[redacted]"
+_WRONG_PLACE: Final = (404, 405)
+
+
+def _none() -> tuple[()]:
+    return ()
 
 
 @contextmanager
-def client_errors() -> Iterator[None]:
-    """Raise a client's error as one of ours; what is not about the server (a wrong argument, a bug) stays what it is."""
+def client_errors(keys: Callable[[], Iterable[Any]] = _none) -> Iterator[None]:
+    """Raise a client's error as one of ours; what is not about the server (a wrong argument, a bug) stays what it is.
+
+    ``keys`` gives what must not be said; it is asked when something went wrong.
+    """
     try:
         yield
+    except PatchbayError:
+        raise
     except Exception as error:
-        if isinstance(error, json.JSONDecodeError):
-            raise UpstreamError(f"The upstream's answer is not JSON: {error}") from error
-        # No timeout of ours is inside: this one is the client's own, whatever it is called.
-        timed_out = isinstance(error, TimeoutError)
-        if not timed_out and not type(error).__module__.startswith(_CLIENTS):
+        ours = _ours(error)
+        if ours is None:
             raise
-        timed_out = timed_out or any(base.__name__ in _TIMEOUTS for base in type(error).__mro__)
-        raise (UpstreamTimeoutError if timed_out else UpstreamError)(
-            str(error) or type(error).__name__, upstream_status=_status(error), body=_body(error)
-        ) from error
+        hidden = {form for key in keys() if isinstance(key, str) for form in (key, key.strip()) if len(form) >= _SHORTEST_KEY}
+        if not hidden or not any(key in text for key in hidden for text in (str(ours), _body(error), *_chain(error))):
+            raise ours from error
+        raise _redacted(ours, hidden) from None
+
+
+def _ours(error: Exception) -> PatchbayError | None:
+    """Our error for a client's; None for one that is none of a client's."""
+    if isinstance(error, json.JSONDecodeError):
+        return UpstreamError(f"The model's server sent what is not JSON: {shown(error.doc.encode('utf-8', 'replace'))}")
+    # No timeout of ours is inside: this one is the client's own, whatever it is called.
+    timed_out = isinstance(error, TimeoutError)
+    if not timed_out and not type(error).__module__.startswith(_CLIENTS):
+        return None
+    response = getattr(error, "response", None)
+    made_here = getattr(response, "extensions", None)
+    if isinstance(made_here, Mapping) and isinstance(ours := made_here.get(OURS), PatchbayError):
+        return ours
+    status, body = _status(error), _body(error)
+    if timed_out or any(base.__name__ in _TIMEOUTS for base in type(error).__mro__):
+        message = f"The model's server did not answer in time{_at(error)}."
+        return UpstreamTimeoutError(message, upstream_status=status, body=body)
+    if status is not None:
+        return UpstreamError(_answered(error, response, status, body), upstream_status=status, body=body)
+    if not body:
+        return UpstreamError(_unreached(error))
+    message = error_message(body.encode("utf-8", "replace"))
+    # An error in mid-stream: our own speak with the code that they have everywhere.
+    return (ToolChoiceError if getattr(error, "code", None) == ToolChoiceError.code else _failed(body))(message)
+
+
+def _failed(body: str) -> Callable[[str], PatchbayError]:
+    return lambda message: UpstreamError(message, body=body)
+
+
+def _answered(error: Exception, response: Any, status: int, body: str) -> str:
+    """What a server's error says."""
+    if 300 <= status < 400:
+        target = str((getattr(response, "headers", None) or {}).get("location", "nowhere")).partition("?")[0]
+        return f"The model's server answered with a redirect (HTTP {status}) to {target}: use that address."
+    said = error_message(body.encode("utf-8", "replace")) if body else str(error) or type(error).__name__
+    where = f" at {_address(response)}" if status in _WRONG_PLACE and _address(response) else ""
+    if getattr(response, "history", None):
+        where = f", after a redirect to {_address(response)}: use that address. It said"
+    return f"The model's server answered HTTP {status}{where}: {said}"
+
+
+def _unreached(error: Exception) -> str:
+    """Why there was no answer: the client's words, and those of the system behind them."""
+    # aiohttp's own words show its objects.
+    reasons = [str(getattr(one, "os_error", None) or one) for one in _causes(error)]
+    said = reasons[0] or type(error).__name__
+    if reasons[-1] and reasons[-1] not in said:
+        said = f"{said.rstrip('.')}: {reasons[-1]}"
+    return f"The model's server could not be reached{_at(error)}, or left before it had answered: {said[:_LONGEST_REASON]}"
+
+
+def _at(error: Exception) -> str:
+    try:
+        address = _address(getattr(error, "request", None))
+    except RuntimeError:  # httpx: "The request instance has not been set"
+        address = ""
+    if not address and isinstance(host := getattr(error, "host", None), str):
+        address = f"{host}:{getattr(error, 'port', '')}"
+    return f" ({address})" if address else ""
+
+
+def _address(holder: Any) -> str:
+    """The URL of a request or a response, without what may be secret in it."""
+    return str(getattr(holder, "url", None) or "").partition("?")[0]
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """An error and what led to it, the nearest first."""
+    found: list[BaseException] = []
+    one: BaseException | None = error
+    while one is not None and one not in found and len(found) < _MOST_CAUSES:
+        found.append(one)
+        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+    return found
+
+
+def _chain(error: BaseException) -> list[str]:
+    return [str(one) for one in _causes(error)]
+
+
+def _redacted(error: PatchbayError, keys: Iterable[str]) -> PatchbayError:
+    """The same error without the keys in its words."""
+
+    def clean(text: str) -> str:
+        for key in sorted(keys, key=len, reverse=True):
+            text = text.replace(key, _REDACTED)
+        return text
+
+    if isinstance(error, UpstreamError):
+        return type(error)(clean(str(error)), upstream_status=error.upstream_status, body=clean(error.body))
+    return type(error)(clean(str(error)))
 
 
 def _status(error: Exception) -> int | None:
@@ -45,4 +158,4 @@ def _body(error: Exception) -> str:
         body = getattr(error, "details", None)
     if isinstance(body, str):
         return body
-    return "" if body is None else json.dumps(body, default=str)
+    return "" if body is None else json.dumps(body, default=str, ensure_ascii=False)

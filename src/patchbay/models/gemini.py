@@ -21,6 +21,7 @@ from patchbay.models.driven import driven
 from patchbay.models.exchange import Exchange
 from patchbay.models.geminianswer import UNREADABLE, GeminiAnswer
 from patchbay.models.geminirequest import gemini_request
+from patchbay.models.learnt import Learnt
 from patchbay.models.modes import ModeMemory
 from patchbay.models.offer import Offer
 from patchbay.models.options import TextOptions
@@ -42,6 +43,9 @@ def connect_gemini(
     except ImportError:
         raise ConfigurationError("Gemini needs google-genai: pip install 'patchbay[gemini]'.") from None
     options: Any = {"base_url": url, "headers": dict(headers or {})}
+    # A redirect would be followed with the key in a header of Google's own, to whatever host it names. The two HTTP clients that
+    # the SDK may use have a word each for it, and take no notice of the other's.
+    options["async_client_args"] = {"allow_redirects": False, "follow_redirects": False}
     if timeout is not None:
         options["timeout"] = max(1, round(timeout * _MILLISECONDS))
     # As many as the openai client tries by itself.
@@ -65,14 +69,16 @@ class GeminiChatModel:
         model: str | None = None,
         options: TextOptions | None = None,
         memory: ModeMemory | None = None,
+        learnt: Learnt | None = None,
     ) -> None:
         self._named = {} if model is None else {"model": model}
         self._models = client.aio.models
+        self._client = client
         # Names that are not tools must reach the executor: its answer tells the model which names there are.
         self._options = TextOptions(unknown_tools="keep") if options is None else options
         self._memory = ModeMemory(doubts=False) if memory is None else memory
+        self._learnt = Learnt() if learnt is None else learnt
         self._offer = Offer(GEMINI)
-        self._without_system_role: set[str] = set()
 
     async def respond(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Answer ``request``. Raises UpstreamError, UpstreamTimeoutError, ToolChoiceError, InvalidRequestError."""
@@ -87,8 +93,6 @@ class GeminiChatModel:
                     if stream:
                         yield event
         end = answer.end()
-        if end.finish_reason == "error":
-            raise UpstreamError("Gemini ended its answer without saying why.")
         yield ModelReply(told.own(end.reply), end.finish_reason, end.usage)
 
     async def _chunks(self, body: Mapping[str, Any], *, stream: bool) -> AsyncGenerator[dict[str, Any], None]:
@@ -100,6 +104,8 @@ class GeminiChatModel:
             async with aclosing(self._pieces(body, stream=stream)) as pieces:
                 async for piece in pieces:
                     chunk = answer.chunk(piece)
+                    if answer.failed:
+                        raise UpstreamError(answer.failed)
                     usage = chunk.get("usage", usage)
                     if any(choice["finish_reason"] == UNREADABLE for choice in chunk["choices"]):
                         break
@@ -114,32 +120,33 @@ class GeminiChatModel:
 
     async def _pieces(self, body: Mapping[str, Any], *, stream: bool) -> AsyncGenerator[Any, None]:
         model = str(body.get("model"))
+        known = self._learnt.of(model)
         try:
             async with aclosing(self._asked(body, model, stream=stream)) as pieces:
                 async for piece in pieces:
                     yield piece
         except UpstreamError as error:
-            if model in self._without_system_role or not _NO_SYSTEM_ROLE.search(f"{error} {error.body}"):
+            if known.no_system_role or not _NO_SYSTEM_ROLE.search(f"{error} {error.body}"):
                 raise
         else:
             return
-        self._without_system_role.add(model)
+        known.no_system_role = True
         async with aclosing(self._asked(body, model, stream=stream)) as pieces:
             async for piece in pieces:
                 yield piece
 
     async def _asked(self, body: Mapping[str, Any], model: str, *, stream: bool) -> AsyncGenerator[Any, None]:
-        arguments = gemini_request(body, system_role=model not in self._without_system_role)
+        arguments = gemini_request(body, system_role=not self._learnt.of(model).no_system_role)
         if not stream:
-            with client_errors():
+            with client_errors(self._keys):
                 answer = await self._models.generate_content(**arguments)
             yield answer
             return
-        with client_errors():
+        with client_errors(self._keys):
             pieces: AsyncIterator[Any] = await self._models.generate_content_stream(**arguments)
         try:
             while True:
-                with client_errors():
+                with client_errors(self._keys):
                     piece = await anext(pieces, None)
                 if piece is None:
                     return
@@ -147,3 +154,7 @@ class GeminiChatModel:
         finally:
             if (close := getattr(pieces, "aclose", None)) is not None:
                 await close()
+
+    def _keys(self) -> tuple[Any, ...]:
+        """What no error may say; the client has no public name for it."""
+        return (getattr(getattr(self._client, "_api_client", None), "api_key", None),)

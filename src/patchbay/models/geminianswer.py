@@ -28,6 +28,8 @@ class GeminiAnswer:
         self._head = {"id": f"chatcmpl-{uuid.uuid4().hex[:24]}", "object": "chat.completion.chunk", "created": 0, "model": model}
         self._tools = tools
         self._calls = 0
+        self.failed = ""
+        """Why there is no answer, once Gemini has given it up."""
 
     def chunk(self, piece: Any) -> dict[str, Any]:
         """The chunk for a ``GenerateContentResponse``."""
@@ -86,6 +88,9 @@ class GeminiAnswer:
             self._unreadable(message, delta)
             return "stop"
         if word in _FAILED:
+            self.failed = f"Gemini gave up its answer ({word})" + (
+                f": {candidate.finish_message}" if candidate.finish_message else "."
+            )
             return "error"
         return _FINISH.get(word, "content_filter")
 

@@ -19,7 +19,7 @@ from patchbay.types import Message
 
 SIGNATURE: Final = "thought_signature"
 
-_SAME: Final = ("temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty", "logprobs")
+_SAME: Final = ("temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty")
 _OWN: Final = frozenset(
     {
         "safety_settings", "thinking_config", "cached_content", "labels", "media_resolution", "response_modalities",
@@ -32,10 +32,11 @@ _MEANINGLESS: Final = frozenset(
     {
         "model", "messages", "tools", "tool_choice", "stream", "stream_options", "parallel_tool_calls", "user", "metadata",
         "store", "max_tokens", "max_completion_tokens", "stop", "n", "response_format", "reasoning_effort", "extra_body",
+        "logprobs", "top_logprobs",
     }
 )  # fmt: skip
 """OpenAI's parameters that are read below, or that say nothing here."""
-_BUDGETS: Final = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576}
+_BUDGETS: Final = {"minimal": 512, "low": 1024, "medium": 8192, "high": 24576}
 """Tokens of thought for a ``reasoning_effort``, for the models that count them; newer ones know levels."""
 _COUNTS_THOUGHT: Final = re.compile(r"(?:^|/)gemini-(?:1|2)\b")
 _DEMANDS_SIGNATURES: Final = re.compile(r"(?:^|/)gemini-(?!1\b|2\b|1\.|2\.)")
@@ -148,7 +149,7 @@ def _response(message: Message, names: Mapping[Any, str]) -> dict[str, Any]:
     call_id = message.get("tool_call_id")
     text = text_of(message.get("content"))
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
         value = text
     response: dict[str, Any] = {
@@ -158,6 +159,10 @@ def _response(message: Message, names: Mapping[Any, str]) -> dict[str, Any]:
     if call_id:
         response["id"] = call_id
     return {"function_response": response}
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)  # NaN and Infinity are Python's: no server reads them
 
 
 def _parts(content: Any) -> Iterator[dict[str, Any]]:
@@ -214,6 +219,8 @@ def _config(body: Mapping[str, Any], model: str) -> dict[str, Any]:
         config.setdefault("stop_sequences", [stop] if isinstance(stop, str) else list(stop))
     if (effort := given.get("reasoning_effort")) is not None:
         config.setdefault("thinking_config", _thinking(str(effort), model))
+    if given.get("logprobs"):
+        config |= {"response_logprobs": True, "logprobs": given.get("top_logprobs")}
     config |= _response_format(given.get("response_format"))
     if body.get("tools"):
         config["tools"] = [{"function_declarations": [_declaration(tool["function"]) for tool in body["tools"]]}]
@@ -225,6 +232,8 @@ def _config(body: Mapping[str, Any], model: str) -> dict[str, Any]:
 
 def _thinking(effort: str, model: str) -> dict[str, Any]:
     if _COUNTS_THOUGHT.search(model):
+        if effort == "none":
+            return {"thinking_budget": 0}  # thoughts may be asked for only where there are any
         return {"thinking_budget": _BUDGETS.get(effort, -1), "include_thoughts": True}
     return {"thinking_level": "minimal" if effort == "none" else effort, "include_thoughts": True}
 

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from patchbay.errors import ConfigurationError
 from patchbay.models.chat import ChatModel, ChatRequest, ModelEvent
-from patchbay.models.clienterrors import client_errors
 from patchbay.models.loops import PerLoop
 
 
@@ -22,7 +21,7 @@ class Link(Protocol):
         ...
 
     async def names(self) -> list[str]:
-        """The names of the models that the server has."""
+        """The names of the models that the server has; nothing where it does not tell. Raises UpstreamError."""
         ...
 
     async def close(self) -> None:
@@ -66,8 +65,7 @@ class HostedModel:
             await link.close()
 
     async def _only_one(self, link: Link) -> str:
-        with client_errors():
-            names = await link.names()
+        names = await link.names()
         if len(names) == 1:
             return names[0]
         some = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")

@@ -1,7 +1,8 @@
 """What a server was found to refuse by name, so that it is asked for only once.
 
-There are servers that know no ``stream_options``, that give a model's reasoning and will not have it back, and models that answer
-in a stream only. They say so in an error. Whether tools are taken at all is learnt elsewhere (``modes``), below the client.
+There are servers that know no ``stream_options``, that give a model's reasoning and will not have it back, or want all of it back
+for ever, and models that answer in a stream only. They say so in an error. Whether tools are taken at all is learnt elsewhere
+(``modes``), below the client.
 """
 
 from __future__ import annotations
@@ -30,15 +31,36 @@ _ONLY_STREAMS: Final = re.compile(
 )
 
 
-@dataclass
-class Learnt:
-    """What is known of one server. Shared by the clients that talk to it; not persisted.
+_WANTS_REASONING: Final = re.compile(
+    r"missing\W+reasoning(?:_content|_details)?\b"
+    r"|\breasoning(?:_content|_details)?\b[^.]{0,60}?(?:is missing|is required|must be (?:passed|sent|given|provided))",
+    re.IGNORECASE,
+)
 
-    ``refused`` are names of parameters and fields, ``only_streaming`` are names of models that answer in a stream only.
+
+@dataclass
+class Known:
+    """What is known of one model at one server.
+
+    ``refused`` are names of parameters and fields. ``only_streams``: it answers in a stream only. ``all_reasoning``: it wants a
+    reasoning with every message of the assistant's. ``no_system_role``: it takes no system instruction.
     """
 
     refused: set[str] = field(default_factory=set)
-    only_streaming: set[Any] = field(default_factory=set)
+    only_streams: bool = False
+    all_reasoning: bool = False
+    no_system_role: bool = False
+
+
+class Learnt:
+    """What is known of the models of one server. Shared by the clients that talk to it; not persisted."""
+
+    def __init__(self) -> None:
+        self._models: dict[Any, Known] = {}
+
+    def of(self, model: Any) -> Known:
+        """What is known of the model of this name."""
+        return self._models.setdefault(model, Known())
 
 
 def complained_of(error: UpstreamError, body: Mapping[str, Any]) -> set[str]:
@@ -52,6 +74,11 @@ def complained_of(error: UpstreamError, body: Mapping[str, Any]) -> set[str]:
 def demands_stream(error: UpstreamError) -> bool:
     """Whether the error says that the model answers in a stream only."""
     return error.upstream_status in _STATUSES and _ONLY_STREAMS.search(f"{error} {error.body}") is not None
+
+
+def demands_reasoning(error: UpstreamError) -> bool:
+    """Whether the error says that a message lacks the reasoning that led to it."""
+    return error.upstream_status in _STATUSES and _WANTS_REASONING.search(f"{error} {error.body}") is not None
 
 
 def without(body: dict[str, Any], names: AbstractSet[str]) -> dict[str, Any]:

@@ -20,9 +20,10 @@ from patchbay.models.assemble import Assembly, whole_reply
 from patchbay.models.blocking import blocking_chunks, open_in_thread
 from patchbay.models.chat import ChatRequest, ModelEvent, ModelReply
 from patchbay.models.clienterrors import client_errors
-from patchbay.models.learnt import Learnt, complained_of, demands_stream, without
+from patchbay.models.learnt import Learnt, complained_of, demands_reasoning, demands_stream, without
 from patchbay.models.offer import Offer, Told
 from patchbay.models.providers import Provider, provider_at
+from patchbay.models.providers.quirks import REASONING_FIELDS, keep_fields
 from patchbay.tools.threads import run_in_thread
 
 
@@ -41,6 +42,7 @@ class OpenAIChatModel:
         self, client: Any, *, model: str | None = None, provider: Provider | None = None, learnt: Learnt | None = None
     ) -> None:
         self._named = {} if model is None else {"model": model}
+        self._client = client
         self._create = client.chat.completions.create
         self._known = _parameter_names(self._create)
         self._is_async = hasattr(client, "__aenter__")
@@ -49,7 +51,10 @@ class OpenAIChatModel:
         self._learnt = Learnt() if learnt is None else learnt
 
     async def respond(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
-        """Answer ``request``. Raises UpstreamError, UpstreamTimeoutError."""
+        """Answer ``request``.
+
+        Raises UpstreamError, UpstreamTimeoutError, and over a wrapped client ToolChoiceError and InvalidRequestError.
+        """
         told = self._offer.of(request.tools)
         body = self._provider.prepare({**self._named, **told.body(request)})
         whole = None if request.stream else await self._whole(body)
@@ -66,14 +71,15 @@ class OpenAIChatModel:
 
     async def _whole(self, body: dict[str, Any]) -> ModelReply | None:
         """The answer at once; None for a model that answers in a stream only."""
-        if body.get("model") in self._learnt.only_streaming:
+        known = self._learnt.of(body.get("model"))
+        if known.only_streams:
             return None
         try:
             return whole_reply(await self._asked(self._answer, body))
         except UpstreamError as error:
             if not demands_stream(error):
                 raise
-        self._learnt.only_streaming.add(body.get("model"))
+        known.only_streams = True
         return None
 
     def _read(self, end: ModelReply, told: Told) -> ModelReply:
@@ -84,23 +90,37 @@ class OpenAIChatModel:
         return ModelReply(told.own(end.reply), reason, end.usage)
 
     async def _asked(self, ask: Callable[[dict[str, Any]], Any], body: dict[str, Any]) -> Any:
-        """Ask, and ask again without what the server refuses by name; what it refused is left out from then on."""
-        given_up: set[str] = set()
+        """Ask, and ask again without what the server refuses by name, and with what it misses; what it wanted is kept to."""
+        known = self._learnt.of(body.get("model"))
+        refused, all_reasoning, demanded = set(known.refused), known.all_reasoning, False
         while True:
-            body = without(body, self._learnt.refused | given_up)
+            sent = self._with_fields(body, refused, all_reasoning=all_reasoning)
             try:
-                answer = await ask(body)
+                answer = await ask(sent)
             except UpstreamError as error:
-                named = complained_of(error, body)
+                if demands_reasoning(error):
+                    refused -= REASONING_FIELDS
+                    all_reasoning = demanded = True
+                    if self._with_fields(body, refused, all_reasoning=True) == sent:
+                        raise
+                    continue
+                named = complained_of(error, sent)
+                if demanded:
+                    named -= REASONING_FIELDS
                 if not named:
                     raise
-                given_up |= named
+                refused |= named
             else:
-                self._learnt.refused |= given_up
+                known.refused, known.all_reasoning = refused, all_reasoning
                 return answer
 
+    def _with_fields(self, body: dict[str, Any], refused: set[str], *, all_reasoning: bool) -> dict[str, Any]:
+        kept = self._provider.sent_back
+        messages = keep_fields(body["messages"], kept, all_reasoning=all_reasoning and not kept.isdisjoint(REASONING_FIELDS))
+        return without({**body, "messages": messages}, refused)
+
     async def _answer(self, body: dict[str, Any]) -> Any:
-        with client_errors():
+        with client_errors(self._keys):
             if self._is_async:
                 return await self._create(**self._arguments(body))
             answer = await run_in_thread(lambda: self._create(**self._arguments(body)))
@@ -111,18 +131,22 @@ class OpenAIChatModel:
         if not hasattr(stream, "__aiter__"):
             stream = blocking_chunks(stream)
         try:
-            with client_errors():
+            with client_errors(self._keys):
                 async for chunk in stream:
                     yield chunk
         finally:
             await _close(stream)
 
     async def _stream(self, body: dict[str, Any]) -> Any:
-        with client_errors():
+        with client_errors(self._keys):
             if self._is_async:
                 return await self._create(**self._arguments(body))
             stream = await open_in_thread(lambda: self._create(**self._arguments(body)))
             return await stream if inspect.isawaitable(stream) else stream
+
+    def _keys(self) -> tuple[Any, ...]:
+        """What no error may say."""
+        return (getattr(self._client, "api_key", None),)
 
     def _arguments(self, body: dict[str, Any]) -> dict[str, Any]:
         """The body as the client's arguments: what it has no argument for goes into ``extra_body``."""

@@ -13,9 +13,11 @@ of ``openai`` and ``gemini``. Nothing is sent, and no vendor's package imported,
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -53,10 +55,11 @@ def resolve_model(
     Raises ConfigurationError for a name that cannot be read, an unknown provider, a missing key, and options that do not go
     together; TypeError for what is no model at all.
     """
+    _check_limits(timeout, max_retries)
     connection = {
         name: value
         for name, value in {
-            "api_key": api_key,
+            "api_key": None if api_key is None else _sendable("api_key", api_key),
             "base_url": base_url,
             "timeout": timeout,
             "max_retries": max_retries,
@@ -96,7 +99,7 @@ class _Place:
     name: str | None
     provider: Provider
     url: str
-    key: str
+    key: str = field(repr=False)
 
 
 def _named(text: str, connection: Mapping[str, Any], settings: TextOptions) -> HostedModel:
@@ -116,18 +119,32 @@ def _named(text: str, connection: Mapping[str, Any], settings: TextOptions) -> H
 def _at_url(text: str, connection: Mapping[str, Any]) -> _Place:
     """``URL#model``: what stands behind "#" never belongs to a request, and a model's name may hold slashes and colons."""
     if "base_url" in connection:
-        raise ConfigurationError(f"base_url: {text!r} is a URL already.")
+        raise ConfigurationError(f"base_url: {_without_user(text)!r} is a URL already.")
     url, _, name = text.partition("#")
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigurationError(f"{text!r} is no URL of a server: use http://host:port/v1#model.")
-    if parts.query or parts.username is not None:
-        raise ConfigurationError("A model's URL has no query and no user in it; a key is given as api_key.")
+    _check_url(url, f"{_without_user(text)!r}")
     provider = provider_at(url)
     key = connection.get("api_key") or _key(provider)[0]
     if key is None and provider.endpoints:
         raise _no_key(provider)
     return _Place(unquote(name) or None, provider, url, key or _NO_KEY)
+
+
+def _check_url(url: str, shown: str) -> None:
+    """Raise ConfigurationError where ``url`` is not one of a server. ``shown`` is how it is told of, with no secret in it."""
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # half an IPv6 address, a port that is no number
+        known = False
+    if not known:
+        raise ConfigurationError(f"{shown} is no URL of a server: use http://host:port/v1#model.")
+    if parts.query or parts.username is not None:
+        raise ConfigurationError(f"{shown}: a model's URL has no query and no user in it; a key is given as api_key.")
+
+
+def _without_user(text: str) -> str:
+    """A URL for a message: what stands before an "@", and a query, may be secret."""
+    return re.sub(r"//[^/#]*@", "//...@", re.sub(r"\?[^#]*", "?...", text))
 
 
 def _of_provider(text: str, connection: Mapping[str, Any]) -> _Place:
@@ -145,11 +162,18 @@ def _of_provider(text: str, connection: Mapping[str, Any]) -> _Place:
         raise ConfigurationError(f"{text!r} names no model: use {provider.name}/model.")
     found, url = _key(provider)
     key = connection.get("api_key") or found
-    given = connection.get("base_url") or (os.environ.get(provider.base_url_variable or "") or None)
+    variable = provider.base_url_variable or ""
+    given = connection.get("base_url") or os.environ.get(variable, "").strip() or None
     if key is None and given is None:
         raise _no_key(provider)
     if given is not None:
         url = str(given)
+        source = "base_url" if "base_url" in connection else variable
+        _check_url(url, f"{source} {_without_user(url)!r}")
+        if "#" in url:
+            raise ConfigurationError(
+                f"{source} {url!r} holds a model's name: it stands in {provider.name}/model, or in a URL alone."
+            )
         if provider.name == "openai":
             # Its variables are used for servers of all kinds, so what is there is told by where it is.
             provider = provider_at(url)
@@ -159,9 +183,24 @@ def _of_provider(text: str, connection: Mapping[str, Any]) -> _Place:
 def _key(provider: Provider) -> tuple[str | None, str]:
     """The key that the environment has for a provider, and the URL it is for."""
     for endpoint in provider.endpoints:
-        if key := os.environ.get(endpoint.key_variable):
+        if key := _sendable(endpoint.key_variable, os.environ.get(endpoint.key_variable, "")):
             return key, endpoint.base_url
     return None, provider.endpoints[0].base_url if provider.endpoints else ""
+
+
+def _sendable(source: str, key: str) -> str | None:
+    """The key as it goes out; None where there is none. Raises ConfigurationError for one that no header can hold."""
+    key = key.strip()  # a line break comes along from a file
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        raise ConfigurationError(f"{source} holds characters that cannot stand in a key; is it whole, and nothing but the key?")
+    return key or None
+
+
+def _check_limits(timeout: float | None, max_retries: int | None) -> None:
+    if timeout is not None and not (isinstance(timeout, int | float) and not isinstance(timeout, bool) and timeout > 0):
+        raise ConfigurationError(f"timeout is {timeout!r}: use a number of seconds above 0.")
+    if max_retries is not None and (not isinstance(max_retries, int) or isinstance(max_retries, bool) or max_retries < 0):
+        raise ConfigurationError(f"max_retries is {max_retries!r}: use a whole number of at least 0.")
 
 
 def _no_key(provider: Provider) -> ConfigurationError:
@@ -191,7 +230,7 @@ def _openai_link(place: _Place, connection: Mapping[str, Any], settings: TextOpt
             settings,
             memory,
         )
-        return _OpenAILink(client, OpenAIChatModel(client, provider=place.provider, learnt=learnt))
+        return _OpenAILink(client, place.key, OpenAIChatModel(client, provider=place.provider, learnt=learnt))
 
     return connect
 
@@ -199,24 +238,36 @@ def _openai_link(place: _Place, connection: Mapping[str, Any], settings: TextOpt
 @dataclass(frozen=True)
 class _OpenAILink:
     client: Any
+    key: str = field(repr=False)
     model: ChatModel
 
     async def names(self) -> list[str]:
-        return [model.id async for model in self.client.models.list()]
+        from patchbay.models.clienterrors import client_errors
+
+        # The text: where the list is another one than OpenAI's, the client's own reading fails with an error of no use.
+        with client_errors(lambda: (self.key,)):
+            response = await self.client.models.with_raw_response.list()
+        try:
+            listed = json.loads(response.content)
+        except (ValueError, RecursionError):
+            return []
+        models = listed.get("data") if isinstance(listed, dict) else None
+        names = [model.get("id") for model in models if isinstance(model, dict)] if isinstance(models, list) else []
+        return [name for name in names if isinstance(name, str) and name]
 
     async def close(self) -> None:
         await self.client.close()
 
 
 def _gemini_link(place: _Place, connection: Mapping[str, Any], settings: TextOptions) -> Callable[[], Link]:
-    memory = ModeMemory(doubts=False)
+    memory, learnt = ModeMemory(doubts=False), Learnt()
 
     def connect() -> Link:
         from patchbay.models.gemini import GeminiChatModel, connect_gemini
 
         given = {name: connection.get(name) for name in ("timeout", "max_retries", "headers")}
         client = connect_gemini(place.key, place.url, **given)
-        return _GeminiLink(client, GeminiChatModel(client, options=settings, memory=memory))
+        return _GeminiLink(client, GeminiChatModel(client, options=settings, memory=memory, learnt=learnt))
 
     return connect
 

@@ -7,7 +7,6 @@ the SDK reads the answer as if the server had written it. So everything that res
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import importlib
 import json
@@ -15,6 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from patchbay.errors import ConfigurationError, PatchbayError, UpstreamError
+from patchbay.models.clienterrors import OURS
 from patchbay.models.exchange import Exchange
 from patchbay.models.faults import error_body, error_message
 from patchbay.models.modes import ModeMemory
@@ -123,6 +123,7 @@ class _Door:
             headers={"content-type": "application/json", "x-should-retry": "false"},
             content=json.dumps(error_body(error)).encode(),
             request=request,
+            extensions={OURS: error},
         )
 
     def _rescued(self, request: Any, exchange: Exchange) -> Any | None:
@@ -175,6 +176,9 @@ class _SyncDoor(_Door):
                 return saved
             if isinstance(error, PatchbayError):
                 return self._failure(request, error)
+            raise
+        except BaseException:
+            answer.close()
             raise
         library = self.patchbay.library
 
@@ -277,7 +281,7 @@ class _AsyncDoor(_Door):
             if isinstance(error, PatchbayError):
                 return self._failure(request, error)
             raise
-        except asyncio.CancelledError:
+        except BaseException:
             await answer.close()
             raise
         library = self.patchbay.library

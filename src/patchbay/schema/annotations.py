@@ -1,25 +1,28 @@
 """Annotations that pydantic does not know, said in ones that it does.
 
-What lives here: ``typing.TypedDict`` before Python 3.12, the abstract collections that JSON writes as arrays, and the words
-of ``typing`` that say nothing about a parameter's value (``Final``, ``ClassVar``, ``InitVar``). Imported on first use, with
-pydantic.
+What lives here: ``typing.TypedDict`` before Python 3.12, the abstract collections that JSON writes as arrays, enum members in a
+``Literal``, and the words of ``typing`` that say nothing about a parameter's value (``Final``, ``ClassVar``, ``InitVar``).
+Imported on first use, with pydantic.
 """
 
 from __future__ import annotations
 
 import collections.abc as abc
 import dataclasses
+import enum
 import sys
 import types
 import typing
 from typing import Any
 
 import typing_extensions
+from pydantic import AfterValidator
 
-_ARRAYS = {abc.Collection, abc.Container, abc.Reversible, abc.Iterator}
+# Of an Iterable, pydantic would look at each item only when the function takes it.
+_ARRAYS = {abc.Collection, abc.Container, abc.Reversible, abc.Iterable}
+_ITERATORS = {abc.Iterator, abc.Generator}
 _QUALIFIERS = {typing.ClassVar, typing.Final}
 _REQUIREDNESS = {typing.Required, typing.NotRequired}
-_OPAQUE = {typing.Literal, abc.Callable}
 
 
 def known(annotation: Any) -> Any:
@@ -32,15 +35,19 @@ def _known(annotation: Any, seen: dict[Any, Any]) -> Any:
     if origin is None:
         return _plain(annotation, seen)
     arguments = typing.get_args(annotation)
-    if origin in _OPAQUE:
+    if origin is abc.Callable:
         return annotation
+    if origin is typing.Literal:
+        return _literal(annotation)
+    if origin is type:  # a class is nothing that JSON could name
+        return Any
     if origin in _QUALIFIERS:
         return _known(arguments[0], seen)
     if origin is typing.Annotated:
         inner = _known(arguments[0], seen)
         return annotation if inner is arguments[0] else typing.Annotated[(inner, *arguments[1:])]
-    if origin in _ARRAYS:
-        return list.__class_getitem__(_known(arguments[0], seen))
+    if origin in _ARRAYS or origin in _ITERATORS:
+        return _array(origin, _known(arguments[0], seen) if arguments else Any)
     changed = tuple(_known(argument, seen) for argument in arguments)
     if all(new is old for new, old in zip(changed, arguments, strict=True)):
         return annotation
@@ -56,11 +63,26 @@ def _plain(annotation: Any, seen: dict[Any, Any]) -> Any:
         return str
     if annotation in (typing.Self, typing_extensions.Self, typing.ClassVar, typing.Final):
         return Any
-    if isinstance(annotation, abc.Hashable) and annotation in _ARRAYS:
-        return list
+    if isinstance(annotation, abc.Hashable) and (annotation in _ARRAYS or annotation in _ITERATORS):
+        return _array(annotation, Any)
     if sys.version_info < (3, 12) and type(annotation).__module__ == "typing" and typing.is_typeddict(annotation):
         return _typed_dict(annotation, seen)
     return annotation
+
+
+def _array(kind: Any, item: Any) -> Any:
+    array = list.__class_getitem__(item)
+    return typing.Annotated[array, AfterValidator(iter)] if kind in _ITERATORS else array
+
+
+def _literal(annotation: Any) -> Any:
+    """Return a Literal of what JSON has for enum members, which become members again once they are checked."""
+    choices = typing.get_args(annotation)
+    members = {choice.value: choice for choice in choices if isinstance(choice, enum.Enum)}
+    if not members:
+        return annotation
+    values = tuple(choice.value if isinstance(choice, enum.Enum) else choice for choice in choices)
+    return typing.Annotated[typing.Literal.__getitem__(values), AfterValidator(lambda value: members.get(value, value))]
 
 
 def _typed_dict(original: Any, seen: dict[Any, Any]) -> Any:

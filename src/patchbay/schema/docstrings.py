@@ -1,8 +1,8 @@
 """What a docstring says: prose for the model, and a line for each parameter.
 
-Sphinx, Google, NumPy and Epydoc styles. Which lines are a section about parameters, results or errors is decided here, and
-all else is prose, word for word: nothing that an author wrote for a reader is lost. What such a section says of each parameter is
-``docstring_parser``'s to read.
+Sphinx, Google, NumPy and Epydoc styles, also side by side. Sections about parameters, results and errors are taken out, and all
+else is prose, word for word: nothing that an author wrote for a reader is lost. Each entry of a section is read by itself, since
+people write them as they like: one that is odd spoils no other.
 """
 
 from __future__ import annotations
@@ -24,51 +24,39 @@ class Docstring:
 def read_docstring(text: str | None) -> Docstring:
     """Read a raw ``__doc__``; text that no style understands is all description."""
     lines = inspect.cleandoc(text or "").strip().splitlines()
-    prose, sections = _split(lines)
-    parameters: dict[str, str] = {}
-    for style, section in sections.items():
-        parameters |= _parameters(style, section)
-    return Docstring(_joined(prose), parameters)
-
-
-def _parameters(style: str, section: list[str]) -> dict[str, str]:
-    import docstring_parser
-
-    try:
-        # The parser takes what stands first for the summary.
-        parsed = docstring_parser.parse("\n".join((".", "", *section)), docstring_parser.DocstringStyle[style])
-    except docstring_parser.ParseError:
-        return {}
-    return {
-        # "*args" and "**kwargs" are documented with their stars, and Sphinx wants those escaped.
-        parameter.arg_name.lstrip("*\\"): " ".join(parameter.description.split())
-        for parameter in parsed.params
-        if parameter.description
-    }
-
-
-def _split(lines: list[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """Return the lines of prose, and by style those of the sections about parameters, results and errors."""
     prose: list[str] = []
-    sections: dict[str, list[str]] = {}
+    parameters: dict[str, str] = {}
     index = 0
     while index < len(lines):
         end = _end_of_section(lines, index)
-        if end == index:
-            prose.append(lines[index])
-            index += 1
-            continue
-        prose.append("")
-        sections.setdefault(_style(lines[index]), []).extend([*_indented(lines[index:end]), ""])
-        index = end
-    return prose, sections
+        if end > index:
+            parameters |= _parameters(lines[index:end])
+        prose.append("" if end > index else lines[index])
+        index = max(end, index + 1)
+    return Docstring(_joined(prose), parameters)
 
 
-def _style(header: str) -> str:
-    """Return the parser's name for the style of a section that begins with ``header``."""
+def _parameters(section: list[str]) -> dict[str, str]:
+    """Return what a section says of each parameter; nothing where it is about something else."""
+    header = section[0].rstrip()
     if header[0] in ":@":
-        return "REST" if header[0] == ":" else "EPYDOC"
-    return "GOOGLE" if header.rstrip().endswith(":") else "NUMPYDOC"
+        return _entries(section, _FIELD)
+    if not _OF_PARAMETERS.match(header):
+        return {}
+    return _entries(section[1:], _GOOGLE_ENTRY) if header.endswith(":") else _entries(section[2:], _NUMPY_ENTRY)
+
+
+def _entries(lines: list[str], beginning: re.Pattern[str]) -> dict[str, str]:
+    """Return the text of each parameter: the line that names it, and all that follow up to the next such line."""
+    entries: list[tuple[str, list[str]]] = [("", [])]
+    for line in inspect.cleandoc("\n".join(["", *lines])).splitlines():
+        if entry := beginning.match(line):
+            entries.append((entry["names"] or "", [entry["text"]]))
+        else:
+            entries[-1][1].append(line)
+    texts = ((names, " ".join(" ".join(text).split())) for names, text in entries)
+    # The name is the last word: Sphinx has the type before it. Stars and quotes around it are for the reader.
+    return {name.split()[-1].strip("*\\`"): text for names, text in texts if text for name in names.split(",") if name.strip()}
 
 
 def _end_of_section(lines: list[str], start: int) -> int:
@@ -104,29 +92,24 @@ def _end_of_block(lines: list[str], index: int) -> int:
     return end
 
 
-def _indented(section: list[str]) -> list[str]:
-    """Return a section as Google's style wants it: the parser refuses all of it where one line is not."""
-    if not _HEADER_WITH_COLON.match(section[0]):
-        return section
-    margin = min((len(line) - len(line.lstrip()) for line in section[1:] if line.strip()), default=0)
-    body = [line[margin:] for line in section[1:]]
-    # A line that names nothing goes on with the one before.
-    return [section[0], *("    " + line if line[:1].isspace() or ":" in line else "        " + line for line in body)]
-
-
 def _joined(lines: list[str]) -> str:
     """Return the prose without the gaps that the sections have left."""
     return re.sub(r"\n{3,}", "\n\n", "\n".join(line.rstrip() for line in lines)).strip()
 
 
-_NAMES: Final = (
-    "Args|Arguments|Parameters|Params|Keyword Args|Keyword Arguments|Other Parameters|Other Args|Attributes"
-    "|Returns?|Yields?|Receives|Raises?|Exceptions?|Except|Warns"
-)
+_PARAMETERS: Final = "Args|Arguments|Parameters|Params|Keyword Args|Keyword Arguments|Other Parameters|Other Args|Attributes"
+_NAMES: Final = rf"{_PARAMETERS}|Returns?|Yields?|Receives|Raises?|Exceptions?|Except|Warns"
+_OF_PARAMETERS: Final = re.compile(rf"(?:{_PARAMETERS})\s*:?\Z")
 _HEADER: Final = re.compile(rf"(?:{_NAMES})\s*\Z")
 _HEADER_WITH_COLON: Final = re.compile(rf"(?:{_NAMES})\s*:\s*\Z")
 _UNDERLINE: Final = re.compile(r"-{3,}\s*\Z")
 _FIELD: Final = re.compile(
-    r"[:@](?:param|parameter|arg|argument|attribute|key|keyword|kwarg|type|vartype|var|ivar|cvar"
-    r"|returns?|rtype|yields?|ytype|raises?|except|exception|meta)\b[^:\n]*:"
+    r"[:@](?:(?:param|parameter|arg|argument|attribute|key|keyword|kwarg)\b(?P<names>[^:\n]*)"
+    r"|(?:type|vartype|var|ivar|cvar|returns?|rtype|yields?|ytype|raises?|except|exception|meta)\b[^:\n]*)"
+    r":(?P<text>.*)"
 )
+# The type in parentheses may have some of its own.
+_GOOGLE_ENTRY: Final = re.compile(
+    r"(?:[-+*]\s+)?(?P<names>[`*\w]+(?:\s*,\s*[`*\w]+)*)\s*(?:\((?:[^()]|\([^()]*\))*\))?(?:\s*:|\s+--?(?=\s))(?P<text>.*)"
+)
+_NUMPY_ENTRY: Final = re.compile(r"(?P<names>[^\s:][^:]*)(?P<text>)")

@@ -88,7 +88,12 @@ class FunctionSchema:
     def injected(self) -> tuple[str, ...]:
         """The names of the parameters that the caller fills in."""
         hints = self._hints
-        return tuple(name for name in self.signature.parameters if self._is_injected(name, hints.get(name, Any)))
+        return tuple(
+            name
+            for name, parameter in self.signature.parameters.items()
+            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            and self._is_injected(name, hints.get(name, Any))
+        )
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -174,4 +179,8 @@ def _accepts_none(annotation: Any) -> bool:
         return _accepts_none(typing.get_args(annotation)[0])
     if origin is typing.Union or origin is types.UnionType:
         return any(_accepts_none(member) for member in typing.get_args(annotation))
+    if origin is typing.Literal:
+        return None in typing.get_args(annotation)
+    if hasattr(annotation, "__value__"):  # ``type Maybe = int | None``
+        return _accepts_none(annotation.__value__)
     return annotation is None or annotation is type(None)

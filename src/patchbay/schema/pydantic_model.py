@@ -9,8 +9,10 @@ parameters may be called what a model's fields may not (``copy``, ``schema``, ``
 from __future__ import annotations
 
 import inspect
+import re
 import types
 import typing
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -27,6 +29,8 @@ from patchbay.schema.function import LEFT_OUT, Parameter
 if typing.TYPE_CHECKING:
     from collections.abc import Sequence
 
+_NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9.\-_]")
+"""What pydantic puts an underscore for where it makes a definition's name of a title, as in ``Page[int]``."""
 _INEXPRESSIBLE = (PydanticUserError, PydanticUndefinedAnnotation)
 
 
@@ -70,7 +74,7 @@ class ArgumentsModel:
         schema = dict(self._schema)
         schema.pop("title", None)
         for name, definition in schema.get("$defs", {}).items():
-            if definition.get("title") == name:
+            if _NOT_IN_A_NAME.sub("_", definition.get("title", "")) == name:
                 del definition["title"]
         # The order that people write: what it is, what is in it, what must be.
         ordered: dict[str, Any] = {key: schema.pop(key) for key in ("type", "properties", "required") if key in schema}
@@ -126,7 +130,7 @@ def _expressible(parameter: Parameter) -> Parameter:
     try:
         _model([parameter])
     except _INEXPRESSIBLE:
-        return Parameter(parameter.name, Any, parameter.default, parameter.kind, parameter.description)
+        return replace(parameter, annotation=Any if not parameter.accepts_none else Any | None)
     except Exception as error:
         raise ConfigurationError(f"The annotation of parameter {parameter.name!r} cannot work: {error}") from error
     return parameter
@@ -162,12 +166,22 @@ def _field(parameter: Parameter) -> tuple[Any, Any]:
     elif parameter.kind is parameter.kind.VAR_POSITIONAL:
         annotation, default = list.__class_getitem__(annotation), Field(default_factory=list)
     elif default is inspect.Parameter.empty:
-        default = None if parameter.accepts_none else ...
+        default = _own_default(annotation, None if parameter.accepts_none else ...)
     given = FieldInfo.from_annotated_attribute(annotation, default)
     # What the author wrote in a Field of their own comes first.
     described = Field(description=given.description or _words(given.metadata) or parameter.description or None)
     named = Field(alias=given.alias or parameter.name, validation_alias=given.validation_alias)
     return Annotated[annotation, described, named], default
+
+
+def _own_default(annotation: Any, otherwise: Any) -> Any:
+    """Return the default in ``Annotated[int, Field(default=4)]``, for a parameter that has no other."""
+    if typing.get_origin(annotation) is not Annotated:
+        return otherwise
+    given = FieldInfo.from_annotation(annotation)
+    if given.is_required():
+        return otherwise
+    return Field(default_factory=given.default_factory) if given.default_factory is not None else given.default
 
 
 def _unpacked_tuple(annotation: Any) -> Any:

@@ -26,7 +26,9 @@ class ScriptedModel:
         result = await ToolRunner(model, tools=[get_weather]).run("How is Rome?")
         model.assert_consumed()
 
-    As a context manager it does that by itself when the block ends without an error:
+    ``assert_consumed`` also tells again what may have been swallowed on the way, for an agent makes an event of every failure of
+    its model: that it was asked once too often, and the AssertionError of a step that is a function. As a context manager it
+    does all that by itself when the block ends without an error:
 
         with ScriptedModel(["It is sunny."]) as model:
             await ToolRunner(model).run("How is Rome?")
@@ -37,19 +39,16 @@ class ScriptedModel:
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = list(steps)
         self.requests: list[ChatRequest] = []
+        self._complaint: AssertionError | None = None
 
     async def respond(self, request: ChatRequest) -> AsyncIterator[ModelEvent]:
         """Play the next step."""
         self.requests.append(request)
-        if len(self.requests) > len(self._steps):
-            raise AssertionError(
-                f"The ScriptedModel was asked {len(self.requests)} times, but its script has {len(self._steps)} steps."
-            )
-        step: Any = self._steps[len(self.requests) - 1]
-        if callable(step) and not isinstance(step, BaseException):
-            step = step(request)
-            if inspect.isawaitable(step):
-                step = await step
+        try:
+            step = await self._step(request)
+        except AssertionError as complaint:
+            self._complaint = self._complaint or complaint
+            raise
         if isinstance(step, BaseException):
             raise step
         end = _model_reply(step)
@@ -57,6 +56,18 @@ class ScriptedModel:
             for delta in _deltas(end.reply):
                 yield delta
         yield end
+
+    async def _step(self, request: ChatRequest) -> Any:
+        if len(self.requests) > len(self._steps):
+            raise AssertionError(
+                f"The ScriptedModel was asked {len(self.requests)} times, but its script has {_steps(self._steps)}."
+            )
+        step: Any = self._steps[len(self.requests) - 1]
+        if callable(step) and not isinstance(step, BaseException):
+            step = step(request)
+            if inspect.isawaitable(step):
+                step = await step
+        return step
 
     def __enter__(self) -> Self:
         return self
@@ -66,13 +77,19 @@ class ScriptedModel:
             self.assert_consumed()
 
     def assert_consumed(self) -> None:
-        """Raise AssertionError if steps were left over."""
+        """Raise AssertionError if steps were left over, or something was wrong with those that were played."""
+        if self._complaint is not None:
+            raise self._complaint
         left = len(self._steps) - len(self.requests)
         if left > 0:
             unused = ", ".join(
                 f"{number}: {_shown(self._steps[number - 1])}" for number in range(len(self.requests) + 1, len(self._steps) + 1)
             )
             raise AssertionError(f"{left} of the {len(self._steps)} steps of the ScriptedModel were not asked for ({unused}).")
+
+
+def _steps(steps: Sequence[Any]) -> str:
+    return f"{len(steps)} step{'' if len(steps) == 1 else 's'}"
 
 
 def _shown(step: Any) -> str:

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
-
-_MISSING: Final = object()
+from typing import Any, Protocol
 
 
 @dataclass
@@ -17,13 +15,14 @@ class ToolActions:
     """What a call asks of its run besides its result.
 
     ``transfer_to_agent`` names the agent that goes on, ``escalate`` ends the enclosing loop, ``state_delta`` are changes of the
-    session's state (None deletes a key). ``state_read`` is what the call had read under keys that it then wrote.
+    session's state (None deletes a key). ``state_found`` is what was there, under those keys of it where a value was changed and
+    not assigned anew (``State.found``).
     """
 
     transfer_to_agent: str | None = None
     escalate: bool | None = None
     state_delta: dict[str, Any] = field(default_factory=dict)
-    state_read: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    state_found: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __bool__(self) -> bool:
         return bool(self.transfer_to_agent or self.escalate or self.state_delta)
@@ -41,10 +40,10 @@ class Acted(Protocol):
 def merge_actions(executions: Iterable[Acted]) -> ToolActions:
     """Put the actions of calls together, in the order given; calls that failed ask for nothing.
 
-    The last ``transfer_to_agent`` stands; ``escalate`` does where any call asked for it. A key that two calls changed has the
-    value of the later one, unless that one had read it first and changed what it found: then its change is made again on top of
-    the earlier one's (numbers add up, what was appended to a list is appended, members of dicts and sets are put in and taken
-    out). Five calls that each do ``state["n"] += 1`` at the same time make five.
+    The last ``transfer_to_agent`` stands; ``escalate`` does where any call asked for it. Of two calls that *assigned* a key the
+    later one has its way. What was *changed* is changed on top of what the earlier calls made of it: a number that a call added
+    to or took from, a list that it appended to, the members of a dict or set that it put in or took out. Five calls that each do
+    ``state["n"] += 1`` at the same time make five.
     """
     merged = ToolActions()
     for execution in executions:
@@ -53,52 +52,30 @@ def merge_actions(executions: Iterable[Acted]) -> ToolActions:
         merged.transfer_to_agent = actions.transfer_to_agent or merged.transfer_to_agent
         merged.escalate = actions.escalate or merged.escalate
         for key, value in actions.state_delta.items():
-            theirs = merged.state_delta.get(key)
-            before = actions.state_read.get(key)
-            if theirs is not None and before is not None and value is not None:
-                value = _again(before, value, theirs)  # noqa: PLW2901  (the same change, on top of the other one)
-            merged.state_delta[key] = value
+            theirs, found = merged.state_delta.get(key), actions.state_found.get(key)
+            changed_twice = theirs is not None and found is not None and value is not None
+            merged.state_delta[key] = _on_top(theirs, found, value) if changed_twice else value
     return merged
 
 
-def _again(before: Any, mine: Any, theirs: Any) -> Any:
-    """Return ``theirs`` with the change that made ``mine`` of ``before``; ``mine`` where it is no change of that kind."""
-    if _are(_is_number, before, mine, theirs):
-        return theirs + (mine - before)
-    if _are(_is_list, before, mine, theirs) and mine[: len(before)] == before:
-        return [*theirs, *mine[len(before) :]] if theirs[: len(before)] == before else mine
-    if _are(_is_set, before, mine, theirs):
-        return (theirs - (before - mine)) | (mine - before)
-    if _are(_is_dict, before, mine, theirs):
-        return _members_again(before, mine, theirs)
+def _on_top(theirs: Any, found: Any, mine: Any) -> Any:
+    """Return ``theirs`` with the change that made ``mine`` of ``found``; ``mine`` where there is no such change."""
+    try:
+        return _changed(theirs, found, mine)
+    except Exception:  # noqa: BLE001  (what is in a container compares as it likes)
+        return mine
+
+
+def _changed(theirs: Any, found: Any, mine: Any) -> Any:
+    values = (theirs, found, mine)
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        return theirs + (mine - found)
+    if all(isinstance(value, list) for value in values):
+        grown = mine[: len(found)] == found == theirs[: len(found)]
+        return [*theirs, *mine[len(found) :]] if grown else mine
+    if all(isinstance(value, set) for value in values):
+        return (theirs - (found - mine)) | (mine - found)
+    if all(isinstance(value, dict) for value in values):
+        kept = {key: value for key, value in theirs.items() if key in mine or key not in found}
+        return kept | {key: value for key, value in mine.items() if key not in found or value != found[key]}
     return mine
-
-
-def _members_again(before: dict[Any, Any], mine: dict[Any, Any], theirs: dict[Any, Any]) -> dict[Any, Any]:
-    result = {key: value for key, value in theirs.items() if key in mine or key not in before}
-    for key, value in mine.items():
-        old, other = before.get(key, _MISSING), theirs.get(key, _MISSING)
-        if old is not _MISSING and value == old:
-            continue  # untouched here: whatever the other call made of it, also of its absence, stands
-        result[key] = value if old is _MISSING or other is _MISSING else _again(old, value, other)
-    return result
-
-
-def _are(kind: Any, *values: Any) -> bool:
-    return all(map(kind, values))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
-
-
-def _is_set(value: Any) -> bool:
-    return isinstance(value, set)
-
-
-def _is_dict(value: Any) -> bool:
-    return isinstance(value, dict)

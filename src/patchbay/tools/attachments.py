@@ -8,9 +8,11 @@ hold text.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from patchbay.errors import ConfigurationError
+from patchbay.tools.results import well_formed
 from patchbay.types import Attachment
 
 KINDS = frozenset({"image", "audio", "file"})
@@ -25,14 +27,31 @@ def checked_kinds(kinds: Collection[str]) -> frozenset[str]:
 
 
 def attachments_of(value: Any) -> tuple[Attachment, ...]:
-    """Return the attachments among a tool's value: itself, or members of the list, tuple or dict that it is; no deeper."""
+    """Return the attachments among a tool's value: itself, or members of the list, tuple or dict that it is; no deeper.
+
+    Each is one that can be sent; raises TypeError for what is none (text in the place of bytes).
+    """
     if isinstance(value, Attachment):
-        return (value,)
+        return (_sendable(value),)
     if isinstance(value, Mapping):
         value = tuple(value.values())
     if isinstance(value, list | tuple):
-        return tuple(item for item in value if isinstance(item, Attachment))
+        return tuple(_sendable(item) for item in value if isinstance(item, Attachment))
     return ()
+
+
+def _sendable(attachment: Attachment) -> Attachment:
+    data, media_type, name = attachment.data, attachment.media_type, attachment.name
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise TypeError(f"an attachment's data must be bytes, not {type(data).__name__}")
+    if not isinstance(media_type, str) or not (name is None or isinstance(name, str)):
+        raise TypeError("an attachment's media type and name must be text")
+    return replace(attachment, media_type=well_formed(media_type), name=name and well_formed(name))
+
+
+def introduction(number: int, call_id: str) -> str:
+    """Return the words before an attachment in the user's message that shows it. Numbers count from 1 in each result."""
+    return f"(Attachment {number} of the result of call {call_id}. It is data that the tool returned.)"
 
 
 def described(content: str, attachments: Sequence[Attachment], shown: Sequence[Attachment]) -> str:

@@ -34,6 +34,7 @@ class Surroundings:
 
     ``state`` is what the calls' states read through to; it is never written to. ``session`` and ``invocation_context`` are the
     agents' own objects, handed through. ``invocation_id`` names the run, and is the same when the run is taken up again.
+    ``check`` is shown what a call asks of the run, and raises what the call fails with where that cannot be.
     """
 
     agent_name: str = ""
@@ -41,6 +42,7 @@ class Surroundings:
     invocation_id: str = ""
     invocation_context: Any = None
     state: Mapping[str, Any] = field(default_factory=dict)
+    check: Callable[[ToolActions], None] | None = None
 
 
 NOWHERE = Surroundings()
@@ -74,12 +76,30 @@ class ToolContext:
         self.name = name
         self.messages = messages
         self.iteration = iteration
-        self.cancelled = cancelled if cancelled is not None else threading.Event()
+        self._cancelled = cancelled
+        self._is_stopped = False
         self.surroundings = surroundings
         self._on_progress = on_progress
         self._actions: ToolActions | None = None
         self._state: State | None = None
         self._key = ""
+
+    @property
+    def cancelled(self) -> threading.Event:
+        """Set when the call's time is up or its run was stopped."""
+        # Made when it is first looked at, which few tools do. Whoever comes second of this and ``stop``, in any thread, sees the
+        # other's mark.
+        if self._cancelled is None:
+            self._cancelled = threading.Event()
+        if self._is_stopped:
+            self._cancelled.set()
+        return self._cancelled
+
+    def stop(self) -> None:
+        """Tell the tool that the call is being stopped. For whoever carries it out."""
+        self._is_stopped = True
+        if self._cancelled is not None:
+            self._cancelled.set()
 
     @property
     def function_call_id(self) -> str:
@@ -139,7 +159,7 @@ class ToolContext:
 
         ``fraction`` is brought into 0 to 1. Once the call is over or stopped, nothing is said any more.
         """
-        if self._on_progress is None or self.cancelled.is_set():
+        if self._on_progress is None or self._is_stopped or (self._cancelled is not None and self._cancelled.is_set()):
             return
         if fraction is not None:
             fraction = None if math.isnan(fraction) else min(1.0, max(0.0, fraction))
@@ -154,7 +174,7 @@ class ToolContext:
             actions.transfer_to_agent,
             actions.escalate,
             {**actions.state_delta, **(self._state.delta if self._state is not None else {})},
-            dict(self._state.read) if self._state is not None else {},
+            self._state.found if self._state is not None else {},
         )
 
     def __repr__(self) -> str:

@@ -56,6 +56,8 @@ class FunctionTool(BaseTool):
         max_parallel: int | None = None,
         strict: bool = False,
     ) -> None:
+        if isinstance(function, classmethod):
+            raise TypeError("A classmethod has no class yet: make a tool of the method, as in tool(Shop.open).")
         if not callable(function):
             raise TypeError(f"A tool's handler must be callable, not {type(function).__name__}.")
         if parameters is not None and not isinstance(parameters, Mapping):
@@ -84,7 +86,7 @@ class FunctionTool(BaseTool):
 
     def __get__(self, instance: Any, owner: type | None = None) -> FunctionTool:
         """Bind a tool that was made of a method, as Python binds the method."""
-        if instance is None:
+        if instance is None or isinstance(self.function, staticmethod):
             return self
         return FunctionTool(
             types.MethodType(self.function, instance),

@@ -7,24 +7,29 @@ from __future__ import annotations
 
 import functools
 import inspect
-import types
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+from patchbay.tools import results
 from patchbay.tools.threads import run_in_thread
 
 
 async def invoke(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, in_thread: bool) -> Any:
-    """Call ``function``, in a thread if it may block; awaitables are awaited, generators are read to their end."""
+    """Call ``function``, in a thread if it may block; awaitables are awaited, iterators are read to their end.
+
+    Raises ValueError for an iterator that seems to have none (``results.MOST_ITEMS``).
+    """
     if in_thread:
         result = await run_in_thread(functools.partial(_call, function, args, kwargs))
     else:
         result = function(*args, **kwargs)
     if inspect.isawaitable(result):
         result = await result
+    if type(result) is str:  # most are; what follows would cost as much as the call itself
+        return result
     if isinstance(result, AsyncIterator):
-        return [item async for item in result]
-    return result
+        return await _read(result)
+    return results.read_items(result) if isinstance(result, Iterator) else result
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -38,6 +43,15 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call in the thread; a generator's body runs while it is read, so it is read here too."""
+    """Call in the thread; the body of a generator, or of a ``map``, runs while it is read, so it is read here too."""
     result = function(*args, **kwargs)
-    return list(result) if isinstance(result, types.GeneratorType) else result
+    return results.read_items(result) if isinstance(result, Iterator) else result
+
+
+async def _read(items: AsyncIterator[Any]) -> list[Any]:
+    read: list[Any] = []
+    async for item in items:
+        if len(read) == results.MOST_ITEMS:
+            raise results.too_many_items()
+        read.append(item)
+    return read

@@ -105,4 +105,6 @@ class ReadResult(Tool):
 
 def _whole(number: Any, otherwise: int) -> int:
     """A count as the model wrote it; where arguments are not validated it may be anything."""
+    if isinstance(number, float) and number.is_integer():  # 7.0 is an integer in JSON Schema
+        number = int(number)
     return max(number, 0) if isinstance(number, int) else otherwise

@@ -7,37 +7,65 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from decimal import Decimal
 from enum import Enum
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from patchbay.types import Attachment
 
+MOST_ITEMS = 1_000_000
+"""How many items are read of what may have no end."""
+
+MOST_CONTAINERS = 250_000
+"""How many containers are gone into where a value has to be taken apart by hand: what refers to itself has endlessly many."""
+
+T = TypeVar("T")
+
 _MAX_DEPTH = 64
+_MOST_BITS = 14_000  # Python writes no more than 4300 decimal digits
 _JSON_TYPES = (dict, list, tuple, int, float, type(None))
 _TEXT_TYPES = (Decimal, UUID, PurePath, timedelta)
 _UNKNOWN = object()
 
 
 def render_result(value: Any) -> str:
-    """Write a tool's result: a str as it is, None as ``null``, all else as JSON, and what cannot be JSON by its ``str()``."""
+    """Write a tool's result: a str as it is, None as ``null``, all else as JSON, and what cannot be JSON by its ``str()``.
+
+    An iterator is read to its end; what it raises is raised here, and ValueError if it seems to have none.
+    """
     if type(value) is str:
         return well_formed(value)
+    if isinstance(value, Iterator):
+        value = read_items(value)
     if isinstance(value, Enum):
         return render_result(value.value)
     if isinstance(value, str):
-        return well_formed(str(value))
+        return well_formed(_text(value))
     if isinstance(value, BaseException):
         return well_formed(describe(value))
     if isinstance(value, Attachment):
         return well_formed(str(value))
     return well_formed(_json(value))
+
+
+def read_items(items: Iterable[T]) -> list[T]:
+    """Return all of the items. Raises ValueError where there are more than MOST_ITEMS."""
+    read = list(itertools.islice(items, MOST_ITEMS + 1))
+    if len(read) > MOST_ITEMS:
+        raise too_many_items()
+    return read
+
+
+def too_many_items() -> ValueError:
+    """The error of what was not read to its end."""
+    return ValueError(f"more than {MOST_ITEMS} items")
 
 
 def render_error(name: str, error: BaseException) -> str:
@@ -68,7 +96,7 @@ def _json(value: Any) -> str:
         return _encode(stand_in)
     except Exception:  # noqa: BLE001  (odd keys, cycles, NaN, or a broken method of the value's own)
         try:
-            plain = _plain(value, ())
+            plain = _plain(value, (), iter(range(MOST_CONTAINERS)))
             return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
         except Exception:  # noqa: BLE001  (a value may refuse even that)
             return _text(value)
@@ -77,24 +105,28 @@ def _json(value: Any) -> str:
 def _text(value: Any) -> str:
     try:
         return str(value)
-    except Exception:  # noqa: BLE001  (the value's own __str__ may do anything)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001  (the value's own __str__ may do anything, and must not end the host)
         return f"<{type(value).__name__}>"
 
 
-def _plain(value: Any, parents: tuple[int, ...]) -> Any:
-    """Return ``value`` as JSON types all the way down; what contains itself, or is very deep, ends as text."""
-    if value is None or isinstance(value, str | bool | int):
+def _plain(value: Any, parents: tuple[int, ...], room: Iterator[int]) -> Any:
+    """Return ``value`` as JSON types all the way down; what contains itself, is very deep, or finds no ``room`` ends as text."""
+    if value is None or isinstance(value, str | bool):
         return value
+    if isinstance(value, int):
+        return value if value.bit_length() < _MOST_BITS else hex(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if id(value) in parents or len(parents) >= _MAX_DEPTH:
+    if id(value) in parents or len(parents) >= _MAX_DEPTH or next(room, None) is None:
         return f"<{type(value).__name__}>"
     parents = (*parents, id(value))
     if isinstance(value, Mapping):
-        return {_key(key): _plain(item, parents) for key, item in value.items()}
+        return {_key(key): _plain(item, parents, room) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item, parents) for item in value]
-    return _plain(_stand_in_or_text(value), parents)
+        return [_plain(item, parents, room) for item in value]
+    return _plain(_stand_in_or_text(value), parents, room)
 
 
 def _key(key: Any) -> str:
@@ -138,7 +170,7 @@ def _stand_in(value: Any) -> Any:
     if callable(to_list := getattr(value, "tolist", None)):  # numpy's arrays and numbers
         return to_list()
     if isinstance(value, Iterable) and not isinstance(value, type):
-        return list(value)
+        return read_items(value)
     if isinstance(value, _TEXT_TYPES):
         return str(value)
     return _UNKNOWN
@@ -151,8 +183,14 @@ def _bytes(value: bytes) -> str:
         return base64.b64encode(value).decode()
 
 
+def _at_first(value: Any) -> Any:
+    if isinstance(value, Iterator):
+        raise TypeError("can be read only once, and this attempt may fail")
+    return _stand_in_or_text(value)
+
+
 # Made once: json.dumps makes an encoder for each value where it is not given the defaults.
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_stand_in_or_text).encode
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_at_first).encode
 
 
 def _sorted(values: set[Any] | frozenset[Any]) -> list[Any]:

@@ -1,7 +1,8 @@
 """The state that one call sees: what the session holds, with the call's own changes laid over it.
 
-What lives here: the overlay. What does not: putting the changes of several calls together (``actions``), and what the prefixes
-``app:``, ``user:`` and ``temp:`` mean for keeping them (the session service's business; here they are parts of the keys).
+What lives here: the overlay, and which of its changes are changes *of* something. What does not: putting the changes of several
+calls together (``actions``), and what the prefixes ``app:``, ``user:`` and ``temp:`` mean for keeping them (the session
+service's business; here they are parts of the keys).
 
 A call's changes are its own until it has succeeded: the overlay writes into a delta and never into what it reads from, so a call
 that fails leaves nothing behind and no sibling sees half of its work.
@@ -13,6 +14,8 @@ import copy
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, Final
 
+from patchbay.tools.counts import counted, origin_of, plain
+
 _MISSING: Final = object()
 _CONTAINERS: Final = (dict, list, set)
 
@@ -22,29 +25,44 @@ class State(MutableMapping[str, Any]):
 
     Deleting a key and assigning None are the same: the delta says None, and the key is gone. Containers (dict, list, set) are
     handed out as copies, and a copy that was changed in place counts as written: ``state["cart"].append(item)`` is kept.
+    ``found`` says of which value a change is one.
 
     Made for one call and one thread of control: it is not locked.
     """
 
-    __slots__ = ("_base", "_borrowed", "_read", "_written")
+    __slots__ = ("_base", "_found", "_lent", "_offered", "_written")
 
     def __init__(self, base: Mapping[str, Any] | None = None) -> None:
         self._base: Mapping[str, Any] = {} if base is None else base
+        self._begin()
+
+    def _begin(self) -> None:
         self._written: dict[str, Any] = {}
-        # key -> (the base's own value, the copy that was handed out)
-        self._borrowed: dict[str, tuple[Any, Any]] = {}
-        self._read: dict[str, Any] = {}
+        # What was there before, of the keys in _written whose new value was made of it.
+        self._found: dict[str, Any] = {}
+        # key -> (the base's own container, the copy that was handed out), as long as nothing else was assigned
+        self._lent: dict[str, tuple[Any, Any]] = {}
+        # key -> (a copy, the container that was handed out as the default), for when it comes back changed
+        self._offered: dict[str, tuple[Any, Any]] = {}
 
     @property
     def delta(self) -> dict[str, Any]:
-        """The changes so far, in the order they were made; None where a key was deleted. A new dict each time."""
-        changed = {key: mine for key, (original, mine) in self._borrowed.items() if _differ(original, mine)}
-        return {**changed, **self._written}
+        """The changes so far; None where a key was deleted. A new dict each time."""
+        return {**{key: mine for key, (_, mine) in self._changed()}, **self._written}
 
     @property
-    def read(self) -> Mapping[str, Any]:
-        """What this call found under the keys that it read before it wrote them (``actions.merge_actions`` needs it)."""
-        return self._read
+    def found(self) -> dict[str, Any]:
+        """What was there, under those keys of ``delta`` where a value was changed: added to, or a container changed in place.
+
+        A key that is not in it was given a new value, whatever was there (``actions.merge_actions`` needs to know).
+        """
+        return {**{key: found for key, (found, _) in self._changed()}, **self._found}
+
+    def take(self) -> dict[str, Any]:
+        """Return the changes so far and begin anew: what was changed is the caller's to put into the base."""
+        delta = self.delta
+        self._begin()
+        return delta
 
     def __getitem__(self, key: str) -> Any:
         value = self._find(key)
@@ -57,24 +75,32 @@ class State(MutableMapping[str, Any]):
         value = self._find(key)
         if value is not _MISSING:
             return value
-        if default is not None and key not in self._written:
-            self._read.setdefault(key, _own_copy(default))
-        return default
+        if key in self._written:  # deleted by this call: what it puts there now is made of nothing
+            return default
+        if isinstance(default, _CONTAINERS):
+            self._offered[key] = (_own_copy(default), default)
+        return counted(default, key, default)
 
     def setdefault(self, key: str, default: Any = None) -> Any:
         """Return the value of ``key``; where there is none, write ``default`` first."""
-        value = self._find(key)
-        if value is not _MISSING:
-            return value
-        self._read.setdefault(key, _own_copy(default))
-        self._written[key] = default
-        return default
+        if self._find(key) is _MISSING:
+            self[key] = self.get(key, default)
+        return self.get(key)
 
     def __setitem__(self, key: str, value: Any) -> None:
         if not isinstance(key, str):
             raise TypeError(f"A key of the state must be a str, not {type(key).__name__}.")
-        self._borrowed.pop(key, None)
-        self._written[key] = value
+        if key in self._lent and value is self._lent[key][1]:
+            return  # it was changed in place: ``state["log"] += [item]``
+        found = origin_of(value, key)
+        if key in self._offered and value is self._offered[key][1]:
+            found = self._offered[key][0]
+        self._lent.pop(key, None)
+        self._written[key] = plain(value)
+        if found is None:
+            self._found.pop(key, None)
+        else:
+            self._found[key] = found
 
     def __delitem__(self, key: str) -> None:
         if key not in self:
@@ -82,7 +108,7 @@ class State(MutableMapping[str, Any]):
         self[key] = None
 
     def __contains__(self, key: object) -> bool:
-        # Not by __getitem__: to ask whether a key is there is not to read its value.
+        # Not by __getitem__: who only asks needs no copy.
         written = self._written.get(key, _MISSING)  # type: ignore[call-overload]
         if written is _MISSING:
             return self._base.get(key) is not None  # type: ignore[call-overload]
@@ -100,23 +126,27 @@ class State(MutableMapping[str, Any]):
 
     def to_dict(self) -> dict[str, Any]:
         """Return all that this call sees, as a plain dict of its own."""
-        return {key: _own_copy(self[key]) for key in self}
+        return {key: _own_copy(plain(self[key])) for key in self}
 
     def _find(self, key: str) -> Any:
         if key in self._written:
             value = self._written[key]
-            return _MISSING if value is None else value
-        if key in self._borrowed:
-            return self._borrowed[key][1]
+            if value is None:
+                return _MISSING
+            return counted(value, key, self._found[key]) if key in self._found else value
+        if key in self._lent:
+            return self._lent[key][1]
         value = self._base.get(key)
         if value is None:
             return _MISSING
-        self._read.setdefault(key, value)
         if not isinstance(value, _CONTAINERS):
-            return value
+            return counted(value, key, value)
         mine = _own_copy(value)
-        self._borrowed[key] = (value, mine)
+        self._lent[key] = (value, mine)
         return mine
+
+    def _changed(self) -> Iterator[tuple[str, tuple[Any, Any]]]:
+        return ((key, lent) for key, lent in self._lent.items() if _differ(*lent))
 
 
 def _own_copy(value: Any) -> Any:

@@ -15,6 +15,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from patchbay.tools.results import describe
+
 T = TypeVar("T")
 
 _IDLE_SECONDS = 30.0
@@ -24,7 +26,8 @@ async def run_in_thread(work: Callable[[], T]) -> T:
     """Run ``work`` in a thread, with a copy of the caller's context variables, and return what it returns.
 
     When the caller is cancelled it stops waiting at once; the thread goes on to its end, and what it returns
-    is dropped.
+    is dropped. A KeyboardInterrupt or StopIteration of the work's own is raised as a RuntimeError: here they
+    would pass for a Ctrl-C, and for the end of this coroutine.
     """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
@@ -48,6 +51,8 @@ async def run_in_thread(work: Callable[[], T]) -> T:
 
     _threads.submit(job)
     value, error = await outcome
+    if isinstance(error, KeyboardInterrupt | StopIteration):
+        raise RuntimeError(describe(error)) from error  # noqa: TRY004  (no wrong type is meant)
     if error is not None:
         raise error
     return value  # type: ignore[no-any-return]
@@ -66,9 +71,9 @@ class _Threads:
             needs_thread = self._idle == 0
             if not needs_thread:
                 self._idle -= 1
-        self._jobs.put(job)
-        if needs_thread:
+        if needs_thread:  # before the job is queued: where no thread can be had, it must not be found by another one later
             threading.Thread(target=self._work, name="patchbay-tool", daemon=True).start()
+        self._jobs.put(job)
 
     def _work(self) -> None:
         while True:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import openai
 import pytest
 
 from patchbay.errors import UpstreamError
 from patchbay.models.chat import ModelReply
+from patchbay.models.openai import OpenAIChatModel
 from patchbay.models.resolve import resolve_model
 from patchbay.testing import Message, Raw, Text, events
 from patchbay.types import ToolSpec
@@ -333,12 +335,12 @@ def test_a_field_that_a_server_gives_and_will_not_have_back_is_learnt(stream: bo
 
 
 def test_an_error_that_only_mentions_what_was_sent_is_still_an_error() -> None:
-    refusal = servers.error(400, "The reasoning_content in the thinking mode must be passed back to the API.")
+    refusal = servers.error(400, "The reasoning_content is too long.")
     with ChatServer(lambda _: refusal) as server:
         model = resolve_model(f"{server.url}#m", max_retries=0)
         history = [QUESTION, {**answered(ModelReply(calls_reply()))[0], "reasoning_content": "hm"}]
         history.append({"role": "tool", "tool_call_id": "a", "content": "clear"})
-        with pytest.raises(UpstreamError, match="must be passed back"):
+        with pytest.raises(UpstreamError, match="too long"):
             run(model, reply_of(model, history))
         assert [True, False] == ["reasoning_content" in body["messages"][1] for body in server.bodies]
         with pytest.raises(UpstreamError):
@@ -350,3 +352,121 @@ def calls_reply() -> Any:
     from patchbay.types import Reply, ToolCall
 
     return Reply(None, tool_calls=(ToolCall("a", "get_weather", "{}"),))
+
+
+def insists_on_reasoning(body: dict[str, Any]) -> None:
+    """As DeepSeek and Kimi do while they think: every call of the conversation needs the reasoning that led to it."""
+    for index, message in enumerate(body["messages"]):
+        if message.get("tool_calls") and not message.get("reasoning_content"):
+            raise servers.RefusedError(
+                f"thinking is enabled but reasoning_content is missing in assistant tool call message at index {index}"
+            )
+
+
+def test_a_server_that_wants_older_reasoning_back_is_given_it_from_then_on(stream: bool) -> None:
+    script = [calls(ROME, reasoning_content="One."), "Clear.", calls(OSLO, reasoning_content="Two."), "Rain."]
+    with ChatServer(script, insists_on_reasoning) as server:
+        model = resolve_model(f"{server.url}#m", max_retries=0)
+
+        async def two_turns() -> list[str | None]:
+            first, conversation = await turn(model, stream=stream)
+            second, _ = await turn(model, [*conversation, {"role": "user", "content": "And Oslo?"}], stream=stream)
+            return [first[-1].reply.content, second[-1].reply.content]
+
+        assert ["Clear.", "Rain."] == run(model, two_turns())
+    sent = [[message.get("reasoning_content") for message in body["messages"]] for body in server.bodies]
+    assert [None, "One.", None] == sent[1]
+    assert [[None] * 5, [None, "One.", None, " ", None]] == sent[2:4]  # refused, and asked again with what it missed
+    assert [None, "One.", None, " ", None, "Two.", None] == sent[4]
+    assert 5 == len(sent)
+
+
+def test_calls_that_another_model_made_go_to_such_a_server_with_a_blank(stream: bool) -> None:
+    history = [*answered(ModelReply(calls_reply())), {"role": "user", "content": "And now?"}]
+    with ChatServer(["Clear."], insists_on_reasoning) as server:
+        model = resolve_model(f"{server.url}#m", max_retries=0)
+        assert "Clear." == run(model, reply_of(model, [QUESTION, *history], stream=stream, tools=())).reply.content
+    assert [None, " "] == [body["messages"][1].get("reasoning_content") for body in server.bodies]
+
+
+def test_what_one_model_wants_is_not_held_against_another_of_the_same_server() -> None:
+    def rules(body: dict[str, Any]) -> None:
+        (insists_on_reasoning if body["model"] == "thinker" else servers.refuses_reasoning)(body)
+
+    with ChatServer(lambda _: Text("Clear."), rules) as server:
+        model = resolve_model(f"{server.url}#thinker", max_retries=0)
+        message = {**answered(ModelReply(calls_reply()))[0], "reasoning_content": "hm"}
+        history = [QUESTION, message, {"role": "tool", "tool_call_id": "a", "content": "clear"}]
+
+        async def ask() -> None:
+            for name in ("thinker", "other", "thinker", "other"):
+                await reply_of(model, history, tools=(), parameters={"model": name})
+
+        run(model, ask())
+    told = [(body["model"], "reasoning_content" in body["messages"][1]) for body in server.bodies]
+    assert [("thinker", True), ("other", True), ("other", False), ("thinker", True), ("other", False)] == told
+
+
+def test_a_picture_that_a_tool_gave_does_not_end_the_turn() -> None:
+    """It is shown in a message of the user's; the reasoning before it belongs to the turn that goes on."""
+    from patchbay import ToolRunner
+    from patchbay.types import Attachment
+
+    def get_weather(city: str) -> Attachment:
+        """Show the sky."""
+        return Attachment(b"bytes", "image/png")
+
+    with ChatServer([calls(ROME, reasoning_content="One."), "Clear."], servers.glm_rules) as server:
+        model = model_at(server, "glm/glm-4.6v")
+        runner = ToolRunner(model, tools=[get_weather], attachments=["image"])
+        assert "Clear." == run(model, runner.run("How is Rome?")).content
+    roles = [message["role"] for message in server.bodies[1]["messages"]]
+    assert ["user", "assistant", "tool", "user"] == roles
+    assert "One." == server.bodies[1]["messages"][1]["reasoning_content"]
+    assert "data:image/png;base64," in server.bodies[1]["messages"][3]["content"][1]["image_url"]["url"]
+
+
+def named(name: str, arguments: str, **rest: Any) -> dict[str, Any]:
+    return piece({"tool_calls": [{"type": "function", "function": {"name": name, "arguments": arguments}, **rest}]})
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [named(*ROME, index=0), named(*OSLO, index=0)],
+        [named(*ROME, index=0, id="a"), named(*OSLO, index=0, id="a")],
+        [named(*ROME, index=0, id=""), named(*OSLO, index=0, id="")],
+        [
+            named("get_weather", '{"city":', index=0, id="a"),
+            named("get_weather", ' "Rome"}', index=0, id="a"),
+            named(*OSLO, index=1),
+        ],
+        [named("get_time", "", index=0), named(*ROME, index=0), named(*OSLO, index=0)],
+    ],
+    ids=["no ids", "one id", "empty ids", "a name with every piece", "another name"],
+)
+@pytest.mark.parametrize("mode", ["native", None], ids=["wrapped", "bare"])
+def test_calls_that_a_server_gives_one_place_are_told_apart(pieces: list[Any], mode: str | None) -> None:
+    answer = Raw([events(*pieces, piece({}, "tool_calls"))])
+    with ChatServer(lambda _: answer, strays=True) as server:
+        if mode is None:
+            client = openai.AsyncOpenAI(base_url=server.url, api_key="k", max_retries=0)
+            model: Any = OpenAIChatModel(client, model="m")
+            model.aclose = client.close
+        else:
+            model = resolve_model(f"{server.url}#m", tool_mode=mode)
+        end = run(model, reply_of(model, [QUESTION], tools=[WEATHER, TIME], stream=True))
+    given = [(call.name, call.arguments) for call in end.reply.tool_calls]
+    assert [("get_weather", {"city": "Rome"}), ("get_weather", {"city": "Oslo"})] == [
+        one for one in given if one != ("get_time", {})
+    ]
+    assert ("get_time" in str(pieces)) == (("get_time", {}) in given)
+
+
+def test_a_whole_message_in_one_event_is_an_answer() -> None:
+    message = {"role": "assistant", "content": "Clear."}
+    whole = {**piece({}), "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+    with ChatServer(lambda _: Raw([events(whole)]), strays=True) as server:
+        model = resolve_model(f"{server.url}#m", tool_mode="native")
+        for tools in ((), (WEATHER,)):
+            assert "Clear." == run(model, reply_of(model, [QUESTION], tools=tools, stream=True)).reply.content

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import threading
+import traceback
 from typing import Any
 
 import pytest
@@ -331,3 +333,192 @@ def test_a_client_of_the_callers_own_is_a_model_too() -> None:
         assert "Clear." == asyncio.run(ask()).reply.content
         client.close()
     assert "gemini-3-pro:" in server.requests[0].path
+
+
+def test_signatures_come_back_from_wherever_they_stood(stream: bool) -> None:
+    """On a text, on a part without text, on calls that come in pieces of a stream of their own: all of one answer."""
+    parts = [
+        text("Let me see. ", thought_signature=b"text"),
+        call("get_weather", {"city": "Rome"}, signature=b"rome", id="g1"),
+        call("get_weather", {"city": "Oslo"}, signature=b"oslo", id="g2"),
+        call("get_time", {"zone": "CET"}, id="g3"),
+    ]
+    pieces = [response(part, finish=None) for part in parts] + [response()]
+    with GeminiServer([pieces if stream else response(*parts), response(text("Clear."))], signatures=True) as server:
+        model = model_at(server)
+        ends, _ = run(model, turn(model, tools=[WEATHER, TIME], stream=stream))
+    assert ["g1", "g2", "g3"] == [one.id for one in ends[0].reply.tool_calls]
+    _, said, results = [types.Content.model_validate(content) for content in server.bodies[1]["contents"]]
+    assert [b"text", b"rome", b"oslo", None] == [part.thought_signature for part in said.parts or []]
+    answers = [part.function_response for part in results.parts or []]
+    assert [("g1", "get_weather"), ("g2", "get_weather"), ("g3", "get_time")] == [
+        (answer.id, answer.name) for answer in answers if answer
+    ]
+
+
+def test_pictures_that_a_tool_returned_stand_behind_the_results() -> None:
+    from patchbay import ToolRunner
+    from patchbay.types import Attachment
+
+    def get_weather(city: str) -> Attachment:
+        """Show the sky."""
+        return Attachment(city.encode(), "image/png")
+
+    asked = response(call("get_weather", {"city": "Rome"}), call("get_weather", {"city": "Oslo"}))
+    with GeminiServer([asked, response(text("Blue."))]) as server:
+        model = model_at(server)
+        runner = ToolRunner(model, tools=[get_weather], attachments=["image"])
+        assert "Blue." == run(model, runner.run("How is the sky?")).content
+    results, shown = [types.Content.model_validate(content) for content in server.bodies[1]["contents"]][-2:]
+    assert ("user", 2) == (results.role, len([part for part in results.parts or [] if part.function_response]))
+    assert [b"Rome", b"Oslo"] == [part.inline_data.data for part in shown.parts or [] if part.inline_data]
+
+
+def test_no_thoughts_are_asked_for_where_none_are_wanted() -> None:
+    """Gemini refuses to show thoughts that it does not think."""
+    config = gemini_request({"model": "gemini-2.5-flash", "messages": [QUESTION], "reasoning_effort": "none"})["config"]
+    assert {"thinking_budget": 0} == config["thinking_config"]
+
+
+def test_a_result_that_is_no_json_is_told_as_it_is_written() -> None:
+    call_made = {"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+    for written in ("NaN", '{"x": Infinity}', "-Infinity"):
+        messages = [
+            QUESTION,
+            {"role": "assistant", "content": None, "tool_calls": [call_made]},
+            {"role": "tool", "tool_call_id": "a", "content": written},
+        ]
+        (part,) = gemini_request({"model": "m", "messages": messages})["contents"][2]["parts"]
+        assert {"result": written} == part["function_response"]["response"]
+
+
+def test_how_an_answer_was_given_up_is_said(stream: bool) -> None:
+    with GeminiServer(lambda _: response(finish="MISSING_THOUGHT_SIGNATURE")) as server:
+        model = model_at(server)
+        with pytest.raises(UpstreamError, match=r"gave up .*MISSING_THOUGHT_SIGNATURE"):
+            run(model, reply_of(model, [QUESTION], stream=stream))
+
+
+def event(piece: dict[str, Any]) -> bytes:
+    return f"data: {json.dumps(piece)}\r\n\r\n".encode()
+
+
+BEGUN = event(response(text("It is"), finish=None))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Raw([BEGUN], end="cut"),
+        Raw([BEGUN, b'data: {"candi'], end="cut"),
+        Raw([BEGUN]),
+        Raw([BEGUN, b'data: {"candi']),
+        Raw([BEGUN, event({"error": {"code": 503, "message": "overloaded", "status": "UNAVAILABLE"}})]),
+        Raw([]),
+        Raw([event({"candidates": []})]),
+        Raw([b"<html>Welcome to nginx</html>"], content_type="text/html"),
+    ],
+    ids=["cut", "cut in an event", "no end", "half an event", "an error", "nothing", "no candidate", "a page"],
+)
+def test_a_stream_that_breaks_off_is_an_error(answer: Raw) -> None:
+    with GeminiServer(lambda _: answer) as server:
+        model = model_at(server)
+        with pytest.raises(UpstreamError):
+            run(model, reply_of(model, [QUESTION], stream=True))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Raw([b'{"candidates": [{"con'], content_type="application/json", end="cut"),
+        Raw([b'{"candidates": [{"con'], content_type="application/json"),
+        Raw([b'{"candidates": []}'], content_type="application/json"),
+        Raw([b"{}"], content_type="application/json"),
+        Raw([b"<html>Welcome to nginx</html>"], content_type="text/html"),
+    ],
+    ids=["cut", "half", "no candidate", "nothing", "a page"],
+)
+def test_an_answer_that_is_none_is_an_error(answer: Raw) -> None:
+    with GeminiServer(lambda _: answer) as server:
+        model = model_at(server)
+        with pytest.raises(UpstreamError):
+            run(model, reply_of(model, [QUESTION]))
+
+
+@pytest.mark.parametrize("status", [400, 401, 429, 500, 503])
+def test_an_http_error_has_its_status_and_the_servers_words(status: int, stream: bool) -> None:
+    with GeminiServer(lambda _: error(status, "Try it tomorrow.", "UNAVAILABLE")) as server:
+        model = model_at(server)
+        with pytest.raises(UpstreamError) as caught:
+            run(model, reply_of(model, [QUESTION], stream=stream))
+    assert (status, f"The model's server answered HTTP {status}: Try it tomorrow.") == (
+        caught.value.upstream_status,
+        str(caught.value),
+    )
+
+
+def test_no_error_holds_the_key_even_if_the_server_says_it(stream: bool, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    with GeminiServer(lambda _: error(400, "API key not valid: my-own-secret-key-7.")) as server:
+        model = resolve_model(MODEL, api_key="my-own-secret-key-7", base_url=server.base_url, max_retries=0)
+        with pytest.raises(UpstreamError, match="not valid") as caught:
+            run(model, reply_of(model, [QUESTION], stream=stream))
+    failure = caught.value
+    shown = "".join(traceback.format_exception(failure)) + failure.body + repr(failure) + repr(model) + caplog.text
+    assert "my-own-secret-key-7" not in shown
+
+
+@pytest.mark.parametrize("status", [302, 307])
+def test_a_redirect_never_takes_the_key_along(status: int, stream: bool) -> None:
+    """Google's header for it is one that HTTP clients do not know for a secret."""
+    with GeminiServer(lambda _: response(text("Clear."))) as other:
+        target = f"{other.base_url.replace('127.0.0.1', 'localhost')}/elsewhere"
+        with GeminiServer(lambda _: Raw([], status=status, headers=[("location", target)])) as server:
+            model = model_at(server)
+            with pytest.raises(UpstreamError, match=f"redirect.*{target}") as caught:
+                run(model, reply_of(model, [QUESTION], stream=stream))
+    assert (status, []) == (caught.value.upstream_status, other.requests)
+
+
+def test_a_server_that_cannot_be_reached_is_named() -> None:
+    model = resolve_model(MODEL, api_key="k", base_url="http://127.0.0.1:9", max_retries=0)
+    with pytest.raises(UpstreamError, match=r"could not be reached \(127.0.0.1:9\)") as caught:
+        run(model, reply_of(model, [QUESTION]))
+    assert "SSLContext" not in str(caught.value)
+
+
+@pytest.mark.parametrize("begun", [[], [BEGUN]], ids=["silent", "begun"])
+def test_cancelling_lets_the_server_go(begun: list[bytes], stream: bool) -> None:
+    arrived = threading.Event()
+
+    def script(_: Any) -> Raw:
+        arrived.set()
+        return Raw(begun, end="hang")
+
+    with GeminiServer(script) as server:
+        model = model_at(server)
+
+        async def cancelled() -> bool:
+            asked = asyncio.create_task(reply_of(model, [QUESTION], stream=stream))
+            assert await asyncio.to_thread(arrived.wait, 10)
+            asked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+            return await asyncio.to_thread(server.requests[0].left.wait, 10)
+
+        assert run(model, cancelled())
+
+
+def test_one_model_serves_one_event_loop_after_the_other_and_keeps_what_it_learnt() -> None:
+    with GeminiServer(lambda _: response(text("Clear.")), tools=False, system=False) as server:
+        model = model_at(server, "gemini/gemma-4-27b-it")
+        for _ in range(2):
+            assert "Clear." == run(model, reply_of(model, [{"role": "system", "content": "Be brief."}, QUESTION])).reply.content
+    assert [True, True, False, False] == ["systemInstruction" in body for body in server.bodies]
+
+
+def test_openais_word_for_the_likeliest_tokens_is_told_in_geminis() -> None:
+    config = gemini_request({"model": "m", "messages": [QUESTION], "logprobs": True, "top_logprobs": 3})["config"]
+    assert (True, 3) == (config["response_logprobs"], config["logprobs"])
+    types.GenerateContentConfig.model_validate(config)
+    assert "logprobs" not in gemini_request({"model": "m", "messages": [QUESTION], "logprobs": False})["config"]

@@ -17,7 +17,6 @@ from patchbay.models.hosted import HostedModel
 from patchbay.models.providers import PROVIDERS, provider_at, provider_named
 from patchbay.models.resolve import resolve_model
 from patchbay.testing import ScriptedModel, ScriptedUpstream
-from patchbay.types import ToolCall
 
 from .chat_servers import ChatServer, calls
 from .conftest import QUESTION, reply_of, run
@@ -65,11 +64,76 @@ def test_a_name_says_where_a_model_is(text: str, provider: str, name: str | None
         ("http:///v1#x", "no URL of a server"),
         ("http://me:secret@127.0.0.1/v1#x", "api_key"),
         ("http://127.0.0.1/v1?key=1#x", "no query"),
+        ("http://[::1/v1#x", "no URL of a server"),
+        ("http://127.0.0.1:99999/v1#x", "no URL of a server"),
+        ("http://127.0.0.1:http/v1#x", "no URL of a server"),
     ],
 )
 def test_a_name_that_leads_nowhere_is_refused(text: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         resolve_model(text, api_key="k")
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("127.0.0.1:8000/v1", "base_url .*no URL of a server"),
+        ("ftp://127.0.0.1/v1", "base_url .*no URL of a server"),
+        ("http://me:my-secret@127.0.0.1/v1", "base_url .*no user"),
+        ("http://127.0.0.1/v1?key=my-secret", "base_url .*no query"),
+        ("http://127.0.0.1/v1#m", "base_url .*openai/model"),
+    ],
+)
+def test_another_url_is_held_to_the_same_rules_wherever_it_comes_from(
+    url: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        resolve_model("gpt-4o-mini", api_key="k", base_url=url)
+    assert "my-secret" not in str(caught.value)
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    with pytest.raises(ConfigurationError, match=said.replace("base_url", "OPENAI_BASE_URL")):
+        resolve_model("gpt-4o-mini", api_key="k")
+
+
+def test_a_secret_in_a_url_is_not_said_again() -> None:
+    for text, options in (("htp://me:my-secret@127.0.0.1/v1", {}), ("http://me:my-secret@x/v1", {"base_url": "http://y/v1"})):
+        with pytest.raises(ConfigurationError) as caught:
+            resolve_model(text, **options)
+        assert "my-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["my-secret\nkey", "my-secret\u00e9", "my secret", "my-secret\x00"])
+def test_a_key_that_cannot_be_sent_is_refused_and_not_shown(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match="api_key") as caught:
+        resolve_model("gpt-4o-mini", api_key=key)
+    assert "secret" not in str(caught.value)
+    if "\x00" not in key:
+        monkeypatch.setenv("OPENAI_API_KEY", key)
+        with pytest.raises(ConfigurationError, match="OPENAI_API_KEY") as caught:
+            resolve_model("gpt-4o-mini")
+        assert "secret" not in str(caught.value)
+
+
+def test_the_line_break_behind_a_key_that_was_read_from_a_file_is_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ChatServer(["a", "b"]) as server:
+        model = hosted(f"{server.url}#m", api_key="k-1\n")
+        run(model, reply_of(model, [QUESTION], tools=()))
+        monkeypatch.setenv("DASHSCOPE_API_KEY", " k-2\n")
+        model = hosted("qwen/m", base_url=server.url)
+        run(model, reply_of(model, [QUESTION]))
+    assert ["Bearer k-1", "Bearer k-2"] == [chat.headers["authorization"] for chat in server.chats[-2:]]
+    monkeypatch.setenv("DASHSCOPE_API_KEY", " ")
+    with pytest.raises(ConfigurationError, match="no key for qwen"):
+        resolve_model("qwen/m")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("timeout", 0), ("timeout", -1), ("timeout", float("nan")), ("timeout", "5"), ("max_retries", -1), ("max_retries", 1.5)],
+)
+def test_limits_that_cannot_be_kept_are_refused(option: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=option):
+        resolve_model("http://127.0.0.1/v1#m", **{option: value})
 
 
 @pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
@@ -258,16 +322,3 @@ def test_every_provider_is_found_by_each_of_its_names_and_hosts() -> None:
             assert provider is provider_at(f"https://{host}/v1")
     assert "" == provider_at("http://127.0.0.1/v1").name
     assert "gemini-compatible" == provider_at("https://generativelanguage.googleapis.com/v1beta/openai/").name
-
-
-def test_a_scripted_model_says_which_steps_were_not_asked_for() -> None:
-    with (
-        pytest.raises(AssertionError, match=r"1 of the 2 steps .*2: 'It is sunny.'"),
-        ScriptedModel([ToolCall("a", "f"), "It is sunny."]) as model,
-    ):
-        asyncio.run(reply_of(model, [QUESTION]))
-
-
-def test_a_scripted_model_does_not_hide_the_error_of_its_block() -> None:
-    with pytest.raises(ZeroDivisionError), ScriptedModel(["It is sunny."]):
-        raise ZeroDivisionError

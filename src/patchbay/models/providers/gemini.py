@@ -1,14 +1,14 @@
 """Google's Gemini: spoken to natively, or by a URL through its OpenAI-compatible endpoint.
 
 Either way its thinking models sign their thoughts. The signature comes with a call (``extra_content.google.thought_signature``)
-and the next round is refused without it. The native wire is translated in ``patchbay.models.geminiwire``.
+and the next round is refused without it. The native wire is translated in ``patchbay.models.geminirequest`` and ``geminianswer``.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from patchbay.models.providers.quirks import Endpoint, Provider, in_turn, system_for_developer, with_fields
+from patchbay.models.providers.quirks import Endpoint, Provider, system_for_developer
 from patchbay.schema.dialects import DIALECTS
 from patchbay.types import ToolSpec
 
@@ -33,5 +33,6 @@ GEMINI_COMPATIBLE = Provider(
     endpoints=(Endpoint(_COMPATIBLE_URL, "GOOGLE_API_KEY"), Endpoint(_COMPATIBLE_URL, "GEMINI_API_KEY")),
     hosts=("generativelanguage.googleapis.com",),
     dialect=_DIALECT,
-    prepare=in_turn(with_fields("extra_content"), system_for_developer),
+    sent_back=frozenset({"extra_content"}),
+    prepare=system_for_developer,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from patchbay.models.providers.quirks import Body, Endpoint, Provider, in_turn, renamed, system_for_developer, with_fields
+from patchbay.models.providers.quirks import Body, Endpoint, Provider, in_turn, renamed, system_for_developer
 from patchbay.schema.dialects import DIALECTS
 
 
@@ -21,7 +21,8 @@ GLM = Provider(
     dialect=DIALECTS["glm"],
     hosts=("open.bigmodel.cn", "api.z.ai"),
     # Its thinking models reason between calls, and go on from the reasoning that they are sent back.
-    prepare=in_turn(with_fields("reasoning_content"), system_for_developer, _limit),
+    sent_back=frozenset({"reasoning_content"}),
+    prepare=in_turn(system_for_developer, _limit),
     finish_reasons={
         "sensitive": "content_filter",
         "model_context_window_exceeded": "length",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from patchbay.models.providers.quirks import Body, Endpoint, Provider, in_turn, renamed, with_fields
+from patchbay.models.providers.quirks import Body, Endpoint, Provider, renamed
 from patchbay.schema.dialects import DIALECTS
 
 
@@ -17,5 +17,5 @@ OPENAI = Provider(
     base_url_variable="OPENAI_BASE_URL",
     hosts=("api.openai.com",),
     strict_dialect=DIALECTS["openai_strict"],
-    prepare=in_turn(with_fields(), _limit),
+    prepare=_limit,
 )

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from patchbay.models.providers.quirks import SENT_BACK, Provider, with_fields
+from patchbay.models.providers.quirks import SENT_BACK, Provider
 
-OTHER = Provider(name="", prepare=with_fields(*SENT_BACK))
+OTHER = Provider(name="", sent_back=SENT_BACK)

@@ -21,6 +21,9 @@ REASONING_FIELDS = frozenset({"reasoning_content", "reasoning", "reasoning_detai
 SENT_BACK = REASONING_FIELDS | {"extra_content"}
 """The fields of a message, or of a call in it, that are no part of OpenAI's API: sent only to who knows them."""
 
+_BLANK = " "
+"""What stands for a reasoning that nobody has: an empty one is taken for none."""
+
 
 def unchanged(body: Body) -> Body:
     """Change nothing."""
@@ -42,8 +45,9 @@ class Provider:
     ``name`` and ``other_names`` stand before the slash in ``provider/model``. ``endpoints``: the first whose key is set is used,
     else the first. ``base_url_variable`` is the environment variable that names another URL. ``hosts`` are those of its servers,
     in any URL. ``dialect`` is how it is told of tools, ``strict_dialect`` of those that it shall hold the model to.
-    ``prepare`` makes the body of a request one that it takes. ``finish_reasons`` translates its words into OpenAI's; "error"
-    stands for a failure of the server. ``sdk`` is the wire it is spoken to on.
+    ``sent_back`` are the fields of SENT_BACK that it knows; ``prepare`` makes the rest of a request's body one that it takes.
+    ``finish_reasons`` translates its words into OpenAI's; "error" stands for a failure of the server. ``sdk`` is the wire it is
+    spoken to on.
     """
 
     name: str
@@ -53,24 +57,35 @@ class Provider:
     hosts: tuple[str, ...] = ()
     dialect: Dialect = DIALECTS["openai_chat"]
     strict_dialect: Dialect | None = None
+    sent_back: frozenset[str] = frozenset()
     prepare: Callable[[Body], Body] = unchanged
     finish_reasons: Mapping[str, str] = field(default_factory=dict)
     sdk: Literal["openai", "google-genai"] = "openai"
 
 
-def keep_fields(messages: Sequence[Message], kept: frozenset[str]) -> list[Message]:
+def keep_fields(messages: Sequence[Message], kept: frozenset[str], *, all_reasoning: bool = False) -> list[Message]:
     """Leave out of the messages, and of the calls in them, the fields of SENT_BACK that are not ``kept``.
 
     A reasoning is sent back within its turn only: behind the last message of the user. Servers that want it want it there, and
-    those that do not look at an older one would still count its tokens.
+    most that do not look at an older one would still count its tokens. With ``all_reasoning`` each message of the assistant's has
+    one, for servers that insist: one that another model wrote, or that was stored without it, gets a blank.
     """
-    users = [index for index, message in enumerate(messages) if message.get("role") == "user"]
-    turn = users[-1] if users else -1
+    turn = -1 if all_reasoning else _turn(messages)
     out = []
     for index, message in enumerate(messages):
         dropped = SENT_BACK - kept if index > turn else (SENT_BACK - kept) | REASONING_FIELDS
-        out.append(_without(message, dropped))
+        rest = _without(message, dropped)
+        blank = all_reasoning and rest.get("role") == "assistant" and REASONING_FIELDS.isdisjoint(rest)
+        out.append({**rest, "reasoning_content": _BLANK} if blank else rest)
     return out
+
+
+def _turn(messages: Sequence[Message]) -> int:
+    """Where the running turn begins: at the last message of the user's. What shows a tool's pictures is none of those."""
+    for index in range(len(messages) - 1, -1, -1):
+        if messages[index].get("role") == "user" and (index == 0 or messages[index - 1].get("role") != "tool"):
+            return index
+    return -1
 
 
 def _without(message: Message, dropped: frozenset[str]) -> Message:
@@ -84,12 +99,6 @@ def _without(message: Message, dropped: frozenset[str]) -> Message:
         {key: value for key, value in call.items() if key not in dropped} if isinstance(call, Mapping) else call for call in calls
     ]
     return kept
-
-
-def with_fields(*kept: str) -> Callable[[Body], Body]:
-    """A ``prepare`` that sends back these fields of SENT_BACK."""
-    names = frozenset(kept)
-    return lambda body: {**body, "messages": keep_fields(body["messages"], names)}
 
 
 def system_for_developer(body: Body) -> Body:

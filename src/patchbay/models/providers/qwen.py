@@ -6,7 +6,7 @@ are learnt when they happen (``patchbay.models.modes``, ``patchbay.models.openai
 
 from __future__ import annotations
 
-from patchbay.models.providers.quirks import Body, Endpoint, Provider, in_turn, renamed, system_for_developer, with_fields
+from patchbay.models.providers.quirks import Body, Endpoint, Provider, in_turn, renamed, system_for_developer
 from patchbay.schema.dialects import DIALECTS
 
 
@@ -42,5 +42,6 @@ QWEN = Provider(
         "dashscope-us.aliyuncs.com",
         "cn-hongkong.dashscope.aliyuncs.com",
     ),
-    prepare=in_turn(with_fields("reasoning_content"), system_for_developer, _empty_content, _parallel, _limit),
+    sent_back=frozenset({"reasoning_content"}),
+    prepare=in_turn(system_for_developer, _empty_content, _parallel, _limit),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from patchbay.models.providers.quirks import Body, Endpoint, Provider, in_turn, renamed, system_for_developer, with_fields
+from patchbay.models.providers.quirks import Body, Endpoint, Provider, in_turn, renamed, system_for_developer
 from patchbay.schema.dialects import DIALECTS
 from patchbay.schema.names import NameRule
 
@@ -24,5 +24,6 @@ STEPFUN = Provider(
     hosts=("api.stepfun.com", "api.stepfun.ai"),
     # Here a name may not begin with a digit or a dash.
     dialect=replace(DIALECTS["stepfun"], names=NameRule(r"[A-Za-z_][A-Za-z0-9_-]*")),
-    prepare=in_turn(with_fields("reasoning", "reasoning_content"), system_for_developer, _limit),
+    sent_back=frozenset({"reasoning", "reasoning_content"}),
+    prepare=in_turn(system_for_developer, _limit),
 )

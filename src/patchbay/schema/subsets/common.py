@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -149,7 +150,7 @@ def accepts_null(schema: Any, root: Schema, seen: set[int] | None = None) -> boo
         return False
     seen.add(id(schema))
     schema = resolved(schema, root)
-    if "null" in types_of(schema) or schema.get("nullable") is True:
+    if "null" in types_of(schema):  # "nullable" is no word of JSON Schema: arguments are checked without it
         return True
     if "const" in schema:
         return schema["const"] is None
@@ -161,6 +162,15 @@ def accepts_null(schema: Any, root: Schema, seen: set[int] | None = None) -> boo
 def kinds_of_values(values: Iterable[Any]) -> list[str]:
     """Return the JSON types of the values of an enum, each once."""
     return list(dict.fromkeys(json_type(value) for value in values))
+
+
+def is_looked_around(schema: Schema) -> bool:
+    """Whether the ``pattern`` looks ahead or behind, which OpenAI's regular expressions cannot."""
+    return isinstance(schema.get("pattern"), str) and _LOOKS_AROUND.search(schema["pattern"]) is not None
+
+
+# An opening parenthesis that is neither escaped nor one of a class of characters.
+_LOOKS_AROUND = re.compile(r"(?<!\\)(?:\\\\)*\(\?<?[=!]")
 
 
 def described(node: dict[str, Any], notes: Iterable[str]) -> None:

@@ -1,7 +1,7 @@
 """What Gemini takes in ``parameters``: OpenAPI's kind of schema, in which one unknown word refuses the whole request.
 
-References are written out, alternatives are ``anyOf``, null is ``nullable``, an enum is of strings, each node has a type. Where a
-schema contains itself, the inner one is an object that is described only.
+References are written out, alternatives are ``anyOf`` with nothing beside it, null is ``nullable``, an enum is of strings, each
+node has a type. Where a schema contains itself, the inner one is an object that is described only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ _KEPT: Final = {
 }
 _FORMATS: Final = {"string": {"date-time"}, "number": {"float", "double"}, "integer": {"int32", "int64"}}
 _SIMPLE: Final = ("string", "number", "boolean", "object")
-_ANYTHING: Final = {"anyOf": [*({"type": kind} for kind in _SIMPLE), {"type": "array", "items": {"type": "string"}}]}
+
+
+def _anything() -> dict[str, Any]:
+    return {"anyOf": [*({"type": kind} for kind in _SIMPLE), {"type": "array", "items": {"type": "string"}}]}
 
 
 def gemini(schema: Schema) -> Schema | Inexpressible:
@@ -61,7 +64,7 @@ class _Writer:
         """Return one schema in Gemini's words; ``within`` are the references it stands in."""
         self._budget.spend()
         if not isinstance(schema, Mapping):
-            return dict(_ANYTHING)
+            return _anything()
         reference = schema.get("$ref")
         if isinstance(reference, str):
             if reference in within:
@@ -72,7 +75,7 @@ class _Writer:
         nullable = accepts_null(node, self._root)
         made = self._without_null(node, within)
         if nullable:
-            made["nullable"] = True
+            _first(made)["nullable"] = True
         return made
 
     def _without_null(self, node: Schema, within: tuple[str, ...]) -> dict[str, Any]:
@@ -86,7 +89,7 @@ class _Writer:
         if not kinds and "null" in types_of(node):
             return {"type": "string", "description": "Always null."}
         if not kinds:
-            return _around(dict(_ANYTHING), node)
+            return _around(_anything(), node)
         if len(kinds) > 1:
             inside = {key: value for key, value in node.items() if key not in ("description", "default")}
             return self._alternatives(node, [_only(kind, inside) for kind in kinds], within)
@@ -98,7 +101,7 @@ class _Writer:
             one = self.node(branch, within)
             if one not in made:
                 made.append(one)
-        return _around({**made[0]} if len(made) == 1 else {"anyOf": made}, around)
+        return _around(made[0] if len(made) == 1 else {"anyOf": made}, around)
 
     def _of_kind(self, kind: str, node: Schema, within: tuple[str, ...]) -> dict[str, Any]:
         made: dict[str, Any] = {"type": kind}
@@ -156,10 +159,19 @@ class _Writer:
 
 
 def _around(made: dict[str, Any], schema: Schema) -> dict[str, Any]:
-    """Put what ``schema`` says about the whole around its alternatives."""
-    if isinstance(schema.get("description"), str):
-        made["description"] = schema["description"]
-    described(made, note_on(schema, "default"))
+    """Put in what ``schema`` says about the whole of its alternatives."""
+    whole: dict[str, Any] = {"description": schema["description"]} if isinstance(schema.get("description"), str) else {}
+    described(whole, note_on(schema, "default"))
+    if text := whole.get("description"):
+        first = _first(made)
+        first["description"] = f"{text} {first['description']}" if "description" in first else text
+    return made
+
+
+def _first(made: dict[str, Any]) -> dict[str, Any]:
+    """Return where a word about a schema can stand: in the first of its alternatives, where it has any."""
+    while "anyOf" in made:
+        made = made["anyOf"][0]
     return made
 
 

@@ -1,7 +1,7 @@
 """What OpenAI's chat and realtime APIs, and the servers that speak like them, take without strict mode.
 
-They take most of 2020-12. What they refuse is a root that is no plain object, an array without ``items``, and the spellings of
-older drafts.
+They take most of 2020-12. What they refuse is a root that is no plain object, an array without ``items``, a pattern that looks
+around, and the spellings of older drafts.
 """
 
 from __future__ import annotations
@@ -9,8 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from patchbay.schema.references import DICTS, LISTS, ONE
-from patchbay.schema.subsets.common import Inexpressible, Schema, as_object, expressed, types_of
+from patchbay.schema.references import DICTS, LISTS, ONE, unresolved
+from patchbay.schema.subsets.common import (
+    Inexpressible,
+    RefusedError,
+    Schema,
+    as_object,
+    described,
+    expressed,
+    is_looked_around,
+    note_on,
+    types_of,
+)
 
 
 def openai(schema: Schema) -> Schema | Inexpressible:
@@ -20,7 +30,11 @@ def openai(schema: Schema) -> Schema | Inexpressible:
 
 def _whole(root: Schema) -> Schema:
     tidy: Schema = _tidy(as_object(root))
-    return root if tidy == root else tidy
+    if tidy == root:
+        return root
+    if (reference := unresolved(tidy)) is not None:
+        raise RefusedError(f"its schema refers to {reference!r}, which has another place in today's JSON Schema")
+    return tidy
 
 
 def _tidy(schema: Any) -> Any:
@@ -40,6 +54,9 @@ def _tidy(schema: Any) -> Any:
                 node[exclusive] = node.pop(bound)
     if isinstance(node.get("required"), bool):  # draft 3
         del node["required"]
+    if is_looked_around(node):
+        described(node, note_on(node, "pattern"))
+        del node["pattern"]
     return node
 
 

@@ -8,6 +8,7 @@ refused, so that the tool is offered without it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ from patchbay.schema.subsets.common import (
     as_object,
     described,
     expressed,
+    is_looked_around,
+    kinds_of_values,
     names_in,
     note_on,
     resolved,
@@ -32,6 +35,10 @@ _MAX_PROPERTIES: Final = 5_000
 _MAX_NESTING: Final = 10
 _MAX_NODES: Final = 20_000
 _MAX_ENUM_VALUES: Final = 1_000
+_MAX_NAMES: Final = 120_000
+_LARGE_ENUM: Final = 250
+_MAX_LARGE_ENUM: Final = 15_000
+_DEFINITION: Final = re.compile(r"#(?:/(?:\$defs|definitions)/[^/]+)?")
 _FORMATS: Final = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
 _KEPT: Final = (
     "type", "description", "enum", "const", "pattern", "multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
@@ -67,18 +74,27 @@ class _Writer:
         self._budget = Budget(_MAX_NODES)
         self._properties = 0
         self._values = 0
+        self._names = 0
+        self._within: list[str] = []
 
     def whole(self) -> Schema:
         """Return the root, with the definitions it refers to."""
         made = self._node(self._root, "", 0)
         for key in ("$defs", "definitions"):
             if isinstance(self._root.get(key), Mapping):
-                made[key] = {name: self._node(sub, f"/{key}/{name}", 0) for name, sub in self._root[key].items()}
+                made[key] = {name: self._definition(key, name, sub) for name, sub in self._root[key].items()}
         if self._properties > _MAX_PROPERTIES:
             raise RefusedError(f"it has {self._properties} properties; strict mode takes {_MAX_PROPERTIES}")
         if self._values > _MAX_ENUM_VALUES:
             raise RefusedError(f"its enums have {self._values} values; strict mode takes {_MAX_ENUM_VALUES}")
+        if self._names > _MAX_NAMES:
+            raise RefusedError(f"its names and values have {self._names} characters; strict mode takes {_MAX_NAMES}")
         return made
+
+    def _definition(self, key: str, name: str, schema: Any) -> dict[str, Any]:
+        self._names += len(name)
+        self._within = [f"#/{key}/{name}"]
+        return self._node(schema, f"/{key}/{name}", 0)
 
     def _node(self, schema: Any, path: str, depth: int, alternatives: int = 0) -> dict[str, Any]:
         self._budget.spend()
@@ -86,9 +102,21 @@ class _Writer:
             raise RefusedError(f"{path} is nested more than {_MAX_NESTING} levels deep")
         if not isinstance(schema, Mapping):
             raise RefusedError(f"{path or 'it'} may be anything, which strict mode cannot say")
-        if set(schema) == {"$ref"}:
-            return dict(schema)
-        # Beside a reference nothing may stand: what it names is written here instead.
+        reference = schema.get("$ref")
+        if isinstance(reference, str) and _DEFINITION.fullmatch(reference):
+            if set(schema) == {"$ref"}:
+                return dict(schema)
+            if reference in self._within:
+                return {"anyOf": [{"$ref": reference}], **{key: schema[key] for key in ("description",) if key in schema}}
+            self._within.append(reference)
+            try:
+                return self._written_out(schema, path, depth, alternatives)
+            finally:
+                self._within.pop()
+        return self._written_out(schema, path, depth, alternatives)
+
+    def _written_out(self, schema: Schema, path: str, depth: int, alternatives: int) -> dict[str, Any]:
+        # Where something stands beside a reference, and where one leads to no definition, what it names is written instead.
         node = resolved(schema, self._root)
         if isinstance(node.get("allOf"), list):
             node = self._together(node)
@@ -99,20 +127,42 @@ class _Writer:
                 made["format"] = node["format"]
             else:
                 notes += note_on(node, "format")
-        self._values += len(node["enum"]) if isinstance(node.get("enum"), list) else 0
+        if is_looked_around(made):
+            notes += note_on(made, "pattern")
+            del made["pattern"]
+        self._type_of_values(made, path)
         branches = [branch for key in ("anyOf", "oneOf") for branch in node.get(key) or ()]
         if branches:
             made["anyOf"] = [
                 self._node(branch, f"{path}/anyOf/{index}", depth, alternatives + 1) for index, branch in enumerate(branches)
             ]
         if "array" in types_of(node) or "items" in node:
+            made.setdefault("type", "array")
             made["items"] = self._items(node, path, depth)
         if "object" in types_of(node) or "properties" in node:
+            made.setdefault("type", "object")
             self._close(node, made, path, depth)
-        if not made.keys() & {"type", "enum", "const", "anyOf"}:
+        if not made.keys() & {"type", "anyOf"}:
             raise RefusedError(f"{path or 'it'} may be anything, which strict mode cannot say")
         described(made, notes)
         return made
+
+    def _type_of_values(self, made: dict[str, Any], path: str) -> None:
+        """Say which types the values of an enum have, since nothing may be without one; count them."""
+        values = made["enum"] if isinstance(made.get("enum"), list) else [made["const"]] if "const" in made else []
+        if not values:
+            return
+        if "type" not in made:
+            kinds = kinds_of_values(values)
+            if {"object", "array"} & set(kinds):
+                raise RefusedError(f"{path} is one of values that are no single words, which strict mode cannot say")
+            kinds = [kind for kind in kinds if kind != "integer" or "number" not in kinds]
+            made["type"] = kinds[0] if len(kinds) == 1 else kinds
+        size = sum(len(value) for value in values if isinstance(value, str))
+        self._names += size
+        self._values += len(values)
+        if len(values) > _LARGE_ENUM and size > _MAX_LARGE_ENUM:
+            raise RefusedError(f"{path} has an enum of {size} characters; strict mode takes {_MAX_LARGE_ENUM}")
 
     def _together(self, node: Schema) -> Schema:
         parts = [part for part in node["allOf"] if isinstance(part, Mapping)]
@@ -152,6 +202,7 @@ class _Writer:
             member = self._node(sub, f"{path}/{name}", depth + 1)
             members[name] = member if name in required else _or_null(member, sub, self._root)
         self._properties += len(members)
+        self._names += sum(map(len, members))
         made["properties"] = members
         made["required"] = list(members)
         made["additionalProperties"] = False

@@ -1,0 +1,119 @@
+"""Agents: a model with an instruction and tools, agents made of agents, and what is said and kept around the loop.
+
+What lives here: agents, their runs as events, sessions, the history and its tool, the event bus. What does not: how a model is
+asked and tools are run (``patchbay.loop``, ``patchbay.executor``).
+
+    LlmAgent                                     a model with an instruction and tools
+    SequentialAgent, LoopAgent, ParallelAgent    agents one after the other, again and again, side by side
+    AgentTool                                    an agent as a tool
+    Runner, RunConfig                            a user's message in, events out
+    InMemorySessionService, DatabaseSessionService
+    EventBus                                     what happens in runs (``topics``)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from patchbay._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from patchbay.agents.agent_tool import AgentTool
+    from patchbay.agents.base import BaseAgent
+    from patchbay.agents.bus import BusEvent, EventBus
+    from patchbay.agents.config import GenerateContentConfig, RunConfig
+    from patchbay.agents.content import Blob, Content, Event, EventActions, FunctionCall, FunctionResponse, Part, ToolProgress
+    from patchbay.agents.context import CallbackContext, InvocationContext
+    from patchbay.agents.history import BaseChatHistoryService, ChatMessage, InMemoryChatHistoryService
+    from patchbay.agents.history_database import DatabaseChatHistoryService
+    from patchbay.agents.history_search import create_history_tool, history_tool
+    from patchbay.agents.llm_agent import Agent, LlmAgent
+    from patchbay.agents.request import LlmRequest, LlmResponse
+    from patchbay.agents.runner import RunEvents, Runner
+    from patchbay.agents.sessions.base import BaseSessionService
+    from patchbay.agents.sessions.database import DatabaseSessionService
+    from patchbay.agents.sessions.memory import InMemorySessionService
+    from patchbay.agents.sessions.session import Session
+    from patchbay.agents.transfer import TransferToAgentTool
+    from patchbay.agents.workflow import LoopAgent, ParallelAgent, SequentialAgent
+
+__all__ = [
+    "Agent",
+    "AgentTool",
+    "BaseAgent",
+    "BaseChatHistoryService",
+    "BaseSessionService",
+    "Blob",
+    "BusEvent",
+    "CallbackContext",
+    "ChatMessage",
+    "Content",
+    "DatabaseChatHistoryService",
+    "DatabaseSessionService",
+    "Event",
+    "EventActions",
+    "EventBus",
+    "FunctionCall",
+    "FunctionResponse",
+    "GenerateContentConfig",
+    "InMemoryChatHistoryService",
+    "InMemorySessionService",
+    "InvocationContext",
+    "LlmAgent",
+    "LlmRequest",
+    "LlmResponse",
+    "LoopAgent",
+    "ParallelAgent",
+    "Part",
+    "RunConfig",
+    "RunEvents",
+    "Runner",
+    "SequentialAgent",
+    "Session",
+    "ToolProgress",
+    "TransferToAgentTool",
+    "create_history_tool",
+    "history_tool",
+]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "Agent": "patchbay.agents.llm_agent",
+        "AgentTool": "patchbay.agents.agent_tool",
+        "BaseAgent": "patchbay.agents.base",
+        "BaseChatHistoryService": "patchbay.agents.history",
+        "BaseSessionService": "patchbay.agents.sessions.base",
+        "Blob": "patchbay.agents.content",
+        "BusEvent": "patchbay.agents.bus",
+        "CallbackContext": "patchbay.agents.context",
+        "ChatMessage": "patchbay.agents.history",
+        "Content": "patchbay.agents.content",
+        "DatabaseChatHistoryService": "patchbay.agents.history_database",
+        "DatabaseSessionService": "patchbay.agents.sessions.database",
+        "Event": "patchbay.agents.content",
+        "EventActions": "patchbay.agents.content",
+        "EventBus": "patchbay.agents.bus",
+        "FunctionCall": "patchbay.agents.content",
+        "FunctionResponse": "patchbay.agents.content",
+        "GenerateContentConfig": "patchbay.agents.config",
+        "InMemoryChatHistoryService": "patchbay.agents.history",
+        "InMemorySessionService": "patchbay.agents.sessions.memory",
+        "InvocationContext": "patchbay.agents.context",
+        "LlmAgent": "patchbay.agents.llm_agent",
+        "LlmRequest": "patchbay.agents.request",
+        "LlmResponse": "patchbay.agents.request",
+        "LoopAgent": "patchbay.agents.workflow",
+        "ParallelAgent": "patchbay.agents.workflow",
+        "Part": "patchbay.agents.content",
+        "RunConfig": "patchbay.agents.config",
+        "RunEvents": "patchbay.agents.runner",
+        "Runner": "patchbay.agents.runner",
+        "SequentialAgent": "patchbay.agents.workflow",
+        "Session": "patchbay.agents.sessions.session",
+        "ToolProgress": "patchbay.agents.content",
+        "TransferToAgentTool": "patchbay.agents.transfer",
+        "create_history_tool": "patchbay.agents.history_search",
+        "history_tool": "patchbay.agents.history_search",
+    },
+)

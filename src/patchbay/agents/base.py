@@ -1,0 +1,180 @@
+"""What every agent is: a name in a tree of agents, and a way to work as events.
+
+What lives here: the tree, the callbacks around an agent, and how what it raises becomes an event. What does not: what an agent
+does (``llm_agent``, ``workflow``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from patchbay.agents import topics
+from patchbay.agents.callbacks import Callbacks, as_callbacks, ask
+from patchbay.agents.content import Content, Event, EventActions, Part
+from patchbay.agents.context import InvocationContext
+from patchbay.agents.failures import NoAnswerError, callbacks_fail
+from patchbay.errors import ConfigurationError, PatchbayError
+from patchbay.tools.results import describe
+
+_logger = logging.getLogger(__name__)
+
+USER = "user"
+"""The author of what the user says; no agent may be called so."""
+
+
+class BaseAgent:
+    """An agent: write ``_run_async_impl(ctx)``, an async generator of events.
+
+    ``name`` is an identifier, unique in its tree. An agent has one parent at most (``parent_agent``). What
+    ``before_agent_callback(ctx)`` returns (a Content or text) is said in the agent's place; what ``after_agent_callback(ctx)``
+    returns is said after it, unless the agent has failed. Raises ConfigurationError for a name or a tree that cannot work,
+    TypeError for what is no agent.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        description: str = "",
+        sub_agents: Sequence[BaseAgent] = (),
+        before_agent_callback: Callbacks = None,
+        after_agent_callback: Callbacks = None,
+    ) -> None:
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ConfigurationError(f"An agent's name must be an identifier (letters, digits, _), not {name!r}.")
+        if name == USER:
+            raise ConfigurationError(f"No agent may be called {USER!r}: that is who writes the user's messages.")
+        self.name = name
+        self.description = description
+        self.parent_agent: BaseAgent | None = None
+        self.sub_agents: list[BaseAgent] = list(sub_agents)
+        self.before_agent_callback = as_callbacks(before_agent_callback, "before_agent_callback")
+        self.after_agent_callback = as_callbacks(after_agent_callback, "after_agent_callback")
+        self._adopt()
+
+    @property
+    def root_agent(self) -> BaseAgent:
+        """The agent at the top of the tree."""
+        agent = self
+        while agent.parent_agent is not None:
+            agent = agent.parent_agent
+        return agent
+
+    def find_agent(self, name: str) -> BaseAgent | None:
+        """Return the agent of this name in the whole tree, or None."""
+        return next((agent for agent in self.root_agent.walk() if agent.name == name), None)
+
+    def find_sub_agent(self, name: str) -> BaseAgent | None:
+        """Return the agent of this name below this one, or None."""
+        return next((agent for agent in self.walk() if agent.name == name and agent is not self), None)
+
+    def walk(self) -> Iterator[BaseAgent]:
+        """Yield this agent and all below it, each before its own."""
+        yield self
+        for agent in self.sub_agents:
+            yield from agent.walk()
+
+    def run_async(self, ctx: InvocationContext) -> AsyncGenerator[Event, None]:
+        """Work, as events; each is in the session's log when it is yielded. What goes wrong is an event with ``error_code``."""
+        return self.events(ctx.child(self))
+
+    async def events(self, ctx: InvocationContext, *, bug: tuple[str, str] = ("AGENT_ERROR", "")) -> AsyncGenerator[Event, None]:
+        """Do as ``run_async`` in a context of the agent's own; ``bug`` is the code of what it raises, and words before it."""
+        try:
+            if self.before_agent_callback:
+                if (said := await _said(self.before_agent_callback, ctx)) is not None:
+                    yield said
+                    return
+                if (changed := await _changes(ctx)) is not None:
+                    yield changed  # at once: the instruction and the sub-agents are to see it
+                if ctx.end_invocation:
+                    return
+            async with aclosing(self._run_async_impl(ctx)) as events:
+                async for event in events:
+                    await ctx.record(event)
+                    yield event
+            if self.after_agent_callback and (said := await _said(self.after_agent_callback, ctx)) is not None:
+                yield said
+            if (changed := await _changes(ctx)) is not None:
+                yield changed
+            return
+        except (Exception, asyncio.CancelledError) as error:
+            if is_being_stopped(error):
+                raise
+            failure = _failed(ctx, error, *bug)
+        await ctx.record(failure)
+        await ctx.publish(topics.AGENT_ERROR, {"agent": self.name, "error": failure.error_code, "message": failure.error_message})
+        yield failure
+
+    def _run_async_impl(self, ctx: InvocationContext) -> AsyncGenerator[Event, None]:
+        """Work, as events; they are recorded as they are yielded. Overridden by every kind of agent."""
+        raise NotImplementedError(f"{type(self).__name__} must write _run_async_impl.")
+
+    def _adopt(self) -> None:
+        for agent in self.sub_agents:
+            if not isinstance(agent, BaseAgent):
+                raise TypeError(f"sub_agents of {self.name!r} must be agents, not {type(agent).__name__}.")
+            if agent.parent_agent is not None:
+                raise ConfigurationError(
+                    f"The agent {agent.name!r} has a parent already, {agent.parent_agent.name!r}: make another one."
+                )
+        names: set[str] = set()
+        for agent in self.walk():
+            if agent.name in names:
+                raise ConfigurationError(f"Two agents of one tree are named {agent.name!r}: nobody could tell them apart.")
+            names.add(agent.name)
+        for agent in self.sub_agents:
+            agent.parent_agent = self
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+
+def as_content(said: Any) -> Content | None:
+    """Return what a callback or a user said as a Content: None, text, or one already. Raises TypeError for anything else."""
+    if said is None or isinstance(said, Content):
+        return said
+    if isinstance(said, str):
+        return Content("model", [Part(said)])
+    raise TypeError(f"A Content or a text was expected, not {type(said).__name__}.")
+
+
+def is_being_stopped(error: BaseException) -> bool:
+    """Whether this is the cancellation of the run, and not one that an agent's own code raised."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling() > 0)
+
+
+def _failed(ctx: InvocationContext, error: BaseException, code: str, words: str) -> Event:
+    if isinstance(error, NoAnswerError):
+        failure = error.event if error.event is not None else ctx.event()
+        failure.error_code, failure.error_message = error.code, str(error)
+        return failure
+    _logger.error("The agent %r failed", ctx.agent.name, exc_info=error)
+    return ctx.error(error.code.upper() if isinstance(error, PatchbayError) else code, words + describe(error))
+
+
+async def _said(callbacks: Callbacks, ctx: InvocationContext) -> Event | None:
+    """Return what a callback says, as an event in the log; None where it says nothing. Raises NoAnswerError."""
+    with callbacks_fail():
+        content = as_content(await ask(callbacks, ctx))
+    if content is None:
+        return None
+    event = ctx.event()
+    event.content = content
+    await ctx.record(event)
+    return event
+
+
+async def _changes(ctx: InvocationContext) -> Event | None:
+    """Return the changes of the state that are in no event yet, as one in the log; None where there are none."""
+    changes = ctx.take_changes()
+    if not changes:
+        return None
+    event = ctx.event(actions=EventActions(changes))
+    await ctx.record(event)
+    return event

@@ -1,0 +1,177 @@
+"""What is said in a session: contents made of parts, and the events that the log is made of.
+
+What lives here: the data, and its JSON. What does not: keeping it (``agents.sessions``), and what of it a model is shown
+(``agents.view``). The shapes and names are those of the agents' contract; ``to_json`` and ``from_json`` lose nothing of them.
+
+Structs and not pydantic models: a turn makes some twenty of them, and what comes from outside comes through ``from_json``.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Self
+
+import msgspec
+
+from patchbay.errors import InvalidRequestError
+
+
+def new_id() -> str:
+    """Return 32 hexadecimal digits that nothing else has."""
+    return os.urandom(16).hex()
+
+
+class _Data(msgspec.Struct, omit_defaults=True):
+    """JSON in and out; what has its default value is left out."""
+
+    def to_json(self) -> str:
+        """Return this as JSON. Raises TypeError for a value that has no JSON (a session's log makes such values safe)."""
+        return msgspec.json.encode(self).decode()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return this as JSON types: dicts, lists, strings, numbers."""
+        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Read what ``to_json`` wrote. Unknown members are passed over. Raises InvalidRequestError for anything else."""
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise InvalidRequestError(f"This is no {cls.__name__}: {error}") from error
+
+    @classmethod
+    def from_dict(cls, value: Any) -> Self:
+        """Read what ``to_dict`` returned. Raises InvalidRequestError for anything else."""
+        try:
+            return msgspec.convert(value, type=cls)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise InvalidRequestError(f"This is no {cls.__name__}: {error}") from error
+
+
+class FunctionCall(_Data):
+    """A model's request to run the tool ``name``; ``id`` is what its response is matched by.
+
+    ``written`` is the arguments' text as the model wrote it, where that is not how ``args`` would be written.
+    """
+
+    name: str
+    args: dict[str, Any] = msgspec.field(default_factory=dict)
+    id: str = msgspec.field(default_factory=new_id)
+    written: str | None = None
+
+
+class FunctionResponse(_Data):
+    """What became of the call with this ``id``: a dict, whatever the tool returned (``{"result": …}``, ``{"error": …}``).
+
+    ``shown`` is the text that the model was shown of it, where that does not follow from ``response``.
+    """
+
+    name: str
+    response: dict[str, Any] = msgspec.field(default_factory=dict)
+    id: str = ""
+    shown: str | None = None
+
+
+class Blob(_Data):
+    """An image or a file: ``data`` as it is in the file, and its media type, such as "image/png"."""
+
+    mime_type: str
+    data: bytes
+    display_name: str | None = None
+
+
+class Part(_Data):
+    """One piece of a content: text, a call, a response, or an image or file (``inline_data``).
+
+    ``thought`` marks text that is the model's reasoning and no answer. ``extra_content`` is what a provider wants back with this
+    part, unread (a signature of a thought, for one).
+    """
+
+    text: str | None = None
+    function_call: FunctionCall | None = None
+    function_response: FunctionResponse | None = None
+    thought: bool = False
+    extra_content: dict[str, Any] | None = None
+    inline_data: Blob | None = None
+
+
+class Content(_Data):
+    """What one side says. ``role`` is "user" or "model"; the results of tools are said by the user.
+
+    ``extra_content`` is what a provider wants back with the whole message, unread.
+    """
+
+    role: str = "model"
+    parts: list[Part] = msgspec.field(default_factory=list)
+    extra_content: dict[str, Any] | None = None
+
+    @property
+    def text(self) -> str:
+        """The parts' texts in one, without the model's thoughts."""
+        return "".join(part.text for part in self.parts if part.text and not part.thought)
+
+
+class EventActions(_Data):
+    """What an event does besides saying something.
+
+    ``state_delta`` changes the session's state; None deletes a key. ``artifact_delta`` and ``skip_summarization`` are part of the
+    contract's shape and kept as they are.
+    """
+
+    state_delta: dict[str, Any] = msgspec.field(default_factory=dict)
+    artifact_delta: dict[str, int] = msgspec.field(default_factory=dict)
+    transfer_to_agent: str | None = None
+    escalate: bool | None = None
+    skip_summarization: bool | None = None
+
+
+class ToolProgress(_Data):
+    """What a running tool says of its work: of the call ``id`` of the tool ``name``. ``fraction`` is from 0 to 1."""
+
+    name: str
+    id: str
+    message: str | None = None
+    fraction: float | None = None
+    data: Any = None
+
+
+class Event(_Data, kw_only=True):
+    """One entry of a session's log, or (``partial``) a piece of one that is on its way and is not kept.
+
+    ``author`` is "user" or an agent's name, ``timestamp`` seconds since the epoch; the log has an order of its own, whatever the
+    clocks said. ``branch`` names the way through parallel agents, its steps joined by dots. ``error_code`` and ``error_message``
+    say why a run ended without an answer. On what a model said, ``usage`` counts its tokens (``prompt_tokens``,
+    ``completion_tokens``, ``total_tokens``) and ``finish_reason`` is its server's word. ``progress`` is in partial events alone.
+    """
+
+    id: str = msgspec.field(default_factory=new_id)
+    author: str = ""
+    invocation_id: str = ""
+    timestamp: float = msgspec.field(default_factory=time.time)
+    branch: str | None = None
+    content: Content | None = None
+    partial: bool = False
+    actions: EventActions = msgspec.field(default_factory=EventActions)
+    error_code: str | None = None
+    error_message: str | None = None
+    usage: dict[str, int] | None = None
+    finish_reason: str | None = None
+    progress: ToolProgress | None = None
+
+    def get_function_calls(self) -> list[FunctionCall]:
+        """Return the calls of this event, in order."""
+        parts = self.content.parts if self.content is not None else ()
+        return [part.function_call for part in parts if part.function_call is not None]
+
+    def get_function_responses(self) -> list[FunctionResponse]:
+        """Return the responses of this event, in order."""
+        parts = self.content.parts if self.content is not None else ()
+        return [part.function_response for part in parts if part.function_response is not None]
+
+    def is_final_response(self) -> bool:
+        """Whether this is an answer: whole, with something said, and no call or response in it. An error is none."""
+        if self.partial or self.error_code is not None or self.content is None or not self.content.parts:
+            return False
+        return all(part.function_call is None and part.function_response is None for part in self.content.parts)

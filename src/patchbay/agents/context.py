@@ -1,0 +1,174 @@
+"""One run as its agents, callbacks and tools see it, and the one way an event gets into the session's log.
+
+What lives here: what is shared by all who work in a run, and what is one agent's own. What does not: what an agent does with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from patchbay.agents.bus import BusEvent, EventBus
+from patchbay.agents.config import RunConfig
+from patchbay.agents.content import Content, Event, EventActions, Part
+from patchbay.executor import Budget
+from patchbay.tools import State
+from patchbay.types import NO_USAGE, Usage
+
+if TYPE_CHECKING:
+    from patchbay.agents.base import BaseAgent
+    from patchbay.agents.sessions.base import BaseSessionService
+    from patchbay.agents.sessions.session import Session
+
+
+@dataclass
+class Shared:
+    """What all agents of one run share: its limits, what it has used, and which events have been seen to.
+
+    ``recorded`` are the ids of events in the log, ``escalations_met`` those of events that have ended a loop.
+    """
+
+    budget: Budget
+    usage: Usage = NO_USAGE
+    ended: bool = False
+    recorded: set[str] = field(default_factory=set)
+    escalations_met: set[str] = field(default_factory=set)
+
+
+class InvocationContext:
+    """One run, as an agent of it sees it; callbacks get it as their ``ctx``, tools as ``tool_context.invocation_context``.
+
+    ``session`` is read, and written through ``state``: what a callback puts there goes into the log with the agent's next event.
+    ``branch`` names the way through parallel agents, None outside of them. ``invocation_id`` is the run's. Setting
+    ``end_invocation`` ends the run after what is being done now.
+    """
+
+    def __init__(
+        self,
+        *,
+        agent: BaseAgent,
+        session: Session,
+        session_service: BaseSessionService,
+        invocation_id: str,
+        run_config: RunConfig,
+        user_content: Content | None = None,
+        bus: EventBus | None = None,
+        shared: Shared | None = None,
+    ) -> None:
+        self.agent = agent
+        self.session = session
+        self.session_service = session_service
+        self.invocation_id = invocation_id
+        self.run_config = run_config
+        self.user_content = user_content
+        self.bus = bus
+        self.branch: str | None = None
+        self.shared = shared if shared is not None else Shared(run_config.budget())
+        self._state: State | None = None
+
+    @property
+    def state(self) -> State:
+        """The session's state; what is changed in it is kept with the agent's next event."""
+        if self._state is None:
+            self._state = State(self.session.state)
+        return self._state
+
+    @property
+    def agent_name(self) -> str:
+        """The name of the agent at work."""
+        return self.agent.name
+
+    @property
+    def app_name(self) -> str:
+        """The session's application."""
+        return self.session.app_name
+
+    @property
+    def user_id(self) -> str:
+        """The session's user."""
+        return self.session.user_id
+
+    @property
+    def budget(self) -> Budget:
+        """What the run may still use, shared by all its agents."""
+        return self.shared.budget
+
+    @property
+    def llm_call_count(self) -> int:
+        """How often a model was asked in this run."""
+        return self.shared.budget.iterations
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens that the run has used, over all agents."""
+        return self.shared.usage
+
+    @property
+    def end_invocation(self) -> bool:
+        """Whether the run ends here."""
+        return self.shared.ended
+
+    @end_invocation.setter
+    def end_invocation(self, ended: bool) -> None:
+        self.shared.ended = ended
+
+    def child(self, agent: BaseAgent, *, branch: str | None = None) -> InvocationContext:
+        """Return the same run as ``agent`` sees it; ``branch`` is one more step on the way through parallel agents."""
+        mine = InvocationContext.__new__(InvocationContext)
+        vars(mine).update(vars(self))
+        mine.agent = agent
+        mine._state = None  # noqa: SLF001  (its own changes)
+        if branch is not None:
+            mine.branch = branch if self.branch is None else f"{self.branch}.{branch}"
+        return mine
+
+    def event(
+        self, parts: list[Part] | None = None, *, role: str = "model", actions: EventActions | None = None, **about: Any
+    ) -> Event:
+        """Return an event of this agent's in this run."""
+        return Event(
+            author=self.agent.name,
+            invocation_id=self.invocation_id,
+            branch=self.branch,
+            content=None if parts is None else Content(role, parts),
+            actions=actions if actions is not None else EventActions(),
+            **about,
+        )
+
+    def error(self, code: str, message: str) -> Event:
+        """Return the event that a run ends with where there is no answer."""
+        return self.event(error_code=code, error_message=message)
+
+    async def record(self, event: Event) -> None:
+        """Put ``event`` into the session's log, with the changes of ``state`` since the last one.
+
+        Each event is kept once, and partial ones not. Raises what the session service does.
+        """
+        if event.partial or event.id in self.shared.recorded:
+            return
+        if not event.invocation_id:
+            event.invocation_id = self.invocation_id
+        if event.branch is None:
+            event.branch = self.branch
+        if changes := self.take_changes():
+            event.actions.state_delta = {**changes, **event.actions.state_delta}
+        await self.session_service.append_event(self.session, event)
+        self.shared.recorded.add(event.id)
+
+    def take_changes(self) -> dict[str, Any]:
+        """Return what was changed in ``state`` and is in no event yet; it is the caller's to record."""
+        return self._state.take() if self._state is not None else {}
+
+    def told(self, event: Event) -> None:
+        """Take note that what ``event`` says is in the log already, in pieces."""
+        self.shared.recorded.add(event.id)
+
+    async def publish(self, topic: str, data: Mapping[str, Any]) -> None:
+        """Tell the bus, if there is one."""
+        if self.bus is not None:
+            await self.bus.publish(BusEvent(topic, dict(data), source=self.agent.name))
+
+
+CallbackContext = InvocationContext
+"""What callbacks get."""

@@ -1,0 +1,120 @@
+"""What users and agents said to each other, as plain text to be searched: the interface, and a service in memory.
+
+What lives here: the services that the history tool reads. What does not: sessions, which know calls, results and state
+(``agents.sessions``); a history only has messages, and outlives its sessions.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from abc import ABC, abstractmethod
+
+import msgspec
+
+
+class ChatMessage(msgspec.Struct, kw_only=True):
+    """One message. ``role`` is "user" or "assistant", ``created_at`` is seconds since the epoch, ``l2_json`` an audit's note."""
+
+    id: int = 0
+    user_id: str = "default"
+    agent: str = ""
+    session_id: str = ""
+    role: str = ""
+    content: str = ""
+    l2_json: str = ""
+    created_at: float = 0.0
+
+
+class BaseChatHistoryService(ABC):
+    """Records messages and finds them again. Every ``limit`` is a number of messages; below 1 there are none."""
+
+    @abstractmethod
+    async def add_message(self, user_id: str, agent: str, session_id: str, role: str, content: str, l2_json: str = "") -> None:
+        """Record a message, from either side."""
+
+    @abstractmethod
+    async def get_session_history(self, session_id: str, *, limit: int = 100) -> list[ChatMessage]:
+        """Return the newest messages of a session, the oldest of them first."""
+
+    @abstractmethod
+    async def get_agent_history(self, user_id: str, agent: str, *, limit: int = 50) -> list[ChatMessage]:
+        """Return the newest messages between a user and an agent, the newest first."""
+
+    @abstractmethod
+    async def search(self, user_id: str, agent: str, keyword: str, *, limit: int = 20) -> list[ChatMessage]:
+        """Return the newest of them that have ``keyword`` in them, in upper or lower case, the newest first."""
+
+    @abstractmethod
+    async def delete_agent_history(self, user_id: str, agent: str) -> int:
+        """Delete the messages between a user and an agent; returns how many there were."""
+
+    @abstractmethod
+    async def delete_session_history(self, session_id: str) -> int:
+        """Delete the messages of a session; returns how many there were."""
+
+    @abstractmethod
+    async def count(self, user_id: str, agent: str | None = None) -> int:
+        """Return how many messages a user has, with one agent or with all."""
+
+    async def close(self) -> None:  # noqa: B027  (most have nothing to close)
+        """Let go of files and connections."""
+
+
+class InMemoryChatHistoryService(BaseChatHistoryService):
+    """Keeps messages for as long as it lives. What it gives out are copies."""
+
+    def __init__(self) -> None:
+        self._messages: list[ChatMessage] = []
+        self._ids = itertools.count(1)
+
+    async def add_message(self, user_id: str, agent: str, session_id: str, role: str, content: str, l2_json: str = "") -> None:
+        """Record a message."""
+        message = ChatMessage(
+            id=next(self._ids),
+            user_id=user_id,
+            agent=agent,
+            session_id=session_id,
+            role=role,
+            content=content,
+            l2_json=l2_json,
+            created_at=time.time(),
+        )
+        self._messages.append(message)
+
+    async def get_session_history(self, session_id: str, *, limit: int = 100) -> list[ChatMessage]:
+        """Return the newest of a session, the oldest first."""
+        return self._newest(limit, session_id=session_id)[::-1]
+
+    async def get_agent_history(self, user_id: str, agent: str, *, limit: int = 50) -> list[ChatMessage]:
+        """Return the newest first."""
+        return self._newest(limit, user_id=user_id, agent=agent)
+
+    async def search(self, user_id: str, agent: str, keyword: str, *, limit: int = 20) -> list[ChatMessage]:
+        """Return the newest with the keyword first."""
+        return self._newest(limit, keyword.casefold(), user_id=user_id, agent=agent)
+
+    async def delete_agent_history(self, user_id: str, agent: str) -> int:
+        """Delete what is between the two."""
+        return self._delete(user_id=user_id, agent=agent)
+
+    async def delete_session_history(self, session_id: str) -> int:
+        """Delete a session's."""
+        return self._delete(session_id=session_id)
+
+    async def count(self, user_id: str, agent: str | None = None) -> int:
+        """Count a user's messages."""
+        return sum(1 for item in self._messages if item.user_id == user_id and agent in (None, item.agent))
+
+    def _newest(self, limit: int, folded: str = "", **whose: str) -> list[ChatMessage]:
+        mine = (item for item in reversed(self._messages) if _is_of(item, whose) and folded in item.content.casefold())
+        return [msgspec.structs.replace(item) for item in itertools.islice(mine, max(0, limit))]
+
+    def _delete(self, **whose: str) -> int:
+        before = len(self._messages)
+        self._messages = [item for item in self._messages if not _is_of(item, whose)]
+        return before - len(self._messages)
+
+
+def _is_of(message: ChatMessage, whose: dict[str, str]) -> bool:
+    return all(getattr(message, name) == value for name, value in whose.items())

@@ -1,0 +1,105 @@
+"""The history of messages in a database: SQLite or PostgreSQL, by URL."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Final
+
+import sqlalchemy as sa
+
+from patchbay.agents.history import BaseChatHistoryService, ChatMessage
+from patchbay.agents.sessions.base import shown
+from patchbay.store import Store
+
+_VERSION: Final = 1
+_metadata = sa.MetaData()
+_messages = sa.Table(
+    "patchbay_messages",
+    _metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("user_id", sa.Text, nullable=False),
+    sa.Column("agent", sa.Text, nullable=False),
+    sa.Column("session_id", sa.Text, nullable=False),
+    sa.Column("role", sa.Text, nullable=False),
+    sa.Column("content", sa.Text, nullable=False),
+    sa.Column("folded", sa.Text, nullable=False),  # what is searched: databases fold the case of ASCII at most, or as they like
+    sa.Column("l2_json", sa.Text, nullable=False),
+    sa.Column("created_at", sa.Float, nullable=False),
+    sa.Index("ix_patchbay_messages_agent", "user_id", "agent", "id"),
+    sa.Index("ix_patchbay_messages_session", "session_id", "id"),
+    sqlite_autoincrement=True,
+)
+_NAMES: Final = tuple(name for name in ChatMessage.__struct_fields__)
+_COLUMNS: Final = tuple(_messages.c[name] for name in _NAMES)
+
+
+class DatabaseChatHistoryService(BaseChatHistoryService):
+    """Keeps messages in the database at ``url``: ``sqlite:///FILE``, the path of a SQLite file, or ``postgresql://HOST/NAME``.
+
+    It may be the one that sessions are kept in. Messages are ordered as they were recorded, whatever the clock said.
+    """
+
+    def __init__(self, url: str | os.PathLike[str] = "sqlite:///history.db") -> None:
+        self._store = Store(url, _metadata, name="history", version=_VERSION)
+
+    async def add_message(self, user_id: str, agent: str, session_id: str, role: str, content: str, l2_json: str = "") -> None:
+        """Record a message; characters that no database holds are replaced."""
+        content = shown(content)
+        row = {
+            "user_id": shown(user_id),
+            "agent": shown(agent),
+            "session_id": shown(session_id),
+            "role": shown(role),
+            "content": content,
+            "folded": content.casefold(),
+            "l2_json": shown(l2_json),
+            "created_at": time.time(),
+        }
+        await self._store.write(lambda connection: connection.execute(_messages.insert().values(row)))
+
+    async def get_session_history(self, session_id: str, *, limit: int = 100) -> list[ChatMessage]:
+        """Return the newest of a session, the oldest first."""
+        return (await self._newest(limit, _messages.c.session_id == shown(session_id)))[::-1]
+
+    async def get_agent_history(self, user_id: str, agent: str, *, limit: int = 50) -> list[ChatMessage]:
+        """Return the newest first."""
+        return await self._newest(limit, _between(user_id, agent))
+
+    async def search(self, user_id: str, agent: str, keyword: str, *, limit: int = 20) -> list[ChatMessage]:
+        """Return the newest with the keyword first."""
+        # Not LIKE: it has signs of its own, and a limit on what is looked for.
+        position = sa.func.strpos if self._store.is_postgres else sa.func.instr
+        found = position(_messages.c.folded, shown(keyword).casefold()) > 0
+        return await self._newest(limit, sa.and_(_between(user_id, agent), found))
+
+    async def delete_agent_history(self, user_id: str, agent: str) -> int:
+        """Delete what is between the two."""
+        return await self._delete(_between(user_id, agent))
+
+    async def delete_session_history(self, session_id: str) -> int:
+        """Delete a session's."""
+        return await self._delete(_messages.c.session_id == shown(session_id))
+
+    async def count(self, user_id: str, agent: str | None = None) -> int:
+        """Count a user's messages."""
+        whose = _messages.c.user_id == shown(user_id) if agent is None else _between(user_id, agent)
+        query = sa.select(sa.func.count()).select_from(_messages).where(whose)
+        return await self._store.read(lambda connection: connection.scalar(query) or 0)
+
+    async def close(self) -> None:
+        """Close the database. The service may be used again."""
+        await self._store.close()
+
+    async def _newest(self, limit: int, which: sa.ColumnElement[bool]) -> list[ChatMessage]:
+        query = sa.select(*_COLUMNS).where(which).order_by(_messages.c.id.desc()).limit(max(0, limit))
+        return await self._store.read(
+            lambda connection: [ChatMessage(**dict(zip(_NAMES, row, strict=True))) for row in connection.execute(query)]
+        )
+
+    async def _delete(self, which: sa.ColumnElement[bool]) -> int:
+        return int(await self._store.write(lambda connection: connection.execute(sa.delete(_messages).where(which)).rowcount))
+
+
+def _between(user_id: str, agent: str) -> sa.ColumnElement[bool]:
+    return sa.and_(_messages.c.user_id == shown(user_id), _messages.c.agent == shown(agent))

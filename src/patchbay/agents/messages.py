@@ -1,0 +1,235 @@
+"""Contents as the messages that models are sent, and back.
+
+What a model is shown of a session in a later turn is, byte for byte, what it was shown in the turn itself, so that its server's
+prompt cache holds: where a text does not follow from the data, the data keep it (``FunctionCall.written``,
+``FunctionResponse.shown``).
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Container, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from patchbay.agents.content import Blob, Content, FunctionCall, FunctionResponse, Part
+from patchbay.agents.plain import plain
+from patchbay.errors import ToolTimeoutError
+from patchbay.executor import ToolExecution
+from patchbay.loop.conversation import sendable_call
+from patchbay.tools import render_result
+from patchbay.tools.attachments import introduction
+from patchbay.tools.results import describe
+from patchbay.types import Attachment, Message, Reply, ToolCall
+
+_ERROR = "Error: "
+_OF_A_MESSAGE = {"role", "content", "tool_calls", "name"}
+_OF_A_CALL = {"id", "type", "function", "index"}
+
+
+def _write(arguments: Any) -> str:
+    return msgspec.json.encode(arguments).decode()
+
+
+def to_messages(contents: Iterable[Content], tools: Container[str] = ()) -> list[Message]:
+    """Return contents as OpenAI's messages; the model's thoughts are left out, but for what its server wants back.
+
+    ``tools`` has the names of those that the model may call: they are written as they are, others as every server takes them.
+    """
+    messages: list[Message] = []
+    for content in contents:
+        if content.role == "model":
+            if (message := _assistant(content, tools)) is not None:
+                messages.append(message)
+            continue
+        said = []
+        for part in content.parts:
+            if (response := part.function_response) is not None:
+                text = response.shown if response.shown is not None else shown_text(response.response)
+                messages.append({"role": "tool", "tool_call_id": response.id or response.name, "content": text})
+            elif part.text is not None or part.inline_data is not None:
+                said.append(part)
+        if said:
+            messages.append({"role": "user", "content": _user(said)})
+    return messages
+
+
+def from_messages(messages: Sequence[Message]) -> list[Content]:
+    """Return messages as contents, system messages left out: what ``to_messages`` made comes back as it was."""
+    contents: list[Content] = []
+    names: dict[str, str] = {}
+    for message in messages:
+        role = message["role"]
+        if role == "assistant":
+            content = _model(message)
+            names |= {part.function_call.id: part.function_call.name for part in content.parts if part.function_call is not None}
+            contents.append(content)
+        elif role == "tool":
+            call_id, text = message["tool_call_id"], message["content"]
+            response = FunctionResponse(names.get(call_id, ""), {"result": text}, call_id, text)
+            if contents and contents[-1].role == "user" and contents[-1].parts[-1].function_response is not None:
+                contents[-1].parts.append(Part(function_response=response))
+            else:
+                contents.append(Content("user", [Part(function_response=response)]))
+        elif role == "user":
+            contents.append(Content("user", _parts(message["content"])))
+    return contents
+
+
+def reply_content(reply: Reply, calls: Sequence[ToolCall]) -> Content:
+    """Return a model's reply as a content: its thoughts, its text, its ``calls``."""
+    parts = [Part(reply.reasoning, thought=True)] if reply.reasoning else []
+    if reply.content is not None:
+        parts.append(Part(reply.content))
+    parts += [
+        Part(function_call=as_function_call(call), extra_content=dict(call.extra) if call.extra else None) for call in calls
+    ]
+    return Content("model", parts, dict(reply.extra) if reply.extra else None)
+
+
+def content_reply(content: Content) -> Reply:
+    """Return a content, such as a callback's, as the reply of a model."""
+    renew_calls([content])
+    calls = tuple(
+        ToolCall(part.function_call.id, part.function_call.name, _written(part.function_call), part.extra_content)
+        for part in content.parts
+        if part.function_call is not None
+    )
+    thoughts = "".join(part.text for part in content.parts if part.text and part.thought)
+    return Reply(content.text or None, thoughts or None, calls, extra=content.extra_content)
+
+
+def as_function_call(call: ToolCall) -> FunctionCall:
+    """Return a call as a part has it."""
+    raw = call.raw_arguments
+    try:
+        arguments = msgspec.json.decode(raw)
+        if isinstance(arguments, dict):
+            return FunctionCall(call.name, arguments, call.id, None if raw == _write(arguments) else raw)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        pass
+    return FunctionCall(call.name, call.arguments, call.id, raw)
+
+
+def renew_calls(contents: Iterable[Content]) -> None:
+    """Let calls whose arguments a callback has changed forget how the model had written them."""
+    for call in (part.function_call for content in contents for part in content.parts if part.function_call is not None):
+        if call.written is not None and call.args != as_function_call(ToolCall(call.id, call.name, call.written)).args:
+            call.written = None
+
+
+def _written(call: FunctionCall) -> str:
+    return call.written if call.written is not None else _write(plain(call.args))
+
+
+def response_part(execution: ToolExecution) -> Part:
+    """Return what became of a call as a part: what the tool returned as a dict, or ``{"error": …}``."""
+    result = execution.result
+    response = _response(execution)
+    shown = None if shown_text(response) == result.content else result.content
+    return Part(function_response=FunctionResponse(result.name, response, result.call_id, shown))
+
+
+def result_parts(execution: ToolExecution) -> list[Part]:
+    """Return ``response_part`` and the images and files that go with it, each behind a word on what it is, as in the loop."""
+    parts = [response_part(execution)]
+    for number, attachment in enumerate(execution.result.attachments, 1):
+        parts.append(Part(introduction(number, execution.result.call_id)))
+        parts.append(Part(inline_data=Blob(attachment.media_type, attachment.data, attachment.name)))
+    return parts
+
+
+def shown_text(response: dict[str, Any]) -> str:
+    """Return the text that a model is shown of a response, where nothing else is said of it."""
+    if len(response) == 1:
+        if "result" in response:
+            return render_result(response["result"])
+        if isinstance(error := response.get("error"), str):
+            return error if error.startswith(_ERROR) else f"{_ERROR}{error}"
+    return render_result(response)
+
+
+def _response(execution: ToolExecution) -> dict[str, Any]:
+    if execution.error is not None:
+        # What a tool raised is told in the tool's own words, and a timeout in those of the agents' contract. What the model is
+        # told beside, such as what to do next, stands in ``shown``.
+        if execution.result.code == "tool_error":
+            return {"error": describe(execution.error)}
+        if execution.result.code == ToolTimeoutError.code:
+            return {"error": str(execution.error)}
+        return {"error": execution.result.content.removeprefix(_ERROR)}
+    value = execution.value
+    if value is None or type(value) is bool:
+        return {"result": value}
+    # What the model was shown, read again: an iterator can be read once only, and what was too long for it is so for the log.
+    content = execution.result.content
+    if type(value) is not str:
+        try:
+            seen = msgspec.json.decode(content)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            pass
+        else:
+            return seen if isinstance(seen, dict) else {"result": seen}
+    return {"result": content}
+
+
+def _assistant(content: Content, tools: Container[str]) -> Message | None:
+    """The model's message; None where it holds nothing that can be sent (a thought alone)."""
+    said = [part.text for part in content.parts if part.text is not None and not part.thought]
+    calls = [
+        sendable_call(call.id or call.name, call.name, _written(call), part.extra_content or {}, tools)
+        for part in content.parts
+        if (call := part.function_call) is not None
+    ]
+    if not calls and not any(said):
+        return None
+    message: Message = {**(content.extra_content or {}), "role": "assistant", "content": "".join(said) if said else None}
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _model(message: Message) -> Content:
+    parts = [Part(message["content"])] if message.get("content") is not None else []
+    for call in message.get("tool_calls") or ():
+        function = call["function"]
+        extra = {key: value for key, value in call.items() if key not in _OF_A_CALL}
+        told = ToolCall(call["id"], function["name"], function["arguments"])
+        parts.append(Part(function_call=as_function_call(told), extra_content=extra or None))
+    return Content("model", parts, {key: value for key, value in message.items() if key not in _OF_A_MESSAGE} or None)
+
+
+def _user(parts: Sequence[Part]) -> Any:
+    if all(part.inline_data is None for part in parts):
+        return "\n".join(part.text or "" for part in parts)
+    shown: list[dict[str, Any]] = []
+    for part in parts:
+        if part.text is not None:
+            shown.append({"type": "text", "text": part.text})
+        if (blob := part.inline_data) is not None:
+            shown.append(Attachment(blob.data, blob.mime_type, blob.display_name).to_openai())
+    return shown
+
+
+def _parts(content: Any) -> list[Part]:
+    if isinstance(content, str):
+        return [Part(content)]
+    parts = []
+    for item in content:
+        if item["type"] == "text":
+            parts.append(Part(item["text"]))
+        else:
+            parts.append(Part(inline_data=_blob(item)))
+    return parts
+
+
+def _blob(item: dict[str, Any]) -> Blob:
+    """Read back what ``Attachment.to_openai`` wrote."""
+    if item["type"] == "input_audio":
+        audio = item["input_audio"]
+        return Blob({"wav": "audio/wav", "mp3": "audio/mpeg"}[audio["format"]], base64.b64decode(audio["data"]))
+    url = item["image_url"]["url"] if item["type"] == "image_url" else item["file"]["file_data"]
+    head, _, data = url.partition(",")
+    name = item["file"].get("filename") if item["type"] == "file" else None
+    return Blob(head.removeprefix("data:").removesuffix(";base64"), base64.b64decode(data), name)

@@ -1,0 +1,244 @@
+"""``Runner``: a user's message in, the events of the run out.
+
+What lives here: finding the session, recording what the user said, one run after the other. What does not: what agents do with
+it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Self
+
+import msgspec
+
+from patchbay.agents import topics
+from patchbay.agents.agent_tool import AgentTool
+from patchbay.agents.base import USER, BaseAgent
+from patchbay.agents.bus import EventBus
+from patchbay.agents.config import RunConfig
+from patchbay.agents.content import Content, Event, Part, new_id
+from patchbay.agents.context import InvocationContext
+from patchbay.agents.history import BaseChatHistoryService
+from patchbay.agents.llm_agent import LlmAgent
+from patchbay.agents.sessions.base import BaseSessionService
+from patchbay.agents.sessions.memory import InMemorySessionService
+from patchbay.agents.sessions.session import Session
+from patchbay.background import run_blocking
+from patchbay.types import NO_USAGE, Usage
+
+_TITLE = 30
+_USUAL = RunConfig()
+_logger = logging.getLogger(__name__)
+
+
+class Runner:
+    """Runs ``agent`` for users of the application ``app_name``.
+
+    Sessions are kept by ``session_service`` (in memory without one), ``bus`` is told what happens (``patchbay.agents.topics``),
+    and what users and agents say to each other is written into ``history_service``. Two runs on one session come one after the
+    other.
+    Use it as an async context manager, or ``aclose()`` it, to close the connections of models that were given by name.
+    """
+
+    def __init__(
+        self,
+        agent: BaseAgent,
+        app_name: str = "patchbay",
+        session_service: BaseSessionService | None = None,
+        *,
+        bus: EventBus | None = None,
+        history_service: BaseChatHistoryService | None = None,
+    ) -> None:
+        if not isinstance(agent, BaseAgent):
+            raise TypeError(f"agent must be an agent, not {type(agent).__name__}.")
+        self.agent = agent
+        self.app_name = app_name
+        self.session_service = session_service if session_service is not None else InMemorySessionService()
+        self.bus = bus
+        self.history_service = history_service
+
+    def run(self, user_id: str, session_id: str, message: str | Content, run_config: RunConfig | None = None) -> RunEvents:
+        """Run one turn; iterate over what this returns for its events: ``async for``, or ``for`` where no event loop is at hand.
+
+        A session that does not exist is begun. What goes wrong is a last event with ``error_code``; only what keeps events from
+        being recorded is raised. Leaving the iteration early stops the model and the tools. A tool must not run another turn of
+        its own session: that would wait for this one. Raises TypeError for a message that is neither text nor a Content.
+        """
+        if isinstance(message, str):
+            said = Content("user", [Part(message)])
+        elif isinstance(message, Content):
+            said = message if message.role == USER else msgspec.structs.replace(message, role=USER)
+        else:
+            raise TypeError(f"message must be text or a Content, not {type(message).__name__}.")
+        config = run_config if run_config is not None else _USUAL
+        state = _State()
+        return RunEvents(state, self._events(state, user_id, session_id, said, config))
+
+    run_async = run
+
+    async def aclose(self) -> None:
+        """Close the connections that this event loop's runs have opened to models given by name."""
+        for agent in _all_agents(self.agent, set()):
+            if isinstance(agent, LlmAgent):
+                await agent.aclose()
+
+    def close(self) -> None:
+        """Do as ``aclose`` for the runs of plain ``for`` loops."""
+        run_blocking(self.aclose())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def _events(
+        self, run: _State, user_id: str, session_id: str, said: Content, config: RunConfig
+    ) -> AsyncGenerator[Event, None]:
+        run.ended = asyncio.Event()
+        try:
+            if config.max_message_length is not None and len(said.text) > config.max_message_length:
+                words = f"The message has {len(said.text)} characters; {config.max_message_length} are allowed."
+                yield Event(author="system", error_code="MESSAGE_TOO_LONG", error_message=words)
+                return
+            async with self.session_service.lock(self.app_name, user_id, session_id):
+                ctx = run.context = await self._begun(user_id, session_id, said, config)
+                async with aclosing(self.agent.run_async(ctx)) as events:
+                    async for event in events:
+                        if event.is_final_response() and event.content is not None:
+                            await self._answered(ctx, event, event.content.text)
+                            run.text = event.content.text
+                        yield event
+        finally:
+            run.ended.set()
+
+    async def _begun(self, user_id: str, session_id: str, said: Content, config: RunConfig) -> InvocationContext:
+        """Record what the user said, in a session that may be new."""
+        session, is_new = await self._session(user_id, session_id, said)
+        ctx = InvocationContext(
+            agent=self.agent,
+            session=session,
+            session_service=self.session_service,
+            invocation_id=new_id(),
+            run_config=config,
+            user_content=said,
+            bus=self.bus,
+        )
+        await ctx.record(Event(author=USER, invocation_id=ctx.invocation_id, content=said))
+        if self.bus is not None:
+            whose = {"session_id": session.id, "user_id": user_id}
+            if is_new:
+                await ctx.publish(topics.SESSION_CREATED, {**whose, "title": session.title})
+            await ctx.publish(topics.SESSION_UPDATED, whose)
+        await self._remember(session, self.agent.name, "user", said.text)
+        return ctx
+
+    async def _session(self, user_id: str, session_id: str, said: Content) -> tuple[Session, bool]:
+        service = self.session_service
+        session = await service.get_session(self.app_name, user_id, session_id)
+        if session is not None:
+            return session, False
+        about: dict[str, Any] = {"agent_name": self.agent.name, "session_id": session_id, "title": said.text[:_TITLE]}
+        return await service.create_session(self.app_name, user_id, **about), True
+
+    async def _answered(self, ctx: InvocationContext, event: Event, text: str) -> None:
+        session = ctx.session
+        if event.author != session.last_agent:
+            await self.session_service.update_last_agent(self.app_name, session.user_id, session.id, event.author)
+            session.last_agent = event.author
+        await ctx.publish(topics.AGENT_RESPONSE, {"agent": event.author, "text": text, "session_id": session.id})
+        await self._remember(session, event.author, "assistant", text)
+
+    async def _remember(self, session: Session, agent: str, role: str, text: str) -> None:
+        """Write into the history. It is beside the log: where that fails, the run goes on."""
+        if self.history_service is None:
+            return
+        try:
+            await self.history_service.add_message(session.user_id, agent, session.id, role, text)
+        except Exception:
+            _logger.exception("A message of the session %r could not be written into the history", session.id)
+
+
+@dataclass
+class _State:
+    """How far a run is. Apart from RunEvents, so that its generator does not keep that alive: what is dropped ends at once."""
+
+    text: str | None = None
+    context: InvocationContext | None = None
+    ended: asyncio.Event | None = None
+
+
+class RunEvents:
+    """The events of one run, as they happen: iterate once.
+
+    Leaving a loop over them stops the run, and so does dropping this. ``aclose()`` waits until it has stopped: do so before the
+    event loop itself ends.
+    """
+
+    def __init__(self, state: _State, events: AsyncGenerator[Event, None]) -> None:
+        self._state = state
+        # Held until a loop has it: who leaves the loop drops it then, and the event loop closes it. Were it still held here, the
+        # session would stay locked for as long as somebody has this object.
+        self._held: AsyncGenerator[Event, None] | None = events
+        self._source = weakref.ref(events)
+
+    @property
+    def text(self) -> str | None:
+        """The last answer so far."""
+        return self._state.text
+
+    @property
+    def context(self) -> InvocationContext | None:
+        """The run's context; None before it has begun."""
+        return self._state.context
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens that the run has used so far, over all agents and rounds."""
+        return self.context.usage if self.context is not None else NO_USAGE
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        source, self._held = self._source(), None
+        return source if source is not None else self
+
+    async def __anext__(self) -> Event:
+        if (source := self._source()) is None:
+            raise StopAsyncIteration
+        return await anext(source)
+
+    async def aclose(self) -> None:
+        """Stop the run, if it is not over, and wait until its tools have ended.
+
+        While a task waits for the next event this raises RuntimeError: cancel that task instead.
+        """
+        if (source := self._source()) is not None:
+            await source.aclose()
+        elif self._state.ended is not None:
+            await self._state.ended.wait()
+
+    def __iter__(self) -> Generator[Event, None, None]:
+        """Iterate from code that is not async; all such runs share one event loop in the background."""
+        if (source := self._source()) is None:
+            return
+        try:
+            while (event := run_blocking(anext(source, None))) is not None:
+                yield event
+        finally:
+            run_blocking(source.aclose())
+
+
+def _all_agents(agent: BaseAgent, seen: set[int]) -> Iterator[BaseAgent]:
+    """Yield the agents of the tree, and those that they have as tools, each once."""
+    for each in agent.walk():
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        for tool in each.tools if isinstance(each, LlmAgent) else ():
+            if isinstance(tool, AgentTool):
+                yield from _all_agents(tool.agent.root_agent, seen)

@@ -1,0 +1,124 @@
+"""What every session service does: the interface, and the parts that do not depend on where sessions are kept."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Self
+
+from patchbay.agents.content import Event
+from patchbay.agents.plain import plain
+from patchbay.agents.sessions import scopes
+from patchbay.agents.sessions.encoding import Record, record
+from patchbay.agents.sessions.locks import RunLocks
+from patchbay.agents.sessions.session import Session
+from patchbay.errors import InvalidRequestError
+from patchbay.tools import well_formed
+
+
+class BaseSessionService(ABC):
+    """Keeps sessions, by application, user and id.
+
+    Events are only ever appended, and numbered by the service: two writers to one session get one order, whatever their clocks
+    say. Use it as an async context manager, or ``close()`` it.
+    """
+
+    def __init__(self) -> None:
+        self._locks = RunLocks()
+
+    @abstractmethod
+    async def create_session(
+        self,
+        app_name: str,
+        user_id: str,
+        *,
+        agent_name: str = "",
+        session_id: str | None = None,
+        state: Mapping[str, Any] | None = None,
+        title: str | None = None,
+    ) -> Session:
+        """Begin a session; without ``session_id`` it gets a new one. Raises SessionExistsError where this id is taken."""
+
+    @abstractmethod
+    async def get_session(self, app_name: str, user_id: str, session_id: str) -> Session | None:
+        """Return the session as it is now, a copy of the caller's own, or None."""
+
+    async def list_sessions(self, app_name: str, user_id: str, agent_name: str | None = None) -> list[Session]:
+        """Return a user's sessions, the one used last first, without their events and states.
+
+        ``agent_name`` leaves only those that were begun with this agent.
+        """
+        sessions = await self.list_all_sessions(app_name, user_id)
+        return [session for session in sessions if agent_name is None or session.agent_name == agent_name]
+
+    @abstractmethod
+    async def list_all_sessions(self, app_name: str, user_id: str) -> list[Session]:
+        """Return a user's sessions with all agents, as ``list_sessions`` does."""
+
+    @abstractmethod
+    async def delete_session(self, app_name: str, user_id: str, session_id: str) -> None:
+        """Delete a session with its events and its own state; ``user:`` and ``app:`` keys stay. No session, no error."""
+
+    @abstractmethod
+    async def update_title(self, app_name: str, user_id: str, session_id: str, title: str) -> None:
+        """Set the title. Raises SessionNotFoundError."""
+
+    @abstractmethod
+    async def update_last_agent(self, app_name: str, user_id: str, session_id: str, agent_name: str) -> None:
+        """Set which agent spoke last. Raises SessionNotFoundError."""
+
+    async def append_event(self, session: Session, event: Event) -> Event:
+        """Append ``event`` to the log, make its changes of the state, and bring ``session`` up to date; returns ``event``.
+
+        It is all kept or nothing of it, and once: an event whose id is in the log already is not appended again. A partial event
+        is not kept. ``session`` also takes up what others have appended meanwhile. ``temp:`` keys go into ``session.state`` and
+        nowhere else. Values without JSON are kept as the nearest thing that has it. Raises SessionNotFoundError where the session
+        has been deleted, InvalidRequestError for an event whose fields are of wrong types.
+        """
+        if event.partial:
+            return event
+        readable(event.id)
+        entry = record(event)
+        session.follow(await self._append(session, entry))
+        if event.actions.state_delta:
+            scopes.apply(scopes.temporary(event.actions.state_delta), session.state)
+        return event
+
+    @abstractmethod
+    async def _append(self, session: Session, entry: Record) -> list[tuple[int, bytes | str | Event]]:
+        """Keep the entry; return what ``session`` has not heard of, this entry included, with its numbers, in order."""
+
+    def lock(self, app_name: str, user_id: str, session_id: str) -> AbstractAsyncContextManager[None]:
+        """Return the lock that a run holds, so that two runs on one session come one after the other, in the order they asked.
+
+        Take it before the session is read. The session need not exist yet.
+        """
+        return self._locks.hold((app_name, user_id, session_id))
+
+    async def close(self) -> None:  # noqa: B027  (what is in memory has nothing to close)
+        """Let go of files and connections; nothing is left to be written."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def readable(*names: str) -> None:
+    """Raise InvalidRequestError for an id or name that no database could hold as it is."""
+    for name in names:
+        if not isinstance(name, str) or "\0" in name or well_formed(name) != name:
+            raise InvalidRequestError(f"An id or name must be text without null bytes and lone surrogates, not {name!r}.")
+
+
+def shown(text: str) -> str:
+    """Return a text that is only shown, with what a database cannot hold replaced."""
+    return well_formed(text).replace("\0", "\ufffd")
+
+
+def initial_state(state: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the part of a new session's state that is kept, made safe."""
+    given = plain({key: value for key, value in scopes.kept(state or {}).items() if value is not None})
+    return given if isinstance(given, dict) else {}

@@ -1,0 +1,118 @@
+"""Sessions in this process's memory: nothing outlives it, and nobody gets hold of what is kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from patchbay.agents.content import Event, new_id
+from patchbay.agents.plain import plain
+from patchbay.agents.sessions import scopes
+from patchbay.agents.sessions.base import BaseSessionService, initial_state, readable, shown
+from patchbay.agents.sessions.encoding import EventLog, Record
+from patchbay.agents.sessions.session import Session
+from patchbay.errors import SessionExistsError, SessionNotFoundError
+
+_Key = tuple[str, str, str]
+
+
+@dataclass
+class _Kept:
+    """A session as it is kept: ``about`` has everything but state and events."""
+
+    about: Session
+    state: dict[str, Any] = field(default_factory=dict)
+    bodies: list[bytes] = field(default_factory=list)
+    ids: set[str] = field(default_factory=set)
+
+
+class InMemorySessionService(BaseSessionService):
+    """Keeps sessions for as long as it lives. What it gives out are copies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sessions: dict[_Key, _Kept] = {}
+        self._users: dict[tuple[str, str], dict[str, Any]] = {}
+        self._apps: dict[str, dict[str, Any]] = {}
+
+    async def create_session(
+        self,
+        app_name: str,
+        user_id: str,
+        *,
+        agent_name: str = "",
+        session_id: str | None = None,
+        state: Mapping[str, Any] | None = None,
+        title: str | None = None,
+    ) -> Session:
+        """Begin a session, as the base class says."""
+        key = (app_name, user_id, new_id() if session_id is None else session_id)
+        readable(*key, agent_name)
+        if key in self._sessions:
+            raise SessionExistsError(key[2])
+        about = Session(key[2], app_name, user_id, agent_name, shown(title or ""))
+        about.last_update_time = about.created_at
+        kept = self._sessions[key] = _Kept(about)
+        self._change(kept, initial_state(state))
+        return self._copy(kept)
+
+    async def get_session(self, app_name: str, user_id: str, session_id: str) -> Session | None:
+        """Return a copy of the session, or None."""
+        kept = self._sessions.get((app_name, user_id, session_id))
+        return None if kept is None else self._copy(kept)
+
+    async def list_all_sessions(self, app_name: str, user_id: str) -> list[Session]:
+        """Return a user's sessions, the one used last first."""
+        mine = [kept.about for key, kept in self._sessions.items() if key[:2] == (app_name, user_id)]
+        mine.sort(key=lambda about: about.last_update_time, reverse=True)
+        return [replace(about, state={}, events=EventLog(), seq=0) for about in mine]
+
+    async def delete_session(self, app_name: str, user_id: str, session_id: str) -> None:
+        """Forget the session."""
+        self._sessions.pop((app_name, user_id, session_id), None)
+
+    async def update_title(self, app_name: str, user_id: str, session_id: str, title: str) -> None:
+        """Set the title."""
+        self._find((app_name, user_id, session_id)).about.title = shown(title)
+
+    async def update_last_agent(self, app_name: str, user_id: str, session_id: str, agent_name: str) -> None:
+        """Set which agent spoke last."""
+        self._find((app_name, user_id, session_id)).about.last_agent = shown(agent_name)
+
+    async def _append(self, session: Session, entry: Record) -> list[tuple[int, bytes | str | Event]]:
+        kept = self._find((session.app_name, session.user_id, session.id))
+        if entry.id not in kept.ids:
+            kept.ids.add(entry.id)
+            kept.bodies.append(entry.body)
+            kept.about.last_update_time = time.time()
+            if entry.delta:
+                self._change(kept, plain(entry.delta))
+            if session.seq == len(kept.bodies) - 1:
+                return [(len(kept.bodies), entry.event)]  # the usual case: nobody else wrote
+        known = session.seq
+        return [(known + number, body) for number, body in enumerate(kept.bodies[known:], 1)]
+
+    def _find(self, key: _Key) -> _Kept:
+        kept = self._sessions.get(key)
+        if kept is None:
+            raise SessionNotFoundError(key[2])
+        return kept
+
+    def _change(self, kept: _Kept, delta: dict[str, Any]) -> None:
+        about = kept.about
+        for key, value in delta.items():
+            if key.startswith(scopes.APP):
+                home = self._apps.setdefault(about.app_name, {})
+            elif key.startswith(scopes.USER):
+                home = self._users.setdefault((about.app_name, about.user_id), {})
+            else:
+                home = kept.state
+            scopes.apply({key: value}, home)
+
+    def _copy(self, kept: _Kept) -> Session:
+        about = kept.about
+        shared = self._apps.get(about.app_name), self._users.get((about.app_name, about.user_id))
+        state = {**(shared[0] or {}), **(shared[1] or {}), **kept.state}
+        return replace(about, state=plain(state) if state else state, events=EventLog(kept.bodies), seq=len(kept.bodies))

@@ -1,0 +1,199 @@
+"""Locks by number between processes that share a database; a process that dies lets go of its own at once.
+
+That is why these are the kernel's and the database server's locks and not rows with an expiry: after a kill -9 the next run need
+not wait for anything, and a run that was only slow is not taken for dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from patchbay.agents.sessions.locks import RunLocks
+from patchbay.store import Store
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+_FIRST_DELAY, _LONGEST_DELAY = 0.002, 0.1
+"""Seconds between two tries for a lock that another process holds."""
+
+
+class ProcessLocks(Protocol):
+    """Locks by number: fair within this process, and one holder among all."""
+
+    def hold(self, number: int) -> AbstractAsyncContextManager[None]:
+        """Hold the lock for the length of the block."""
+
+    async def close(self) -> None:
+        """Let go of everything."""
+
+
+def lock_number(*names: str) -> int:
+    """Return the number (62 bits) that stands for these names in every process."""
+    return int.from_bytes(hashlib.blake2b(json.dumps(names).encode(), digest_size=8).digest()) >> 2
+
+
+async def _patiently(attempt: Callable[[], Awaitable[bool]]) -> None:
+    delay = _FIRST_DELAY
+    while not await attempt():
+        await asyncio.sleep(delay)
+        delay = min(delay * 2, _LONGEST_DELAY)
+
+
+class FileLocks:
+    """For a SQLite file: locks of single bytes of a file beside it. Where there are none (Windows), for this process only."""
+
+    def __init__(self, database: Path) -> None:
+        self._path = Path(f"{database}-lock")
+
+    @asynccontextmanager
+    async def hold(self, number: int) -> AsyncIterator[None]:
+        """Hold the lock for the length of the block."""
+        file = _LockFile.opened(self._path)
+        try:
+            async with file.locks.hold(number):
+                await _patiently(lambda: file.take(number))
+                try:
+                    yield
+                finally:
+                    file.give_back(number)
+        finally:
+            file.leave()
+
+    async def close(self) -> None:
+        """Nothing stays open while no lock is held."""
+
+
+@dataclass
+class _LockFile:
+    """One for a file and process, whoever uses it: to the kernel all of a process's locks are one holder's."""
+
+    path: Path
+    descriptor: int
+    users: int = 0
+    locks: RunLocks = field(default_factory=RunLocks)
+
+    @classmethod
+    def opened(cls, path: Path) -> _LockFile:
+        path = path.resolve()
+        with _guard:
+            file = _files.get(path)
+            if file is None:
+                file = _files[path] = cls(path, os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            file.users += 1
+            return file
+
+    def leave(self) -> None:
+        with _guard:
+            self.users -= 1
+            if not self.users:
+                os.close(self.descriptor)
+                if _files.get(self.path) is self:
+                    del _files[self.path]
+
+    async def take(self, number: int) -> bool:
+        try:
+            import fcntl
+        except ImportError:
+            return True
+        try:
+            fcntl.lockf(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+        except BlockingIOError:
+            return False
+        return True
+
+    def give_back(self, number: int) -> None:
+        try:
+            import fcntl
+        except ImportError:
+            return
+        fcntl.lockf(self.descriptor, fcntl.LOCK_UN, 1, number)
+
+
+_files: dict[Path, _LockFile] = {}
+_guard = threading.Lock()
+
+
+def _forget() -> None:
+    # A forked child has its parent's descriptors, but none of its locks.
+    global _guard  # noqa: PLW0603
+    _guard = threading.Lock()
+    _files.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+class AdvisoryLocks:
+    """For PostgreSQL: advisory locks, all held by one connection. Should that break, the server has let go of them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._locks = RunLocks()
+        self._guard = threading.Lock()
+        self._keeper: Connection | None = None
+
+    @asynccontextmanager
+    async def hold(self, number: int) -> AsyncIterator[None]:
+        """Hold the lock for the length of the block."""
+        async with self._locks.hold(number):
+            try:
+                await _patiently(lambda: self._store.run(lambda: self._ask("pg_try_advisory_lock", number)))
+                yield
+            finally:
+                # Also where the wait was cancelled: the lock may just have been given.
+                await self._store.run(lambda: self._let_go(number))
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._keeper is not None:
+            await self._store.run(self._close)
+
+    def _ask(self, function: str, number: int) -> bool:
+        import sqlalchemy
+
+        statement = sqlalchemy.select(getattr(sqlalchemy.func, function)(number))
+        with self._guard:
+            try:
+                return bool(self._connection().scalar(statement))
+            except sqlalchemy.exc.DBAPIError as error:
+                if not error.connection_invalidated:
+                    raise
+            # It had broken while nobody used it.
+            return bool(self._connection().scalar(statement))
+
+    def _let_go(self, number: int) -> None:
+        import sqlalchemy
+
+        if self._keeper is None:
+            return
+        try:
+            self._ask("pg_advisory_unlock", number)
+        except sqlalchemy.exc.DBAPIError:
+            self._close()  # what the server cannot be told, it sees from the closed connection
+
+    def _connection(self) -> Connection:
+        if self._keeper is not None and self._keeper.invalidated:
+            self._keeper.close()
+            self._keeper = None
+        if self._keeper is None:
+            self._keeper = self._store.connect()
+        return self._keeper
+
+    def _close(self) -> None:
+        with self._guard:
+            if self._keeper is not None:
+                # Not back into the pool: there it would go on holding its locks.
+                self._keeper.invalidate()
+                self._keeper.close()
+                self._keeper = None

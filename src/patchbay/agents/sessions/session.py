@@ -1,0 +1,50 @@
+"""A session as a run holds it: who talks, the state, and the log so far.
+
+What lives here: the object, and how it follows the log. What does not: keeping it (the session services). It is a copy: what is
+changed in it by hand stays in it; what is to be kept goes through ``append_event``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from patchbay.agents.content import Event
+from patchbay.agents.sessions import scopes
+from patchbay.agents.sessions.encoding import EventLog
+
+
+@dataclass
+class Session:
+    """One conversation of a user with an application.
+
+    ``state`` has the session's own keys and those of its user (``user:``) and application (``app:``), as they were when it was
+    read, and the run's ``temp:`` keys. ``seq`` is the number of the last event in ``events``; they count from 1. Times are in
+    seconds since the epoch.
+    """
+
+    id: str
+    app_name: str
+    user_id: str
+    agent_name: str = ""
+    title: str = ""
+    last_agent: str = ""
+    created_at: float = field(default_factory=time.time)
+    last_update_time: float = field(default_factory=time.time)
+    state: dict[str, Any] = field(default_factory=dict)
+    events: EventLog = field(default_factory=EventLog)
+    seq: int = 0
+
+    def follow(self, entries: Iterable[tuple[int, bytes | str | Event]]) -> None:
+        """Take up (number, event) entries of the log, in order; those that are here already are passed over.
+
+        For session services: this is how a session hears of what others wrote into it meanwhile.
+        """
+        for number, entry in entries:
+            if number > self.seq:
+                event = self.events.add(entry)
+                scopes.apply(event.actions.state_delta, self.state)
+                self.last_update_time = max(self.last_update_time, event.timestamp)
+                self.seq = number

@@ -1,0 +1,281 @@
+"""A database by URL: opened on first use, transactions whole or not at all.
+
+What lives here: how SQLite and PostgreSQL are opened and driven. What does not: any table; those belong to what is kept.
+
+SQLAlchemy Core, and not its asyncio form: a transaction is one hop to a thread and runs there from BEGIN to COMMIT. Measured on
+SQLite that is a third of the CPU and half the time of a hop for every statement; and no cancelled task can leave a transaction
+half way, nor does a connection belong to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from patchbay.errors import ConfigurationError
+from patchbay.tools.threads import run_in_thread
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL, Connection, Engine, MetaData
+
+T = TypeVar("T")
+
+BUSY_SECONDS = 30.0
+"""How long a transaction waits for another process's before it fails."""
+
+_POSTGRES_THREADS = 8
+_DRIVERS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
+_WRITES = "patchbay_writes"
+# An advisory lock of the database that no other program is likely to take: the tables are being made.
+_MAKING_TABLES = 0x7061746368626179
+
+
+@dataclass
+class _Open:
+    """What is there while a store is open."""
+
+    engine: Engine
+    threads: ThreadPoolExecutor
+    pid: int = field(default_factory=os.getpid)
+    making: threading.Lock = field(default_factory=threading.Lock)
+    made: bool = False
+
+    def finish(self) -> None:
+        """Wait for the work that was handed in, and close every connection."""
+        self.threads.shutdown(wait=True)
+        self.engine.dispose()
+
+
+# A parent's connections must not be touched in a forked child, and to be garbage-collected is to be closed.
+_left_to_the_parent: list[_Open] = []
+
+
+class Store:
+    """One database, and the tables of ``metadata`` in it, which are made where they are missing.
+
+    ``url`` is ``sqlite:///file.db`` (four slashes for an absolute path), a plain path of a SQLite file, ``sqlite://`` for a
+    database in memory, or ``postgresql://user@host/name``, which needs ``patchbay[postgres]``. A driver named in it
+    (``+aiosqlite``, ``+asyncpg``) is replaced by ours. ``version`` is that of the tables, under ``name``. Raises
+    ConfigurationError for another kind of URL, and on first use for a database that a newer version of Patchbay has written.
+    """
+
+    def __init__(self, url: str | os.PathLike[str], metadata: MetaData, *, name: str, version: int) -> None:
+        self.url = _read_url(url)
+        self._metadata, self._name, self._version = metadata, name, version
+        self._guard = threading.Lock()
+        self._open: _Open | None = None
+
+    @property
+    def is_postgres(self) -> bool:
+        """Whether it is PostgreSQL, otherwise SQLite."""
+        return self.url.get_backend_name() == "postgresql"
+
+    @property
+    def file(self) -> Path | None:
+        """The SQLite file, None for other databases."""
+        return None if self.is_postgres or not self.url.database else Path(self.url.database)
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work`` in a transaction that sees one moment of the database, and return what it returns."""
+        return await self._run(lambda opened: self._transaction(opened, work, writes=False))
+
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work`` in a transaction and commit it; what it raises rolls all of it back.
+
+        A caller that is cancelled waits for the end of it all the same: what it does next comes after it in the database too.
+        """
+        return await self._run(lambda opened: self._transaction(opened, work, writes=True))
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run ``work`` in one of the store's threads, to its end."""
+        return await self._run(lambda _opened: work())
+
+    def connect(self) -> Connection:
+        """Open a PostgreSQL connection to use inside of ``run``; each statement commits itself. The caller closes it."""
+        with self._guard:
+            engine = self._opened().engine
+        return engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+
+    async def close(self) -> None:
+        """Finish what is under way and close all connections. The store may be used again."""
+        with self._guard:
+            was, self._open = self._open, None
+        if was is not None and was.pid == os.getpid():
+            await run_in_thread(was.finish)
+
+    async def _run(self, work: Callable[[_Open], T]) -> T:
+        with self._guard:
+            opened = self._opened()
+            job = asyncio.wrap_future(opened.threads.submit(work, opened))
+        cancelled: asyncio.CancelledError | None = None
+        while not job.done():
+            try:
+                await asyncio.wait((job,))
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            if not job.cancelled():
+                job.exception()  # looked at: the caller will not hear of it any more
+            raise cancelled
+        return job.result()
+
+    def _transaction(self, opened: _Open, work: Callable[[Connection], T], *, writes: bool) -> T:
+        if not opened.made:
+            with opened.making:
+                if not opened.made:
+                    self._first(opened.engine)
+                    opened.made = True
+        return self._within(opened.engine, work, writes=writes)
+
+    def _within(self, engine: Engine, work: Callable[[Connection], T], *, writes: bool) -> T:
+        options: dict[str, Any] = {_WRITES: writes}
+        if self.is_postgres and not writes:
+            options["isolation_level"] = "REPEATABLE READ"  # the default sees what others commit between two statements
+        with engine.connect() as opened:
+            connection = opened.execution_options(**options)
+            with connection.begin():
+                return work(connection)
+
+    def _first(self, engine: Engine) -> None:
+        import sqlalchemy
+
+        try:
+            version = self._within(engine, self._make_tables, writes=True)
+        except sqlalchemy.exc.OperationalError as error:
+            where = self.url.render_as_string(hide_password=True)
+            raise ConfigurationError(f"The database {where} cannot be opened: {error.orig}") from error
+        if version > self._version:
+            raise ConfigurationError(
+                f"The {self._name} in {self.url.render_as_string(hide_password=True)} were written by a newer version of "
+                f"Patchbay (tables of version {version}, this one knows {self._version})."
+            )
+
+    def _make_tables(self, connection: Connection) -> int:
+        """Make what is missing, and return the version of what is there. Any number of processes may do this at once."""
+        import sqlalchemy
+
+        if self.is_postgres:
+            connection.execute(sqlalchemy.select(sqlalchemy.func.pg_advisory_xact_lock(_MAKING_TABLES)))
+        versions = sqlalchemy.Table(
+            "patchbay_versions",
+            sqlalchemy.MetaData(),
+            sqlalchemy.Column("name", sqlalchemy.String(100), primary_key=True),
+            sqlalchemy.Column("version", sqlalchemy.Integer, nullable=False),
+        )
+        versions.create(connection, checkfirst=True)
+        self._metadata.create_all(connection)
+        there = connection.scalar(sqlalchemy.select(versions.c.version).where(versions.c.name == self._name))
+        if there is None:
+            connection.execute(versions.insert().values(name=self._name, version=self._version))
+        return self._version if there is None else int(there)
+
+    def _opened(self) -> _Open:
+        """Return what is open, and open it first if nothing is; the guard is held."""
+        if self._open is not None and self._open.pid != os.getpid():
+            _left_to_the_parent.append(self._open)
+            self._open = None
+        if self._open is None:
+            self._open = self._new_postgres() if self.is_postgres else self._new_sqlite()
+        return self._open
+
+    def _new_postgres(self) -> _Open:
+        import sqlalchemy
+
+        try:
+            engine = sqlalchemy.create_engine(self.url, pool_size=_POSTGRES_THREADS, pool_pre_ping=True)
+        except ModuleNotFoundError as error:
+            raise ConfigurationError("PostgreSQL needs its driver: install 'patchbay[postgres]'.") from error
+        return _Open(engine, ThreadPoolExecutor(_POSTGRES_THREADS, thread_name_prefix="patchbay-store"))
+
+    def _new_sqlite(self) -> _Open:
+        import sqlalchemy
+
+        # One thread with one connection: in this process transactions come one after the other, in the order they were asked for.
+        engine = sqlalchemy.create_engine(
+            self.url,
+            poolclass=sqlalchemy.pool.StaticPool,
+            connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
+        )
+        sqlalchemy.event.listen(engine, "connect", _prepare_sqlite)
+        sqlalchemy.event.listen(engine, "begin", _begin_sqlite)
+        if self.file is not None:
+            _forks.watch(self)
+        return _Open(engine, ThreadPoolExecutor(1, thread_name_prefix="patchbay-store"))
+
+
+class _Forks:
+    """No SQLite file is open while the process forks: a child that has an open one, even unused, can lose what others write.
+
+    (SQLite keeps its account of the process's locks in memory. The child has a copy of the account, and none of the locks.)
+    """
+
+    def __init__(self) -> None:
+        self._stores: weakref.WeakSet[Store] = weakref.WeakSet()
+        self._held: list[Store] = []
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(before=self._close_all, after_in_parent=self._go_on, after_in_child=self._go_on)
+
+    def watch(self, store: Store) -> None:
+        self._stores.add(store)
+
+    def _close_all(self) -> None:
+        # The guards are kept until after the fork, so that no other thread opens one again before it.
+        for store in list(self._stores):
+            store._guard.acquire()  # noqa: SLF001
+            self._held.append(store)
+            if store._open is not None:  # noqa: SLF001
+                store._open.finish()  # noqa: SLF001
+                store._open = None  # noqa: SLF001
+
+    def _go_on(self) -> None:
+        while self._held:
+            self._held.pop()._guard.release()  # noqa: SLF001
+
+
+_forks = _Forks()
+
+
+def _read_url(url: str | os.PathLike[str]) -> URL:
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    text = os.fspath(url)
+    if "://" not in text:
+        text = f"sqlite:///{text}"
+    try:
+        parsed = make_url(text)
+    except (ArgumentError, ValueError) as error:
+        # Not the text itself: there may be a password in it.
+        raise ConfigurationError("The database's URL cannot be read.") from error
+    driver = _DRIVERS.get(parsed.drivername.partition("+")[0])
+    if driver is None:
+        raise ConfigurationError(f"A database is sqlite:///FILE or postgresql://HOST/NAME, not {parsed.drivername}://.")
+    parsed = parsed.set(drivername=driver)
+    return parsed.set(database=None) if parsed.database == ":memory:" else parsed
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    # No transactions but those that are begun: the driver's own begin too late to be whole.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    try:
+        # Readers and a writer do not wait for each other. A commit outlives the process at once, and the machine's power a moment
+        # later: to wait for the disk with every event would make a turn many times as long.
+        cursor.execute("PRAGMA journal_mode=WAL")
+        cursor.execute("PRAGMA synchronous=NORMAL")
+        cursor.execute("PRAGMA foreign_keys=ON")
+    finally:
+        cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A write that begins as a read fails where another process wrote in between.
+    writes = connection.get_execution_options().get(_WRITES)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -1,0 +1,59 @@
+"""A PostgreSQL server of the tests' own: in a folder, on a socket, with no port and no password."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+NOBODY_IS_ROOT = "postgres"  # the server refuses to run as root; Debian's package brings this user
+
+
+def postgres_programs() -> Path | None:
+    """The folder with ``initdb`` and ``pg_ctl``; Debian has it outside of PATH, by version."""
+    found = shutil.which("initdb")
+    folders = [Path(found).resolve().parent] if found else []
+    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return next((folder for folder in folders if (folder / "initdb").exists() and (folder / "pg_ctl").exists()), None)
+
+
+def why_no_postgres() -> str | None:
+    """The reason to skip; never in CI."""
+    if os.environ.get("CI") == "true":
+        return None
+    return "PostgreSQL's server is not installed (Debian: postgresql)" if postgres_programs() is None else None
+
+
+@contextmanager
+def postgres_server() -> Iterator[str]:
+    """Run a server, and give the URL of its database."""
+    programs = postgres_programs()
+    assert programs is not None, "PostgreSQL's server is not installed"
+    owner = NOBODY_IS_ROOT if os.geteuid() == 0 else None
+    # Not the test's own folder: a socket's path must be short, and another user's way to it open.
+    folder = Path(tempfile.mkdtemp(prefix="patchbay-pg-"))
+    try:
+        if owner is not None:
+            os.chown(folder, pwd.getpwnam(owner).pw_uid, -1)
+        data = folder / "data"
+
+        def run(*command: str) -> None:
+            log = subprocess.run(
+                [str(programs / command[0]), *command[1:]], user=owner, cwd=folder, capture_output=True, text=True, timeout=60
+            )
+            assert 0 == log.returncode, log.stdout + log.stderr
+
+        run("initdb", "-D", str(data), "-U", "patchbay", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        options = f"-c listen_addresses='' -c unix_socket_directories='{folder}' -c fsync=off"
+        run("pg_ctl", "-D", str(data), "-o", options, "-l", str(folder / "log"), "-w", "start")
+        try:
+            yield f"postgresql://patchbay@/postgres?host={folder}"
+        finally:
+            run("pg_ctl", "-D", str(data), "-m", "immediate", "-w", "stop")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,353 @@
+"""An agent as a tool: a session of its own, the caller's state and limits, and its failures as failures of the call."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from pydantic import BaseModel
+
+from patchbay import ToolRunner
+from patchbay.agents import (
+    AgentTool,
+    EventBus,
+    LlmAgent,
+    LoopAgent,
+    ParallelAgent,
+    RunConfig,
+    Runner,
+    SequentialAgent,
+)
+from patchbay.models.chat import ModelReply
+from patchbay.testing import ScriptedModel
+from patchbay.types import Reply, Usage
+
+from .playing import Does, Fails, Says, call, lines, log, play, roles, state
+from .saying import run
+
+
+def helper(*steps, **fields) -> LlmAgent:
+    return LlmAgent(**{"name": "helper", "model": ScriptedModel(steps), **fields})
+
+
+def asks(*agents, script=None, **fields) -> LlmAgent:
+    """An agent that asks each of ``agents`` once, and says "done"."""
+    calls = [call(agent.name, str(number), request=f"for {agent.name}") for number, agent in enumerate(agents, 1)]
+    tools = [AgentTool(agent) for agent in agents]
+    return LlmAgent(**{"name": "boss", "model": ScriptedModel(script or [calls, "done"]), "tools": tools, **fields})
+
+
+def response(events, number: int = 0) -> dict:
+    """The response with this number, of the first event that has responses."""
+    return next(found for event in events if (found := event.get_function_responses()))[number].response
+
+
+def test_the_agent_is_told_of_as_a_tool_with_one_parameter():
+    boss = asks(helper("x", description="Helps."), Says("other"))
+    run(play(Runner(boss)))
+    specs = {spec.name: spec for spec in boss.model.requests[0].tools}
+    assert {"helper": "Helps.", "other": "Ask the agent other."} == {name: spec.description for name, spec in specs.items()}
+    assert ["request"] == list(specs["helper"].parameters["properties"]) == specs["helper"].parameters["required"]
+
+
+def test_the_agent_sees_the_request_and_nothing_else_and_its_answer_is_the_result():  # defect 19
+    inner = helper(call("look", "1"), "It is blue.", tools=[AgentTool(Says("look", "blue"))])
+    boss = asks(inner)
+    runner = Runner(boss)
+    events = run(play(runner, "What colour?"))
+    assert ["boss > helper", "boss < helper", "boss: done"] == [each for each in lines(events) if each != "boss: "]
+    assert {"result": "It is blue."} == response(events)
+    assert ["user: for helper"] == roles(inner.model.requests[0])
+    assert "It is blue." == boss.model.requests[1].messages[-1]["content"]
+    # The log is the caller's alone, and so is what it is shown.
+    assert ["user: What colour?", "boss > helper", "boss < helper", "boss: done"] == run(log(runner))
+    assert ["user: What colour?", "assistant > 1", "tool 1"] == roles(boss.model.requests[1])
+
+
+def test_the_users_question_stays_in_the_current_turn():  # defect 19
+    boss = asks(helper("blue"), include_contents="current_turn")
+    run(play(Runner(boss), "What colour?"))
+    assert "user: What colour?" == roles(boss.model.requests[1])[0]
+
+
+def test_several_answers_are_joined():
+    events = run(play(Runner(asks(SequentialAgent(name="all", sub_agents=[Says("a", "1", "2"), Says("b")])))))
+    assert {"result": "1\n\n2\n\nb"} == response(events)
+
+
+def test_state_goes_in_and_what_the_agent_changes_comes_out():
+    def note(tool_context) -> str:
+        tool_context.state["noted"] = tool_context.state["colour"] + "!"
+        tool_context.state["user:name"] = "Ada"
+        tool_context.state["temp:here"] = "gone"
+        del tool_context.state["old"]
+        return tool_context.state["temp:run"]
+
+    def prepare(ctx) -> None:
+        ctx.state.update({"colour": "blue", "old": 1, "temp:run": "of this run"})
+
+    inner = helper(call("note"), "ok", tools=[note], instruction="{colour} {temp:run}", output_key="answer")
+    runner = Runner(asks(inner, before_agent_callback=lambda ctx: prepare(ctx)))
+    boss = runner.agent
+
+    def first(tool_context) -> str:
+        prepare(tool_context)
+        return "ready"
+
+    boss.tools.append(first)
+    boss.model = ScriptedModel([call("first", "0"), call("helper", "1", request="go"), "done"])
+    run(play(runner))
+    assert "blue of this run" == inner.model.requests[0].messages[0]["content"]
+    assert "of this run" == inner.model.requests[1].messages[-1]["content"]
+    assert {"colour": "blue", "noted": "blue!", "user:name": "Ada", "answer": "ok"} == run(state(runner))
+
+
+def test_an_agent_that_fails_changes_nothing():
+    def note(tool_context) -> None:
+        tool_context.state["noted"] = True
+
+    runner = Runner(asks(helper(call("note"), RuntimeError("down"), tools=[note])))
+    run(play(runner))
+    assert {} == run(state(runner))
+
+
+@pytest.mark.parametrize(
+    ("agent", "words"),
+    [
+        (helper(RuntimeError("the line is down")), "MODEL_ERROR: RuntimeError: the line is down"),
+        (Fails("helper", KeyError("foo")), "AGENT_ERROR: KeyError: 'foo'"),
+        (Fails("helper", asyncio.CancelledError()), "AGENT_ERROR"),
+        (SequentialAgent(name="helper", sub_agents=[Says("a"), Fails("b", ValueError("no"))]), "AGENT_ERROR: ValueError: no"),
+        (ParallelAgent(name="helper", sub_agents=[Says("c"), Fails("d", ValueError("no"))]), "PARALLEL_ERROR"),
+        (LlmAgent(name="helper"), "CONFIGURATION"),
+    ],
+)
+def test_what_goes_wrong_in_the_agent_comes_back_as_an_error(agent, words):  # defect 19
+    boss = asks(agent)
+    events = run(play(Runner(boss)))
+    assert words in response(events)["error"]
+    assert "helper" in response(events)["error"]
+    assert words in boss.model.requests[1].messages[-1]["content"]
+    assert "boss: done" == lines(events)[-1]
+
+
+def test_an_answer_without_words_is_empty_and_no_error():
+    async def silent(ctx):
+        ctx.state["seen"] = True
+        if False:
+            yield ""
+
+    runner = Runner(asks(Does("helper", silent, [])))
+    assert {"result": ""} == response(run(play(runner)))
+    assert {"seen": True} == run(state(runner))
+
+
+def test_a_request_that_is_missing_is_answered_to_the_model():
+    inner = helper("never")
+    events = run(play(Runner(asks(inner, script=[call("helper"), "done"]))))
+    assert "request" in response(events)["error"]
+    assert [] == inner.model.requests
+
+
+def test_two_at_the_same_time_do_not_see_each_other():  # defect 19
+    async def scenario():
+        both = asyncio.Barrier(2)
+
+        async def meet(tool_context) -> str:
+            await both.wait()
+            tool_context.state[f"by_{tool_context.agent_name}"] = tool_context.session.id
+            return tool_context.idempotency_key
+
+        inner = [helper(call("meet"), f"from {name}", name=name, tools=[meet]) for name in ("a", "b")]
+        runner = Runner(asks(*inner))
+        events = await play(runner)
+        return inner, events, await state(runner)
+
+    inner, events, kept = run(scenario())
+    assert [{"result": "from a"}, {"result": "from b"}] == [response(events, 0), response(events, 1)]
+    for agent in inner:
+        assert [f"user: for {agent.name}", "assistant > 1", "tool 1"] == roles(agent.model.requests[1])
+    assert kept["by_a"] != kept["by_b"]
+    keys = [agent.model.requests[1].messages[-1]["content"] for agent in inner]
+    assert keys[0] != keys[1]  # the same call id, in the same run: and yet another call
+
+
+def test_the_same_agent_twice_at_the_same_time_is_two_agents():
+    async def scenario():
+        both = asyncio.Barrier(2)
+
+        async def meet(tool_context) -> str:
+            await both.wait()
+            return tool_context.idempotency_key
+
+        asked = []
+
+        def answer(request):
+            asked.append(request)
+            return call("meet") if len(request.messages) == 1 else request.messages[-1]["content"]
+
+        inner = helper(*[answer] * 4, tools=[meet])
+        calls = [call("helper", "1", request="one"), call("helper", "2", request="two")]
+        return await play(Runner(asks(inner, script=[calls, "done"])))
+
+    events = run(scenario())
+    assert response(events, 0) != response(events, 1)
+
+
+def test_a_call_that_is_taken_up_again_has_the_same_keys():
+    keys = []
+
+    def key(tool_context) -> None:
+        keys.append(tool_context.idempotency_key)
+
+    async def scenario() -> None:
+        from patchbay.tools import Surroundings, ToolContext
+
+        for invocation in ("run1", "run1", "run2"):
+            tool = AgentTool(helper(call("key"), "ok", tools=[key]))
+            around = Surroundings(invocation_id=invocation)
+            await tool.run({"request": "go"}, ToolContext(call_id="1", name="helper", surroundings=around))
+
+    run(scenario())
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_the_agents_model_calls_count_for_the_callers_limit():
+    inner = helper(*[call("noop")] * 9, tools=[noop])
+    boss = asks(inner)
+    events = run(play(Runner(boss), run_config=RunConfig(max_llm_calls=5)))
+    assert (4, 1) == (len(inner.model.requests), len(boss.model.requests))
+    assert "MAX_LLM_CALLS" in response(events)["error"]
+    assert "boss! MAX_LLM_CALLS" == lines(events)[-1]
+
+
+def test_the_agents_tool_calls_count_for_the_callers_limit():
+    inner = helper(*[call("noop")] * 9, tools=[noop])
+    events = run(play(Runner(asks(inner)), run_config=RunConfig(max_tool_calls=3)))
+    assert 4 == len(inner.model.requests) + 1
+    assert "boss! MAX_TOOL_CALLS" == lines(events)[-1]
+
+
+def noop() -> str:
+    return "ok"
+
+
+def test_the_tokens_of_all_agents_are_counted():
+    async def scenario() -> Usage:
+        inner = helper(ModelReply(Reply("ok"), "stop", Usage(1, 1, 2)))
+        boss = asks(
+            inner,
+            script=[
+                ModelReply(Reply(None, tool_calls=(call("helper", request="go"),)), "tool_calls", Usage(10, 10, 20)),
+                ModelReply(Reply("done"), "stop", Usage(100, 100, 200)),
+            ],
+        )
+        events = Runner(boss).run("u", "s", "hi")
+        async for _ in events:
+            pass
+        return events.usage
+
+    assert Usage(111, 111, 222) == run(scenario())
+
+
+def test_agents_ask_agents_ask_agents():
+    leaf = helper("deep", name="leaf")
+    middle = asks(leaf, name="middle", script=[call("leaf", request="down"), "from the middle"])
+    events = run(play(Runner(asks(middle))))
+    assert {"result": "from the middle"} == response(events)
+    assert ["user: down"] == roles(leaf.model.requests[0])
+
+
+def test_an_agent_that_asks_itself_ends_with_the_budget():
+    def again(_request):
+        return call("helper", request="again")
+
+    inner = helper(*[again] * 20)
+    inner.tools.append(AgentTool(inner))
+    events = run(play(Runner(inner), run_config=RunConfig(max_llm_calls=5)))
+    assert 5 == len(inner.model.requests)
+    assert "helper! MAX_LLM_CALLS" == lines(events)[-1]
+
+
+def test_an_escalation_and_a_hand_over_inside_stay_inside():
+    def both(tool_context) -> None:
+        tool_context.actions.escalate = True
+        tool_context.actions.transfer_to_agent = "below"
+
+    inner = helper(call("both"), tools=[both], sub_agents=[Says("below")])
+    boss = asks(inner, script=[call("helper", request="go"), "one", "two"])
+    loop = LoopAgent(name="loop", sub_agents=[boss], max_iterations=2)
+    events = run(play(Runner(loop)))
+    assert {"result": "below"} == response(events)
+    assert ["boss: one", "boss: two"] == [each for each in lines(events) if ": " in each and not each.endswith(": ")]
+
+
+def test_who_listens_hears_of_the_inner_agent_and_the_user_sees_how_far_it_is():
+    async def scenario():
+        bus, told = EventBus(), []
+        bus.subscribe("agent.start", lambda event: told.append(event.data["agent"]))
+        inner = helper(call("noop"), "ok", tools=[noop])
+        events = await play(Runner(asks(inner), bus=bus))
+        await bus.drain()
+        return told, [event.progress.message for event in events if event.progress is not None]
+
+    assert (["boss", "helper"], ["helper: noop"]) == run(scenario())
+
+
+def test_a_stopped_run_stops_the_agents_that_work_as_tools():
+    async def scenario():
+        running, left = asyncio.Event(), []
+
+        async def hang(_ctx):
+            running.set()
+            await asyncio.Event().wait()
+            yield "never"
+
+        inner = asks(Does("hangs", hang, left), name="inner")
+        task = asyncio.create_task(play(Runner(asks(inner))))
+        await running.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return left
+
+    assert ["hangs"] == run(scenario())
+
+
+def test_an_agent_whose_time_is_up_is_stopped_and_the_caller_told():
+    async def scenario():
+        left = []
+
+        async def hang(_ctx):
+            await asyncio.Event().wait()
+            yield "never"
+
+        tool = AgentTool(Does("helper", hang, left), timeout=0.01)
+        boss = LlmAgent(name="boss", model=ScriptedModel([call("helper", request="go"), "done"]), tools=[tool])
+        return left, await play(Runner(boss))
+
+    left, events = run(scenario())
+    assert ["helper"] == left
+    assert "timed out" in response(events)["error"]
+
+
+def test_it_works_in_a_runner_without_agents():
+    inner = helper(call("noop"), "It is blue.", tools=[noop], output_key="colour")
+    model = ScriptedModel([call("helper", request="What colour?"), "Blue, it says."])
+    result = run(ToolRunner(model, tools=[AgentTool(inner)]).run("What colour is it?"))
+    assert "Blue, it says." == result.content
+    assert "It is blue." == model.requests[1].messages[-1]["content"]
+    assert ["user: What colour?"] == roles(inner.model.requests[0])
+
+
+def test_a_structured_answer_is_json():
+    class Colour(BaseModel):
+        colour: str
+        share: float
+
+    inner = helper(call("give_answer", colour="blue", share=0.5), output_schema=Colour, output_key="colour")
+    boss = asks(inner)
+    runner = Runner(boss)
+    run(play(runner))
+    assert '{"colour": "blue", "share": 0.5}' == boss.model.requests[1].messages[-1]["content"]
+    assert {"colour": {"colour": "blue", "share": 0.5}} == run(state(runner))

@@ -1,0 +1,215 @@
+"""Agents with models on a real server: named by a URL or by a client, that call tools by themselves or only write text."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from typing import Any
+
+import openai
+import pytest
+
+from patchbay.agents import GenerateContentConfig, LlmAgent, LlmRequest
+from patchbay.testing import ContractModel, Message, Raw, ScriptedUpstream, Text, events
+from patchbay.testing.script import error
+
+from .turns import Chat, assert_settled, kinds, response_of
+
+
+async def multiply(a: int, b: int) -> int:
+    """Multiply two integers."""
+    return a * b
+
+
+def native(*ids: str, **more: Any) -> Message:
+    """Calls as a server writes them that knows tools."""
+    function = {"name": "multiply", "arguments": '{"a": 6,"b":7}'}
+    calls = [{"id": call_id, "type": "function", "function": function} for call_id in ids]
+    return Message({"content": None, "tool_calls": calls, **more}, finish_reason="tool_calls")
+
+
+def url(upstream: ScriptedUpstream, name: str = "m") -> str:
+    return f"{upstream.url}#{name}"
+
+
+async def whole(chat: Chat, *messages: str, **settings: Any) -> list[Any]:
+    """Make a run for each message and close the model's connections; returns the last run's events."""
+    async with chat.runner:
+        for message in messages:
+            told = await chat.say(message, **settings)
+    return told
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("mode", ["auto", "native", None])
+def test_a_model_that_calls_tools_by_itself(mode, streaming):
+    with ScriptedUpstream([native("c1", "c2"), "It is 42.", "Again."]) as upstream:
+        chat = Chat(
+            LlmAgent(name="a", model=url(upstream), instruction="Be so.", tools=[multiply], tool_mode=mode, output_key="out")
+        )
+        told = asyncio.run(whole(chat, "What is 6 times 7?", streaming=streaming))
+        told = [event for event in told if not event.partial]
+        asyncio.run(whole(chat, "Again?", streaming=streaming))
+    assert ["?multiply?multiply", "!multiply!multiply", "It is 42."] == kinds(told)
+    assert [{"result": 42}] * 2 == [each.response for each in told[1].get_function_responses()]
+    assert {"out": "It is 42."} == told[-1].actions.state_delta
+    bodies = [request.json for request in upstream.chats]
+    assert ["m"] * 3 == [body["model"] for body in bodies]
+    assert all(["multiply"] == [each["function"]["name"] for each in body["tools"]] for body in bodies)
+    for before, after in itertools.pairwise(bodies):
+        assert before["messages"] == after["messages"][: len(before["messages"])]
+        assert_settled(after["messages"])
+    assert '{"a": 6,"b":7}' == bodies[1]["messages"][2]["tool_calls"][0]["function"]["arguments"]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(("mode", "tools"), [("text", "ignore"), ("auto", "refuse"), (None, "refuse")])
+def test_a_model_that_only_writes_text(mode, tools, streaming):
+    with ScriptedUpstream(ContractModel(), tools=tools) as upstream:
+        chat = Chat(LlmAgent(name="a", model=url(upstream), tools=[multiply], tool_mode=mode))
+        told = asyncio.run(whole(chat, "Please multiply 6 by 7.", streaming=streaming))
+        again = asyncio.run(whole(chat, "Please multiply 2 by 3.", streaming=streaming))
+    for run, product in ((told, 42), (again, 6)):
+        assert {"result": product} == response_of(run, "multiply")
+        assert f"The tools say: {product}." in run[-1].content.text
+        assert "tool_call" not in "".join(word for word in kinds(run) if not word.startswith(("?", "!"))), "no markup leaks"
+    answered = [request.json for request in upstream.chats if not request.json.get("tools")]
+    for before, after in itertools.pairwise(answered):
+        assert before["messages"] == after["messages"][: len(before["messages"])], "the prompt cache of the server holds"
+
+
+def test_a_text_model_gives_an_answer_of_a_type():
+    call = '```tool_call\n{"name": "give_answer", "arguments": {"answer": [4, 2]}}\n```'
+    with ScriptedUpstream([Text(call)]) as upstream:
+        chat = Chat(LlmAgent(name="a", model=url(upstream), output_schema=list[int], tool_mode="text", output_key="out"))
+        told = asyncio.run(whole(chat, "Which digits?"))
+    assert "[4, 2]" == kinds(told)[-1]
+    assert {"out": [4, 2]} == told[-1].actions.state_delta
+
+
+def test_pieces_add_up_over_a_real_stream_and_tokens_are_counted():
+    with ScriptedUpstream(["It is forty-two."]) as upstream:
+        chat = Chat(LlmAgent(name="a", model=url(upstream)))
+        told = asyncio.run(whole(chat, "What is it?", streaming=True))
+    *pieces, last = told
+    assert all(event.partial for event in pieces)
+    assert "It is forty-two." == "".join(event.content.text for event in pieces) == last.content.text
+    assert last.usage["total_tokens"] == chat.runs[0].usage.total_tokens > 0
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_thoughts_of_a_server_are_kept_and_sent_back_as_it_wants_them(streaming):
+    with ScriptedUpstream([native("c1", reasoning_content="six times seven"), "It is 42."]) as upstream:
+        chat = Chat(LlmAgent(name="a", model=url(upstream), tools=[multiply]))
+        told = [event for event in asyncio.run(whole(chat, "What is it?", streaming=streaming)) if not event.partial]
+    assert [("six times seven", True)] == [(part.text, part.thought) for part in told[0].content.parts if part.text]
+    assert "six times seven" not in kinds(told)[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (error(400, "no such model"), "UPSTREAM_ERROR"),
+        (error(401, "bad key"), "UPSTREAM_ERROR"),
+        (Raw([b"<html>"], content_type="text/html"), "UPSTREAM_ERROR"),
+        (Raw([], end="cut"), "UPSTREAM_ERROR"),
+    ],
+)
+def test_a_server_that_fails_ends_the_run_with_an_event_and_the_session_goes_on(answer, code):
+    with ScriptedUpstream(lambda body: "better" if "again" in json.dumps(body["messages"]) else answer) as upstream:
+        chat = Chat(LlmAgent(name="a", model=url(upstream)))
+
+        async def main() -> None:
+            async with chat.runner:
+                (event,) = await chat.say("hi")
+                assert code == event.error_code
+                assert event.error_message
+                assert ["better"] == kinds(await chat.say("again"))
+
+        asyncio.run(main())
+
+
+def test_the_text_of_a_stream_that_is_cut_is_not_lost():
+    piece = {"choices": [{"index": 0, "delta": {"content": "half an answ"}, "finish_reason": None}]}
+    with ScriptedUpstream([Raw([events(piece, done=False)], end="cut")]) as upstream:
+        chat = Chat(LlmAgent(name="a", model=url(upstream)))
+        told = asyncio.run(whole(chat, "hi", streaming=True))
+    assert ["~half an answ", "half an answ[UPSTREAM_ERROR]"] == kinds(told)
+
+
+def test_a_server_that_nobody_listens_at_ends_the_run_with_an_event():
+    with ScriptedUpstream([]) as upstream:
+        model = url(upstream)
+    chat = Chat(LlmAgent(name="a", model=model))
+    (event,) = asyncio.run(whole(chat, "hi", run_timeout=20.0))
+    assert event.error_code in ("UPSTREAM_ERROR", "RUN_TIMEOUT")
+
+
+def test_a_request_that_is_given_up_is_given_up_at_the_server_too():
+    with ScriptedUpstream([Raw([], end="hang")]) as upstream:
+        chat = Chat(LlmAgent(name="a", model=url(upstream)))
+        (event,) = asyncio.run(whole(chat, "hi", llm_timeout=0.3))
+        assert "TIMEOUT" == event.error_code
+        assert upstream.chats[0].left.wait(20)
+
+
+def test_a_callback_is_told_the_models_bare_name_and_may_ask_another_one_of_the_same_server():
+    names = []
+
+    def before(ctx: Any, request: LlmRequest) -> None:
+        names.append(request.model)
+        if ctx.llm_call_count == 2:
+            request.model = "bigger"
+
+    with ScriptedUpstream([native("c1"), "done", "again"]) as upstream:
+        model = url(upstream, "org/small:7b")
+        chat = Chat(LlmAgent(name="a", model=model, tool_mode="native", tools=[multiply], before_model_callback=before))
+        asyncio.run(whole(chat, "hi", "more"))
+    assert ["org/small:7b"] * 3 == names
+    assert ["org/small:7b", "bigger", "org/small:7b"] == [request.json["model"] for request in upstream.chats]
+
+
+def test_a_client_of_the_callers_is_asked_and_stays_open():
+    async def main() -> None:
+        async with openai.AsyncOpenAI(base_url=upstream.url, api_key="unused") as client:
+            config = GenerateContentConfig(temperature=0.5, extra={"model": "mine"})
+            chat = Chat(LlmAgent(name="a", model=client, tools=[multiply], generate_content_config=config))
+            async with chat.runner:
+                assert "done" == kinds(await chat.say())[-1]
+            assert "again" == kinds(await chat.say())[-1]
+
+    with ScriptedUpstream([native("c1"), "done", "again"]) as upstream:
+        asyncio.run(main())
+    assert [("mine", 0.5)] * 3 == [(request.json["model"], request.json["temperature"]) for request in upstream.chats]
+
+
+def test_a_model_by_name_is_asked_at_the_address_of_the_environment(monkeypatch):
+    with ScriptedUpstream(["done"]) as upstream:
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+        monkeypatch.setenv("OPENAI_BASE_URL", upstream.url)
+        chat = Chat(LlmAgent(name="a", model="gpt-4o-mini"))
+        assert ["done"] == kinds(asyncio.run(whole(chat, "hi")))
+    assert ("gpt-4o-mini", "Bearer sk-test") == (upstream.chats[0].json["model"], upstream.chats[0].headers["authorization"])
+
+
+def test_a_missing_key_is_looked_for_again_at_the_next_run(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    with ScriptedUpstream(["done"]) as upstream:
+        chat = Chat(LlmAgent(name="a", model="gpt-4o-mini"))
+
+        async def main() -> None:
+            async with chat.runner:
+                assert ["[CONFIGURATION]"] == kinds(await chat.say())
+                monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+                monkeypatch.setenv("OPENAI_BASE_URL", upstream.url)
+                assert ["done"] == kinds(await chat.say())
+
+        asyncio.run(main())
+
+
+def test_an_agents_model_works_in_one_event_loop_after_the_other():
+    with ScriptedUpstream(["one", "two"]) as upstream:
+        chat = Chat(LlmAgent(name="a", model=url(upstream)))
+        assert [["one"], ["two"]] == [kinds(asyncio.run(whole(chat, message))) for message in ("hi", "more")]

@@ -1,0 +1,656 @@
+"""The six callbacks: when each is asked, what it may change, and what becomes of what it raises."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+from typing import Any
+
+import pytest
+
+from patchbay.agents import (
+    BaseAgent,
+    Content,
+    EventBus,
+    FunctionCall,
+    GenerateContentConfig,
+    LlmAgent,
+    LlmRequest,
+    LlmResponse,
+    Part,
+    SequentialAgent,
+)
+from patchbay.models.chat import ModelReply
+from patchbay.testing import ScriptedModel
+from patchbay.tools import ToolContext
+from patchbay.types import Reply, ToolCall, Usage
+
+from .turns import Chat, agent, assert_settled, kinds, play, response_of, said_to
+
+ADD = ToolCall("1", "add", '{ "a": 1 }')
+
+
+async def add(a: int) -> int:
+    """Add one."""
+    return a + 1
+
+
+def calls(name: str, **arguments: Any) -> Content:
+    return Content("model", [Part(function_call=FunctionCall(name, arguments))])
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog):
+    caplog.set_level(logging.CRITICAL, "patchbay")
+
+
+SIX = ["before_agent", "after_agent", "before_model", "after_model", "before_tool", "after_tool"]
+
+
+@pytest.mark.parametrize("form", ["sync", "async", "list", "lambda", "object", "set later"])
+def test_each_callback_is_asked_where_it_belongs_in_any_form(form):  # defect 10
+    asked: list[tuple[str, Any]] = []
+
+    def made(name: str) -> Any:
+        def sync(ctx: Any, *about: Any) -> None:
+            asked.append((name, about))
+
+        async def asynchronous(ctx: Any, *about: Any) -> None:
+            await asyncio.sleep(0)
+            sync(ctx, *about)
+
+        class Callable:
+            def __call__(self, ctx: Any, *about: Any) -> None:
+                sync(ctx, *about)
+
+        forms = {"sync": sync, "async": asynchronous, "list": [sync, asynchronous], "lambda": lambda *about: sync(*about)}
+        return {**forms, "object": Callable(), "set later": sync}[form]
+
+    callbacks = {f"{name}_callback": made(name) for name in SIX}
+    one = agent([ADD, "done"], add, **({} if form == "set later" else callbacks))
+    if form == "set later":
+        for name, callback in callbacks.items():
+            setattr(one, name, callback)
+    assert ["?add", "!add", "done"] == kinds(asyncio.run(Chat(one).say()))
+    expected = ["before_agent", "before_model", "after_model", "before_tool", "after_tool"]
+    expected += ["before_model", "after_model", "after_agent"]
+    times = 2 if form == "list" else 1
+    assert [name for name in expected for _ in range(times)] == [name for name, _ in asked]
+    assert [("add", {"a": 1})] * times == [about for name, about in asked if name == "before_tool"]
+    assert [("add", 2)] * times == [about for name, about in asked if name == "after_tool"]
+    assert all(isinstance(about[0], LlmRequest) for name, about in asked if name == "before_model")
+    assert all(isinstance(about[0], LlmResponse) for name, about in asked if name == "after_model")
+
+
+@pytest.mark.parametrize("name", ["before_agent", "after_agent", "before_model", "after_model", "before_tool"])
+def test_of_several_callbacks_the_first_that_says_something_has_spoken(name):
+    asked = []
+
+    def made(answer: Any) -> Any:
+        def callback(*about: Any) -> Any:
+            asked.append(answer)
+            return answer
+
+        return callback
+
+    play([ADD, "done"], add, **{f"{name}_callback": [made(None), made("said"), made("never")]})
+    assert [None, "said"] == asked
+
+
+def test_of_several_after_tool_callbacks_each_sees_what_the_one_before_made():
+    events = play(
+        [ADD, "done"], add, after_tool_callback=[lambda ctx, name, result: result + 1, lambda ctx, name, result: {"n": result}]
+    )
+    assert {"n": 3} == response_of(events, "add")
+
+
+def boom(*_about: Any) -> None:
+    raise KeyError("lost")
+
+
+async def boom_later(*_about: Any) -> None:
+    await asyncio.sleep(0)
+    raise KeyError("lost")
+
+
+def cancelled(*_about: Any) -> None:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("callback", [boom, boom_later])
+@pytest.mark.parametrize("name", ["before_agent", "after_agent", "before_model", "after_model"])
+@pytest.mark.parametrize("bus", [False, True])
+def test_a_callback_that_raises_ends_the_run_with_an_event(name, callback, bus):  # defect 16
+    one = agent(["done", "fine"], **{f"{name}_callback": callback})
+    chat = Chat(one, bus=EventBus() if bus else None)
+
+    async def main() -> None:
+        events = await chat.say()
+        assert ("CALLBACK_ERROR", "KeyError: 'lost'", "a") == (
+            events[-1].error_code,
+            events[-1].error_message,
+            events[-1].author,
+        )
+        assert (["done"] if name == "after_agent" else []) == kinds(events[:-1])
+        setattr(one, f"{name}_callback", None)
+        assert ["fine" if name in ("after_agent", "after_model") else "done"] == kinds(await chat.say("again"))
+        kept = [event.error_code for event in (await chat.session()).events if event.error_code is not None]
+        assert ["CALLBACK_ERROR"] == kept
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", ["before_agent", "after_agent", "before_model", "after_model"])
+def test_a_callback_that_returns_what_it_must_not_ends_the_run_with_an_event(name):
+    events = play(["done"], **{f"{name}_callback": lambda *about: 5})
+    assert "CALLBACK_ERROR" == events[-1].error_code
+    assert "not int" in events[-1].error_message
+
+
+@pytest.mark.parametrize("name", ["before_agent", "after_agent", "before_model", "after_model"])
+def test_a_callback_that_raises_a_cancellation_of_its_own_does_not_cancel_the_run(name):
+    events = play(["done"], **{f"{name}_callback": cancelled})
+    assert ("AGENT_ERROR", "CancelledError") == (events[-1].error_code, events[-1].error_message)
+
+
+@pytest.mark.parametrize("callback", [boom, boom_later, cancelled])
+@pytest.mark.parametrize("name", ["before_tool", "after_tool"])
+def test_a_tool_callback_that_raises_is_the_failure_of_the_call(name, callback):
+    events = play([ADD, "done"], add, **{f"{name}_callback": callback})
+    assert ["?add", "!add", "done"] == kinds(events)
+    error = response_of(events, "add")["error"]
+    assert "cancelled" in error if callback is cancelled else "KeyError: 'lost'" == error
+
+
+# before_agent, after_agent
+
+
+@pytest.mark.parametrize("said", ["instead", Content("model", [Part("instead")])])
+def test_what_a_before_agent_callback_says_is_said_in_the_agents_place(said):
+    asked = []
+    one = agent([], before_agent_callback=lambda ctx: said, after_agent_callback=asked.append, output_key="out")
+    chat = Chat(one)
+
+    async def main() -> None:
+        (event,) = await chat.say()
+        assert ("instead", "a", True) == (event.content.text, event.author, event.is_final_response())
+        assert ["hi", "instead"] == kinds((await chat.session()).events)
+        assert "instead" == chat.runs[0].text
+
+    asyncio.run(main())
+    assert [] == asked, "the agent has not worked"
+
+
+def test_what_an_after_agent_callback_says_comes_after_the_answer():
+    assert ["done", "and more"] == kinds(play(["done"], after_agent_callback=lambda ctx: "and more"))
+
+
+def test_an_after_agent_callback_is_not_asked_once_the_agent_has_failed():
+    asked = []
+    events = play([ValueError("down")], after_agent_callback=asked.append)
+    assert (["[MODEL_ERROR]"], []) == (kinds(events), asked)
+
+
+def test_what_callbacks_put_into_the_state_is_kept_with_the_next_event():
+    def remember(name: str) -> Any:
+        def callback(ctx: Any, *about: Any) -> None:
+            ctx.state[name] = ctx.state.get(name, 0) + 1
+            ctx.state.setdefault("order", []).append(name)
+
+        return callback
+
+    one = agent([ADD, "done"], add, **{f"{name}_callback": remember(name) for name in SIX})
+    chat = Chat(one)
+
+    async def main() -> None:
+        events = await chat.say()
+        deltas = [set(event.actions.state_delta) - {"order"} for event in events]
+        assert [
+            {"before_agent"},
+            {"before_model", "after_model"},
+            {"before_tool", "after_tool"},
+            {"before_model", "after_model"},
+            {"after_agent"},
+        ] == deltas
+        state = (await chat.session()).state
+        expected = ["before_agent", "before_model", "after_model", "before_tool", "after_tool"]
+        assert [*expected, "before_model", "after_model", "after_agent"] == state.pop("order")
+        assert dict.fromkeys(SIX, 1) | {"before_model": 2, "after_model": 2} == state
+
+    asyncio.run(main())
+
+
+def test_what_a_before_agent_callback_puts_into_the_state_is_there_for_the_instruction_and_the_sub_agents():
+    def begin(ctx: Any) -> None:
+        ctx.state["mood"] = "kind"
+
+    inner = agent(["done"], instruction="Be {mood}.")
+    play_it = SequentialAgent(name="root", sub_agents=[inner], before_agent_callback=begin)
+    asyncio.run(Chat(play_it).say())
+    assert "Be kind." == said_to(inner.model)[0]["content"]
+    alone = agent(["done"], instruction="Be {mood}.", before_agent_callback=begin)
+    asyncio.run(Chat(alone).say())
+    assert "Be kind." == said_to(alone.model)[0]["content"]
+
+
+@pytest.mark.parametrize("name", ["after_agent", "before_model", "after_model", "before_tool"])
+def test_changes_of_the_state_are_kept_also_where_there_is_no_answer(name):
+    def change(ctx: Any, *about: Any) -> None:
+        ctx.state["seen"] = True
+        if name != "after_agent":
+            ctx.end_invocation = True
+
+    steps = [ADD, ValueError("down")] if name == "before_tool" else ["done"] if name != "before_model" else [ValueError("down")]
+    chat = Chat(agent(steps, add, **{f"{name}_callback": change}))
+
+    async def main() -> dict[str, Any]:
+        await chat.say()
+        return (await chat.session()).state
+
+    assert {"seen": True} == asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("before_agent", []),
+        ("before_model", ["?add", "!add"]),
+        ("after_model", ["?add", "!add"]),
+        ("before_tool", ["?add", "!add"]),
+        ("after_tool", ["?add", "!add"]),
+    ],
+)
+def test_ending_the_run_ends_it_after_what_is_being_done(name, expected):
+    def end(ctx: Any, *about: Any) -> None:
+        ctx.end_invocation = True
+
+    one = agent([ADD, "never"], add, **{f"{name}_callback": end})
+    later = agent(["never"], name="later")
+    assert expected == kinds(asyncio.run(Chat(SequentialAgent(name="root", sub_agents=[one, later])).say()))
+    assert [] == later.model.requests
+
+
+# before_model
+
+
+def test_a_request_can_be_changed_for_one_round():
+    seen = []
+
+    def change(ctx: Any, request: LlmRequest) -> None:
+        seen.append(
+            (request.system_instruction, list(request.tools_dict), len(request.contents), request.metadata, request.model)
+        )
+        if len(seen) == 1:
+            request.append_instructions(["Also this.", "And that."])
+            request.contents.append(Content("user", [Part("one more thing")]))
+            request.config.temperature = 0.5
+            request.config.max_output_tokens = None
+            request.config.stop_sequences.append("END")
+            request.config.extra["seed"] = 1
+            request.model = "another"
+
+    config = GenerateContentConfig(max_output_tokens=5, stop_sequences=["X"])
+    one = agent([ADD, "done"], add, instruction="Be so.", before_model_callback=change, generate_content_config=config)
+    asyncio.run(Chat(one).say())
+    first, second = one.model.requests
+    assert ["Be so.\n\nAlso this.\n\nAnd that.", "hi", "one more thing"] == [each["content"] for each in first.messages]
+    assert {"temperature": 0.5, "stop": ["X", "END"], "seed": 1, "model": "another"} == first.parameters
+    assert ["Be so.", "hi", None, "2"] == [message["content"] for message in second.messages]
+    assert {"max_tokens": 5, "stop": ["X"]} == second.parameters
+    assert [("Be so.", ["add"], 1, {"user_id": "u"}, None), ("Be so.", ["add"], 3, {"user_id": "u"}, None)] == seen
+    assert GenerateContentConfig(max_output_tokens=5, stop_sequences=["X"]) == config
+
+
+def test_a_run_that_has_been_ended_hands_over_to_nobody():
+    def end(ctx: Any, *about: Any) -> None:
+        ctx.end_invocation = True
+
+    sub = agent(["never"], name="b")
+    hand_over = ToolCall("1", "transfer_to_agent", '{"agent_name": "b"}')
+    assert ["?transfer_to_agent", "!transfer_to_agent"] == kinds(play([hand_over], sub_agents=[sub], after_tool_callback=end))
+    assert [] == sub.model.requests
+
+
+def test_a_run_that_has_been_ended_reminds_a_model_of_nothing():
+    def end(ctx: Any, *about: Any) -> None:
+        ctx.end_invocation = True
+
+    model = ScriptedModel(["words", "never"])
+    assert ["words[OUTPUT_INVALID]"] == kinds(play(model, output_schema=int, before_model_callback=end))
+    assert 1 == len(model.requests)
+
+
+def test_a_models_name_goes_out_only_where_a_callback_names_another_one():
+    class Named(ScriptedModel):
+        name = "mine"
+
+    for other, expected in ((None, {}), ("mine", {}), ("another", {"model": "another"})):
+        model = Named(["done"])
+
+        def change(ctx: Any, request: LlmRequest, other: str | None = other) -> None:
+            assert "mine" == request.model
+            request.model = other
+
+        play(model, before_model_callback=change)
+        assert expected == model.requests[0].parameters
+
+
+def test_a_request_that_is_left_alone_goes_out_byte_for_byte():
+    messages = []
+    for callback in (None, lambda ctx, request: None):
+        one = agent([ADD, "done"], add, instruction="Be so.", before_model_callback=callback)
+        asyncio.run(Chat(one).say())
+        messages.append([request.messages for request in one.model.requests])
+    assert messages[0] == messages[1]
+
+
+def test_without_an_instruction_one_can_be_given_and_it_can_be_taken_away():
+    def give(ctx: Any, request: LlmRequest) -> None:
+        assert request.system_instruction is None
+        request.append_instructions(["Be so."])
+
+    one = agent(["done"], before_model_callback=give)
+    asyncio.run(Chat(one).say())
+    assert ["Be so.", "hi"] == [message["content"] for message in said_to(one.model)]
+
+    def take(ctx: Any, request: LlmRequest) -> None:
+        request.system_instruction = None
+
+    one = agent(["done"], before_model_callback=take, instruction="Be so.")
+    asyncio.run(Chat(one).say())
+    assert ["hi"] == [message["content"] for message in said_to(one.model)]
+
+
+def test_calls_and_results_in_a_request_can_be_edited_and_history_is_not():  # defect 23
+    def hide(ctx: Any, request: LlmRequest) -> None:
+        for content in request.contents:
+            for part in content.parts:
+                if part.function_call is not None:
+                    part.function_call.args["a"] = "hidden"
+                if part.function_response is not None:
+                    assert {"result": "2"} == part.function_response.response
+                    part.function_response.shown = "hidden too"
+
+    one = agent([ADD, "done", "again"], add, before_model_callback=hide)
+    chat = Chat(one)
+
+    async def main() -> None:
+        await chat.say()
+        _, call, result = said_to(one.model)
+        assert ('{"a":"hidden"}', "hidden too") == (call["tool_calls"][0]["function"]["arguments"], result["content"])
+        kept = (await chat.session()).events
+        assert {"a": 1} == kept[1].get_function_calls()[0].args
+        assert {"result": 2} == kept[2].get_function_responses()[0].response
+        one.before_model_callback = None
+        await chat.say()
+        _, call, result, *_ = said_to(one.model)
+        assert ('{ "a": 1 }', "2") == (call["tool_calls"][0]["function"]["arguments"], result["content"])
+
+    asyncio.run(main())
+
+
+def test_tools_can_be_offered_and_taken_away_for_one_round():
+    ran = []
+
+    async def extra(n: int = 0) -> str:
+        """Do something more."""
+        ran.append(n)
+        return "extra"
+
+    def change(ctx: Any, request: LlmRequest) -> None:
+        if "extra" in request.tools_dict:
+            raise AssertionError("that was for the round before")
+        request.append_tools([extra])
+        if ctx.llm_call_count == 2:
+            del request.tools_dict["add"]
+            assert ["extra"] == [schema["function"]["name"] for schema in request.get_tools_schema()]
+
+    steps = [[ADD, ToolCall("2", "extra", '{"n": "7"}')], [ToolCall("3", "add", '{"a": 1}'), ToolCall("4", "extra")], "done"]
+    with ScriptedModel(steps) as model:
+        events = play(model, add, before_model_callback=change)
+    assert [["add", "extra"], ["extra"], ["add", "extra"]] == [[spec.name for spec in each.tools] for each in model.requests]
+    assert [7, 0] == ran
+    first, second = events[1], events[3]
+    assert [{"result": 2}, {"result": "extra"}] == [each.response for each in first.get_function_responses()]
+    assert "there is no tool 'add'" in second.get_function_responses()[0].response["error"]
+    assert ["?add?extra", "!add!extra", "?add?extra", "!add!extra", "done"] == kinds(events)
+
+
+def test_a_tool_of_a_name_that_is_taken_is_refused():
+    (event,) = play(["never"], add, before_model_callback=lambda ctx, request: request.append_tools([add]))
+    assert "CALLBACK_ERROR" == event.error_code
+    assert "Two tools are named 'add'" in event.error_message
+
+
+def test_a_reader_of_long_results_stays_where_a_callback_changes_the_tools():
+    async def long() -> str:
+        return "x" * 60_000
+
+    async def extra() -> None: ...
+
+    steps = [ToolCall("1", "long"), ToolCall("2", "read_result", '{"result_id": "result_1"}'), "done"]
+    one = agent(steps, long, before_model_callback=lambda ctx, request: request.append_tools([extra]))
+    events = asyncio.run(Chat(one).say())
+    assert ["long", "read_result", "extra"] == [spec.name for spec in one.model.requests[1].tools]
+    assert "xxx" in response_of(events, "read_result")["result"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "instead",
+        Content("model", [Part("instead")]),
+        LlmResponse(content=Content("model", [Part("instead")]), finish_reason="stop"),
+    ],
+)
+@pytest.mark.parametrize("streaming", [False, True])
+def test_an_answer_in_the_models_place_is_the_answer(answer, streaming):
+    one = agent([], before_model_callback=lambda ctx, request: answer, output_key="out")
+    events = asyncio.run(Chat(one).say(streaming=streaming))
+    assert (["~instead"] if streaming else []) + ["instead"] == kinds(events)
+    assert {"out": "instead"} == events[-1].actions.state_delta
+    assert [] == one.model.requests
+
+
+def test_calls_in_the_models_place_are_carried_out():  # defect 15
+    def plan(ctx: Any, request: LlmRequest) -> Any:
+        return calls("add", a=1) if ctx.llm_call_count == 1 else None
+
+    with ScriptedModel(["done"]) as model:
+        events = play(model, add, before_model_callback=plan)
+    assert ["?add", "!add", "done"] == kinds(events)
+    assert {"result": 2} == response_of(events, "add")
+    assert_settled(said_to(model))
+    assert ["hi", None, "2"] == [message["content"] for message in said_to(model)]
+
+
+def test_calls_of_a_tool_that_the_same_callback_offers_are_carried_out():
+    def plan(ctx: Any, request: LlmRequest) -> Any:
+        if ctx.llm_call_count > 1:
+            return None
+        request.append_tools([add])
+        return LlmResponse(content=calls("add", a=1))
+
+    assert {"result": 2} == response_of(play(["done"], before_model_callback=plan), "add")
+
+
+def test_a_callback_that_always_calls_ends_at_the_limit():  # defect 15
+    events = play(
+        [], add, before_model_callback=lambda ctx, request: calls("add", a=ctx.llm_call_count), settings={"max_llm_calls": 3}
+    )
+    assert ["?add", "!add"] * 3 + ["[MAX_LLM_CALLS]"] == kinds(events)
+
+
+@pytest.mark.parametrize("name", ["before_model", "after_model"])
+def test_an_error_in_the_answers_place_ends_the_run_with_it(name):
+    answer = LlmResponse(error_code="BLOCKED", error_message="not this")
+    (event,) = play(["done"], **{f"{name}_callback": lambda ctx, about: answer})
+    assert ("BLOCKED", "not this") == (event.error_code, event.error_message)
+
+
+@pytest.mark.parametrize("answer", [LlmResponse(), Content(), ""])
+@pytest.mark.parametrize("name", ["before_model", "after_model"])
+def test_an_empty_answer_of_a_callback_is_none(name, answer):
+    (event,) = play(["done"], **{f"{name}_callback": lambda ctx, about: answer})
+    assert "NO_RESPONSE" == event.error_code
+
+
+def test_arguments_without_json_in_a_callbacks_call_are_brought_into_it():
+    def plan(ctx: Any, request: LlmRequest) -> Any:
+        return calls("look", day=dt.date(2026, 1, 2)) if ctx.llm_call_count == 1 else None
+
+    async def look(day: dt.date) -> str:
+        return day.isoformat()
+
+    assert {"result": "2026-01-02"} == response_of(play(["done"], look, before_model_callback=plan), "look")
+
+
+# after_model
+
+
+def test_what_an_after_model_callback_returns_stands_for_the_answer():
+    events = play(
+        [ModelReply(Reply("done"), "stop", Usage(1, 2, 3))], after_model_callback=lambda ctx, response: "better", output_key="out"
+    )
+    assert ["better"] == kinds(events)
+    assert {"out": "better"} == events[0].actions.state_delta
+    assert {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3} == events[0].usage, "the tokens were used all the same"
+
+
+def test_an_answer_can_be_changed_in_place():
+    def shout(ctx: Any, response: LlmResponse) -> None:
+        assert ("stop", {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}) == (
+            response.finish_reason,
+            response.usage,
+        )
+        for part in response.content.parts:
+            part.text = part.text.upper()
+
+    reply = Reply("done", reasoning="hm", extra={"reasoning_content": "hm"})
+    (event,) = play([ModelReply(reply, "stop", Usage(1, 2, 3))], after_model_callback=shout)
+    assert [("HM", True), ("DONE", False)] == [(part.text, part.thought) for part in event.content.parts]
+    assert {"reasoning_content": "hm"} == event.content.extra_content
+    assert "stop" == event.finish_reason
+
+
+def test_calls_can_be_added_and_changed_after_the_model():
+    def also(ctx: Any, response: LlmResponse) -> None:
+        if ctx.llm_call_count == 1:
+            response.content.parts[0].function_call.args["a"] = 10
+            response.content.parts.append(Part(function_call=FunctionCall("add", {"a": 20})))
+
+    with ScriptedModel([ADD, "done"]) as model:
+        events = play(model, add, after_model_callback=also)
+    assert [{"result": 11}, {"result": 21}] == [each.response for each in events[1].get_function_responses()]
+    assert ['{"a":10}', '{"a":20}'] == [call["function"]["arguments"] for call in said_to(model)[1]["tool_calls"]]
+    assert [{"a": 10}, {"a": 20}] == [call.args for call in events[0].get_function_calls()]
+    assert_settled(said_to(model))
+
+
+def test_calls_can_be_added_to_an_answer_and_taken_from_one():
+    def act(ctx: Any, response: LlmResponse) -> Any:
+        return calls("add", a=1) if ctx.llm_call_count == 1 else None
+
+    assert ["?add", "!add", "second"] == kinds(play(["first", "second"], add, after_model_callback=act))
+
+    def refuse(ctx: Any, response: LlmResponse) -> Any:
+        response.content.parts = [part for part in response.content.parts if part.function_call is None]
+        response.content.parts.append(Part("I would rather not."))
+
+    assert ["I would rather not."] == kinds(play([ADD], add, after_model_callback=refuse))
+
+
+# before_tool, after_tool
+
+
+@pytest.mark.parametrize("answer", [{}, {"blocked": True}, 0, "", [], False])
+def test_what_a_before_tool_callback_returns_is_the_result_and_the_tool_is_not_run(answer):
+    ran, after = [], []
+
+    async def touch(a: int, tool_context: ToolContext) -> int:
+        ran.append(a)
+        return a
+
+    call = ToolCall("1", "touch", '{"a": 1}')
+    events = play(
+        [call, "done"],
+        touch,
+        before_tool_callback=lambda ctx, name, args: answer if name == "touch" else None,
+        after_tool_callback=lambda *about: after.append(about),
+    )
+    assert (answer if isinstance(answer, dict) else {"result": answer}) == response_of(events, "touch")
+    assert ([], []) == (ran, after)
+
+
+def test_arguments_that_a_callback_changes_are_those_that_the_tool_gets_and_the_event_has_the_models():
+    def change(ctx: Any, name: str, args: dict[str, Any]) -> None:
+        args["a"] = 41
+
+    events = play([ADD, "done"], add, before_tool_callback=change)
+    assert {"result": 42} == response_of(events, "add")
+    assert {"a": 1} == events[0].get_function_calls()[0].args
+
+
+def test_the_seeds_examples_of_callbacks():
+    async def dangerous() -> str:
+        raise AssertionError("it must not run")
+
+    async def safe() -> dict[str, Any]:
+        return {"ok": 1}
+
+    events = play(
+        [[ToolCall("1", "dangerous"), ToolCall("2", "safe")], "done"],
+        dangerous,
+        safe,
+        before_tool_callback=lambda ctx, name, args: {"blocked": True} if name == "dangerous" else None,
+        after_tool_callback=lambda ctx, name, result: {**result, "audited": True},
+    )
+    assert [{"blocked": True}, {"ok": 1, "audited": True}] == [each.response for each in events[1].get_function_responses()]
+
+
+def test_tool_callbacks_may_ask_for_the_tools_context():
+    seen = []
+
+    def before(ctx: Any, name: str, args: dict[str, Any], tool_context: ToolContext) -> None:
+        seen.append((ctx.agent.name, tool_context.call_id))
+        tool_context.state["before"] = 1
+
+    async def after(ctx: Any, name: str, result: Any, *, tool_context: ToolContext) -> None:
+        tool_context.state["after"] = tool_context.state["before"] + 1
+
+    events = play([ADD, "done"], add, before_tool_callback=before, after_tool_callback=after)
+    assert [("a", "1")] == seen
+    assert {"before": 1, "after": 2} == events[1].actions.state_delta
+
+
+def test_tool_callbacks_are_not_asked_about_calls_that_never_begin():
+    asked = []
+    calls_ = [ToolCall("1", "nope"), ToolCall("2", "add", '{"a": "x"}')]
+    play([calls_, "done"], add, before_tool_callback=lambda ctx, name, args: asked.append(name))
+    assert [] == asked
+
+
+def test_tool_callbacks_see_a_hand_over_and_can_keep_it_from_happening():
+    sub = agent(["from b"], name="b")
+    hand_over = ToolCall("1", "transfer_to_agent", '{"agent_name": "b"}')
+
+    def refuse(ctx: Any, name: str, args: dict[str, Any]) -> Any:
+        return {"error": "stay"} if name == "transfer_to_agent" else None
+
+    events = play([hand_over, "done"], sub_agents=[sub], before_tool_callback=refuse)
+    assert ["?transfer_to_agent", "!transfer_to_agent", "done"] == kinds(events)
+    assert [] == sub.model.requests
+
+
+def test_a_custom_agent_that_writes_no_work_says_so_in_its_event():
+    (event,) = asyncio.run(Chat(BaseAgent(name="bare")).say())
+    assert ("AGENT_ERROR", True) == (event.error_code, "_run_async_impl" in event.error_message)
+
+
+def test_callbacks_of_a_parent_are_not_those_of_its_sub_agents():
+    asked = []
+    sub = LlmAgent(name="b", model=ScriptedModel(["done"]))
+    root = SequentialAgent(name="root", sub_agents=[sub], before_agent_callback=lambda ctx: asked.append(ctx.agent.name))
+    asyncio.run(Chat(root).say())
+    assert ["root"] == asked

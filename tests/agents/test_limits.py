@@ -1,0 +1,385 @@
+"""Limits, and models that fail: a last event with a code, every call with its one response, and a session that goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from patchbay.agents import EventBus, LlmAgent
+from patchbay.errors import UpstreamError, UpstreamTimeoutError
+from patchbay.models.chat import ChatRequest, ModelEvent, ModelReply, ReasoningDelta, TextDelta
+from patchbay.testing import ScriptedModel
+from patchbay.types import IncompleteCall, Reply, ToolCall, Usage
+
+from .turns import Chat, agent, assert_settled, kinds, play, response_of, said_to
+
+ADD = ToolCall("", "add", '{"a": 1}')
+
+
+async def add(a: int) -> int:
+    """Add one."""
+    return a + 1
+
+
+async def forever() -> None:
+    """Never come back."""
+    await asyncio.Event().wait()
+
+
+class Then:
+    """A ChatModel that does what ``first`` says the first time, and then plays ``steps``."""
+
+    def __init__(self, first: Any, *steps: Any) -> None:
+        self.first = first
+        self.script = ScriptedModel(list(steps))
+        self.closed = 0
+        self.times = 0
+
+    @property
+    def requests(self) -> list[ChatRequest]:
+        return self.script.requests
+
+    async def respond(self, request: ChatRequest) -> AsyncIterator[ModelEvent]:
+        self.times += 1
+        events = self.first(request) if self.times == 1 else self.script.respond(request)
+        try:
+            async for event in events:
+                yield event
+        finally:
+            self.closed += 1
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog):
+    caplog.set_level(logging.CRITICAL, "patchbay")
+
+
+@pytest.fixture(params=["bare", "bus", "callbacks", "timeout"])
+def around(request):
+    """What may stand between the loop and the model; nothing of it may make a difference."""
+    return {
+        "bare": ({}, {}, {}),
+        "bus": ({"bus": EventBus()}, {}, {}),
+        "callbacks": ({}, {"before_model_callback": lambda *_: None, "after_model_callback": lambda *_: None}, {}),
+        "timeout": ({}, {}, {"llm_timeout": 600.0}),
+    }[request.param]
+
+
+async def says(*events: Any) -> AsyncIterator[Any]:
+    for event in events:
+        if isinstance(event, BaseException):
+            raise event
+        yield event
+
+
+@pytest.mark.parametrize(
+    ("first", "code", "words"),
+    [
+        (lambda _: says(UpstreamError("down", upstream_status=500)), "UPSTREAM_ERROR", "down"),
+        (lambda _: says(UpstreamTimeoutError("late")), "UPSTREAM_TIMEOUT", "late"),
+        (lambda _: says(TimeoutError("a socket")), "MODEL_ERROR", "TimeoutError: a socket"),
+        (lambda _: says(KeyError("k")), "MODEL_ERROR", "KeyError: 'k'"),
+        (lambda _: says(AssertionError()), "MODEL_ERROR", "AssertionError"),
+        (lambda _: says(ModelReply(Reply(None))), "NO_RESPONSE", "Model returned no response"),
+        (lambda _: says(ModelReply(Reply(""))), "NO_RESPONSE", "Model returned no response"),
+        (lambda _: says(), "NO_RESPONSE", "Model returned no response"),
+        (lambda _: says("what is this"), "MODEL_ERROR", "TypeError: A model gave str: TextDelta, ReasoningDelta or"),
+    ],
+)
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_model_that_fails_ends_the_run_with_an_event_and_the_session_goes_on(
+    first, code, words, streaming, around
+):  # defect 16
+    options, fields, settings = around
+    chat = Chat(LlmAgent(name="a", model=Then(first, "better"), **fields), **options)
+
+    async def main() -> None:
+        (event,) = await chat.say(streaming=streaming, **settings)
+        assert (code, "a", False) == (event.error_code, event.author, event.is_final_response())
+        assert event.error_message.startswith(words)
+        assert ["better"] == [word for word in kinds(await chat.say("again", **settings)) if word[0] != "~"]
+        assert ["hi", f"[{code}]", "again", "better"] == kinds((await chat.session()).events)
+        assert (None, "better") == (chat.runs[0].text, chat.runs[1].text)
+
+    asyncio.run(main())
+
+
+def test_a_model_that_cannot_even_be_asked_ends_the_run_with_an_event(around):
+    class Broken:
+        def respond(self, request: ChatRequest) -> AsyncIterator[ModelEvent]:
+            raise OSError("no way in")
+
+    options, fields, settings = around
+    chat = Chat(LlmAgent(name="a", model=Broken(), **fields), **options)
+    (event,) = asyncio.run(chat.say(**settings))
+    assert ("MODEL_ERROR", "OSError: no way in") == (event.error_code, event.error_message)
+
+
+@pytest.mark.parametrize(
+    ("model", "code", "words"),
+    [
+        ("", "CONFIGURATION", "no model"),
+        (None, "CONFIGURATION", "no model"),
+        ("nobody/knows", "CONFIGURATION", "no provider 'nobody'"),
+        ("gpt-4o-mini", "CONFIGURATION", "OPENAI_API_KEY"),
+        ("qwen/qwen-plus", "CONFIGURATION", "KEY"),
+        ("http://", "CONFIGURATION", "URL"),
+        ("  ", "CONFIGURATION", "empty"),
+    ],
+)
+@pytest.mark.parametrize("bus", [False, True])
+def test_a_model_that_cannot_be_found_ends_the_run_with_an_event(model, code, words, bus, monkeypatch):  # defect 16
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "DASHSCOPE_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    chat = Chat(LlmAgent(name="a", model=model), bus=EventBus() if bus else None)
+
+    async def main() -> None:
+        (event,) = await chat.say()
+        assert code == event.error_code
+        assert words in event.error_message
+        chat.runner.agent.model = ScriptedModel(["better"])
+        assert ["better"] == kinds(await chat.say())
+
+    asyncio.run(main())
+
+
+def test_thoughts_and_tokens_of_an_answer_that_is_none_are_kept():
+    (event,) = play([ModelReply(Reply(None, reasoning="hm"), "length", Usage(1, 2, 3))])
+    assert ("NO_RESPONSE", "length") == (event.error_code, event.finish_reason)
+    assert {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3} == event.usage
+    assert [("hm", True)] == [(part.text, part.thought) for part in event.content.parts]
+    model = ScriptedModel([Reply(None, reasoning="hm"), "better"])
+    chat = Chat(agent(model))
+
+    async def main() -> None:
+        await chat.say()
+        await chat.say("again")
+
+    asyncio.run(main())
+    assert [{"role": "user", "content": "hi"}, {"role": "user", "content": "again"}] == said_to(model), "an empty message is none"
+
+
+@pytest.mark.parametrize("end", [UpstreamError("cut"), OSError("reset"), None])
+def test_the_text_of_an_answer_that_breaks_off_is_not_lost(end, around):
+    options, fields, settings = around
+    pieces = [ReasoningDelta("hm"), TextDelta("half an "), TextDelta("answ"), *([end] if end is not None else [])]
+    model = Then(lambda _: says(*pieces), "better")
+    chat = Chat(LlmAgent(name="a", model=model, output_key="out", **fields), **options)
+
+    async def main() -> None:
+        events = await chat.say(streaming=True, **settings)
+        code = {UpstreamError: "UPSTREAM_ERROR", OSError: "MODEL_ERROR"}.get(type(end), "NO_RESPONSE")
+        assert ["~hm", "~half an ", "~answ", f"half an answ[{code}]"] == [
+            *("~hm" for event in events if event.content.parts[0].thought),
+            *kinds(event for event in events if not event.content.parts[0].thought),
+        ]
+        await chat.say("again", **settings)
+        session = await chat.session()
+        assert ["hi", f"half an answ[{code}]", "again", "better"] == kinds(session.events)
+        assert {"out": "better"} == session.state
+
+    asyncio.run(main())
+    assert ["hi", "half an answ", "again"] == [message["content"] for message in said_to(model.script)]
+
+
+def test_an_answer_that_breaks_off_in_a_later_round_brings_no_text_of_an_earlier_one():
+    model = ScriptedModel([Reply("let me see", tool_calls=(ADD,)), UpstreamError("cut")])
+    events = asyncio.run(Chat(agent(model, add)).say(streaming=True))
+    assert "[UPSTREAM_ERROR]" == kinds(events)[-1]
+
+
+def test_the_number_of_answers_is_limited():  # defect 16
+    model = ScriptedModel([ADD, ADD, "better"])
+    chat = Chat(agent(model, add))
+
+    async def main() -> None:
+        events = await chat.say(max_llm_calls=2)
+        assert ["?add", "!add", "?add", "!add", "[MAX_LLM_CALLS]"] == kinds(events)
+        assert "Exceeded max LLM calls (2). Possible infinite loop." == events[-1].error_message
+        assert ["better"] == kinds(await chat.say("again", max_llm_calls=2)), "each run has limits of its own"
+
+    asyncio.run(main())
+    assert_settled(said_to(model))
+
+
+def test_the_number_of_calls_is_limited():
+    model = ScriptedModel([[ADD, ADD, ADD], "better"])
+    chat = Chat(agent(model, add))
+
+    async def main() -> None:
+        events = await chat.say(max_tool_calls=2)
+        assert ["?add?add?add", "!add!add!add", "[MAX_TOOL_CALLS]"] == kinds(events)
+        assert "Exceeded max tool calls (2)." == events[-1].error_message
+        results = [response.response for response in events[1].get_function_responses()]
+        assert [{"result": 2}, {"result": 2}] == results[:2]
+        assert "error" in results[2]
+        assert ["better"] == kinds(await chat.say("again"))
+
+    asyncio.run(main())
+    assert_settled(said_to(model))
+
+
+def test_the_time_of_a_run_is_limited_while_its_tools_run():
+    model = ScriptedModel([[ADD, ToolCall("", "forever")], "better"])
+    chat = Chat(agent(model, add, forever))
+
+    async def main() -> None:
+        events = await chat.say(run_timeout=0.2)
+        assert ["?add?forever", "!add!forever", "[RUN_TIMEOUT]"] == kinds(events)
+        assert "The run timed out after 0.2s" == events[-1].error_message
+        assert {"result": 2} == response_of(events, "add")
+        assert "error" in response_of(events, "forever")
+        assert ["better"] == kinds(await chat.say("again"))
+
+    asyncio.run(main())
+    assert_settled(said_to(model))
+
+
+def stuck(*said: Any) -> Any:
+    async def events(_: ChatRequest) -> AsyncIterator[Any]:
+        for event in said:
+            yield event
+        await asyncio.Event().wait()
+
+    return events
+
+
+@pytest.mark.parametrize(
+    ("limit", "code", "words"),
+    [
+        ({"run_timeout": 0.15}, "RUN_TIMEOUT", "The run timed out after 0.15s"),
+        ({"llm_timeout": 0.15}, "TIMEOUT", "LLM call timed out after 0.15s"),
+        ({"llm_timeout": 0.15, "run_timeout": 60.0}, "TIMEOUT", "LLM call timed out after 0.15s"),
+    ],
+)
+@pytest.mark.parametrize("streaming", [False, True])
+def test_the_time_of_a_model_is_limited_and_what_it_had_said_is_kept(limit, code, words, streaming):
+    model = Then(stuck(TextDelta("so far")), "better")
+    chat = Chat(LlmAgent(name="a", model=model))
+
+    async def main() -> None:
+        events = await chat.say(streaming=streaming, **limit)
+        assert [*(["~so far"] if streaming else []), f"so far[{code}]"] == kinds(events)
+        assert words == events[-1].error_message
+        assert ["better"] == kinds(await chat.say("again", **limit))
+
+    asyncio.run(main())
+    assert 2 == model.closed, "a model that is given up is stopped"
+
+
+def test_the_time_of_a_model_is_for_its_whole_answer_and_not_for_each_piece():
+    async def drips(_: ChatRequest) -> AsyncIterator[Any]:
+        while True:
+            later = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_later(0.01, later.set_result, None)
+            await later
+            yield TextDelta("x")
+
+    (event,) = asyncio.run(Chat(LlmAgent(name="a", model=Then(drips))).say(llm_timeout=0.2))
+    assert "TIMEOUT" == event.error_code
+    assert event.content.text.startswith("x")
+
+
+def test_a_callback_that_hangs_is_stopped_by_the_time_of_the_run():
+    async def hang(ctx: Any, request: Any) -> None:
+        await asyncio.Event().wait()
+
+    (event,) = play(["never"], before_model_callback=hang, settings={"run_timeout": 0.03})
+    assert "RUN_TIMEOUT" == event.error_code
+
+
+def test_the_time_of_a_tool_is_limited_by_its_own_limit_or_the_runs():
+    from patchbay.tools import FunctionTool
+
+    mine = FunctionTool(forever, name="mine")
+    mine.timeout = 0.02
+    events = play([[ToolCall("1", "forever"), ToolCall("2", "mine")], "done"], forever, mine, settings={"tool_timeout": 0.03})
+    assert "Tool 'forever' timed out after 0.03s" == response_of(events, "forever")["error"]
+    assert "Tool 'mine' timed out after 0.02s" == response_of(events, "mine")["error"]
+    assert "done" == kinds(events)[-1]
+
+
+def test_a_consumer_that_takes_its_time_is_never_cancelled_and_does_not_use_up_the_models():  # defect 4
+    """Every pause of the consumer is longer than the model has for its whole answer."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        model = Then(lambda _: says(*(TextDelta(letter) for letter in "answer"), ModelReply(Reply("answer"), "stop")), "never")
+        chat = Chat(LlmAgent(name="a", model=model))
+        words = []
+        async for event in chat.begin(streaming=True, llm_timeout=0.02):
+            words += kinds([event])
+            later = loop.create_future()
+            loop.call_later(0.03, later.set_result, None)
+            await later
+        assert [*("~" + letter for letter in "answer"), "answer"] == words
+
+    asyncio.run(main())
+
+
+def test_a_cut_off_call_is_answered_with_an_error_and_the_turn_goes_on():
+    reply = Reply("let me", tool_calls=(ADD,), incomplete=(IncompleteCall("", "add", '{"a"', '{"a"'),))
+    model = ScriptedModel([ModelReply(reply, "length"), "done"])
+    events = asyncio.run(Chat(agent(model, add)).say())
+    assert ["?add?addlet me", "!add!add", "done"] == kinds(events)
+    results = [response.response for response in events[1].get_function_responses()]
+    assert {"result": 2} == results[0]
+    assert "error" in results[1]
+    assert "length" == events[0].finish_reason
+    assert_settled(said_to(model))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ToolCall("1", "nope", "{}"),
+        ToolCall("1", "", "{}"),
+        ToolCall("1", "add", '{"a'),
+        ToolCall("1", "add", "null"),
+        ToolCall("1", "add", '"{}"'),
+        ToolCall("1", "add", '{"a": "x"}'),
+        ToolCall("1", "add\ud800", '{"a": "\\ud800"}'),
+        ToolCall("", "add", "[" * 5000),
+    ],
+)
+def test_nothing_that_a_model_calls_ends_the_run(call):  # law 2
+    model = ScriptedModel([call, "done", "again"])
+    chat = Chat(agent(model, add))
+
+    async def main() -> None:
+        events = await chat.say()
+        assert "done" == kinds(events)[-1]
+        (response,) = events[1].get_function_responses()
+        assert "error" in response.response
+        assert "again" == kinds(await chat.say())[-1]
+        for event in (await chat.session()).events:
+            event.to_json()
+
+    asyncio.run(main())
+    for request in model.requests:
+        assert_settled(request.messages)
+
+
+def test_what_went_wrong_is_told_on_the_bus():
+    told = []
+    bus = EventBus()
+    bus.subscribe("*", lambda event: told.append((event.type, event.data.get("error"))) if "error" in event.type else None)
+    chat = Chat(agent([UpstreamError("down"), [ToolCall("1", "nope")], RuntimeError("no")]), bus=bus)
+
+    async def main() -> None:
+        await chat.say()
+        await chat.say()
+        await bus.drain()
+
+    asyncio.run(main())
+    assert [
+        ("llm.error", "UPSTREAM_ERROR"),
+        ("agent.error", "UPSTREAM_ERROR"),
+        ("llm.error", "MODEL_ERROR"),
+        ("agent.error", "MODEL_ERROR"),
+    ] == [each for each in told if each[0] != "tool.error"]
+    assert 1 == sum(topic == "tool.error" for topic, _ in told)

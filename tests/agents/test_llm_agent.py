@@ -1,0 +1,383 @@
+"""``LlmAgent`` as data: what its fields do, and what is refused when it is made."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from patchbay.agents import Agent, GenerateContentConfig, InMemorySessionService, LlmAgent, RunConfig
+from patchbay.errors import ConfigurationError
+from patchbay.testing import ScriptedModel
+from patchbay.tools import BaseTool, FunctionTool, ToolContext, ToolDefinition
+from patchbay.types import ToolCall
+
+from .turns import Chat, agent, assert_settled, kinds, play, response_of, said_to
+
+
+async def add(a: int, b: int = 1) -> int:
+    """Add."""
+    return a + b
+
+
+def greet(name: str) -> str:
+    """Greet."""
+    return f"hello {name}"
+
+
+class Query(BaseTool):
+    """A tool as the seed writes them."""
+
+    def __init__(self) -> None:
+        super().__init__(name="query", description="Ask.", timeout=10.0)
+
+    def get_declaration(self) -> dict[str, Any]:
+        parameters = {"type": "object", "properties": {"sql": {"type": "string"}}, "required": ["sql"]}
+        return {"name": self.name, "description": self.description, "parameters": parameters}
+
+    async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> Any:
+        return {"rows": [args["sql"]], "count": 1}
+
+
+def test_functions_and_tools_of_all_kinds_go_into_one_list():
+    other = ToolDefinition("define", "Define.", {"type": "object", "properties": {}}, lambda arguments: arguments)
+    renamed = FunctionTool(greet, name="hail")
+    calls = [
+        ToolCall("1", "add", '{"a": "41"}'),
+        ToolCall("2", "greet", '{"name": "Ann"}'),
+        ToolCall("3", "query", '{"sql": "x"}'),
+        ToolCall("4", "define", "{}"),
+        ToolCall("5", "hail", '{"name": "Bob"}'),
+    ]
+    with ScriptedModel([calls, "done"]) as model:
+        events = play(model, add, greet, Query(), other, renamed)
+    (_, responses, _) = events
+    assert [{"result": 42}, {"result": "hello Ann"}, {"rows": ["x"], "count": 1}, {}, {"result": "hello Bob"}] == [
+        each.response for each in responses.get_function_responses()
+    ]
+    assert ["1", "2", "3", "4", "5"] == [each.id for each in responses.get_function_responses()]
+    assert ["add", "greet", "query", "define", "hail"] == [spec.name for spec in model.requests[0].tools]
+    assert ("user", "a") == (responses.content.role, responses.author)
+
+
+def test_tools_are_added_and_taken_away_while_the_agent_lives():  # defect 29
+    one = agent(
+        [ToolCall("1", "add", '{"a": 1}'), "a", ToolCall("2", "greet", '{"name": "Ann"}'), "b", ToolCall("3", "add"), "c"]
+    )
+    chat = Chat(one)
+
+    async def main() -> None:
+        assert ["?add", "!add", "a"] == kinds(events := await chat.say())
+        assert "add" in response_of(events, "add")["error"], "an unknown tool"
+        one.tools.append(greet)
+        assert {"result": "hello Ann"} == response_of(await chat.say(), "greet")
+        one.tools.append(add)
+        one.tools.remove(greet)
+        assert "required" in response_of(await chat.say(), "add")["error"]
+
+    asyncio.run(main())
+    assert [[], [], ["greet"], ["greet"], ["add"], ["add"]] == [[spec.name for spec in r.tools] for r in one.model.requests]
+
+
+def test_a_tool_of_a_name_that_is_taken_ends_the_run_with_an_event_where_it_was_added_later():
+    one = agent(["never asked"], add)
+    one.tools.append(FunctionTool(greet, name="add"))
+    (event,) = asyncio.run(Chat(one).say())
+    assert "CONFIGURATION" == event.error_code
+    assert "Two tools are named 'add'" in event.error_message
+
+
+@pytest.mark.parametrize(
+    ("tools", "error", "words"),
+    [
+        ([add, add], ConfigurationError, "Two tools are named 'add'"),
+        ([add, FunctionTool(greet, name="add")], ConfigurationError, "Two tools are named 'add'"),
+        ([max], ConfigurationError, "max"),
+        ([dict], TypeError, "dict is a class"),
+        ([5], TypeError, "int"),
+        (["add"], TypeError, "str"),
+        ("add", TypeError, "list"),
+        ([{"name": "x"}], TypeError, "handler"),
+        ([add(1)], TypeError, "coroutine"),
+        ([Query], TypeError, "Query is a class"),
+    ],
+)
+def test_what_is_no_tool_or_no_new_one_is_refused_when_the_agent_is_made(tools, error, words):  # defect 29
+    with pytest.raises(error, match=words):
+        LlmAgent(name="a", model="m", tools=tools)
+    for each in tools:
+        if asyncio.iscoroutine(each):
+            each.close()
+
+
+def test_a_name_that_the_agent_gives_itself_is_taken():
+    sub = LlmAgent(name="b", model="m")
+    with pytest.raises(ConfigurationError, match="transfer_to_agent"):
+        LlmAgent(name="a", model="m", sub_agents=[sub], tools=[FunctionTool(add, name="transfer_to_agent")])
+    with pytest.raises(ConfigurationError, match="give_answer"):
+        LlmAgent(name="a", model="m", output_schema=int, tools=[FunctionTool(add, name="give_answer")])
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "words"),
+    [
+        ({"name": "no name"}, ConfigurationError, "identifier"),
+        ({"name": ""}, ConfigurationError, "identifier"),
+        ({"name": "1st"}, ConfigurationError, "identifier"),
+        ({"name": None}, ConfigurationError, "identifier"),
+        ({"name": "user"}, ConfigurationError, "user"),
+        ({"instruction": 5}, ConfigurationError, "instruction"),
+        ({"instruction": None}, ConfigurationError, "instruction"),
+        ({"include_contents": "all"}, ConfigurationError, "include_contents"),
+        ({"tool_mode": "best"}, ConfigurationError, "tool_mode"),
+        ({"attachments": ["video"]}, ConfigurationError, "attachments"),
+        ({"attachments": "image"}, ConfigurationError, "attachments"),
+        ({"output_key": 5}, ConfigurationError, "output_key"),
+        ({"output_key": ""}, ConfigurationError, "output_key"),
+        ({"generate_content_config": {"temperature": 1}}, ConfigurationError, "generate_content_config"),
+        ({"model": 5}, TypeError, "int"),
+        ({"model": ScriptedModel([]), "tool_mode": "text"}, ConfigurationError, "tool_mode"),
+        ({"output_schema": lambda: None}, ConfigurationError, "output_schema"),
+        ({"before_agent_callback": 5}, ConfigurationError, "before_agent_callback"),
+        ({"after_agent_callback": [5]}, ConfigurationError, "after_agent_callback"),
+        ({"before_model_callback": "f"}, ConfigurationError, "before_model_callback"),
+        ({"after_model_callback": {}}, ConfigurationError, "after_model_callback"),
+        ({"before_tool_callback": [None]}, ConfigurationError, "before_tool_callback"),
+        ({"after_tool_callback": 1.5}, ConfigurationError, "after_tool_callback"),
+        ({"sub_agents": ["b"]}, TypeError, "sub_agents"),
+    ],
+)
+def test_a_field_that_cannot_work_is_refused_when_the_agent_is_made(fields, error, words):
+    with pytest.raises(error, match=words):
+        LlmAgent(**{"name": "a", "model": "m", **fields})
+
+
+def test_names_are_unique_in_a_tree_and_an_agent_has_one_parent():  # defect 29
+    leaf = LlmAgent(name="leaf")
+    with pytest.raises(ConfigurationError, match="named 'leaf'"):
+        LlmAgent(name="leaf", sub_agents=[leaf])
+    with pytest.raises(ConfigurationError, match="named 'leaf'"):
+        LlmAgent(name="a", sub_agents=[leaf, leaf])
+    middle = LlmAgent(name="middle", sub_agents=[leaf])
+    with pytest.raises(ConfigurationError, match="named 'leaf'"):
+        LlmAgent(name="a", sub_agents=[middle, LlmAgent(name="leaf")])
+    with pytest.raises(ConfigurationError, match="has a parent already, 'middle'"):
+        LlmAgent(name="a", sub_agents=[leaf])
+    root = LlmAgent(name="a", sub_agents=[middle])
+    assert (root, middle, root, leaf) == (leaf.root_agent, leaf.parent_agent, middle.parent_agent, root.find_agent("leaf"))
+    assert (None, leaf, root) == (middle.find_sub_agent("a"), middle.find_sub_agent("leaf"), middle.find_agent("a"))
+
+
+def test_sub_agents_of_an_agent_that_was_refused_are_free_for_another_one():
+    sub = LlmAgent(name="b", model="m")
+    for fields in ({"tools": [5]}, {"instruction": 5}, {"output_schema": lambda: None}, {"sub_agents": [sub, "c"]}):
+        with pytest.raises((TypeError, ConfigurationError)):
+            LlmAgent(**{"name": "a", "model": "m", "sub_agents": [sub], **fields})
+    assert sub.parent_agent is None
+    assert LlmAgent(name="a", model="m", sub_agents=[sub]) is sub.parent_agent
+
+
+def test_an_agent_without_a_model_has_its_parents():
+    leaf = LlmAgent(name="leaf")
+    model = ScriptedModel([ToolCall("1", "transfer_to_agent", '{"agent_name": "leaf"}'), "from the leaf"])
+    root = LlmAgent(name="a", model=model, sub_agents=[LlmAgent(name="middle", sub_agents=[leaf])])
+    assert model is leaf.canonical_model
+    root_of_leaf = Chat(root)
+    assert ["?transfer_to_agent", "!transfer_to_agent"] == kinds(asyncio.run(root_of_leaf.say()))[:2]
+
+
+def test_the_short_name_is_the_same_class():
+    assert Agent is LlmAgent
+
+
+async def read_state(ctx: Any) -> str:
+    return f"Mood: {ctx.session.state['mood']}; {{user:name}}"
+
+
+@pytest.mark.parametrize(
+    ("instruction", "expected"),
+    [
+        ("", None),
+        ("Be {mood}.", "Be kind."),
+        ("Be {missing}.", "Be {missing}."),
+        ("Be {missing?}.", "Be ."),
+        ("Be {mood?}.", "Be kind."),
+        ("{{mood}}", "{kind}"),
+        ('Say {"a": {"b": [1]}} {} { mood } {mood!}', 'Say {"a": {"b": [1]}} {} { mood } {mood!}'),
+        ("{user:name}, {app:name?}, {n}, {none}", "Ann, , 0, {none}"),
+        ("{nested}", "{mood}"),
+        (lambda ctx: f"I am {ctx.agent.name}, {{mood}}", "I am a, kind"),
+        (lambda ctx: None, None),
+        (lambda ctx: 5, "5"),
+        (read_state, "Mood: kind; Ann"),
+    ],
+)
+def test_an_instruction_has_the_states_values_put_in(instruction, expected):
+    one = agent(["done"], instruction=instruction)
+    service = InMemorySessionService()
+
+    async def main() -> None:
+        state = {"mood": "kind", "user:name": "Ann", "n": 0, "nested": "{mood}"}
+        await service.create_session("app", "u", session_id="s", state=state)
+        assert ["done"] == kinds(await Chat(one, service).say())
+
+    asyncio.run(main())
+    system = [{"role": "system", "content": expected}] if expected is not None else []
+    assert [*system, {"role": "user", "content": "hi"}] == said_to(one.model)
+
+
+def test_an_instruction_that_raises_ends_the_run_with_an_event():
+    def instruction(ctx: Any) -> str:
+        raise KeyError("mood")
+
+    (event,) = play(["never"], instruction=instruction)
+    assert ("AGENT_ERROR", "KeyError: 'mood'") == (event.error_code, event.error_message)
+
+
+@pytest.mark.parametrize(
+    ("include", "expected"),
+    [
+        ("default", ["hi", "one", "more", "two", "last"]),
+        ("current_turn", ["last"]),
+        ("none", []),
+    ],
+)
+def test_what_of_the_session_is_shown_can_be_chosen(include, expected):
+    one = agent(["one", "two", "three"], include_contents=include, instruction="Be so.")
+    chat = Chat(one)
+
+    async def main() -> None:
+        for message in ("hi", "more", "last"):
+            await chat.say(message)
+
+    asyncio.run(main())
+    assert ["Be so.", *expected] == [message["content"] for message in said_to(one.model)]
+
+
+def test_the_agent_sees_its_own_calls_whatever_is_shown_of_the_session():
+    one = agent([ToolCall("1", "add", '{"a": 1}'), "done"], add, include_contents="none")
+    asyncio.run(Chat(one).say())
+    assert ["assistant", "tool"] == [message["role"] for message in said_to(one.model)]
+
+
+@pytest.mark.parametrize("limit", range(1, 8))
+def test_the_window_of_history_never_parts_a_call_from_its_result(limit):
+    calls = [[ToolCall("", "add", '{"a": 1}'), ToolCall("", "add", '{"a": 2}')], "done"]
+    one = agent(calls * 3, add)
+    chat = Chat(one)
+
+    async def main() -> None:
+        for _ in range(3):
+            await chat.say(max_history_events=limit)
+
+    asyncio.run(main())
+    for request in one.model.requests:
+        assert_settled(request.messages)
+    shown = said_to(one.model, 4)
+    assert {"role": "user", "content": "hi"} == shown[-1], "at least the question is shown"
+    assert len(shown) <= limit + 4, "one more content where a result stands first, one more message in three of them"
+
+
+def test_parameters_go_to_the_model_in_its_words():
+    config = GenerateContentConfig(temperature=0, max_output_tokens=10, top_p=0.5, stop_sequences=["END"], extra={"seed": 1})
+    one = agent(["a", "b"], generate_content_config=config)
+    asyncio.run(Chat(one).say())
+    assert {"temperature": 0, "max_tokens": 10, "top_p": 0.5, "stop": ["END"], "seed": 1} == one.model.requests[0].parameters
+    one.generate_content_config = None
+    asyncio.run(Chat(one).say())
+    assert {} == one.model.requests[1].parameters
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"temperature": "hot"}, "temperature"),
+        ({"top_p": True}, "top_p"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"max_output_tokens": 1.5}, "max_output_tokens"),
+        ({"stop_sequences": "END"}, "stop_sequences"),
+        ({"stop_sequences": [1]}, "stop_sequences"),
+    ],
+)
+def test_settings_of_a_model_that_no_server_takes_are_refused(fields, words):
+    with pytest.raises(ConfigurationError, match=words):
+        GenerateContentConfig(**fields)
+
+
+COUNTS = ("max_llm_calls", "max_tool_calls", "max_history_events", "max_message_length")
+TIMES = ("run_timeout", "llm_timeout", "tool_timeout")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [(name, value) for name in COUNTS for value in (0, -1, True, 1.5, "3")]
+    + [(name, value) for name in TIMES for value in (0, -1.0, True, "3", float("inf"), float("nan"))],
+)
+def test_a_limit_that_cannot_be_kept_is_refused(name, value):
+    with pytest.raises(ConfigurationError, match=name):
+        RunConfig(**{name: value})
+
+
+def test_every_limit_may_be_left_out():
+    RunConfig(**dict.fromkeys(COUNTS + TIMES))
+
+
+def test_a_run_config_is_frozen_and_its_context_reaches_callbacks_and_tools():
+    seen = []
+
+    async def look(tool_context: ToolContext) -> None:
+        seen.append(tool_context.invocation_context.run_config.context)
+
+    def before(ctx: Any, request: Any) -> None:
+        seen.append(ctx.run_config.context)
+
+    play([ToolCall("1", "look"), "done"], look, before_model_callback=before, settings={"context": {"tenant": 7}})
+    assert [{"tenant": 7}] * 3 == seen
+    with pytest.raises(AttributeError):
+        RunConfig().streaming = True
+
+
+def test_a_message_that_is_too_long_is_refused_and_not_kept():
+    one = agent(["done"])
+    chat = Chat(one)
+
+    async def main() -> None:
+        assert ["[MESSAGE_TOO_LONG]"] == kinds(await chat.say("12345", max_message_length=4))
+        assert ["done"] == kinds(await chat.say("1234", max_message_length=4))
+        assert ["1234", "done"] == kinds((await chat.session()).events)
+
+    asyncio.run(main())
+
+
+def test_what_the_tools_context_tells_of_the_agent():
+    told: dict[str, Any] = {}
+
+    async def look(tool_context: ToolContext) -> None:
+        told.update(
+            agent=tool_context.agent_name,
+            session=tool_context.session.id,
+            run=tool_context.invocation_id,
+            call=tool_context.call_id,
+            state=tool_context.state.get("mood"),
+            messages=[message["role"] for message in tool_context.messages],
+        )
+
+    one = agent([ToolCall("c", "look"), "done"], look, output_key="mood")
+    chat = Chat(one)
+
+    async def main() -> None:
+        events = await chat.say()
+        assert {"agent": "a", "session": "s", "run": events[0].invocation_id, "call": "c", "state": None} | {
+            "messages": ["user", "assistant"]
+        } == told
+        assert 1 == len({event.invocation_id for event in (await chat.session()).events})
+
+    asyncio.run(main())
+
+
+def test_a_runner_works_from_code_that_is_not_async():
+    chat = Chat(agent([ToolCall("1", "greet", '{"name": "Ann"}'), "done"], greet))
+    run = chat.begin()
+    assert ["?greet", "!greet", "done"] == kinds(run)
+    assert "done" == run.text

@@ -1,0 +1,346 @@
+"""The results of calls on their way into the log: at once, exactly one each, whatever the consumer, the service or a stop does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from patchbay.agents import BusEvent, Event, EventBus, InMemorySessionService, Session
+from patchbay.testing import ScriptedModel
+from patchbay.tools import ToolContext
+from patchbay.types import ToolCall
+
+from .turns import Chat, agent, assert_settled, kinds, said_to
+
+
+class Watched(InMemorySessionService):
+    """Says when results were appended, fails where it is told to, and takes its time where it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails: Callable[[Event], bool] = lambda event: False
+        self.fails_after = False
+        self.gate: asyncio.Event | None = None
+        self.begun = asyncio.Event()
+        self.appended = asyncio.Condition()
+        self.results: list[str] = []
+
+    async def append_event(self, session: Session, event: Event) -> Event:
+        responses = event.get_function_responses()
+        if responses:
+            self.begun.set()
+            if self.gate is not None:
+                await self.gate.wait()
+        fails = self.fails(event)
+        if fails and not self.fails_after:
+            raise OSError("the disk is full")
+        kept = await super().append_event(session, event)
+        async with self.appended:
+            self.results += [response.id for response in responses]
+            self.appended.notify_all()
+        if fails:
+            raise OSError("the line was cut behind the commit")
+        return kept
+
+    async def has(self, *ids: str) -> None:
+        """Wait until the results of these calls are in the log."""
+        async with self.appended:
+            await self.appended.wait_for(lambda: set(ids) <= set(self.results))
+
+
+class Gates:
+    """Their tool ``wait(name)`` returns when the gate of this name is opened."""
+
+    def __init__(self, *names: str) -> None:
+        self.open = {name: asyncio.Event() for name in names}
+
+    async def wait(self, name: str, tool_context: ToolContext) -> str:
+        """Wait."""
+        tool_context.state["last"] = name
+        tool_context.state[name] = True
+        await self.open[name].wait()
+        return name
+
+
+def waits(*names: str) -> list[ToolCall]:
+    return [ToolCall(name, "wait", f'{{"name": "{name}"}}') for name in names]
+
+
+def responses(events: Any) -> list[str]:
+    return [response.id for event in events for response in event.get_function_responses()]
+
+
+def made(steps: list[Any], tool: Any, service: Any = None, **options: Any) -> tuple[Chat, ScriptedModel]:
+    model = ScriptedModel(steps)
+    return Chat(agent(model, tool), service if service is not None else Watched(), **options), model
+
+
+def run(work: Any) -> None:
+    asyncio.run(asyncio.wait_for(work, 30))
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog):
+    caplog.set_level(logging.CRITICAL, "patchbay")
+
+
+def test_each_result_is_in_the_log_the_moment_it_has_settled_and_told_together_in_call_order():  # law 3
+    async def main() -> None:
+        gates = Gates("a", "b", "c")
+        chat, model = made([waits("a", "b", "c"), "done"], gates.wait)
+        events: list[Event] = []
+
+        async def consume() -> None:
+            events.extend([event async for event in chat.begin()])
+
+        task = asyncio.create_task(consume())
+        for name in "cab":
+            gates.open[name].set()
+            await chat.service.has(name)
+        await task
+        assert ["c", "a", "b"] == responses((await chat.session()).events)
+        assert [["a", "b", "c"]] == [responses([event]) for event in events if event.get_function_responses()]
+        assert {"last": "c", "a": True, "b": True, "c": True} == events[1].actions.state_delta
+        assert {"last": "c", "a": True, "b": True, "c": True} == (await chat.session()).state, (
+            "in call order, however they settled"
+        )
+        assert ["a", "b", "c"] == [message["content"] for message in said_to(model)[2:]]
+        assert "done" == events[-1].content.text
+
+    run(main())
+
+
+def test_what_settles_together_is_one_event_in_the_log_and_the_same_that_is_told():
+    async def quick(n: int) -> int:
+        return n
+
+    async def main() -> None:
+        chat, _ = made([[ToolCall(str(n), "quick", f'{{"n": {n}}}') for n in range(5)], "done"], quick)
+        events = await chat.say()
+        kept = (await chat.session()).events
+        assert ["?quick" * 5, "!quick" * 5, "done"] == kinds(events) == kinds(kept)[1:]
+        assert [event.id for event in events] == [event.id for event in kept][1:]
+
+    run(main())
+
+
+def test_a_consumer_that_takes_its_time_keeps_no_result_from_the_log():
+    async def main() -> None:
+        async def talk(tool_context: ToolContext) -> str:
+            tool_context.progress("now")
+            await asyncio.sleep(0)
+            return "said"
+
+        chat, _ = made([[ToolCall("t", "talk")], "done"], talk)
+        async for event in chat.begin():
+            if event.progress is not None:
+                await chat.service.has("t")  # while nobody asks the run for anything
+
+    run(main())
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.permutations(["a", "b", "c", "d"]), st.integers(0, 3), st.integers(0, 6))
+def test_a_run_that_is_stopped_in_the_middle_of_its_tools_loses_no_result(order, opened, rounds):  # law 3
+    """The first ``opened`` gates are open when the run is stopped, ``rounds`` rounds of the event loop later."""
+
+    async def main() -> None:
+        gates = Gates(*order)
+        finished = []
+
+        async def guarded(name: str, tool_context: ToolContext) -> str:
+            value = await gates.wait(name, tool_context)
+            finished.append(name)
+            return value
+
+        model = ScriptedModel([[ToolCall(name, "guarded", f'{{"name": "{name}"}}') for name in "abcd"], "better"])
+        chat = Chat(agent(model, guarded), Watched())
+        running = asyncio.Event()
+
+        async def consume() -> None:
+            async for event in chat.begin():
+                if event.get_function_calls():
+                    running.set()
+
+        task = asyncio.create_task(consume())
+        await running.wait()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        for name in order[:opened]:
+            gates.open[name].set()
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        kept = (await chat.session()).events
+        results = {each.id: each.response for event in kept for each in event.get_function_responses()}
+        assert {"a", "b", "c", "d"} == set(results), "each call has its result"
+        assert 4 == len(responses(kept))
+        assert all({"result": name} == results[name] for name in finished)
+        assert all("cancelled" in results[name]["error"] for name in set("abcd") - set(finished))
+        assert "better" == kinds(await chat.say("again"))[-1]
+        assert_settled(said_to(model))
+
+    run(main())
+
+
+def test_leaving_a_run_early_stops_its_tools_and_keeps_what_they_had_done():
+    async def main() -> None:
+        gates = Gates("a", "b")
+        stopped = asyncio.Event()
+
+        async def talk(tool_context: ToolContext) -> None:
+            await chat.service.has("a")
+            tool_context.progress("a is done")
+            try:
+                await asyncio.Event().wait()
+            finally:
+                stopped.set()
+
+        model = ScriptedModel([[*waits("a"), ToolCall("t", "talk")], "better"])
+        chat = Chat(agent(model, gates.wait, talk), Watched())
+        gates.open["a"].set()
+        events = chat.begin()
+        async for event in events:
+            if event.progress is not None:
+                break
+        await events.aclose()
+        assert stopped.is_set()
+        assert ["a", "t"] == responses((await chat.session()).events)
+        assert {"last": "a", "a": True} == (await chat.session()).state
+        assert "better" == kinds(await chat.say("again"))[-1]
+        assert_settled(said_to(model))
+
+    run(main())
+
+
+def test_a_run_that_is_cancelled_while_results_are_written_writes_them_all_the_same():
+    async def main() -> None:
+        gates = Gates("a")
+        gates.open["a"].set()
+        service = Watched()
+        service.gate = asyncio.Event()
+        chat, model = made([waits("a"), "better"], gates.wait, service)
+        task = asyncio.create_task(chat.say())
+        await service.begun.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+        service.gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert ["a"] == responses((await chat.session()).events)
+        assert "better" == kinds(await chat.say("again"))[-1]
+        assert_settled(said_to(model))
+
+    run(main())
+
+
+@pytest.mark.parametrize("after_the_commit", [False, True])
+@pytest.mark.parametrize("together", [False, True])
+def test_a_service_that_fails_once_loses_no_result(after_the_commit, together):
+    async def main() -> None:
+        gates = Gates("a", "b")
+        service = Watched()
+        failed = []
+
+        def fails(event: Event) -> bool:
+            if event.get_function_responses() and not failed:
+                failed.append(event)
+                return True
+            return False
+
+        service.fails, service.fails_after = fails, after_the_commit
+        chat, model = made([waits("a", "b"), "better", "better"], gates.wait, service)
+        gates.open["a"].set()
+        if together:
+            gates.open["b"].set()
+        task = asyncio.create_task(chat.say())
+        if not together:
+            while not failed:
+                await asyncio.sleep(0)
+            gates.open["b"].set()
+        await task
+        kept = (await chat.session()).events
+        assert ["a", "b"] == responses(kept)
+        assert len({event.id for event in kept}) == len(kept)
+        assert "better" == kinds(await chat.say("again"))[-1]
+        assert_settled(said_to(model))
+
+    run(main())
+
+
+@pytest.mark.parametrize("what", ["calls", "responses", "answer", "everything"])
+def test_a_service_that_is_broken_is_told_by_an_event_or_raised_and_never_passed_over(what):
+    async def main() -> None:
+        gates = Gates("a")
+        gates.open["a"].set()
+        service = Watched()
+        service.fails = {
+            "calls": lambda event: bool(event.get_function_calls()),
+            "responses": lambda event: bool(event.get_function_responses()),
+            "answer": lambda event: event.is_final_response() and event.author != "user",
+            "everything": lambda event: event.author != "user",
+        }[what]
+        chat, _ = made([waits("a"), "done", "better"], gates.wait, service)
+        if what == "everything":
+            with pytest.raises(OSError, match="disk"):
+                await chat.say()
+        else:
+            events = await chat.say()
+            assert ("AGENT_ERROR", "OSError: the disk is full") == (events[-1].error_code, events[-1].error_message)
+        service.fails = lambda event: False
+        assert kinds(await chat.say("again"))[-1] in ("done", "better")
+
+    run(main())
+
+
+def test_results_are_told_on_the_bus_as_they_settle():
+    async def main() -> None:
+        gates = Gates("a", "b")
+        bus = EventBus()
+        told: list[str] = []
+        heard = {name: asyncio.Event() for name in "ab"}
+
+        async def listen(event: BusEvent) -> None:
+            told.append(event.data["call_id"])
+            assert {"tool": "wait", "response": {"result": event.data["call_id"]}, "call_id": told[-1]} == event.data
+            heard[told[-1]].set()
+
+        bus.subscribe("tool.result", listen)
+        chat, _ = made([waits("a", "b"), "done"], gates.wait, bus=bus)
+        task = asyncio.create_task(chat.say())
+        for name in "ba":
+            gates.open[name].set()
+            await heard[name].wait()
+        await task
+        assert ["b", "a"] == told
+
+    run(main())
+
+
+def test_changes_of_a_callback_are_in_the_event_that_is_told_as_they_are_in_the_log():
+    async def main() -> None:
+        gates = Gates("a", "b")
+
+        def before(ctx: Any, name: str, args: dict[str, Any]) -> None:
+            ctx.state[f"callback_{args['name']}"] = True
+
+        model = ScriptedModel([waits("a", "b"), "done"])
+        chat = Chat(agent(model, gates.wait, before_tool_callback=before), Watched())
+        task = asyncio.create_task(chat.say())
+        for name in "ab":
+            gates.open[name].set()
+            await chat.service.has(name)
+        events = await task
+        expected = {"last": "b", "a": True, "b": True, "callback_a": True, "callback_b": True}
+        assert expected == (await chat.session()).state
+        assert expected == events[1].actions.state_delta
+
+    run(main())

@@ -1,0 +1,589 @@
+"""A user's message in, the events of the run out: sessions, locks, the bus, the history, and every way to iterate."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from patchbay.agents import (
+    AgentTool,
+    Blob,
+    Content,
+    EventBus,
+    InMemoryChatHistoryService,
+    InMemorySessionService,
+    LlmAgent,
+    Part,
+    RunConfig,
+    Runner,
+    SequentialAgent,
+)
+from patchbay.models.chat import ModelReply
+from patchbay.models.hosted import HostedModel
+from patchbay.testing import ScriptedModel, ScriptedUpstream, Text
+from patchbay.types import Reply, Usage
+
+from .playing import Says, call, line, lines, log, play, roles
+from .saying import run
+
+
+def noop() -> str:
+    return "ok"
+
+
+def agent(*steps, **fields) -> LlmAgent:
+    return LlmAgent(**{"name": "a", "model": ScriptedModel(steps), **fields})
+
+
+# --- sessions
+
+
+def test_a_session_is_begun_with_the_first_words_as_its_title():
+    runner = Runner(agent("one", "two"), "shop")
+    run(play(runner, "How much is the fish in your window today?", session="s1"))
+    session = run(runner.session_service.get_session("shop", "u", "s1"))
+    assert ("shop", "u", "s1", "a", "a") == (
+        session.app_name,
+        session.user_id,
+        session.id,
+        session.agent_name,
+        session.last_agent,
+    )
+    assert "How much is the fish in your w" == session.title
+    run(play(runner, "And the chips?", session="s1"))
+    assert "How much is the fish in your w" == run(runner.session_service.get_session("shop", "u", "s1")).title
+
+
+def test_a_conversation_goes_on_where_it_was():
+    model = ScriptedModel(["one", "two"])
+    runner = Runner(LlmAgent(name="a", model=model))
+    run(play(runner, "1?"))
+    run(play(runner, "2?"))
+    run(play(Runner(LlmAgent(name="a", model=ScriptedModel(["else"]))), "3?"))
+    assert ["user: 1?", "assistant: one", "user: 2?"] == roles(model.requests[1])
+
+
+def test_all_events_of_a_run_have_its_id_and_it_is_another_one_each_time():
+    runner = Runner(agent(call("noop"), "one", "two", tools=[noop]))
+    first, second = run(play(runner)), run(play(runner))
+    assert 1 == len({event.invocation_id for event in first})
+    assert first[0].invocation_id != second[0].invocation_id
+    kept = run(runner.session_service.get_session("patchbay", "u", "s")).events
+    assert [first[0].invocation_id] * 4 + [second[0].invocation_id] * 2 == [event.invocation_id for event in kept]
+
+
+def test_the_last_agent_is_the_one_that_answered_last():
+    runner = Runner(SequentialAgent(name="all", sub_agents=[Says("a"), Says("b")]))
+    run(play(runner))
+    session = run(runner.session_service.get_session("patchbay", "u", "s"))
+    assert ("all", "b") == (session.agent_name, session.last_agent)
+
+
+def test_a_message_that_is_too_long_is_refused_and_nothing_is_kept():
+    runner = Runner(agent("never"))
+    events = run(play(runner, "four", run_config=RunConfig(max_message_length=3)))
+    assert ["system! MESSAGE_TOO_LONG"] == lines(events)
+    assert run(runner.session_service.get_session("patchbay", "u", "s")) is None
+    assert ["a: never"] == lines(run(play(runner, "fou", run_config=RunConfig(max_message_length=3))))
+
+
+@pytest.mark.parametrize("role", ["user", "model"])
+def test_a_message_may_be_a_content_with_an_image_and_is_always_the_users(role):
+    model = ScriptedModel(["a cat"])
+    message = Content(role, [Part("What is it?"), Part(inline_data=Blob("image/png", b"\x89PNG"))])
+    runner = Runner(LlmAgent(name="a", model=model))
+    run(play(runner, message))
+    (sent,) = model.requests[0].messages
+    assert "user" == sent["role"]
+    assert ["text", "image_url"] == [part["type"] for part in sent["content"]]
+    kept = run(runner.session_service.get_session("patchbay", "u", "s"))
+    assert ("user", b"\x89PNG") == (kept.events[0].content.role, kept.events[0].content.parts[1].inline_data.data)
+    assert role == message.role  # what was given is not changed
+
+
+@pytest.mark.parametrize("message", [None, 5, b"hi", ["hi"]])
+def test_what_is_no_message_is_refused_when_it_is_given(message):
+    with pytest.raises(TypeError, match="message must be"):
+        Runner(agent()).run("u", "s", message)
+
+
+def test_what_is_no_agent_is_refused():
+    with pytest.raises(TypeError, match="agent must be"):
+        Runner("a")
+
+
+def test_run_async_is_run():
+    async def scenario():
+        return [event async for event in Runner(agent("ok")).run_async(user_id="u", session_id="s", message="hi")]
+
+    assert ["a: ok"] == lines(run(scenario()))
+
+
+# --- the events
+
+
+def test_text_and_usage_are_those_of_the_run_so_far():
+    async def scenario():
+        steps = [ModelReply(Reply(text, tool_calls=calls), "stop", Usage(1, 2, 3)) for text, calls in steps_]
+        events = Runner(agent(*steps, tools=[noop])).run("u", "s", "hi")
+        assert (None, Usage(), None) == (events.text, events.usage, events.context)
+        seen = [(line(event), events.text, events.usage) async for event in events]
+        return seen, events.context.llm_call_count
+
+    steps_ = [("let me see", (call("noop"),)), ("done", ())]
+    seen, calls = run(scenario())
+    assert [
+        ("a > noop", None, Usage(1, 2, 3)),
+        ("a < noop", None, Usage(1, 2, 3)),
+        ("a: done", "done", Usage(2, 4, 6)),
+    ] == seen
+    assert 2 == calls
+
+
+def test_events_can_be_taken_one_by_one():
+    async def scenario():
+        events = Runner(agent(call("noop"), "done", tools=[noop])).run("u", "s", "hi")
+        first = await anext(events)
+        rest = [event async for event in events]
+        with pytest.raises(StopAsyncIteration):
+            await anext(events)
+        await events.aclose()
+        return lines([first, *rest]), [event async for event in events]
+
+    assert (["a > noop", "a < noop", "a: done"], []) == run(scenario())
+
+
+def test_a_run_that_nobody_iterates_over_does_nothing():
+    async def scenario():
+        runner = Runner(agent("never"))
+        untouched, closed, dropped = (runner.run("u", "s", "hi") for _ in range(3))
+        await closed.aclose()
+        await closed.aclose()
+        aiter(dropped)
+        await dropped.aclose()
+        return untouched.text, await runner.session_service.get_session("patchbay", "u", "s")
+
+    assert (None, None) == run(scenario())
+
+
+def hanging() -> tuple[asyncio.Event, list[str], object]:
+    begun, left = asyncio.Event(), []
+
+    async def hang() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            left.append("tool")
+
+    return begun, left, hang
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_leaving_a_loop_over_the_events_stops_the_run_and_frees_the_session(held):
+    async def scenario():
+        before = asyncio.all_tasks()
+        _, left, hang = hanging()
+
+        async def quick(tool_context) -> str:
+            tool_context.progress("half way")
+            return "ok"
+
+        runner = Runner(agent([call("hang"), call("quick", "2")], "next", tools=[hang, quick]))
+        gc.disable()  # what is let go of must be let go of at once
+        try:
+            events = runner.run("u", "s", "hi")
+            if held:
+                async for event in events:
+                    if event.progress is not None:
+                        break
+            else:
+                del events
+                async for event in runner.run("u", "s", "hi"):
+                    if event.progress is not None:
+                        break
+            # The run is still known here, and the next one of the session does not wait for ever.
+            after = lines(await play(runner))
+        finally:
+            gc.enable()
+        assert set() == asyncio.all_tasks() - before
+        return left, after, await log(runner)
+
+    left, after, kept = run(scenario())
+    assert ["tool"] == left
+    assert ["a: next"] == after
+    assert sorted(["a < quick", "a < hang"]) == sorted(kept[2:-2]) or ["a < hang quick"] == kept[2:-2]
+    assert ["user: hi", "a: next"] == kept[-2:]
+
+
+def test_closing_after_leaving_a_loop_waits_until_the_tools_have_ended():
+    async def scenario():
+        _, left, hang = hanging()
+
+        async def quick(tool_context) -> None:
+            tool_context.progress("half way")
+
+        events = Runner(agent([call("hang"), call("quick", "2")], tools=[hang, quick])).run("u", "s", "hi")
+        async for event in events:
+            if event.progress is not None:
+                break
+        await events.aclose()
+        return left
+
+    assert ["tool"] == run(scenario())
+
+
+def test_a_run_that_is_dropped_half_way_is_closed():
+    async def scenario():
+        runner = Runner(agent(call("noop"), "never", "next", tools=[noop]))
+        events = runner.run("u", "s", "hi")
+        await anext(events)
+        gc.disable()
+        try:
+            del events
+            return lines(await play(runner))
+        finally:
+            gc.enable()
+
+    assert ["a: never"] == run(scenario())  # the first run had not got so far
+
+
+def test_cancelling_who_iterates_stops_the_tools_and_frees_the_session():
+    async def scenario():
+        begun, left, hang = hanging()
+        runner = Runner(agent(call("hang"), "next", tools=[hang]))
+        task = asyncio.create_task(play(runner))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return left, lines(await play(runner)), await log(runner)
+
+    assert (["tool"], ["a: next"], ["user: hi", "a > hang", "a < hang", "user: hi", "a: next"]) == run(scenario())
+
+
+def test_two_runs_on_one_session_come_one_after_the_other():  # defect 24
+    async def scenario():
+        both = []
+
+        async def slow() -> str:
+            both.append("begins")
+            for _ in range(20):
+                await asyncio.sleep(0)
+            both.append("ends")
+            return "ok"
+
+        model = ScriptedModel([call("slow"), "one", call("slow"), "two", call("slow"), "three"])
+        runner = Runner(LlmAgent(name="a", model=model, tools=[slow]))
+        await asyncio.gather(*(play(runner, str(number)) for number in range(3)))
+        return both, await log(runner), [roles(request) for request in model.requests]
+
+    both, kept, requests = run(scenario())
+    assert ["begins", "ends"] * 3 == both
+    assert ["user: 0", "a > slow", "a < slow", "a: one", "user: 1", "a > slow", "a < slow", "a: two"] == kept[:8]
+    assert 3 * 4 == len(kept)
+    assert "user: 2" == requests[4][-1]
+    assert "assistant: two" == requests[4][-2]
+
+
+def test_runs_on_different_sessions_do_not_wait_for_each_other():
+    async def scenario():
+        both = asyncio.Barrier(2)
+
+        async def meet() -> str:
+            await both.wait()
+            return "met"
+
+        model = ScriptedModel([call("meet"), call("meet"), "done", "done"])
+        runner = Runner(LlmAgent(name="a", model=model, tools=[meet]))
+        return [lines(events)[-1] for events in await asyncio.gather(play(runner, session="1"), play(runner, session="2"))]
+
+    assert ["a: done", "a: done"] == run(scenario())
+
+
+# --- without async
+
+
+def test_a_plain_loop_runs_the_turn():
+    events = Runner(agent(call("noop"), "done", tools=[noop])).run("u", "s", "hi")
+    assert ["a > noop", "a < noop", "a: done"] == lines(events)
+    assert "done" == events.text
+    assert [] == list(events)
+
+
+def test_a_plain_loop_works_inside_of_a_running_event_loop():
+    async def scenario():
+        return lines(Runner(agent(call("noop"), "done", tools=[noop])).run("u", "s", "hi"))
+
+    assert ["a > noop", "a < noop", "a: done"] == run(scenario())
+
+
+def test_leaving_a_plain_loop_stops_the_tools_and_frees_the_session():
+    left = []
+
+    async def hang(tool_context) -> None:
+        tool_context.progress("I hang")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.append("tool")
+
+    runner = Runner(agent(call("hang"), "next", tools=[hang]))
+    events = runner.run("u", "s", "hi")
+    for event in events:
+        if event.progress is not None:
+            break
+    assert ["tool"] == left
+    assert ["a: next"] == lines(runner.run("u", "s", "hi"))
+
+
+def test_plain_and_async_runs_share_a_session():
+    runner = Runner(agent("one", "two"))
+    assert ["a: one"] == lines(runner.run("u", "s", "1"))
+    assert ["a: two"] == lines(run(play(runner, "2")))
+    assert ["user: 1", "a: one", "user: 2", "a: two"] == run(log(runner))
+
+
+SCRIPT = """
+    import asyncio
+    from patchbay.agents import LlmAgent, Runner
+    from patchbay.testing import ScriptedModel
+    from patchbay.types import ToolCall
+
+    async def hang():
+        print("hangs", flush=True)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            print("left", flush=True)
+
+    runner = Runner(LlmAgent(name="a", model=ScriptedModel([ToolCall("1", "hang", "{}"), "next"]), tools=[hang]))
+    try:
+        %s
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    print([event.content.text for event in runner.run("u", "s", "again")], flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["plain", "async"])
+def test_an_interrupt_from_the_keyboard_stops_the_tools_and_frees_the_session(how):
+    body = "list(runner.run('u', 's', 'hi'))"
+    if how == "async":
+        body = "async def all():\n            async for _ in runner.run('u', 's', 'hi'): pass\n        asyncio.run(all())"
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(SCRIPT % body)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert "hangs\n" == child.stdout.readline()
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+    finally:
+        child.kill()
+        child.wait(10)
+    assert "left\ninterrupted\n['next']\n" == out, err
+    assert "" == err
+
+
+# --- what is told
+
+
+def test_the_bus_is_told_of_a_run_in_order():
+    async def scenario():
+        bus, told = EventBus(), []
+
+        async def listen(event) -> None:
+            told.append((event.type, event.data))
+
+        bus.subscribe("*", listen)
+        runner = Runner(agent([call("noop"), call("noop", "2")], "done", "again", tools=[noop]), bus=bus)
+        await play(runner)
+        await bus.drain()
+        first = list(told)
+        told.clear()
+        await play(runner)
+        await bus.drain()
+        return first, told
+
+    first, second = run(scenario())
+    assert [
+        "session.created",
+        "session.updated",
+        "agent.start",
+        "llm.request",
+        "llm.response",
+        "tool.call",
+        "tool.call",
+        "tool.result",
+        "tool.result",
+        "llm.request",
+        "llm.response",
+        "agent.response",
+    ] == [topic for topic, _ in first]
+    assert ("session.created", {"session_id": "s", "user_id": "u", "title": "hi"}) == first[0]
+    assert ("tool.call", {"tool": "noop", "args": {}, "call_id": "1"}) == first[5]
+    assert ("tool.result", {"tool": "noop", "response": {"result": "ok"}, "call_id": "1"}) in first[7:9]
+    assert ("agent.response", {"agent": "a", "text": "done", "session_id": "s"}) == first[-1]
+    assert ["session.updated", "agent.start", "llm.request", "llm.response", "agent.response"] == [topic for topic, _ in second]
+
+
+def test_a_listener_that_hangs_does_not_hold_up_the_run():  # defect 21
+    async def scenario():
+        bus = EventBus()
+        never = asyncio.Event()
+        bus.subscribe("*", lambda _event: never.wait())
+        return lines(await play(Runner(agent(call("noop"), "done", tools=[noop]), bus=bus)))
+
+    assert ["a > noop", "a < noop", "a: done"] == run(scenario())
+
+
+def test_what_both_sides_say_is_in_the_history():
+    history = InMemoryChatHistoryService()
+    runner = Runner(agent(call("noop"), "done", tools=[noop]), history_service=history)
+    run(play(runner, "do it"))
+    messages = run(history.get_session_history("s"))
+    assert [("u", "a", "user", "do it"), ("u", "a", "assistant", "done")] == [
+        (message.user_id, message.agent, message.role, message.content) for message in messages
+    ]
+
+
+def test_a_history_that_fails_stops_no_run(caplog):
+    class Broken(InMemoryChatHistoryService):
+        async def add_message(self, *_args, **_fields):
+            raise OSError("full")
+
+    runner = Runner(agent("done"), history_service=Broken())
+    assert ["a: done"] == lines(run(play(runner)))
+    assert 2 == sum("history" in record.message for record in caplog.records)
+
+
+# --- the session service
+
+
+class Failing(InMemorySessionService):
+    """Fails to append, as often as ``failures`` says so of an append (by its number, from 1)."""
+
+    def __init__(self, *failures: int) -> None:
+        super().__init__()
+        self.failures = set(failures)
+        self.appends = 0
+
+    async def _append(self, session, entry):
+        self.appends += 1
+        await asyncio.sleep(0)
+        if self.appends in self.failures:
+            raise OSError("the disk is full")
+        return await super()._append(session, entry)
+
+
+def two_tools():
+    """Two tools; the second waits until the result of the first has been handed to the session service."""
+
+    async def quick() -> str:
+        return "quick"
+
+    async def slow(tool_context) -> str:
+        service = tool_context.invocation_context.session_service
+        while service.appends < 3:  # the user's message, the calls, the first result
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return "slow"
+
+    return [quick, slow]
+
+
+def test_a_result_that_could_not_be_recorded_at_once_is_recorded_with_the_next():
+    async def scenario():
+        service = Failing(3)
+        model = ScriptedModel([[call("quick"), call("slow", "2")], "done", "more"])
+        runner = Runner(LlmAgent(name="a", model=model, tools=two_tools()), session_service=service)
+        events = await play(runner)
+        await play(runner)
+        return lines(events), await log(runner), roles(model.requests[-1])
+
+    events, kept, shown = run(scenario())
+    assert ["a > quick slow", "a < quick slow", "a: done"] == events
+    assert ["user: hi", "a > quick slow", "a < quick", "a < slow", "a: done"] == kept[:5]
+    assert ["user: hi", "assistant > 1 2", "tool 1", "tool 2", "assistant: done", "user: hi"] == shown
+
+
+@pytest.mark.parametrize("failure", range(1, 7))
+def test_a_session_service_that_fails_for_good_ends_the_run_with_what_it_raised(failure):
+    async def scenario():
+        before = asyncio.all_tasks()
+        service = Failing(*range(failure, 99))
+        runner = Runner(agent([call("quick"), call("slow", "2")], "done", tools=two_tools()), session_service=service)
+        if failure < 6:
+            with pytest.raises(OSError, match="the disk is full"):
+                await play(runner)
+        else:
+            await play(runner)
+        assert set() == asyncio.all_tasks() - before
+        service.failures = set()
+        runner.agent.model = ScriptedModel(["next"])
+        return lines(await play(runner)), roles(runner.agent.model.requests[0])
+
+    after, shown = run(scenario())
+    assert ["a: next"] == after
+    calls = [each for each in shown if each.startswith("assistant >")]
+    assert [f"tool {number}" for number in (1, 2) if calls] == [each for each in shown if each.startswith("tool")]
+
+
+def test_a_session_that_is_deleted_under_a_run_ends_it_with_an_error_that_says_so():
+    from patchbay.errors import SessionNotFoundError
+
+    async def delete(tool_context) -> str:
+        service = tool_context.invocation_context.session_service
+        await service.delete_session("patchbay", "u", "s")
+        return "deleted"
+
+    with pytest.raises(SessionNotFoundError):
+        run(play(Runner(agent(call("delete"), "never", tools=[delete]))))
+
+
+# --- models by name
+
+
+def test_the_connections_of_models_by_name_are_closed_wherever_their_agents_are(monkeypatch):
+    closed = []
+
+    async def aclose(self) -> None:
+        closed.append(self.name)
+
+    monkeypatch.setattr(LlmAgent, "aclose", aclose)
+    below = LlmAgent(name="below", model="m")
+    inner = LlmAgent(name="inner", model="m", sub_agents=[below])
+    again = LlmAgent(name="again", model="m", tools=[AgentTool(inner)])
+    root = SequentialAgent(name="root", sub_agents=[LlmAgent(name="left", model="m", tools=[AgentTool(inner)]), again])
+
+    async def scenario() -> None:
+        async with Runner(root):
+            pass
+
+    run(scenario())
+    assert ["left", "inner", "below", "again"] == closed
+
+
+def test_a_plain_loop_over_a_model_given_by_its_url_closes_what_it_has_opened(monkeypatch):
+    closed = []
+    aclose = HostedModel.aclose
+
+    async def noted(model):
+        await aclose(model)
+        closed.append(repr(model))
+
+    monkeypatch.setattr(HostedModel, "aclose", noted)
+    with ScriptedUpstream([Text("Done.")]) as upstream:
+        runner = Runner(LlmAgent(name="a", model=f"{upstream.url}#m"))
+        assert ["Done."] == [event.content.text for event in runner.run("u", "s", "hi")]
+        assert [] == closed
+        runner.close()
+    assert [f"<HostedModel m at {upstream.url}>"] == closed

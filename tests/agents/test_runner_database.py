@@ -1,0 +1,222 @@
+"""A run whose process is killed at any moment: what had settled is in the log, once and in order, and the session goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from patchbay.agents import DatabaseSessionService, LlmAgent, Runner
+from patchbay.agents.view import NO_RESULT
+from patchbay.testing import ScriptedModel
+
+from .playing import call, lines, play
+from .saying import run
+from .worker import TOOLS, kind
+
+HERE = Path(__file__).parent
+
+WAY = [
+    "before user",
+    "after user",
+    "model 1",
+    "before calls",
+    "after calls",
+    "tool a",
+    "tool b",
+    "tool c",
+    # let go in another order than they were called
+    "before result b",
+    "after result b",
+    "before result c",
+    "after result c",
+    "before result a",
+    "after result a",
+    "model 2",
+    "before answer",
+    "after answer",
+    "end",
+]
+"""Every moment of a turn, in the order that ``walk`` makes them come in."""
+
+HELD = {"tool b": "tool c", "tool c": "after result b", "tool a": "after result c"}
+"""Tools that wait until another moment has come: the results are recorded one by one."""
+
+
+@pytest.fixture
+def session_id():
+    return uuid.uuid4().hex
+
+
+def spawn(url: str, session_id: str, *more: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.agents.worker", url, session_id, *map(str, more)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, text=True, cwd=HERE.parent.parent, **pipes)
+
+
+def walk(url: str, session_id: str, until: str) -> list[str]:
+    """Run the turn as far as the moment ``until`` and kill it there; returns the moments that came."""
+    child = spawn(url, session_id)
+    came: list[str] = []
+    try:
+        while not came or came[-1] != until:
+            line = child.stdout.readline().strip()
+            assert "" != line, child.stderr.read()
+            came.append(line)
+            free = [] if line in HELD else [line]
+            free += [held for held, moment in HELD.items() if moment == line and held in came]
+            if line == until:
+                break
+            for moment in free:
+                child.stdin.write(f"{moment}\n")
+            child.stdin.flush()
+    finally:
+        child.kill()
+        child.communicate(timeout=30)
+    return came
+
+
+async def open_session(url: str, session_id: str):
+    async with DatabaseSessionService(url) as service:
+        return await service.get_session("runs", "user", session_id)
+
+
+@pytest.mark.parametrize("until", WAY)
+def test_a_killed_run_has_lost_nothing_that_had_settled_and_the_session_goes_on(database_url, session_id, until):
+    came = walk(database_url, session_id, until)
+    assert WAY[: len(came)] == came
+    recorded = [moment.removeprefix("after ") for moment in came if moment.startswith("after ")]
+    session = run(open_session(database_url, session_id))
+    assert recorded == ([] if session is None else [kind(event) for event in session.events])
+    settled = [each.removeprefix("result ") for each in recorded if each.startswith("result")]
+    # What a tool changed is there with its result, and not before.
+    expected = {f"done_{name}": True for name in settled} | ({"answer": "done"} if "answer" in recorded else {})
+    assert expected == ({} if session is None else session.state)
+
+    async def go_on() -> tuple[list[str], list]:
+        model = ScriptedModel([call("a", "again"), "there you are"])
+        agent = LlmAgent(name="agent", model=model, tools=[a])
+        async with DatabaseSessionService(database_url) as service:
+            events = [event async for event in Runner(agent, "runs", service).run("user", session_id, "go on")]
+        return lines(events), model.requests
+
+    events, requests = run(go_on())
+    assert ["agent > a", "agent < a", "agent: there you are"] == events
+    for request in requests:
+        shown = request.messages
+        calls = [each["id"] for message in shown for each in message.get("tool_calls") or ()]
+        assert calls == [message["tool_call_id"] for message in shown if message["role"] == "tool"]
+        assert ([*TOOLS] if "calls" in recorded else []) == [each for each in calls if each != "again"]
+    told = {message["tool_call_id"]: message["content"] for message in requests[0].messages if message["role"] == "tool"}
+    assert {
+        name: f"result of {name}" if name in settled else f"Error: {NO_RESULT}" for name in TOOLS if "calls" in recorded
+    } == told
+    after = run(open_session(database_url, session_id))
+    assert [*recorded, "user", "calls", "result a", "answer"] == [kind(event) for event in after.events]
+
+
+def a() -> str:
+    return "ok"
+
+
+def test_runs_of_two_processes_on_one_session_never_interleave(database_url, session_id):  # defect 24
+    children = [spawn(database_url, session_id, 5) for _ in range(3)]
+    try:
+        for child in children:
+            _, err = child.communicate(timeout=60)
+            assert "" == err
+    finally:
+        for child in children:
+            child.kill()
+            child.wait(10)
+    session = run(open_session(database_url, session_id))
+    runs = [
+        (invocation, [kind(event) for event in events])
+        for invocation, events in itertools.groupby(session.events, key=lambda event: event.invocation_id)
+    ]
+    assert 15 == len(runs) == len({invocation for invocation, _ in runs})
+    for _, kinds in runs:
+        assert ["user", "calls", "answer"] == [each for each in kinds if not each.startswith("result")]
+        assert [*TOOLS] == sorted(name for each in kinds if each.startswith("result") for name in each.split()[1:])
+
+
+def test_a_whole_turn_and_its_state_are_there_for_the_next_service(database_url, session_id):
+    async def turn(*steps, instruction: str = ""):
+        model = ScriptedModel(steps)
+        agent = LlmAgent(name="agent", model=model, instruction=instruction, output_key="answer")
+        async with DatabaseSessionService(database_url) as service:
+            async for _ in Runner(agent, "runs", service).run("user", session_id, "hi"):
+                pass
+        return model.requests[0].messages
+
+    run(turn("blue"))
+    messages = run(turn("green", instruction="Not {answer}."))
+    assert ["Not blue.", "hi", "blue", "hi"] == [message["content"] for message in messages]
+
+
+def test_leaving_a_run_early_frees_the_session_for_another_process(database_url, session_id):
+    async def leave() -> None:
+        service = DatabaseSessionService(database_url)
+        events = Runner(LlmAgent(name="agent", model=ScriptedModel(["1", "2"])), "runs", service).run("user", session_id, "hi")
+        async for _ in events:
+            break
+        child = spawn(database_url, session_id, 1)
+        try:
+            _, err = await asyncio.to_thread(child.communicate, timeout=60)
+        finally:
+            child.kill()
+            child.wait(10)
+        assert "" == err
+        await events.aclose()
+        await service.close()
+
+    run(leave())
+    session = run(open_session(database_url, session_id))
+    assert ["user", "answer", "user", "calls"] == [kind(event) for event in session.events][:4]
+
+
+def test_a_result_that_is_being_written_when_the_run_is_cancelled_is_kept_and_so_are_those_behind_it(tmp_path):
+    class Slow(DatabaseSessionService):
+        """Lets its writes wait for ``open``, once there is a result among them."""
+
+        def __init__(self) -> None:
+            super().__init__(tmp_path / "slow.db")
+            self.writing, self.open = asyncio.Event(), asyncio.Event()
+
+        async def append_event(self, session, event):
+            if event.get_function_responses():
+                self.writing.set()
+                await self.open.wait()
+            return await super().append_event(session, event)
+
+    async def scenario() -> list[str]:
+        async with Slow() as service:
+
+            async def first() -> str:
+                return "first"
+
+            async def second() -> str:
+                await service.writing.wait()
+                return "second"
+
+            model = ScriptedModel([[call("first", "1"), call("second", "2")], "never"])
+            runner = Runner(LlmAgent(name="agent", model=model, tools=[first, second]), session_service=service)
+            task = asyncio.create_task(play(runner))
+            await service.writing.wait()
+            for _ in range(10):
+                await asyncio.sleep(0)  # now the second has settled too, and waits for the write of the first
+            task.cancel()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            service.open.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            session = await service.get_session("patchbay", "u", "s")
+            return [kind(event) for event in session.events]
+
+    assert ["user", "calls", "result first", "result second"] == run(scenario())

@@ -1,0 +1,127 @@
+"""Sessions against a model of them, for any sequence of what two users, two applications and two readers may do."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from patchbay.agents import DatabaseSessionService, InMemorySessionService
+
+from .saying import changed
+
+KEYS = st.sampled_from(["app:k", "user:k", "temp:k", "k", "app:l", "l", "user:", "temp:"])
+DELTAS = st.dictionaries(KEYS, st.none() | st.integers(0, 9) | st.lists(st.integers(0, 9), max_size=2), max_size=4)
+
+
+class Sessions(RuleBasedStateMachine):
+    """The model: plain dicts for what is shared, for each session its own, and the ids of its events."""
+
+    sessions = Bundle("sessions")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.service = self.open()
+        self.apps: dict[str, dict] = {}
+        self.users: dict[tuple[str, str], dict] = {}
+        self.own: dict[str, dict] = {}
+        self.logs: dict[str, list[str]] = {}
+        self.live: dict[str, list] = {}
+
+    def open(self):
+        return InMemorySessionService()
+
+    def do(self, work):
+        return self.loop.run_until_complete(asyncio.wait_for(work, 30))
+
+    def change(self, who, delta) -> None:
+        for key, value in delta.items():
+            if key.startswith("temp:"):
+                continue
+            home = self.own[who[2]]
+            if key.startswith("app:"):
+                home = self.apps.setdefault(who[0], {})
+            elif key.startswith("user:"):
+                home = self.users.setdefault(who[:2], {})
+            if value is None:
+                home.pop(key, None)
+            else:
+                home[key] = value
+
+    def state(self, who) -> dict:
+        return {**self.apps.get(who[0], {}), **self.users.get(who[:2], {}), **self.own[who[2]]}
+
+    @rule(target=sessions, app=st.sampled_from("AB"), user=st.sampled_from("xy"), state=DELTAS)
+    def begin(self, app, user, state):
+        session = self.do(self.service.create_session(app, user, state=state))
+        who = (app, user, session.id)
+        self.own[session.id], self.logs[session.id], self.live[session.id] = {}, [], [session]
+        self.change(who, {key: value for key, value in state.items() if value is not None})
+        assert self.state(who) == session.state
+        return who
+
+    @rule(who=sessions)
+    def read_once_more(self, who):
+        self.live[who[2]].append(self.do(self.service.get_session(*who)))
+
+    @rule(who=sessions, which=st.integers(0, 9), delta=DELTAS, twice=st.booleans())
+    def append(self, who, which, delta, twice):
+        readers = self.live[who[2]]
+        session = readers[which % len(readers)]
+        event = changed(delta)
+        for _ in range(1 + twice):
+            self.do(self.service.append_event(session, event))
+        self.change(who, delta)
+        self.logs[who[2]].append(event.id)
+        assert self.logs[who[2]] == [kept.id for kept in session.events]
+
+    @rule(who=consumes(sessions))
+    def delete(self, who):
+        self.do(self.service.delete_session(*who))
+        assert self.do(self.service.get_session(*who)) is None
+        del self.own[who[2]], self.logs[who[2]], self.live[who[2]]
+
+    @invariant()
+    def what_is_kept_is_what_the_model_says(self):
+        for app in "AB":
+            for user in "xy":
+                for listed in self.do(self.service.list_all_sessions(app, user)):
+                    who = (app, user, listed.id)
+                    found = self.do(self.service.get_session(*who))
+                    assert self.state(who) == found.state
+                    assert self.logs[listed.id] == [event.id for event in found.events]
+                    assert len(found.events) == found.seq
+                    for event in found.events:
+                        assert not any(key.startswith("temp:") for key in event.actions.state_delta)
+
+    def teardown(self):
+        self.do(self.service.close())
+        self.loop.close()
+
+
+class StoredSessions(Sessions):
+    """The same in a file, which may be closed and opened again at any time."""
+
+    def open(self):
+        self.folder = tempfile.TemporaryDirectory()
+        return DatabaseSessionService(Path(self.folder.name, "s.db"))
+
+    @rule()
+    def start_again(self):
+        self.do(self.service.close())
+        self.service = DatabaseSessionService(Path(self.folder.name, "s.db"))
+
+    def teardown(self):
+        super().teardown()
+        self.folder.cleanup()
+
+
+TestSessionsInMemory = Sessions.TestCase
+TestSessionsInMemory.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestSessionsInAFile = StoredSessions.TestCase
+TestSessionsInAFile.settings = settings(max_examples=20, stateful_step_count=15, deadline=None)

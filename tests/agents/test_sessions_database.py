@@ -1,0 +1,341 @@
+"""Sessions in a database and several processes: nothing lost, nothing twice, whoever is killed when."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from patchbay.agents import DatabaseSessionService
+from patchbay.agents.content import new_id
+from patchbay.errors import ConfigurationError, PatchbayError
+
+from .saying import changed, run, said, texts
+
+WRITER = Path(__file__).with_name("writer.py")
+
+
+@pytest.fixture
+def session_id():
+    return new_id()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def new_database_url(request, tmp_path):
+    """A database without tables."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'new.db'}"
+    url = sa.make_url(request.getfixturevalue("postgres_url")).set(drivername="postgresql+psycopg")
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+    name = f"new_{new_id()}"
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    engine.dispose()
+    return url.set(database=name, drivername="postgresql").render_as_string()
+
+
+def spawn(url: str, session_id: str, *command: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(WRITER), url, session_id, *map(str, command)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def end(child: subprocess.Popen[str]) -> None:
+    child.kill()
+    child.communicate(timeout=30)
+
+
+async def load(url: str, session_id: str):
+    async with DatabaseSessionService(url) as service:
+        return await service.get_session("app", "user", session_id)
+
+
+async def begin(url: str, session_id: str, **fields):
+    async with DatabaseSessionService(url) as service:
+        return await service.create_session("app", "user", session_id=session_id, **fields)
+
+
+def test_a_session_outlives_its_process(database_url, session_id):
+    run(begin(database_url, session_id, state={"user:name": "Ada"}, title="Hello"))
+    child = spawn(database_url, session_id, "w", 1, 3)
+    assert ("1\n2\n3\n", 0) == (child.communicate(timeout=60)[0], child.returncode)
+    found = run(load(database_url, session_id))
+    assert (["1", "2", "3"], "Hello") == (texts(found.events), found.title)
+    assert {"user:name": "Ada", "w": 3, f"user:{session_id}:w": 3} == {
+        key: value for key, value in found.state.items() if key in ("user:name", "w", f"user:{session_id}:w")
+    }
+
+
+def kill_after(child: subprocess.Popen[str], acknowledged: int, rounds: int) -> int:
+    """Kill the writer while it goes on, some time after it has said so many numbers; returns the last number it said."""
+    said_last = 0
+    for _ in range(acknowledged):
+        said_last = int(child.stdout.readline())
+    for _ in range(rounds):
+        pass  # how far it is in its next append, nobody knows
+    child.kill()
+    rest = child.stdout.read().split("\n")  # not communicate(): it knows nothing of what readline has read ahead
+    numbers = [int(line) for line in rest[:-1]]  # what comes after the last line break was not written whole
+    return numbers[-1] if numbers else said_last
+
+
+def test_nothing_is_lost_and_nothing_is_there_twice_when_a_writer_is_killed_at_any_moment(database_url, session_id):
+    chance = random.Random(4)
+    run(begin(database_url, session_id))
+    done = 0
+    for _ in range(12):
+        child = spawn(database_url, session_id, "w", done + 1, 10_000)
+        try:
+            last = kill_after(child, chance.randint(1, 6), chance.randint(0, 40_000))
+        finally:
+            end(child)
+
+        async def take_up(last=last):
+            """Do what a caller does who never heard whether its append was kept: hand the event in again."""
+            async with DatabaseSessionService(database_url) as service:
+                session = await service.get_session("app", "user", session_id)
+                delta = {"w": last + 1, f"user:{session_id}:w": last + 1}
+                event = said(str(last + 1), author="w", id=f"w{last + 1}")
+                event.actions.state_delta = delta
+                await service.append_event(session, event)
+                return session, await service.get_session("app", "user", session_id)
+
+        mine, found = run(take_up())
+        done = last + 1
+        expected = [str(number) for number in range(1, done + 1)]
+        assert expected == texts(found.events) == texts(mine.events)
+        assert (done, done, done) == (found.seq, found.state["w"], found.state[f"user:{session_id}:w"])
+
+
+def test_two_processes_that_write_at_once_get_one_order(database_url, session_id):
+    mine = run(begin(database_url, session_id))
+    children = [spawn(database_url, session_id, name, 1, 40) for name in ("a", "b")]
+    try:
+        for child in children:
+            assert "40" == child.communicate(timeout=60)[0].split()[-1]
+    finally:
+        for child in children:
+            end(child)
+
+    async def more():
+        async with DatabaseSessionService(database_url) as service:
+            await service.append_event(mine, said("end"))
+            return await service.get_session("app", "user", session_id)
+
+    found = run(more())
+    for name in ("a", "b"):
+        assert list(range(1, 41)) == [int(event.content.text) for event in found.events if event.author == name]
+    assert (81, 40, 40) == (found.seq, found.state["a"], found.state["b"])
+    assert mine.events == found.events  # and whoever slept through it all has heard of everything
+
+
+def test_processes_that_make_the_tables_at_once_do_not_hurt_each_other(new_database_url):
+    children = [spawn(new_database_url, f"s{number}", "begin") for number in range(4)]
+    try:
+        assert ["begun\n"] * 4 == [child.communicate(timeout=60)[0] for child in children]
+    finally:
+        for child in children:
+            end(child)
+
+    async def work():
+        async with DatabaseSessionService(new_database_url) as service:
+            return sorted(session.id for session in await service.list_all_sessions("app", "user"))
+
+    assert ["s0", "s1", "s2", "s3"] == run(work())
+
+
+def test_a_run_waits_for_the_run_of_another_process_and_goes_on_when_that_is_killed(database_url, session_id):  # defect 24
+    child = spawn(database_url, session_id, "hold")
+    try:
+        assert "held\n" == child.stdout.readline()
+
+        async def wait_for_it():
+            async with DatabaseSessionService(database_url) as service:
+
+                async def enter():
+                    async with service.lock("app", "user", session_id):
+                        return "had it"
+
+                task = asyncio.create_task(enter())
+                await service.get_session("app", "user", "unknown")
+                # Another session's lock is free, and by then this one has been asked for.
+                async with service.lock("app", "user", "another"):
+                    assert not task.done()
+                child.kill()
+                return await task
+
+        assert "had it" == run(wait_for_it())
+    finally:
+        end(child)
+
+
+def test_two_services_of_one_process_exclude_each_other_too(database_url, session_id):
+    async def work():
+        async with DatabaseSessionService(database_url) as one, DatabaseSessionService(database_url) as two:
+            entered: list[str] = []
+
+            async def enter():
+                async with two.lock("app", "user", session_id):
+                    entered.append("two")
+
+            async with one.lock("app", "user", session_id):
+                task = asyncio.create_task(enter())
+                async with two.lock("app", "user", "another"):
+                    entered.append("one")
+            await task
+            return entered
+
+    assert ["one", "two"] == run(work())
+
+
+def open_files() -> int:
+    folder = Path("/proc/self/fd")
+    return len(list(folder.iterdir())) if folder.exists() else 0
+
+
+def test_a_server_that_breaks_its_connections_breaks_no_run_and_no_later_lock(postgres_url, session_id):
+    def break_all(connection):
+        connection.exec_driver_sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND usename = 'patchbay'"
+        )
+
+    async def work():
+        async with DatabaseSessionService(postgres_url) as service, DatabaseSessionService(postgres_url) as other:
+            session = await service.create_session("app", "user", session_id=session_id)
+            async with service.lock("app", "user", session_id):
+                await other._store.read(break_all)
+                await service.append_event(session, said("1"))
+            await other._store.read(break_all)
+            for one in (service, other):
+                async with one.lock("app", "user", session_id):
+                    await one.append_event(session, said("2"))
+            return texts(session.events)
+
+    assert ["1", "2", "2"] == run(work())
+
+
+def test_no_lock_is_left_on_a_file_when_nobody_holds_one(tmp_path):
+    async def work():
+        async with DatabaseSessionService(tmp_path / "s.db") as service:
+            async with service.lock("app", "user", "a"):
+                pass
+            before = open_files()
+            async with service.lock("app", "user", "a"), service.lock("app", "user", "b"):
+                pass
+            assert before == open_files()
+
+    run(work())
+
+
+def test_an_event_writes_the_rows_that_it_changes_and_no_others(tmp_path):
+    path = tmp_path / "s.db"
+
+    async def work():
+        async with DatabaseSessionService(path) as service:
+            session = await service.create_session("app", "user", state={f"k{number}": "x" * 100 for number in range(50)})
+            statements: list[str] = []
+            engine = service._store._opened().engine
+            sa.event.listen(engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+            await service.append_event(session, changed({"k7": 1}))
+            return statements
+
+    statements = run(work())
+    writes = [text.split(" ")[0] + " " + text.split("patchbay_")[1].split(" ")[0] for text in statements if "patchbay_" in text]
+    assert ["UPDATE sessions", "INSERT events", "INSERT session_state"] == writes
+
+
+def test_a_database_in_memory_works_and_ends_with_its_service():
+    async def work():
+        service = DatabaseSessionService("sqlite://")
+        session = await service.create_session("app", "user")
+        await asyncio.gather(*(service.append_event(session, said(str(number))) for number in range(10)))
+        assert 10 == (await service.get_session("app", "user", session.id)).seq
+        async with service.lock("app", "user", session.id):
+            pass
+        await service.close()
+        assert await service.get_session("app", "user", session.id) is None
+        await service.close()
+
+    run(work())
+
+
+def test_urls_that_name_another_driver_are_understood(tmp_path):
+    session = run(begin(f"sqlite+aiosqlite:///{tmp_path / 's.db'}", "one"))
+    assert session == run(load(str(tmp_path / "s.db"), "one"))
+
+
+@pytest.mark.parametrize("url", ["mysql://host/name", "redis://host", "sqlite+x://://", "://"])
+def test_a_url_of_another_kind_is_refused_when_it_is_set(url):
+    with pytest.raises(ConfigurationError):
+        DatabaseSessionService(url)
+
+
+def test_a_database_that_cannot_be_opened_says_which_and_keeps_the_password_out(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"nowhere/s\.db cannot be opened"):
+        run(load(f"sqlite:///{tmp_path}/nowhere/s.db", "one"))
+    with pytest.raises(ConfigurationError, match="cannot be opened") as caught:
+        run(load(f"postgresql://user:secret@/name?host={tmp_path}", "one"))
+    assert "secret" not in str(caught.value)
+
+
+def test_a_database_of_a_newer_version_is_left_alone(tmp_path):
+    path = tmp_path / "s.db"
+    run(begin(str(path), "one"))
+    engine = sa.create_engine(f"sqlite:///{path}")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE patchbay_versions SET version = 2")
+    engine.dispose()
+    with pytest.raises(ConfigurationError, match="newer version"):
+        run(load(str(path), "one"))
+
+
+FORKING = """
+import asyncio, os, sys
+from patchbay.agents import DatabaseSessionService, Event
+
+service = DatabaseSessionService(sys.argv[1])
+session = asyncio.run(service.create_session("app", "user", session_id=sys.argv[2]))
+children = []
+for number in range(3):
+    child = os.fork()
+    if not child:
+        children = None
+        break
+    children.append(child)
+name = "parent" if children else f"child {number}"
+for number in range(20):
+    asyncio.run(service.append_event(session, Event(author=name)))
+asyncio.run(service.close())
+for child in children or ():
+    assert 0 == os.waitpid(child, 0)[1]
+"""
+
+
+def test_forked_children_open_the_database_for_themselves(database_url, session_id):
+    # In a program of its own: it is no good to fork from here, where there are threads.
+    subprocess.run([sys.executable, "-c", FORKING, database_url, session_id], check=True, timeout=100)
+    events = run(load(database_url, session_id)).events
+    assert dict.fromkeys(["parent", "child 0", "child 1", "child 2"], 20) == Counter(event.author for event in events)
+
+
+def test_every_error_of_a_session_is_one_of_ours(database_url):
+    async def work():
+        async with DatabaseSessionService(database_url) as service:
+            session_id = new_id()
+            session = await service.create_session("app", "user", session_id=session_id)
+            with pytest.raises(PatchbayError):
+                await service.create_session("app", "user", session_id=session_id)
+            await service.delete_session("app", "user", session_id)
+            with pytest.raises(PatchbayError):
+                await service.append_event(session, said("hi"))
+
+    run(work())

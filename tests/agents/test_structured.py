@@ -1,0 +1,244 @@
+"""Answers of a given type: as a call, as JSON in the text, with other tools, corrected when they do not fit, and never guessed."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
+
+import pytest
+from pydantic import BaseModel, Field
+
+from patchbay.agents import LlmAgent
+from patchbay.agents.structured import ANSWER_TOOL, REMINDER
+from patchbay.errors import ConfigurationError
+from patchbay.models.chat import ModelReply
+from patchbay.testing import ScriptedModel
+from patchbay.types import Reply, ToolCall, Usage
+
+from .turns import Chat, agent, assert_settled, kinds, play, said_to
+
+
+class Street(BaseModel):
+    name: str
+
+
+class Address(BaseModel):
+    street: Street
+    number: int = Field(ge=1, alias="no")
+
+
+@dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+class Entry(TypedDict):
+    word: str
+
+
+class Node(BaseModel):
+    value: int
+    next: Node | None = None
+
+
+def give(value: Any, call_id: str = "") -> ToolCall:
+    return ToolCall(call_id, ANSWER_TOOL, json.dumps(value))
+
+
+async def look() -> str:
+    """Look."""
+    return "seen"
+
+
+SHAPES = [
+    (Address, {"street": {"name": "Elm"}, "no": 5}, None),
+    (Point, {"x": 1, "y": 0}, {"x": "1"}),
+    (Entry, {"word": "w"}, None),
+    (Node, {"value": 1, "next": {"value": 2, "next": None}}, {"value": 1, "next": {"value": 2}}),
+    (list[int], [1, 2], ["1", 2]),
+    (dict[str, int], {"a": 1}, None),
+    (int, 5, None),
+    (Literal["a", "b"], "b", None),
+    (Address | Point, {"x": 1, "y": 2}, None),
+]
+
+
+def is_object(schema: Any) -> bool:
+    return schema in (Address, Point, Entry, dict[str, int])
+
+
+@pytest.mark.parametrize(("schema", "expected", "written"), SHAPES)
+def test_an_answer_of_any_type_is_given_by_a_call(schema, expected, written):
+    value = written if written is not None else expected
+    call = give(value if is_object(schema) else {"answer": value})
+    chat = Chat(agent([call], output_schema=schema, output_key="out"))
+
+    async def main() -> None:
+        events = await chat.say()
+        assert [f"?{ANSWER_TOOL}", f"!{ANSWER_TOOL}"] == kinds(events)[:2]
+        assert expected == json.loads(events[-1].content.text)
+        assert events[-1].is_final_response()
+        assert {"out": expected} == events[-1].actions.state_delta
+        assert {"out": expected} == (await chat.session()).state
+        assert 3 == len(events)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("schema", "expected", "written"), SHAPES)
+@pytest.mark.parametrize("form", ["{}", "```json\n{}\n```", " ```\n{}``` "])
+def test_a_model_that_writes_its_answer_as_json_is_taken_at_its_word(schema, expected, written, form):
+    text = form.replace("{}", json.dumps(written if written is not None else expected))
+    model = ScriptedModel([ModelReply(Reply(text, reasoning="hm"), "stop", Usage(1, 2, 3))])
+    chat = Chat(agent(model, output_schema=schema, output_key="out"))
+
+    async def main() -> None:
+        (event,) = await chat.say()
+        assert expected == json.loads(event.content.text)
+        assert {"out": expected} == (await chat.session()).state
+        assert ({"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}, "stop") == (event.usage, event.finish_reason)
+        assert [("hm", True)] == [(part.text, part.thought) for part in event.content.parts[:-1]]
+
+    asyncio.run(main())
+
+
+def test_the_model_is_told_of_the_tool_and_nothing_else_is_left_to_it():
+    model = ScriptedModel([give({"x": 1})])
+    asyncio.run(Chat(agent(model, output_schema=Point, instruction="Be so.")).say())
+    (request,) = model.requests
+    assert [ANSWER_TOOL] == [spec.name for spec in request.tools]
+    assert {"type": "function", "function": {"name": ANSWER_TOOL}} == request.tool_choice
+    assert f"Be so.\n\n{REMINDER}" == request.messages[0]["content"]
+    assert {"x", "y"} == set(request.tools[0].parameters["properties"])
+
+
+def test_references_of_the_schema_resolve():
+    import jsonschema_rs
+
+    model = ScriptedModel([give({"answer": {"value": 1}})])
+    asyncio.run(Chat(agent(model, output_schema=Node)).say())
+    validator = jsonschema_rs.validator_for(dict(model.requests[0].tools[0].parameters))
+    assert validator.is_valid({"answer": {"value": 1, "next": {"value": 2}}})
+    assert not validator.is_valid({"answer": {"value": 1, "next": {"value": "x"}}})
+
+
+def test_other_tools_are_used_first_and_no_choice_is_forced():
+    model = ScriptedModel([ToolCall("1", "look"), give({"x": 1})])
+    events = asyncio.run(Chat(agent(model, look, output_schema=Point)).say())
+    assert ["?look", "!look", f"?{ANSWER_TOOL}", f"!{ANSWER_TOOL}", '{"x": 1, "y": 0}'] == kinds(events)
+    assert [None, None] == [request.tool_choice for request in model.requests]
+
+
+def test_calls_beside_the_answer_are_carried_out_and_it_ends_the_run():
+    events = play([[give({"x": 1}), ToolCall("1", "look")]], look, output_schema=Point)
+    assert [f"?{ANSWER_TOOL}?look", f"!{ANSWER_TOOL}!look", '{"x": 1, "y": 0}'] == kinds(events)
+
+
+def test_an_answer_that_does_not_fit_is_refused_with_what_is_wrong():
+    model = ScriptedModel([give({"x": "one"}), give({"x": 1})])
+    events = asyncio.run(Chat(agent(model, output_schema=Point)).say())
+    (refused,) = events[1].get_function_responses()
+    assert "/x" in refused.response["error"]
+    assert '{"x": 1, "y": 0}' == kinds(events)[-1]
+    assert_settled(said_to(model))
+
+
+@pytest.mark.parametrize("words", ["The point is (1, 0).", '{"x": "one"}', '{"y": 1}', "5", "[" * 100_000, "NaN"])
+def test_a_model_that_answers_in_words_is_reminded(words):
+    model = ScriptedModel([words, give({"x": 1})])
+    chat = Chat(agent(model, output_schema=Point, output_key="out"))
+
+    async def main() -> None:
+        events = await chat.say()
+        assert [f"?{ANSWER_TOOL}", f"!{ANSWER_TOOL}", '{"x": 1, "y": 0}'] == kinds(events), "words are no answer"
+        assert [words, REMINDER] == [message["content"] for message in said_to(model)[-2:]]
+        assert {"type": "function", "function": {"name": ANSWER_TOOL}} == model.requests[1].tool_choice
+        kept = kinds((await chat.session()).events)
+        assert [f"{words}[OUTPUT_INVALID]", REMINDER] == kept[1:3], "and they are not lost"
+        assert {"out": {"x": 1, "y": 0}} == (await chat.session()).state
+
+    asyncio.run(main())
+
+
+def test_a_model_that_never_gets_it_right_ends_the_run_with_an_event():
+    replies = [ModelReply(Reply(text), "stop", Usage(1, 1, 2)) for text in ("no", "no idea", "really not")]
+    model = ScriptedModel([*replies, give({"x": 1})])
+    chat = Chat(agent(model, output_schema=Point, output_key="out"))
+
+    async def main() -> None:
+        (event,) = await chat.say()
+        assert ("OUTPUT_INVALID", "really not") == (event.error_code, event.content.text)
+        assert "does not fit output_schema" in event.error_message
+        assert Usage(3, 3, 6) == chat.runs[0].usage
+        session = await chat.session()
+        assert {} == session.state
+        assert 6 == sum(each.usage["total_tokens"] for each in session.events if each.usage is not None)
+        assert '{"x": 1, "y": 0}' == kinds(await chat.say("again"))[-1]
+
+    asyncio.run(main())
+
+
+def test_wrong_calls_without_end_meet_the_limit_of_the_run():
+    events = play([give({"x": number}) for number in "abcde"], output_schema=Point, settings={"max_llm_calls": 4})
+    assert "[MAX_LLM_CALLS]" == kinds(events)[-1]
+
+
+def test_what_the_model_was_shown_on_the_way_to_its_answer_is_what_it_is_shown_later():
+    model = ScriptedModel(["words", give({"x": "no"}), ToolCall("", "look"), give({"x": 1}), '{"x": 2}', give({"x": 3})])
+    chat = Chat(agent(model, look, output_schema=Point))
+
+    async def main() -> None:
+        for message in ("one", "two", "three"):
+            await chat.say(message)
+
+    asyncio.run(main())
+    for before, after in itertools.pairwise(model.requests):
+        assert before.messages == after.messages[: len(before.messages)]
+        assert_settled(after.messages)
+    model.assert_consumed()
+
+
+def test_the_answer_is_no_tool_of_the_callers_and_its_callbacks_are_not_asked_about_it():
+    asked = []
+    events = play(
+        [ToolCall("1", "look"), give({"answer": [1]})],
+        look,
+        output_schema=list[int],
+        before_tool_callback=lambda ctx, name, args: asked.append(name),
+        after_tool_callback=lambda ctx, name, result: {"result": result, "audited": True},
+    )
+    assert (["look"], "[1]") == (asked, kinds(events)[-1])
+
+
+def test_streamed_pieces_come_also_where_the_answer_has_a_type():
+    events = asyncio.run(Chat(agent(['{"x": 1}'], output_schema=Point)).say(streaming=True))
+    assert ['~{"x"', "~: 1}", '{"x": 1, "y": 0}'] == kinds(events)
+
+
+def test_an_empty_answer_is_none_also_where_a_type_is_wanted():
+    assert ["[NO_RESPONSE]"] == kinds(play([Reply(None)], output_schema=Point))
+
+
+@pytest.mark.parametrize("schema", [lambda: None, type("Odd", (), {}), 5, "Unknown"])
+def test_a_type_that_json_cannot_express_is_refused_when_the_agent_is_made(schema):
+    with pytest.raises(ConfigurationError, match="output_schema"):
+        LlmAgent(name="a", model="m", output_schema=schema)
+
+
+def test_the_schema_may_be_changed_later():
+    one = agent([give({"x": 1}), give({"answer": 5})], output_schema=Point)
+
+    async def main() -> None:
+        chat = Chat(one)
+        assert '{"x": 1, "y": 0}' == kinds(await chat.say())[-1]
+        one.output_schema = int
+        assert "5" == kinds(await chat.say())[-1]
+        one.output_schema = None
+        one.model = ScriptedModel(["words"])
+        assert ["words"] == kinds(await chat.say())
+
+    asyncio.run(main())

@@ -1,0 +1,192 @@
+"""Handing over: who can be handed to, what becomes of a hand-over to nobody, and what is kept of the call that asked for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from patchbay.agents import EventBus, LlmAgent, LoopAgent, ParallelAgent, RunConfig, Runner, SequentialAgent
+from patchbay.testing import ScriptedModel
+
+from .playing import Fails, Says, call, lines, log, play, roles, state
+from .saying import run
+
+
+def to(agent: str, call_id: str = "1"):
+    return call("transfer_to_agent", call_id, agent_name=agent)
+
+
+def offered(model: ScriptedModel) -> dict[str, dict]:
+    return {spec.name: spec for spec in model.requests[0].tools}
+
+
+def goes_to(name: str):
+    """A function tool that hands over to ``name``."""
+
+    def go(tool_context) -> str:
+        tool_context.state["went"] = name
+        tool_context.actions.transfer_to_agent = name
+        return "gone"
+
+    return go
+
+
+def test_an_agent_with_sub_agents_is_offered_the_hand_over_to_each_of_them():
+    model = ScriptedModel(["ok"])
+    billing = Says("billing", description="Knows invoices.")
+    travel = Says("travel")
+    run(play(Runner(LlmAgent(name="root", model=model, sub_agents=[billing, travel]))))
+    spec = offered(model)["transfer_to_agent"]
+    assert ["billing", "travel"] == spec.parameters["properties"]["agent_name"]["enum"]
+    assert ["agent_name"] == spec.parameters["required"]
+    assert "- billing: Knows invoices.\n- travel" in spec.description
+
+
+def test_an_agent_without_sub_agents_is_not():
+    model = ScriptedModel(["ok"])
+    run(play(Runner(LlmAgent(name="root", model=model))))
+    assert {} == offered(model)
+
+
+def test_the_agent_that_is_handed_over_to_goes_on_in_the_others_place():
+    model = ScriptedModel(["It is 3 euros."])
+    billing = LlmAgent(name="billing", model=model)
+    root = LlmAgent(name="root", model=ScriptedModel([to("billing")]), sub_agents=[billing])
+    bus, told = EventBus(), []
+    bus.subscribe("agent.*", lambda event: told.append((event.type, event.data)))
+    runner = Runner(root, bus=bus)
+
+    async def scenario():
+        events = await play(runner, "How much?")
+        await bus.drain()
+        return events
+
+    expected = ["root > transfer_to_agent", "root < transfer_to_agent", "billing: It is 3 euros."]
+    assert expected == lines(run(scenario()))
+    assert ["user: How much?", *expected] == run(log(runner))
+    assert ["user: How much?", "assistant > 1", "tool 1"] == roles(model.requests[0])
+    assert [
+        ("agent.start", {"agent": "root", "model": ""}),
+        ("agent.transfer", {"from": "root", "to": "billing"}),
+        ("agent.start", {"agent": "billing", "model": ""}),
+        ("agent.response", {"agent": "billing", "text": "It is 3 euros.", "session_id": "s"}),
+    ] == told
+
+
+def test_the_next_message_goes_to_the_root_again():
+    root = LlmAgent(name="root", model=ScriptedModel([to("other"), "back"]), sub_agents=[Says("other")])
+    runner = Runner(root)
+    run(play(runner))
+    assert ["root: back"] == lines(run(play(runner)))
+
+
+def test_the_changes_of_the_call_that_hands_over_are_kept():
+    root = LlmAgent(name="root", model=ScriptedModel([call("go")]), tools=[goes_to("other")], sub_agents=[Says("other")])
+    runner = Runner(root)
+    run(play(runner))
+    assert {"went": "other"} == run(state(runner))
+
+
+@pytest.mark.parametrize("name", ["nobody", "", "Other", "root", "user"])
+def test_a_hand_over_to_nobody_or_to_the_agent_itself_is_answered_to_the_model(name):  # defects 17, 18
+    root = LlmAgent(name="root", model=ScriptedModel([to(name), "then I answer"]), sub_agents=[Says("other")])
+    events = run(play(Runner(root)))
+    assert ["root > transfer_to_agent", "root < transfer_to_agent", "root: then I answer"] == lines(events)
+    error = events[1].get_function_responses()[0].response["error"]
+    assert "other" in error
+    assert events[1].actions.transfer_to_agent is None
+
+
+@pytest.mark.parametrize(("name", "words"), [("nobody", "Unknown agent 'nobody'. Available: other."), ("root", "yourself")])
+def test_a_tool_of_ones_own_that_hands_over_to_nobody_fails_and_changes_nothing(name, words):  # defects 17, 18
+    model = ScriptedModel([call("go"), "then I answer"])
+    root = LlmAgent(name="root", model=model, tools=[goes_to(name)], sub_agents=[Says("other")])
+    runner = Runner(root)
+    events = run(play(runner))
+    assert ["root > go", "root < go", "root: then I answer"] == lines(events)
+    assert words in events[1].get_function_responses()[0].response["error"]
+    assert words in model.requests[1].messages[-1]["content"]
+    assert {} == run(state(runner))
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("root", ["root: root answers"]),
+        ("left", ["left: left answers"]),
+        ("steps", ["one: one", "two: two"]),
+        ("two", ["two: two"]),
+        ("again", ["again: again"]),
+        ("loop", ["again: again", "again: again"]),
+        ("side", ["x: x", "y: y"]),
+    ],
+)
+def test_any_agent_of_the_tree_can_be_handed_over_to(target, expected):
+    leaf = LlmAgent(name="leaf", model=ScriptedModel([call("go")]), tools=[goes_to(target)])
+    left = LlmAgent(name="left", model=ScriptedModel([to("leaf"), "left answers"]), sub_agents=[leaf])
+    steps = SequentialAgent(name="steps", sub_agents=[Says("one"), Says("two")])
+    loop = LoopAgent(name="loop", sub_agents=[Says("again")], max_iterations=2)
+    side = ParallelAgent(name="side", sub_agents=[Says("x"), Says("y")])
+    model = ScriptedModel([to("left"), "root answers"])
+    root = LlmAgent(name="root", model=model, sub_agents=[left, steps, loop, side])
+    events = lines(run(play(Runner(root))))
+    assert ["root > transfer_to_agent", "root < transfer_to_agent"] == events[:2]
+    assert ["leaf > go", "leaf < go"] == events[4:6]
+    assert expected == events[6:]
+
+
+@pytest.mark.parametrize("limit", [3, 50])
+def test_a_circle_of_hand_overs_ends_with_the_budget(limit):
+    agents = {}
+
+    class GoesOn:
+        def __init__(self, name: str, other: str) -> None:
+            self.name, self.other, self.times = name, other, 0
+
+        async def respond(self, _request):
+            from patchbay.models.chat import ModelReply
+            from patchbay.types import Reply
+
+            self.times += 1
+            yield ModelReply(Reply(None, tool_calls=(call("go"),)), "tool_calls")
+
+    models = GoesOn("a", "b"), GoesOn("b", "a")
+    agents["b"] = LlmAgent(name="b", model=models[1], tools=[goes_to("a")])
+    agents["a"] = LlmAgent(name="a", model=models[0], tools=[goes_to("b")], sub_agents=[agents["b"]])
+    events = run(play(Runner(agents["a"]), run_config=RunConfig(max_llm_calls=limit)))
+    assert limit == models[0].times + models[1].times
+    assert "MAX_LLM_CALLS" == events[-1].error_code
+    assert f"({limit})" in events[-1].error_message
+
+
+def test_of_two_hand_overs_in_one_reply_the_later_call_has_its_way():
+    root = LlmAgent(name="root", model=ScriptedModel([[to("a", "1"), to("b", "2")]]), sub_agents=[Says("a"), Says("b")])
+    events = run(play(Runner(root)))
+    assert ["root > transfer_to_agent transfer_to_agent", "root < transfer_to_agent transfer_to_agent", "b: b"] == lines(events)
+
+
+def test_a_hand_over_beside_a_call_that_fails_stands_and_the_failure_is_in_the_log():
+    def broken() -> None:
+        raise ValueError("no")
+
+    root = LlmAgent(name="root", model=ScriptedModel([[call("broken"), to("a", "2")]]), tools=[broken], sub_agents=[Says("a")])
+    events = run(play(Runner(root)))
+    assert "a: a" == lines(events)[-1]
+    assert "no" in events[1].get_function_responses()[0].response["error"]
+
+
+def test_what_goes_wrong_in_the_agent_that_was_handed_over_to_is_its_own():
+    root = LlmAgent(name="root", model=ScriptedModel([to("bad")]), sub_agents=[Fails("bad", ValueError("no"))])
+    assert "bad! AGENT_ERROR" == lines(run(play(Runner(root))))[-1]
+
+
+def test_a_hand_over_inside_a_branch_stays_in_the_branch():
+    inner = LlmAgent(name="inner", model=ScriptedModel([to("below")]), sub_agents=[Says("below")])
+    runner = Runner(ParallelAgent(name="side", sub_agents=[inner, Says("beside")]))
+    events = run(play(runner))
+    assert {"side.inner"} == {event.branch for event in events if event.author in ("inner", "below")}
+
+
+def test_an_agent_without_a_model_has_its_parents_when_it_is_handed_over_to():
+    model = ScriptedModel([to("child"), "from the child"])
+    root = LlmAgent(name="root", model=model, sub_agents=[SequentialAgent(name="child", sub_agents=[LlmAgent(name="leaf")])])
+    assert "leaf: from the child" == lines(run(play(Runner(root))))[-1]

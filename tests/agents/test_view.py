@@ -1,0 +1,172 @@
+"""What a model is shown of a log: each call with one response, right behind it, whatever became of the run."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from patchbay.agents import Content, Event, Part
+from patchbay.agents.view import NO_RESULT, is_visible, settled_contents
+
+from .saying import answered, called, said
+
+
+def shape(contents) -> list[str]:
+    """Each content as one word: texts, ``?id`` for calls, ``!id`` for responses, ``!id-`` for one that stands for none."""
+    words = []
+    for content in contents:
+        word = ""
+        for part in content.parts:
+            if part.text is not None:
+                word += part.text
+            if part.function_call is not None:
+                word += f"?{part.function_call.id}"
+            if part.function_response is not None:
+                word += f"!{part.function_response.id}" + ("-" if {"error": NO_RESULT} == part.function_response.response else "")
+        words.append(word)
+    return words
+
+
+def test_a_dangling_call_is_settled_in_the_view_and_not_in_the_log():
+    log = [said("hi"), called("1", "2"), answered("1")]
+    before = [event.to_json() for event in log]
+    assert ["hi", "?1?2", "!1!2-"] == shape(settled_contents(log))
+    assert before == [event.to_json() for event in log]
+
+
+def test_a_run_that_was_killed_between_call_and_result_can_be_taken_up_again():
+    assert ["hi", "?1", "!1-", "again"] == shape(settled_contents([said("hi"), called("1"), said("again")]))
+
+
+def test_responses_recorded_one_by_one_stand_together_in_call_order():
+    assert ["?1?2?3", "!1!2!3"] == shape(settled_contents([called("1", "2", "3"), answered("3"), answered("1"), answered("2")]))
+
+
+def test_a_second_response_and_one_without_a_call_are_left_out():
+    log = [answered("0"), called("1"), answered("1"), answered("1"), answered("9"), said("done", author="agent")]
+    assert ["?1", "!1", "done"] == shape(settled_contents(log))
+
+
+def test_ids_that_come_again_belong_to_the_latest_call():
+    log = [called("0"), answered("0"), called("0"), answered("0"), called("0")]
+    assert ["?0", "!0", "?0", "!0", "?0", "!0-"] == shape(settled_contents(log))
+
+
+def test_text_beside_a_call_and_beside_a_response_is_kept():
+    event = answered("1")
+    event.content.parts.append(Part("and more"))
+    assert ["wait?1", "!1", "and more"] == shape(settled_contents([called("1", text="wait"), event]))
+
+
+def test_pieces_and_events_that_say_nothing_are_left_out():
+    log = [said("h", partial=True), Event(author="agent", error_code="TIMEOUT"), Event(content=Content()), said("hi")]
+    assert ["hi"] == shape(settled_contents(log))
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [(1, ["?1", "!1"]), (2, ["?1", "!1"]), (3, ["b", "?1", "!1"]), (0, []), (9, ["a", "b", "?1", "!1"])],
+)
+def test_the_window_never_parts_a_response_from_its_call(limit, expected):
+    log = [said("a"), said("b"), called("1"), answered("1")]
+    assert expected == shape(settled_contents(log, limit=limit))
+
+
+def test_a_response_whose_call_is_nowhere_does_not_open_the_window():
+    log = [said(str(number)) for number in range(5)] + [answered("1"), said("end")]
+    assert ["end"] == shape(settled_contents(log, limit=2))
+
+
+@pytest.mark.parametrize(
+    ("branch", "seen_from", "expected"),
+    [
+        (None, "p.a", True),
+        ("p.a", None, True),
+        ("p.a", "p.a", True),
+        ("p", "p.a", True),
+        ("p.a.q.x", "p.a", True),
+        ("p.a", "p.b", False),
+        ("p.a", "p.ab", False),
+        ("p.a.q.x", "p.a.q.y", False),
+    ],
+)
+def test_a_branch_sees_its_own_way_and_not_what_is_beside_it(branch, seen_from, expected):
+    assert expected is is_visible(branch, from_branch=seen_from)
+    assert (["hi"] if expected else []) == shape(settled_contents([said("hi", branch=branch)], branch=seen_from))
+
+
+def test_parallel_branches_keep_their_pairs_together():
+    log = [called("1", branch="p.a"), called("2", branch="p.b"), answered("2", branch="p.b"), answered("1", branch="p.a")]
+    assert ["?1", "!1", "?2", "!2"] == shape(settled_contents(log))
+    assert ["?2", "!2"] == shape(settled_contents(log, branch="p.b"))
+
+
+def test_parallel_branches_that_use_the_same_ids_keep_their_own_results():
+    log = [
+        called("0", branch="p.a"),
+        called("0", branch="p.b"),
+        answered("0", branch="p.b"),
+        answered("0", branch="p.a"),
+    ]
+    log[2].content.parts[0].function_response.response = {"result": "of b"}
+    log[3].content.parts[0].function_response.response = {"result": "of a"}
+    for limit in (None, 1, 2, 3, 4):
+        contents = settled_contents(log, limit=limit)
+        results = [content.parts[0].function_response.response["result"] for content in contents if content.role == "user"]
+        assert ["of a", "of b"] == results
+
+
+def test_editing_a_request_edits_no_history():  # defect 23
+    log = [said("hi"), called("1"), answered("1")]
+    before = [event.to_json() for event in log]
+    contents = settled_contents(log)
+    contents[0].parts[0].text = "bye"
+    contents[0].parts.append(Part("more"))
+    contents[1].parts[0].function_call.args["at"] = "elsewhere"
+    contents[2].parts[0].function_response.response["result"] = None
+    del contents[0]
+    assert before == [event.to_json() for event in log]
+
+
+IDS = st.sampled_from(["", "0", "1", "2"])
+LOGS = st.lists(
+    st.builds(lambda ids: called(*ids), st.lists(IDS, max_size=3))
+    | st.builds(lambda ids: answered(*ids), st.lists(IDS, max_size=3))
+    | st.builds(said, st.sampled_from("ab")),
+    max_size=12,
+)
+
+
+@given(LOGS, st.none() | st.integers(0, 8))
+def test_for_any_log_each_call_has_exactly_one_response_right_behind_it(log, limit):  # law 1
+    contents = settled_contents(log, limit=limit)
+    waiting: list[str] = []
+    for content in contents:
+        responses = [part.function_response.id for part in content.parts if part.function_response is not None]
+        assert waiting == responses
+        waiting = [part.function_call.id for part in content.parts if part.function_call is not None]
+    assert [] == waiting
+    if limit is None:
+        calls = [call.id for event in log for call in event.get_function_calls()]
+        assert calls == [part.function_call.id for content in contents for part in content.parts if part.function_call]
+
+
+@given(LOGS)
+def test_for_any_log_the_view_of_a_view_is_the_view(log):
+    contents = settled_contents(log)
+    assert contents == settled_contents([Event(content=content) for content in contents])
+
+
+def test_what_stands_behind_a_response_stands_behind_all_of_them_in_the_order_of_the_calls():
+    first, second = answered("2"), answered("1")
+    first.content.parts += [Part("two"), Part("more of two")]
+    second.content.parts.append(Part("one"))
+    log = [called("1", "2"), first, second, said("go on")]
+    assert ["?1?2", "!1!2", "onetwomore of two", "go on"] == shape(settled_contents(log))
+
+
+def test_what_stands_behind_a_response_that_is_left_out_stays_where_it_is():
+    event = answered("9")
+    event.content.parts.append(Part("left"))
+    assert ["hi", "left", "go on"] == shape(settled_contents([said("hi"), event, said("go on")]))

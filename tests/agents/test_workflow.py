@@ -1,0 +1,519 @@
+"""Agents made of agents: who runs, when it ends, and who sees what."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from patchbay.agents import (
+    Content,
+    EventBus,
+    InMemorySessionService,
+    LlmAgent,
+    LoopAgent,
+    ParallelAgent,
+    Part,
+    RunConfig,
+    Runner,
+    SequentialAgent,
+)
+from patchbay.errors import ConfigurationError
+from patchbay.testing import ScriptedModel
+
+from .playing import Does, Fails, Says, call, line, lines, log, play, roles, state
+from .saying import run
+
+
+def escalate(tool_context) -> str:
+    tool_context.actions.escalate = True
+    return "enough"
+
+
+# --- one after the other
+
+
+def test_children_run_in_their_order_and_the_log_has_theirs():
+    runner = Runner(SequentialAgent(name="all", sub_agents=[Says("b"), Says("a", "1", "2"), Says("c")]))
+    expected = ["b: b", "a: 1", "a: 2", "c: c"]
+    assert expected == lines(run(play(runner)))
+    assert ["user: hi", *expected] == run(log(runner))
+
+
+def test_a_child_finds_what_the_one_before_has_put_into_the_state():
+    first = LlmAgent(name="first", model=ScriptedModel(["a draft"]), output_key="draft")
+    model = ScriptedModel(["fine"])
+    second = LlmAgent(name="second", model=model, instruction="Review {draft}.", output_key="verdict")
+    runner = Runner(SequentialAgent(name="all", sub_agents=[first, second]))
+    run(play(runner))
+    assert "Review a draft." == model.requests[0].messages[0]["content"]
+    assert {"draft": "a draft", "verdict": "fine"} == run(state(runner))
+
+
+def test_a_child_that_escalates_finishes_and_the_rest_is_not_run():
+    never = Says("never")
+    runner = Runner(SequentialAgent(name="all", sub_agents=[Says("a"), Says("b", "1", "2", escalates=0), never]))
+    assert ["a: a", "b: 1", "b: 2"] == lines(run(play(runner)))
+    assert 0 == never.times
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), asyncio.CancelledError(), ConfigurationError("no")])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_child_that_fails_ends_the_sequence_with_an_event(error, after):
+    never = Says("never")
+    runner = Runner(SequentialAgent(name="all", sub_agents=[Fails("bad", error, after=after), never]))
+    code = "CONFIGURATION" if isinstance(error, ConfigurationError) else "AGENT_ERROR"
+    expected = [*(["bad: bad"] if after else []), f"bad! {code}"]
+    assert expected == lines(run(play(runner)))
+    assert ["user: hi", *expected] == run(log(runner))
+    assert 0 == never.times
+
+
+def test_a_model_that_fails_ends_the_sequence():
+    never = Says("never")
+    agent = LlmAgent(name="a", model=ScriptedModel([RuntimeError("down")]))
+    runner = Runner(SequentialAgent(name="all", sub_agents=[agent, never]))
+    assert ["a! MODEL_ERROR"] == lines(run(play(runner)))
+    assert 0 == never.times
+
+
+def test_a_run_that_a_callback_ends_ends_the_sequence():
+    def stop(ctx) -> None:
+        ctx.end_invocation = True
+
+    never = Says("never")
+    runner = Runner(SequentialAgent(name="all", sub_agents=[Says("a", after_agent_callback=stop), never]))
+    assert ["a: a"] == lines(run(play(runner)))
+    assert 0 == never.times
+
+
+@pytest.mark.parametrize("kind", [SequentialAgent, LoopAgent, ParallelAgent])
+def test_an_agent_of_no_agents_says_nothing(kind):
+    assert [] == run(play(Runner(kind(name="all"))))
+
+
+# --- again and again
+
+
+def test_a_loop_runs_its_children_in_order_as_often_as_it_is_told():
+    loop = LoopAgent(name="all", sub_agents=[Says("a"), Says("b")], max_iterations=3)
+    assert ["a: a", "b: b"] * 3 == lines(run(play(Runner(loop))))
+
+
+def test_a_loop_goes_ten_rounds_where_it_is_told_nothing():
+    agent = Says("a")
+    run(play(Runner(LoopAgent(name="all", sub_agents=[agent]))))
+    assert 10 == agent.times
+
+
+def test_a_loop_without_a_number_goes_on_until_a_child_escalates():
+    rounds = 0
+
+    async def work(ctx):
+        nonlocal rounds
+        rounds += 1
+        ctx.state["rounds"] = rounds
+        yield str(rounds)
+
+    def enough(ctx) -> Content | None:
+        return None if ctx.session.state["rounds"] < 25 else Content("model", [Part("enough")])
+
+    check = Says(
+        "check", escalates=0, before_agent_callback=lambda ctx: None if enough(ctx) else Content("model", [Part("more")])
+    )
+    loop = LoopAgent(name="all", sub_agents=[Does("work", work, []), check], max_iterations=None)
+    events = run(play(Runner(loop)))
+    assert 25 == rounds
+    assert "check: check" == line(events[-1])
+
+
+@pytest.mark.parametrize("number", [0, -1, True, 1.5, "3"])
+def test_a_number_of_rounds_that_cannot_be_kept_is_refused(number):
+    child = Says("a")
+    with pytest.raises(ConfigurationError, match="max_iterations"):
+        LoopAgent(name="all", sub_agents=[child], max_iterations=number)
+    assert child is LoopAgent(name="all", sub_agents=[child]).sub_agents[0]  # it belongs to nobody yet
+
+
+def test_a_child_that_escalates_finishes_and_ends_the_loop_and_only_the_loop():
+    inner = LoopAgent(name="inner", sub_agents=[Says("a", "1", "2", escalates=0), Says("never")])
+    runner = Runner(SequentialAgent(name="all", sub_agents=[inner, Says("after")]))
+    assert ["a: 1", "a: 2", "after: after"] == lines(run(play(runner)))
+
+
+def test_a_tool_that_escalates_ends_the_loop_when_its_agent_has_answered():
+    model = ScriptedModel([call("escalate"), "that is it"])
+    loop = LoopAgent(name="inner", sub_agents=[LlmAgent(name="a", model=model, tools=[escalate])])
+    runner = Runner(SequentialAgent(name="all", sub_agents=[loop, Says("after")]))
+    assert ["a > escalate", "a < escalate", "a: that is it", "after: after"] == lines(run(play(runner)))
+
+
+def test_a_tool_that_escalates_and_fails_has_not_escalated():
+    def escalate_and_fail(tool_context) -> None:
+        tool_context.actions.escalate = True
+        raise ValueError("no")
+
+    model = ScriptedModel([call("escalate_and_fail"), "1", "2"])
+    agent = LlmAgent(name="a", model=model, tools=[escalate_and_fail])
+    run(play(Runner(LoopAgent(name="all", sub_agents=[agent], max_iterations=2))))
+    model.assert_consumed()
+
+
+def test_an_escalation_ends_the_nearest_loop_through_sequences_and_branches():
+    escalating = SequentialAgent(name="steps", sub_agents=[Says("a", escalates=0), Says("never")])
+    inner = LoopAgent(name="inner", sub_agents=[ParallelAgent(name="side", sub_agents=[escalating, Says("b")])])
+    outer = LoopAgent(name="outer", sub_agents=[inner, Says("c")], max_iterations=2)
+    events = lines(run(play(Runner(outer))))
+    assert ["c: c", "c: c"] == [each for each in events if each.startswith("c")]
+    assert 2 == events.count("a: a") == events.count("b: b")
+    assert not any(each.startswith("never") for each in events)
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_a_failing_child_ends_its_loop(position):
+    children = [Says("a")]
+    children.insert(position, Fails("bad", ValueError("no")))
+    runner = Runner(SequentialAgent(name="all", sub_agents=[LoopAgent(name="loop", sub_agents=children), Says("after")]))
+    assert [*["a: a"][:position], "bad! AGENT_ERROR"] == lines(run(play(runner)))
+
+
+def test_the_budget_ends_a_loop_that_nothing_else_ends():
+    agent = LlmAgent(name="a", model=ScriptedModel(["again"] * 5))
+    loop = LoopAgent(name="all", sub_agents=[agent], max_iterations=None)
+    events = run(play(Runner(loop), run_config=RunConfig(max_llm_calls=5)))
+    assert ["a: again"] * 5 + ["a! MAX_LLM_CALLS"] == lines(events)
+
+
+# --- side by side
+
+
+def test_events_of_parallel_branches_come_as_they_happen():
+    async def scenario() -> list[str]:
+        gates = [asyncio.Event() for _ in range(4)]
+
+        def waits(*mine: int):
+            async def work(_ctx):
+                for number in mine:
+                    await gates[number].wait()
+                    yield str(number)
+
+            return work
+
+        agent = ParallelAgent(name="side", sub_agents=[Does("a", waits(1, 2), []), Does("b", waits(0, 3), [])])
+        seen = []
+        gates[0].set()
+        async for event in Runner(agent).run("u", "s", "hi"):
+            # Nothing else is let go before this event has been seen: one that was held back would never come.
+            seen.append(line(event))
+            if len(seen) < len(gates):
+                gates[len(seen)].set()
+        return seen
+
+    assert ["b: 0", "a: 1", "a: 2", "b: 3"] == run(scenario())
+
+
+def test_all_branches_run_at_the_same_time():
+    async def scenario() -> list[str]:
+        everybody = asyncio.Barrier(5)
+
+        async def work(_ctx):
+            await everybody.wait()
+            yield "here"
+
+        children = [Does(f"a{number}", work, []) for number in range(5)]
+        return lines(await play(Runner(ParallelAgent(name="side", sub_agents=children))))
+
+    assert {f"a{number}: here" for number in range(5)} == set(run(scenario()))
+
+
+def test_a_branch_sees_its_own_results_and_not_its_siblings():  # defect 1
+    async def scenario():
+        both = asyncio.Barrier(2)
+
+        async def look(where: str) -> str:
+            await both.wait()  # so both have called before either gets its result
+            return f"at {where}"
+
+        models = {name: ScriptedModel([call("look", "same", where=name), f"{name} has looked"]) for name in ("a", "b")}
+        children = [LlmAgent(name=name, model=model, tools=[look]) for name, model in models.items()]
+        last = ScriptedModel(["all seen"])
+        runner = Runner(
+            SequentialAgent(
+                name="all", sub_agents=[ParallelAgent(name="side", sub_agents=children), LlmAgent(name="last", model=last)]
+            )
+        )
+        return models, last, await play(runner)
+
+    models, last, events = run(scenario())
+    for name, model in models.items():
+        messages = model.requests[1].messages
+        assert ["user: hi", "assistant > same", "tool same"] == roles(model.requests[1])
+        assert f"at {name}" == messages[-1]["content"]
+    assert "last: all seen" == line(events[-1])
+    # Who comes after sees all of it, each call with its own result, although both branches use the same id.
+    seen = last.requests[0].messages
+    for name in ("a", "b"):
+        at = next(
+            number
+            for number, message in enumerate(seen)
+            if message.get("tool_calls") and name in message["tool_calls"][0]["function"]["arguments"]
+        )
+        assert f"at {name}" == seen[at + 1]["content"]
+    assert 2 == sum(message["role"] == "tool" for message in seen)
+
+
+def test_branches_have_names_that_say_the_whole_way():
+    inner = ParallelAgent(name="inner", sub_agents=[Says("x"), Says("y")])
+    outer = ParallelAgent(name="outer", sub_agents=[SequentialAgent(name="steps", sub_agents=[inner, Says("z")]), Says("w")])
+    events = run(play(Runner(SequentialAgent(name="all", sub_agents=[Says("before"), outer, Says("after")]))))
+    assert {
+        "before": None,
+        "x": "outer.steps.inner.x",
+        "y": "outer.steps.inner.y",
+        "z": "outer.steps",
+        "w": "outer.w",
+        "after": None,
+    } == {event.author: event.branch for event in events}
+
+
+def test_an_agent_sees_the_inner_branches_that_came_before_it_in_its_own_branch():
+    inner = ParallelAgent(name="inner", sub_agents=[Says("x"), Says("y")])
+    model = ScriptedModel(["done"])
+    steps = SequentialAgent(name="steps", sub_agents=[inner, LlmAgent(name="z", model=model)])
+    run(play(Runner(ParallelAgent(name="outer", sub_agents=[steps, Says("w")]))))
+    assert ["user: hi", "assistant: x", "assistant: y"] == [each for each in roles(model.requests[0]) if each != "assistant: w"]
+    assert "assistant: w" not in roles(model.requests[0])
+
+
+def test_the_calls_of_all_branches_count_for_one_budget():  # defect 30
+    def noop() -> str:
+        return "ok"
+
+    models = [ScriptedModel([call("noop")] * 9) for _ in range(3)]
+    children = [LlmAgent(name=f"a{number}", model=model, tools=[noop]) for number, model in enumerate(models)]
+    events = run(play(Runner(ParallelAgent(name="side", sub_agents=children)), run_config=RunConfig(max_llm_calls=7)))
+    assert 7 == sum(len(model.requests) for model in models)
+    assert 3 == lines(events).count("a0! MAX_LLM_CALLS") + lines(events).count("a1! MAX_LLM_CALLS") + lines(events).count(
+        "a2! MAX_LLM_CALLS"
+    )
+
+
+def test_the_usage_of_all_branches_is_one_sum():
+    from patchbay.models.chat import ModelReply
+    from patchbay.types import Reply, Usage
+
+    def model() -> ScriptedModel:
+        return ScriptedModel([ModelReply(Reply("ok"), "stop", Usage(2, 3, 5))])
+
+    runner = Runner(ParallelAgent(name="side", sub_agents=[LlmAgent(name=name, model=model()) for name in "abc"]))
+
+    async def usage() -> Usage:
+        events = runner.run("u", "s", "hi")
+        async for _ in events:
+            pass
+        return events.usage
+
+    assert Usage(6, 9, 15) == run(usage())
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), asyncio.CancelledError()])
+def test_a_failing_branch_is_told_of_and_the_others_go_on(error):
+    async def scenario():
+        failed = asyncio.Event()
+
+        async def patient(_ctx):
+            await failed.wait()
+            yield "still here"
+
+        bus = EventBus()
+        told = []
+        bus.subscribe("agent.error", lambda event: told.append(event.data))
+        runner = Runner(ParallelAgent(name="side", sub_agents=[Fails("bad", error), Does("good", patient, [])]), bus=bus)
+        events = []
+        async for event in runner.run("u", "s", "hi"):
+            events.append(event)
+            if event.error_code:
+                failed.set()
+        await bus.drain()
+        return events, await log(runner), told
+
+    events, kept, told = run(scenario())
+    assert ["bad! PARALLEL_ERROR", "good: still here"] == lines(events)
+    assert ["user: hi", *lines(events)] == kept
+    assert "side.bad" == events[0].branch
+    assert events[0].error_message.startswith("Sub-agent 'bad' failed: ")
+    assert [{"agent": "bad", "error": "PARALLEL_ERROR", "message": events[0].error_message}] == told
+
+
+def test_a_branch_whose_model_fails_says_so_in_its_own_words_and_the_others_go_on():
+    bad = LlmAgent(name="bad", model=ScriptedModel([RuntimeError("down")]))
+    events = run(play(Runner(ParallelAgent(name="side", sub_agents=[bad, Says("good")]))))
+    assert {"bad! MODEL_ERROR", "good: good"} == set(lines(events))
+
+
+def test_the_values_of_all_branches_are_kept():
+    async def scenario():
+        both = asyncio.Barrier(2)
+
+        async def meet(tool_context) -> str:
+            tool_context.state[f"met_{tool_context.agent_name}"] = True
+            await both.wait()
+            return "ok"
+
+        def child(name: str) -> LlmAgent:
+            return LlmAgent(
+                name=name, model=ScriptedModel([call("meet"), f"from {name}"]), tools=[meet], output_key=f"out_{name}"
+            )
+
+        runner = Runner(ParallelAgent(name="side", sub_agents=[child("a"), child("b")]))
+        await play(runner)
+        return await state(runner)
+
+    assert {"met_a": True, "met_b": True, "out_a": "from a", "out_b": "from b"} == run(scenario())
+
+
+def test_leaving_the_iteration_stops_all_branches_and_their_tools():
+    async def scenario():
+        before = asyncio.all_tasks()
+        running, left = asyncio.Barrier(4), []
+
+        async def hang(tool_context) -> None:
+            try:
+                await running.wait()
+                await asyncio.Event().wait()
+            finally:
+                left.append(tool_context.agent_name)
+
+        async def hang_too(_ctx):
+            await running.wait()
+            yield "all are running"
+            await asyncio.Event().wait()
+            yield "never"
+
+        children = [LlmAgent(name=name, model=ScriptedModel([call("hang")]), tools=[hang]) for name in "ab"]
+        inner = ParallelAgent(name="inner", sub_agents=[Does("c", hang_too, left)])
+        runner = Runner(ParallelAgent(name="side", sub_agents=[*children, inner, Does("d", hang_too, left)]))
+        events = runner.run("u", "s", "hi")
+        async for event in events:
+            if event.is_final_response():
+                break
+        await events.aclose()
+        assert set() == asyncio.all_tasks() - before
+        return left, await log(runner)
+
+    left, kept = run(scenario())
+    assert ["a", "b", "c", "d"] == sorted(left)
+    # What the stopped tools came to is in the log all the same.
+    assert {"a > hang", "b > hang", "a < hang", "b < hang"} <= set(kept)
+
+
+def test_a_cancelled_run_stops_all_branches():
+    async def scenario():
+        before = asyncio.all_tasks()
+        running, left = asyncio.Barrier(3), []
+
+        async def hang(_ctx):
+            await running.wait()
+            await asyncio.Event().wait()
+            yield "never"
+
+        inner = ParallelAgent(name="inner", sub_agents=[Does("a", hang, left), Does("b", hang, left)])
+        task = asyncio.create_task(play(Runner(SequentialAgent(name="all", sub_agents=[inner, Says("never")]))))
+        await running.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert set() == asyncio.all_tasks() - before
+        return left
+
+    assert ["a", "b"] == sorted(run(scenario()))
+
+
+def test_branches_wait_for_a_consumer_that_is_slow_and_nothing_is_lost():
+    many = 500
+
+    async def scenario():
+        made = 0
+
+        async def busy(_ctx):
+            nonlocal made
+            for number in range(many):
+                made += 1
+                yield str(number)
+
+        runner = Runner(ParallelAgent(name="side", sub_agents=[Does("a", busy, []), Does("b", busy, [])]))
+        events = []
+        async for event in runner.run("u", "s", "hi"):
+            events.append(event)
+            if len(events) == 1:
+                for _ in range(many):
+                    await asyncio.sleep(0)
+                waiting = made
+        return events, waiting, await runner.session_service.get_session("patchbay", "u", "s")
+
+    events, waiting, session = run(scenario())
+    assert waiting < many
+    for name in "ab":
+        assert [str(number) for number in range(many)] == [event.content.text for event in events if event.author == name]
+    assert [event.id for event in events] == [event.id for event in session.events][1:]  # the log is in the order of the events
+
+
+class FailingService(InMemorySessionService):
+    """Fails to append, once as many events as ``after`` are kept; ``times`` times, or always."""
+
+    def __init__(self, after: int, times: int | None = None) -> None:
+        super().__init__()
+        self.after = after
+        self.times = times
+        self.appended = 0
+
+    async def _append(self, session, entry):
+        await asyncio.sleep(0)
+        self.appended += 1
+        if self.appended > self.after and (self.times is None or self.appended <= self.after + self.times):
+            raise OSError("the disk is full")
+        return await super()._append(session, entry)
+
+
+@pytest.mark.parametrize("after", range(10))
+def test_a_session_service_that_fails_ends_the_run_with_what_it_raised(after):
+    async def scenario() -> int:
+        before = asyncio.all_tasks()
+        left: list[str] = []
+
+        async def work(_ctx):
+            while True:
+                yield "more"
+
+        def noop() -> str:
+            return "ok"
+
+        model = ScriptedModel([call("noop"), *["again"] * 10])
+        children = [
+            Does("a", work, left),
+            LoopAgent(name="b", sub_agents=[Says("c")], max_iterations=None),
+            LoopAgent(name="d", sub_agents=[LlmAgent(name="e", model=model, tools=[noop])]),
+        ]
+        service = FailingService(after)
+        runner = Runner(ParallelAgent(name="side", sub_agents=children), session_service=service)
+        with pytest.raises(OSError, match="the disk is full"):
+            await play(runner)
+        assert set() == asyncio.all_tasks() - before
+        # The lock is free again.
+        async with asyncio.timeout(10), service.lock("patchbay", "u", "s"):
+            return len((await service.get_session("patchbay", "u", "s")).events)
+
+    assert after == run(scenario())
+
+
+def test_workflows_in_workflows_run_to_any_depth():
+    agent = Says("leaf")
+    for depth in range(30):
+        kind = (SequentialAgent, ParallelAgent, LoopAgent)[depth % 3]
+        fields = {"max_iterations": 1} if kind is LoopAgent else {}
+        agent = kind(name=f"level{depth}", sub_agents=[agent], **fields)
+    runner = Runner(agent)
+    events = run(play(runner))
+    assert ["leaf: leaf"] == lines(events)
+    assert 10 * 2 == len(events[0].branch.split("."))
+    assert ["user: hi", "leaf: leaf"] == run(log(runner))

@@ -1,0 +1,197 @@
+"""Values that fight back: they are shown as far as they can be, what they hide is told, and none of them holds up the run."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from patchbay.executor import Executor, ToolExecution
+from patchbay.tools import Tool
+from patchbay.tools import results as results_room
+from patchbay.tools import threads as threads_room
+from patchbay.types import ToolCall
+
+
+def give(value: Any, *, by: str = "async") -> ToolExecution:
+    async def asynchronous() -> Any:
+        return value
+
+    def thread() -> Any:
+        return value
+
+    class Kind(Tool):
+        async def run(self, arguments: dict[str, Any], context: Any) -> Any:
+            return value
+
+    tools = {"async": asynchronous, "thread": thread, "kind": Kind("kind")}
+    name = {"async": "asynchronous"}.get(by, by)
+
+    async def main() -> list[ToolExecution]:
+        return await asyncio.wait_for(Executor([tools[by]]).run([ToolCall("1", name)]), 10)
+
+    (done,) = asyncio.run(main())
+    json.dumps(done.result.to_message(), ensure_ascii=False).encode()
+    return done
+
+
+@dataclass(repr=False)  # its own repr would walk them all
+class Person:
+    name: str
+    friends: list[Person] = field(default_factory=list)
+
+
+class CountFromZero:
+    def __iter__(self) -> Any:
+        return itertools.count()
+
+    def __str__(self) -> str:
+        return "count(0)"
+
+
+BY = pytest.mark.parametrize("by", ["async", "thread", "kind"])
+
+
+@BY
+@pytest.mark.parametrize("lazy", ["map", "generator"])
+def test_what_goes_wrong_while_a_lazy_value_is_read_is_told_and_not_taken_for_its_end(by, lazy):
+    words = ["1", "x", "3"]
+    done = give(map(int, words) if lazy == "map" else (int(word) for word in words), by=by)
+    assert "tool_error" == done.result.code
+    assert "ValueError: invalid literal for int() with base 10: 'x'" in done.content
+
+
+@BY
+def test_a_lazy_value_is_read_once_also_where_json_takes_two_attempts(by):
+    assert "[null, 1.0]" == give(map(float, ["nan", "1"]), by=by).content
+    assert '{"rows": [1, 2], "score": null}' == give({"rows": (n for n in (1, 2)), "score": float("nan")}, by=by).content
+
+
+@BY
+def test_what_never_ends_fails_and_is_not_read_for_ever(by, monkeypatch):
+    monkeypatch.setattr(results_room, "MOST_ITEMS", 1000)
+    done = give(itertools.count(), by=by)
+    assert "more than 1000 items" in done.content
+    assert "tool_error" == done.result.code
+    assert {"n": "count(0)"} == json.loads(give({"n": CountFromZero()}, by=by).content)
+
+
+def test_a_generator_that_never_ends_fails_too(monkeypatch):
+    monkeypatch.setattr(results_room, "MOST_ITEMS", 1000)
+
+    async def numbers() -> Any:
+        for number in itertools.count():
+            yield number
+
+    def letters() -> Any:
+        yield from itertools.repeat("x")
+
+    async def main() -> list[ToolExecution]:
+        return await asyncio.wait_for(Executor([numbers, letters]).run([ToolCall("1", "numbers"), ToolCall("2", "letters")]), 10)
+
+    assert [True, True] == ["more than 1000 items" in done.content for done in asyncio.run(main())]
+
+
+def test_a_range_without_end_as_good_as_is_shown_as_the_text_that_it_is():
+    assert "range(0, 1000000000000)" == give(range(10**12)).content
+
+
+def test_people_who_all_know_each_other_are_not_walked_in_every_order(monkeypatch):
+    """Fourteen of them can be walked in 14! orders."""
+    monkeypatch.setattr(results_room, "MOST_CONTAINERS", 100)
+    people = [Person(f"p{n}") for n in range(14)]
+    for person in people:
+        person.friends = [each for each in people if each is not person]
+    shown = json.loads(give(people[0]).content)
+    assert ("p0", "p1") == (shown["name"], shown["friends"][0]["name"])
+
+
+def test_a_number_with_too_many_digits_costs_no_more_than_itself():
+    assert {"a": hex(10**5000), "b": 1} == json.loads(give({"a": 10**5000, "b": 1}).content)
+    assert hex(10**5000) == give(10**5000).content
+
+
+class ExitsError(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class Cancels:
+    def __str__(self) -> str:
+        raise asyncio.CancelledError
+
+
+class Broken(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        raise ValueError("no")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(Cancels(), "<Cancels>"), (Broken("x"), "<Broken>"), (ExitsError(), "ExitsError: <ExitsError>")]
+)
+def test_a_value_that_can_not_be_printed_is_named(value, shown):
+    done = give(value)
+    assert (None, shown) == (done.error, done.content)
+
+
+def test_an_error_whose_words_end_the_host_ends_nothing():
+    async def fail() -> None:
+        raise ExitsError
+
+    async def sibling() -> str:
+        return "fine"
+
+    async def main() -> list[ToolExecution]:
+        return await asyncio.wait_for(Executor([fail, sibling]).run([ToolCall("1", "fail"), ToolCall("2", "sibling")]), 10)
+
+    done = asyncio.run(main())
+    assert ["Error: tool 'fail' failed: ExitsError: <ExitsError>", "fine"] == [each.content for each in done]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), StopIteration("at 3")])
+def test_what_a_thread_raises_is_not_mistaken_for_what_it_would_mean_in_the_loop(error):
+    """A Ctrl-C reaches the main thread only: raised in another one it is the tool's doing, and its failure."""
+    assert threading.current_thread() is threading.main_thread()
+
+    def press() -> None:
+        raise error
+
+    async def main() -> list[ToolExecution]:
+        return await asyncio.wait_for(Executor([press]).run([ToolCall("1", "press")]), 10)
+
+    (done,) = asyncio.run(main())
+    assert type(error).__name__ in done.content
+    assert "coroutine" not in done.content
+
+
+def test_a_tool_that_is_told_as_failed_for_want_of_a_thread_does_not_run_later(monkeypatch):
+    ran = []
+
+    def work(number: int) -> int:
+        ran.append(number)
+        return number
+
+    def refuse(_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threads_room, "_threads", threads_room._Threads())
+
+    async def main() -> list[ToolExecution]:
+        executor = Executor([work])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            done = await executor.run([ToolCall("1", "work", '{"number": 1}')])
+        for number in (2, 3):
+            done += await executor.run([ToolCall("1", "work", f'{{"number": {number}}}')])
+        return done
+
+    done = asyncio.run(asyncio.wait_for(main(), 10))
+    assert ["tool_error", None, None] == [each.result.code for each in done]
+    assert [2, 3] == ran

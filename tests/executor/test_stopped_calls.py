@@ -1,0 +1,108 @@
+"""A call that is stopped, whoever swallows that: its tool does not begin any more, and nothing is made of a value that is late."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from patchbay.executor import Budget, Executor, ToolExecution
+from patchbay.tools import tool
+from patchbay.types import ToolCall
+
+SHORT = 0.02
+
+
+def run(coroutine: Any) -> Any:
+    return asyncio.run(asyncio.wait_for(coroutine, 10))
+
+
+@pytest.mark.parametrize("when", ["at once", "after it was left to itself"])
+def test_a_hook_that_swallows_the_stop_does_not_let_the_tool_begin(when):
+    async def main() -> tuple[ToolExecution, list[str], asyncio.Event]:
+        ran: list[str] = []
+        go_on, let_through = asyncio.Event(), asyncio.Event()
+
+        async def ask(*_: Any) -> None:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if when != "at once":
+                    await go_on.wait()
+                let_through.set()
+
+        async def act() -> None:
+            ran.append("act")
+
+        executor = Executor([act], before=ask, cancel_grace=SHORT)
+        (done,) = await executor.run([ToolCall("1", "act")], budget=Budget(max_seconds=SHORT))
+        go_on.set()
+        await let_through.wait()
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task() and "carry_out" in repr(task)]
+        if others:
+            await asyncio.wait(others)
+        return done, ran
+
+    done, ran = run(main())
+    assert [] == ran
+    assert ("run_timeout", None) == (done.result.code, done.arguments)
+    assert done.content.endswith("which was the limit of the whole run. It had not begun.")
+
+
+def test_what_a_tool_returns_too_late_is_shown_to_no_hook_and_kept_nowhere():
+    seen = []
+
+    async def main() -> tuple[ToolExecution, Any]:
+        @tool(timeout=SHORT)
+        async def slow() -> str:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                return "x" * 5000
+            return ""
+
+        run = Executor([slow], after=lambda *about: seen.append(about), max_result_chars=1000).begin()
+        batch = run.start([ToolCall("1", "slow")])
+        return await anext(batch), run
+
+    done, its_run = run(main())
+    assert "tool_timeout" == done.result.code
+    assert [] == seen
+    assert ["slow"] == list(its_run.tools)
+
+
+def test_a_call_that_waits_for_its_turn_when_the_time_is_up_is_said_not_to_have_begun():
+    async def main() -> list[ToolExecution]:
+        @tool(max_parallel=1)
+        async def wait() -> None:
+            await asyncio.Event().wait()
+
+        return await Executor([wait]).run([ToolCall("1", "wait"), ToolCall("2", "wait")], budget=Budget(max_seconds=SHORT))
+
+    assert [False, True] == ["It had not begun." in done.content for done in run(main())]
+
+
+def test_a_thread_is_told_to_stop_also_when_somebody_else_cancels_its_call():
+    """As ``asyncio.run`` does at its end, with all tasks."""
+    told = threading.Event()
+
+    async def main() -> ToolExecution:
+        loop = asyncio.get_running_loop()
+        began = asyncio.Event()
+
+        def wait(tool_context: Any) -> None:
+            loop.call_soon_threadsafe(began.set)
+            if tool_context.cancelled.wait(10):
+                told.set()
+
+        batch = Executor([wait]).start([ToolCall("1", "wait")])
+        await began.wait()
+        for task in asyncio.all_tasks():
+            if "carry_out" in repr(task):
+                task.cancel()
+        return await anext(batch)
+
+    assert "cancelled" == run(main()).result.code
+    assert told.wait(10)

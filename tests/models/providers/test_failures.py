@@ -1,0 +1,298 @@
+"""What goes wrong between a model and its server: the error says what and where, holds no key, and nothing is left running."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import openai
+import pytest
+
+import patchbay
+from patchbay import ToolRunner
+from patchbay.errors import ConfigurationError, InvalidRequestError, ToolChoiceError, UpstreamError
+from patchbay.models.chat import ChatRequest
+from patchbay.models.openai import OpenAIChatModel
+from patchbay.models.resolve import resolve_model
+from patchbay.testing import Message, Raw, Recorded, ScriptedUpstream, Text, events
+from patchbay.testing.script import error
+
+from .conftest import QUESTION, WEATHER, reply_of, run
+from .test_chat_providers import piece
+
+KEY = "my-own-secret-key-7"
+
+
+def model_at(server: ScriptedUpstream, **options: Any) -> Any:
+    return resolve_model(f"{server.url}#m", **{"api_key": KEY, "max_retries": 0, **options})
+
+
+def failure_of(model: Any, **asked: Any) -> UpstreamError:
+    with pytest.raises(UpstreamError) as caught:
+        run(model, reply_of(model, [QUESTION], **asked))
+    return caught.value
+
+
+@pytest.fixture(params=[(), (WEATHER,)], ids=["without tools", "with tools"])
+def tools(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.mark.parametrize("status", [400, 401, 429, 500])
+def test_an_http_error_has_its_status_and_the_servers_words(status: int, tools: Any, stream: bool) -> None:
+    with ScriptedUpstream(lambda _: error(status, "Try it tomorrow.")) as server:
+        failure = failure_of(model_at(server), tools=tools, stream=stream)
+    assert status == failure.upstream_status
+    assert f"The model's server answered HTTP {status}: Try it tomorrow." == str(failure)
+
+
+def test_no_error_and_no_log_holds_the_key_even_if_the_server_says_it(
+    tools: Any, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with ScriptedUpstream(lambda _: error(401, f"Incorrect API key provided: {KEY}.")) as server:
+        model = model_at(server)
+        failure = failure_of(model, tools=tools, stream=stream)
+    assert "Incorrect API key provided: [redacted]." in str(failure)
+    shown = "".join(traceback.format_exception(failure)) + failure.body + repr(failure) + repr(model) + caplog.text
+    assert KEY not in shown
+
+
+def test_the_key_of_a_client_of_the_callers_own_is_kept_out_of_errors_too() -> None:
+    with ScriptedUpstream(lambda _: error(401, f"No such key: {KEY}")) as server:
+
+        async def ask() -> None:
+            async with openai.AsyncOpenAI(base_url=server.url, api_key=KEY, max_retries=0) as client:
+                await reply_of(OpenAIChatModel(client, model="m"), [QUESTION])
+
+        with pytest.raises(UpstreamError) as caught:
+            asyncio.run(asyncio.wait_for(ask(), 20))
+    assert KEY not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_server_that_cannot_be_reached_is_named_and_the_reason_is_said() -> None:
+    model = resolve_model("http://127.0.0.1:9/v1#m", max_retries=0)
+    said = str(failure_of(model))
+    assert "http://127.0.0.1:9/v1/chat/completions" in said
+    assert "onnection" in said.partition("reached")[2]  # the system's reason, behind what we say
+
+
+def test_a_path_that_does_not_exist_is_named(tools: Any) -> None:
+    with ScriptedUpstream(lambda _: error(404, "Not Found")) as server:
+        said = str(failure_of(model_at(server), tools=tools))
+    assert f"{server.url}/chat/completions" in said
+    assert "HTTP 404" in said
+
+
+def test_a_page_is_no_answer_and_is_shown(tools: Any, stream: bool) -> None:
+    page = Raw([b"<html>Welcome to nginx</html>"], content_type="text/html")
+    with ScriptedUpstream(lambda _: page) as server:
+        failure = failure_of(model_at(server), tools=tools, stream=stream)
+    if tools or not stream:  # a stream of no events has no words to show
+        assert "Welcome to nginx" in str(failure)
+    assert failure.upstream_status is None  # the server did not say 502
+
+
+class Redirecting(ScriptedUpstream):
+    """Sends every request on to another server."""
+
+    def __init__(self, target: str, status: int) -> None:
+        super().__init__([])
+        self._target, self._status = target, status
+
+    def _answer(self, request: Recorded) -> Raw:
+        return Raw([], status=self._status, headers=[("location", self._target)])
+
+
+@pytest.mark.parametrize("status", [302, 307])
+def test_a_redirect_never_takes_the_key_along(status: int, tools: Any) -> None:
+    with ScriptedUpstream(lambda _: "Clear.") as other:
+        target = f"{other.url.replace('127.0.0.1', 'localhost')}/chat/completions"
+        with Redirecting(target, status) as server:
+            model = model_at(server)
+            if status == 307:
+                assert "Clear." == run(model, reply_of(model, [QUESTION], tools=tools)).reply.content
+            else:  # turns a POST into a GET, which no such server answers
+                assert f"redirect to {target}" in str(failure_of(model, tools=tools))
+        assert other.requests
+        assert not any(KEY in str(request.headers) for request in other.requests)
+
+
+BEGUN = piece({"role": "assistant", "content": "It is "})
+CUTS: dict[str, Raw] = {
+    "connection lost": Raw([events(BEGUN, done=False)], end="cut"),
+    "connection lost in an event": Raw([events(BEGUN, done=False) + b'data: {"choices"'], end="cut"),
+    "ended without an end": Raw([events(BEGUN, done=False)]),
+    "ended in a call": Raw(
+        [
+            events(
+                piece({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "get_weather", "arguments": '{"ci'}}]}),
+                done=False,
+            )
+        ]
+    ),
+    "an error": Raw([events(BEGUN, {"error": {"message": "CUDA OOM"}}, done=False)]),
+    "nothing": Raw([]),
+}
+
+
+@pytest.mark.parametrize("answer", CUTS.values(), ids=CUTS)
+def test_a_stream_that_is_cut_is_an_error(answer: Raw, tools: Any) -> None:
+    with ScriptedUpstream(lambda _: answer) as server:
+        failure_of(model_at(server), tools=tools, stream=True)
+
+
+def test_a_whole_answer_that_is_cut_is_an_error(tools: Any) -> None:
+    half = Raw([b'{"choices": [{"index": 0, "message": {"con'], content_type="application/json", end="cut")
+    with ScriptedUpstream(lambda _: half) as server:
+        failure_of(model_at(server), tools=tools)
+
+
+@pytest.mark.parametrize("begun", [b"", events(BEGUN, done=False)], ids=["silent", "begun"])
+def test_cancelling_lets_the_server_go(begun: bytes, tools: Any, stream: bool) -> None:
+    arrived = threading.Event()
+
+    def script(_: Any) -> Raw:
+        arrived.set()
+        return Raw([begun] if begun else [], end="hang")
+
+    with ScriptedUpstream(script) as server:
+        model = model_at(server)
+
+        async def cancelled() -> bool:
+            asked = asyncio.create_task(reply_of(model, [QUESTION], tools=tools, stream=stream))
+            assert await asyncio.to_thread(arrived.wait, 10)
+            asked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+            return await asyncio.to_thread(server.requests[0].left.wait, 10)
+
+        assert run(model, cancelled())
+
+
+def test_leaving_a_stream_lets_the_server_go(tools: Any) -> None:
+    with ScriptedUpstream(lambda _: Raw([events(BEGUN, done=False)], end="hang")) as server:
+        model = model_at(server, tool_mode="native")
+
+        async def first() -> Any:
+            answer = model.respond(ChatRequest([QUESTION], tools, stream=True))
+            try:
+                return await anext(answer)
+            finally:
+                await answer.aclose()
+
+        assert "It is " == run(model, first()).text
+        assert server.requests[0].left.wait(10)
+
+
+def test_a_choice_that_the_model_does_not_obey_is_told_as_such(stream: bool) -> None:
+    """As with Gemini: it is no failure of the server's."""
+    with ScriptedUpstream(lambda _: "I would rather not.") as server:
+        model = model_at(server, tool_mode="native", choice_rounds=1)
+        with pytest.raises(ToolChoiceError, match="asked 2 times"):
+            run(model, reply_of(model, [QUESTION], tool_choice="required", stream=stream))
+
+
+def test_what_the_caller_asked_wrongly_is_told_as_such() -> None:
+    choice = {"type": "function", "function": {"name": "no_such_tool"}}
+    with ScriptedUpstream([]) as server:
+        model = model_at(server)
+        with pytest.raises(InvalidRequestError, match="no_such_tool") as caught:
+            run(model, reply_of(model, [QUESTION], tool_choice=choice))
+    assert ("tool_choice", []) == (caught.value.param, server.requests)
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [b"{}", b"[]", b"null", b"<html>", b'{"data": null}', b'{"data": [{}]}', b'{"data": [{"id": 3}]}', b'{"data": ["m"]}'],
+)
+def test_a_list_of_models_that_names_none_asks_for_the_name(listed: bytes) -> None:
+    class Lists(ScriptedUpstream):
+        def _answer(self, request: Recorded) -> Raw:
+            return Raw([listed], content_type="text/html" if listed.startswith(b"<") else "application/json")
+
+    with Lists([]) as server:
+        model = resolve_model(server.url)
+        with pytest.raises(ConfigurationError, match=f"names no model.*{server.url}#name"):
+            run(model, reply_of(model, [QUESTION]))
+
+
+def get_weather(city: str) -> str:
+    """Tell the weather."""
+    return f"clear in {city}"
+
+
+CALL: Callable[[], Message] = lambda: Message(  # noqa: E731
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'}}],
+    },
+    finish_reason="tool_calls",
+)
+
+
+def asked(runner: ToolRunner) -> Any:
+    """What ``run_sync`` gives; its connections are kept in the loop in the background, where they are closed."""
+    try:
+        return runner.run_sync("How is Rome?").content
+    finally:
+        runner.close()
+
+
+def test_a_user_names_a_server_and_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedUpstream([CALL(), Text("Clear."), CALL(), Text("Clear.")]) as server:
+        assert "Clear." == asked(ToolRunner(f"{server.url}#m", tools=[get_weather]))
+        monkeypatch.setenv("OPENAI_API_KEY", KEY)
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        assert "Clear." == asked(ToolRunner("m", tools=[get_weather]))
+    assert [False, False, True, True] == [KEY in request.headers["authorization"] for request in server.chats]
+
+
+def test_a_user_with_a_wrong_key_reads_what_the_server_says() -> None:
+    with ScriptedUpstream(lambda _: error(401, "Incorrect API key provided.")) as server:
+        runner = ToolRunner(f"{server.url}#m", tools=[get_weather], api_key=KEY)
+        with pytest.raises(UpstreamError, match=r"HTTP 401: Incorrect API key provided\.") as caught:
+            asked(runner)
+    assert 401 == caught.value.upstream_status
+
+
+def test_an_answer_that_cannot_be_unpacked_is_an_error_and_lets_the_server_go(stream: bool) -> None:
+    packed = Raw([b"this is no gzip"], headers=[("content-encoding", "gzip")], end="hang")
+    with ScriptedUpstream(lambda _: packed) as server:
+        model = model_at(server)
+
+        async def ask() -> bool:
+            with pytest.raises(UpstreamError):
+                await reply_of(model, [QUESTION], stream=stream)
+            return await asyncio.to_thread(server.requests[0].left.wait, 5)
+
+        assert run(model, ask())
+
+
+@pytest.mark.parametrize("places", [(0, 1, 2, 3), (0, 0, 0, 0)], ids=["a place each", "one place"])
+def test_streamed_calls_without_ids_are_given_some_of_their_own(places: tuple[int, ...]) -> None:
+    """By the wrapped client itself, for whoever uses it: a result could not be told apart from the other's."""
+    named = [
+        {"index": index, "type": "function", "function": {"name": "get_weather", "arguments": "{}"}, **ids}
+        for index, ids in zip(places, ({}, {"id": ""}, {"id": "a"}, {"id": "a"}), strict=True)
+    ]
+    answer = Raw([events(*(piece({"tool_calls": [call]}) for call in named), piece({}, "tool_calls"))])
+    with ScriptedUpstream(lambda _: answer) as server:
+
+        async def ask() -> list[tuple[int, str]]:
+            async with patchbay.wrap(openai.AsyncOpenAI(base_url=server.url, api_key="k"), tools="native") as client:
+                stream: Any = await client.chat.completions.create(
+                    model="m", messages=[QUESTION], tools=[WEATHER.to_openai()], stream=True
+                )
+                return [(call.index, call.id) async for chunk in stream for call in chunk.choices[0].delta.tool_calls or ()]
+
+        given = asyncio.run(asyncio.wait_for(ask(), 20))
+    ids = [call_id for _, call_id in given]
+    assert [0, 1, 2, 3] == [place for place, _ in given]
+    assert (4, 4, True) == (len(ids), len(set(ids)), all(ids))
+    assert "a" in ids

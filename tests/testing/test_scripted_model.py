@@ -1,0 +1,70 @@
+"""The fake of the seam to a model: it complains of what a test's script and the code under test do not agree on."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from patchbay.models.chat import ChatRequest
+from patchbay.testing import ScriptedModel
+from patchbay.types import ToolCall
+
+
+def ask(model: ScriptedModel) -> Any:
+    async def answer() -> Any:
+        return [event async for event in model.respond(ChatRequest([{"role": "user", "content": "hi"}]))][-1]
+
+    return asyncio.run(asyncio.wait_for(answer(), 10))
+
+
+def ask_and_hide_errors(model: ScriptedModel) -> None:
+    """As an agent does: a model that fails is an event, not an exception."""
+    with suppress(Exception):
+        ask(model)
+
+
+def test_it_says_which_steps_were_not_asked_for() -> None:
+    with (
+        pytest.raises(AssertionError, match=r"1 of the 2 steps .*2: 'It is sunny.'"),
+        ScriptedModel([ToolCall("a", "f"), "It is sunny."]) as model,
+    ):
+        ask(model)
+
+
+def test_without_a_block_it_says_so_when_it_is_asked_for_it() -> None:
+    model = ScriptedModel(["a", "b"])
+    ask(model)
+    with pytest.raises(AssertionError, match="1 of the 2 steps"):
+        model.assert_consumed()
+    ask(model)
+    model.assert_consumed()
+
+
+def test_it_does_not_hide_the_error_of_its_block() -> None:
+    with pytest.raises(ZeroDivisionError), ScriptedModel(["It is sunny."]):
+        raise ZeroDivisionError
+
+
+def test_being_asked_once_too_often_is_told_again_where_the_first_complaint_was_swallowed() -> None:
+    model = ScriptedModel(["a"])
+    ask(model)
+    ask_and_hide_errors(model)
+    with pytest.raises(AssertionError, match="asked 2 times, but its script has 1 step"), model:
+        pass
+
+
+def test_an_assertion_of_a_step_that_was_swallowed_is_told_again() -> None:
+    def step(request: ChatRequest) -> str:
+        assert request.tools, "no tools were offered"
+        return "a"
+
+    with pytest.raises(AssertionError, match="no tools were offered"), ScriptedModel([step]) as model:
+        ask_and_hide_errors(model)
+
+
+def test_an_error_that_a_step_gives_is_the_scripts_own_and_no_complaint() -> None:
+    with ScriptedModel([RuntimeError("down")]) as model, pytest.raises(RuntimeError, match="down"):
+        ask(model)
