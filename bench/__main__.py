@@ -14,14 +14,16 @@ from typing import Any
 from bench import bars, building, install, parsers, proxies, start, table
 from bench.places import UnavailableError, say, write_between
 from bench.programs import OURS_AUTO, ROWS, Program
+from bench.turns import measure as turns
+from bench.turns.rows import rows as turns_rows
 
-_PARTS = ("proxy", "parser", "start", "tools")
+_PARTS = ("proxy", "parser", "start", "tools", "turns")
 _SCENARIOS = {scenario.name: scenario for scenario in proxies.SCENARIOS}
 _BEGIN, _END = "<!-- bench: begin -->", "<!-- bench: end -->"
 
 _EXAMPLES = """\
 examples:
-  python -m bench                                      everything: 4 minutes on 2 quiet cores, 7 on busy ones
+  python -m bench                                      everything: 6 minutes on 2 quiet cores, 9 on busy ones
   python -m bench --quick                              a look, about a minute: fewer rounds, shorter turns
   python -m bench --only parser --only start           parts
   python -m bench --only stream --programs patchbay,nginx   one scenario, two programs (while tuning)
@@ -54,6 +56,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         sections.append(table.of_building(building_outcome))
         verdicts += bars.of_building(building_outcome)
         raw["tools"] = building.raw(building_outcome)
+    if options.wants("turns"):
+        effort = turns.QUICK if options.quick else turns.Effort()
+        turns_outcome = turns.measure(turns_rows(), effort, allowed=not options.no_install)
+        sections.append(table.of_turns(turns_outcome, effort))
+        verdicts += bars.of_turns(turns_outcome)
+        raw["turns"] = turns.raw(turns_outcome)
     text = "\n\n".join([table.of_verdicts(verdicts, quick=options.quick), *sections])
     print(text)
     raw["bars"] = [{"what": v.what, "bar": v.bar, "measured": v.measured, "met": v.met} for v in verdicts]
@@ -82,7 +90,7 @@ class _Options(argparse.Namespace):
 def _arguments(argv: Sequence[str] | None) -> _Options:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
-        description="Measure Patchbay beside its peers, in one run: proxies, parser, start, tools. bench/README.md says how to read it.",
+        description="Measure Patchbay beside its peers, in one run: proxies, parser, start, tools, turns. bench/README.md says how to read it.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from bench import building, parsers, proxies, start, texts
 from bench.programs import LITELLM, NGINX, ORIGINAL, OURS
 from bench.proxies import PACED, REQUEST, STREAM
+from bench.turns.cases import MANY, ONE, SIXTEEN, Case
+from bench.turns.measure import Figures, Outcome
+from bench.turns.rows import AGENT, PEERS
 
 MEGABYTES = 60.0
 GROWTH = 12.0
@@ -16,6 +19,10 @@ PROSE_SPEED = 20.0
 IMPORT_MILLISECONDS = 150.0
 BUILDING_MILLISECONDS = 1.5
 READY_MILLISECONDS = 1_000.0
+TURN_MICROSECONDS: tuple[tuple[Case | None, float], ...] = ((ONE, 150.0), (SIXTEEN, 450.0), (None, 25.0), (MANY, 200.0))
+"""CPU time of an agent's turn at most, and of each call beyond the first (None)."""
+
+OF_BEST_FRAMEWORK = 0.1
 
 RATIOS = (
     (REQUEST, ORIGINAL, 0.5, "0.5"),
@@ -119,3 +126,28 @@ def of_building(outcome: building.Outcome) -> Iterator[Verdict]:
     bar = f"≤ {BUILDING_MILLISECONDS} ms"
     for what, cost in outcome.costs.items():
         yield Verdict(f"a tool of a function: {what}", bar, f"{cost.first_use:.2f} ms", cost.first_use <= BUILDING_MILLISECONDS)
+
+
+def of_turns(outcome: Outcome) -> Iterator[Verdict]:
+    """The bars of an agent's turn: the time itself, and beside whichever of the peers is the best at it."""
+    ours = outcome.figures.get(AGENT)
+    missing = [name for name in (AGENT, *PEERS) if name not in outcome.figures]
+    for case, limit in TURN_MICROSECONDS:
+        title = f"Turn of an agent, {case.name if case else 'each further call'}: CPU"
+        what, bar = title, f"≤ {limit:.0f} µs"
+        if ours is None:
+            yield Verdict(what, bar, f"no figures of {AGENT}", None)
+        else:
+            mine = _microseconds(ours, case)
+            yield Verdict(what, bar, f"{mine:.0f} µs" if mine >= 100 else f"{mine:.1f} µs", mine <= limit)
+        what, bar = f"{title} beside the best framework", "≤ 1/10"
+        if ours is None or missing:  # whoever is missing might be the best
+            yield Verdict(what, bar, f"no figures of {missing[0]}", None)
+        else:
+            best = min(PEERS, key=lambda name: _microseconds(outcome.figures[name], case))
+            ratio = _microseconds(ours, case) / _microseconds(outcome.figures[best], case)
+            yield Verdict(what, bar, f"1/{1 / ratio:.1f} ({best})", ratio <= OF_BEST_FRAMEWORK)
+
+
+def _microseconds(figures: Figures, case: Case | None) -> float:
+    return figures.further_call if case is None else figures.cpu(case)

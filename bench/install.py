@@ -58,8 +58,13 @@ def node_peers(*, allowed: bool) -> Path:
 
 def litellm(*, allowed: bool) -> Path:
     """The ``bin`` folder of LiteLLM's own virtual environment."""
-    folder = BUILD / "litellm"
-    recipe = [PEERS / "litellm.txt"]
+    return environment("litellm", allowed=allowed)
+
+
+def environment(name: str, *, allowed: bool) -> Path:
+    """The ``bin`` folder of a virtual environment with a Python peer alone, as ``peers/NAME.txt`` pins it."""
+    folder = BUILD / name
+    recipe = [PEERS / f"{name}.txt"]
 
     def build() -> None:
         _run([sys.executable, "-m", "venv", str(folder)])
@@ -67,6 +72,12 @@ def litellm(*, allowed: bool) -> Path:
 
     _once(folder, recipe, build, allowed=allowed)
     return folder / "bin"
+
+
+def pinned(name: str) -> str:
+    """The version of a Python peer that its file of pins names."""
+    pins = (PEERS / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    return next(pin.removeprefix(f"{name}==") for pin in pins if pin.startswith(f"{name}=="))
 
 
 def nginx(*, allowed: bool) -> Path:

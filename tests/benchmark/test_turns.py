@@ -1,0 +1,176 @@
+"""What the figures of an agent's turn rest on: that every row did its work, and what is said of a bar. No figure is asserted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bench import __main__ as bench
+from bench import bars, install, table
+from bench.places import ROOT, UnavailableError
+from bench.turns import measure, process, rows
+from bench.turns.cases import CASES, FOUR, MANY, ONE, SIXTEEN, Turns
+from bench.turns.floor import Row as Floor
+from bench.turns.measure import Effort, Figures, Outcome
+from bench.turns.patchbay_runner import Row as Runner
+
+LITTLE = Effort(processes=2, warm=1, turns=3)
+
+
+def here(name: str, module: str) -> rows.Row:
+    return rows.Row(name, module, "1.0", lambda _: Path(sys.executable))
+
+
+def figures(one: float, sixteen: float, many: float) -> Figures:
+    values = {ONE.name: [one], FOUR.name: [one], SIXTEEN.name: [sixteen], MANY.name: [many]}
+    return Figures("1.0", values, [100.0], [50.0])
+
+
+def everybody(ours: Figures) -> Outcome:
+    peers = dict(zip(rows.PEERS, (figures(2000, 3500, 3000), figures(1000, 7000, 4000), figures(3000, 4500, 5000)), strict=True))
+    return Outcome({rows.AGENT: ours, **peers})
+
+
+@pytest.mark.parametrize("row", [Floor, Runner])
+def test_a_row_makes_every_kind_of_turn(row: type[Turns]) -> None:
+    found = process.measure(row, warm=1, turns=2)
+    assert [case.name for case in CASES] == list(found["microseconds"])
+    assert found["first_answer"] > 0
+
+
+@pytest.mark.parametrize("module", [row.module for row in rows.rows() if row.module.startswith("bench.turns.patchbay")])
+def test_each_of_our_rows_is_measured_in_processes_of_its_own(module: str) -> None:
+    outcome = measure.measure([here("ours", module)], LITTLE, allowed=False)
+    assert {} == outcome.skipped
+    assert [2] * len(CASES) == [len(outcome.figures["ours"].microseconds[case.name]) for case in CASES]
+
+
+class Forgetful(Floor):
+    """Does one call less than it was asked for."""
+
+    async def turn(self) -> object:
+        said = await super().turn()
+        self.tool_runs -= 1
+        return said
+
+
+class Eager(Floor):
+    """Asks the model once too often."""
+
+    async def turn(self) -> object:
+        self.model_calls += 1
+        return await super().turn()
+
+
+class Silent(Floor):
+    """Does not say what the model said."""
+
+    async def turn(self) -> object:
+        await super().turn()
+        return ""
+
+
+class Trusting(Floor):
+    """Says that it checks arguments, and does not."""
+
+    checks = True
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (Forgetful, "'done' after 2 calls of the model and 0 runs of the tool"),
+        (Eager, "'done' after 3 calls of the model and 1 runs of the tool"),
+        (Trusting, "the function was given '0' for an int"),
+        (Silent, "'' after 2 calls of the model and 1 runs of the tool"),
+    ],
+)
+def test_a_turn_that_is_not_as_it_should_be_is_no_figure(row: type[Turns], why: str) -> None:
+    with pytest.raises(RuntimeError, match=why):
+        process.measure(row, warm=0, turns=1)
+
+
+def test_a_row_that_fails_is_absent_with_its_last_words_and_the_others_are_measured() -> None:
+    broken = here("broken", "bench.turns.nowhere")
+    outcome = measure.measure([broken, here("floor", "bench.turns.floor")], LITTLE, allowed=False)
+    assert ["floor"] == list(outcome.figures)
+    assert {"broken": "ModuleNotFoundError: No module named 'bench.turns.nowhere'"} == outcome.skipped
+
+
+def test_a_peer_that_cannot_be_installed_is_shown_as_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(install, "BUILD", tmp_path)
+    peers = [row for row in rows.rows() if row.name in rows.PEERS]
+    outcome = measure.measure(peers, LITTLE, allowed=False)
+    assert dict.fromkeys(rows.PEERS, "not installed (--no-install)") == outcome.skipped
+    shown = table.of_turns(outcome, LITTLE)
+    assert all(f"{name}: absent, not installed (--no-install)" in shown for name in rows.PEERS)
+
+
+def test_a_process_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(argv: list[str], **_: object) -> None:
+        raise subprocess.TimeoutExpired(argv, 180)
+
+    monkeypatch.setattr(subprocess, "run", hang)
+    with pytest.raises(UnavailableError, match="did not end within 180 s"):
+        measure._process(Path(sys.executable), "bench.turns.floor", LITTLE)
+
+
+def test_every_peer_has_its_module_and_its_pins() -> None:
+    for row in rows.rows():
+        assert (ROOT / row.module.replace(".", "/")).with_suffix(".py").exists()
+    for name in rows.PEERS:
+        assert install.pinned(name)[0].isdigit()
+
+
+def test_a_further_call_is_what_fifteen_of_them_add() -> None:
+    assert 20.0 == figures(100, 400, 100).further_call
+
+
+def test_a_figure_is_the_median_of_the_processes() -> None:
+    assert 7.0 == Figures("", {ONE.name: [9.0, 7.0, 1.0]}).cpu(ONE)
+
+
+def test_a_turn_is_held_against_its_time_and_against_the_best_at_it() -> None:
+    said = {verdict.what: verdict for verdict in bars.of_turns(everybody(figures(100, 450, 301)))}
+    assert 8 == len(said)
+    one = said["Turn of an agent, 1 call: CPU beside the best framework"]
+    assert ("1/10.0 (openai-agents)", True) == (one.measured, one.met)
+    sixteen = said["Turn of an agent, 16 calls: CPU beside the best framework"]
+    assert ("1/7.8 (pydantic-ai-slim)", False) == (sixteen.measured, sixteen.met)
+    further = said["Turn of an agent, each further call: CPU"]
+    assert ("≤ 25 µs", "23.3 µs", True) == (further.bar, further.measured, further.met)
+    assert (True, False) == (said["Turn of an agent, 16 calls: CPU"].met, said["Turn of an agent, 20 tools, 1 call: CPU"].met)
+
+
+def test_without_one_of_the_frameworks_nobody_knows_the_best() -> None:
+    outcome = everybody(figures(100, 400, 100))
+    del outcome.figures[rows.GOOGLE_ADK]
+    verdicts = list(bars.of_turns(outcome))
+    assert [True, None] * 4 == [verdict.met for verdict in verdicts]
+    assert {"no figures of google-adk"} == {verdict.measured for verdict in verdicts if verdict.met is None}
+
+
+def test_every_bar_is_listed_when_nothing_could_be_measured() -> None:
+    assert [None] * 8 == [verdict.met for verdict in bars.of_turns(Outcome())]
+
+
+def test_the_table_has_what_was_measured_and_what_was_published() -> None:
+    shown = table.of_turns(everybody(figures(100, 400, 120)), LITTLE)
+    lines = [line for line in shown.splitlines() if line.startswith("|")]
+    assert 2 + 4 + 1 == len(lines)
+    assert ["patchbay LlmAgent 1.0", "100 [100–100]"] == [cell.strip() for cell in lines[2].split("|")[1:3]]
+    assert "SoulBot" in lines[-1]
+    assert "183" in lines[-1]
+    assert "from another machine" in shown
+
+
+def test_only_the_turns_can_be_asked_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(bench, "turns_rows", lambda: (here(rows.FLOOR, "bench.turns.floor"),))
+    monkeypatch.setattr(measure, "QUICK", LITTLE)
+    monkeypatch.setattr(bench.signal, "signal", lambda *_: None)  # this process keeps its own handlers
+    assert 0 == bench.main(["--only", "turns", "--quick", "--no-install"])
+    printed = capsys.readouterr()
+    assert "Turn of an agent, 16 calls: CPU" in printed.out
+    assert f"turns: {rows.FLOOR} (2 of 2) ..." in printed.err
