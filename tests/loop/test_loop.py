@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from patchbay.errors import ConfigurationError, UpstreamError
 from patchbay.executor import Executor
-from patchbay.loop import FinalEvent, LoopEvent, relaxed, turn
+from patchbay.loop import FinalEvent, LoopEvent, ToolCallEvent, ToolResultEvent, relaxed, turn
 from patchbay.models.chat import ChatRequest, ModelReply, ReasoningDelta, TextDelta
 from patchbay.testing.scripted import ScriptedModel
 from patchbay.types import IncompleteCall, Reply, ToolCall, Usage
@@ -376,3 +376,11 @@ def test_an_answer_without_anything_is_a_message_that_can_be_sent_again():
     events, _ = play([Reply(None)])
     assert None is final(events).content
     assert {"role": "assistant", "content": ""} == final(events).messages[-1]
+
+
+def test_what_nobody_looks_at_is_not_told_and_done_all_the_same():
+    left_out = (ToolCallEvent, ToolResultEvent)
+    events, model = play([[ToolCall("1", "echo", '{"text":"a"}')], "done"], without=left_out)
+    assert ["reply", "iteration_end", "text", "reply", "iteration_end", "final"] == [event.type for event in events]
+    assert "a" == model.requests[1].messages[-1]["content"]
+    assert ["1"] == [execution.call.id for execution in final(events).tool_executions]

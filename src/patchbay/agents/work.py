@@ -34,6 +34,7 @@ from patchbay.loop import (
     ReasoningEvent,
     ReplyEvent,
     TextEvent,
+    ToolCallEvent,
     ToolProgressEvent,
     ToolResultEvent,
     turn,
@@ -100,6 +101,7 @@ class Work:
                 parameters=parameters,
                 max_iterations=None,
                 stream=self._config.streaming,
+                without=_ALL_TOLD if ctx.bus is None and self._schema is None else _CALLS_TOLD,
             )
             try:
                 async with aclosing(happenings):
@@ -271,6 +273,12 @@ class Work:
         await self._ctx.record(event)
         return event
 
+
+_CALLS_TOLD: Final = (ToolCallEvent,)
+"""What the event with the whole reply has told already."""
+
+_ALL_TOLD: Final = (ToolCallEvent, ToolResultEvent)
+"""The same where nobody but the log has use for results; there they come by ``on_settled``."""
 
 _TOLD: Final[dict[type[LoopEvent], Callable[[Work, Any], Awaitable[Event | None]]]] = {
     TextEvent: Work._text,  # noqa: SLF001  (its own)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Container, Mapping, Sequence
 from typing import Any
 
 from patchbay.executor import Batch, Executor, Run, ToolProgress
@@ -34,6 +34,7 @@ async def turn(
     parameters: Mapping[str, Any] | None = None,
     max_iterations: int | None = 10,
     stream: bool = False,
+    without: Container[type[LoopEvent]] = (),
 ) -> AsyncGenerator[LoopEvent, None]:
     """Ask ``model`` until it answers without calling a tool, or a limit is met: ``max_iterations`` rounds, or the run's budget.
 
@@ -41,6 +42,7 @@ async def turn(
     last event is a FinalEvent, also where a limit ends the turn, and by then every call has its result: those of the last round
     are carried out, one beyond the budget is told so, one that the end of the time finds running is stopped. A ``tool_choice``
     that demands a call is for the first round, then it is "auto": the model must be able to answer. ``messages`` is not changed.
+    ToolCallEvents and ToolResultEvents are left out where they are in ``without``: to tell what nobody looks at costs too.
     What the model's server does wrong is raised as UpstreamError. Raises ConfigurationError for ``max_iterations`` below 1;
     with None the run's budget alone counts the rounds.
     """
@@ -88,15 +90,16 @@ async def turn(
             finish_reason = reason if reason in _ENDINGS else "stop"
             yield IterationEndEvent(iteration, finish_reason)
             break
-        for call in calls:
-            yield ToolCallEvent(call, iteration)
+        if ToolCallEvent not in without:
+            for call in calls:
+                yield ToolCallEvent(call, iteration)
         # The tools' own list: what they do to it, at once or when they were left to themselves, is not the conversation's.
         batch: Batch = run.start(written, messages=list(conversation.messages), iteration=iteration)
         try:
             while (news := await batch.next_news()) is not None:
                 if isinstance(news, ToolProgress):
                     yield ToolProgressEvent(news.call, news.progress, iteration)
-                else:
+                elif ToolResultEvent not in without:
                     yield ToolResultEvent(news, iteration)
         finally:
             await batch.stop()
