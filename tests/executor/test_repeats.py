@@ -97,7 +97,7 @@ def test_two_calls_that_take_turns_are_a_repetition():
 
 
 def test_calls_of_one_reply_are_not_held_against_each_other():
-    assert [[None] * 5, ["repeated_call"]] == codes(rounds([look], [LOOK] * 5, [LOOK]))
+    assert [[None] * 5, [None], [None] * 2, ["repeated_call"]] == codes(rounds([look], [LOOK] * 5, [LOOK], [LOOK] * 2, [LOOK]))
 
 
 def test_runs_do_not_know_of_each_other():

@@ -147,11 +147,9 @@ def test_a_call_that_is_cut_off_in_a_value_is_incomplete(name: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["Riga", "3"])
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [name for name, text in FAMILIES.items() if "}" not in text])  # an object has an end of its own
 def test_a_call_that_is_cut_off_behind_an_argument_is_incomplete(name: str, value: str) -> None:
     text = FAMILIES[name]
-    if "}" in text:
-        pytest.skip("its arguments are an object, which has an end of its own")
     end = text.index(">", text.index("</", text.index(value))) + 1
     for cut in range(end, text.index("<", end) + 2):
         reply = read(text[:cut], TOOLS, format=name)

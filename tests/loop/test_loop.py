@@ -384,3 +384,19 @@ def test_what_nobody_looks_at_is_not_told_and_done_all_the_same():
     assert ["reply", "iteration_end", "text", "reply", "iteration_end", "final"] == [event.type for event in events]
     assert "a" == model.requests[1].messages[-1]["content"]
     assert ["1"] == [execution.call.id for execution in final(events).tool_executions]
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (ModelReply(Reply("", [ToolCall("1", "echo")])), "reasoning is list"),
+        (ModelReply(Reply(5)), "content is int"),
+        (ModelReply(Reply("x"), 5), "finish_reason is int"),
+        (ModelReply(Reply("x"), "stop", 5), "usage is int"),
+        (ModelReply("x"), "ModelReply of str"),
+        (ModelReply(Reply(None, tool_calls=(ToolCall("1", "echo", {"a": 1}),))), "no JSON text"),
+    ],
+)
+def test_a_reply_that_is_put_together_wrongly_is_said_to_be_the_models(answer, words):
+    with pytest.raises(TypeError, match=words):
+        play([answer])

@@ -559,3 +559,14 @@ def test_pydantic_is_asked_once_however_often_a_schema_is_used(monkeypatch):
         _ = schema.json_schema
         schema.validate("f", '{"a": 1}')
     assert [1] == built
+
+
+def test_a_default_that_json_has_no_number_for_is_left_out_of_the_schema():
+    def near(x: int, limit: float = float("inf"), steps: list[float] = [float("nan")], at: float = 1.5):  # noqa: B006
+        """Look."""
+
+    schema = FunctionSchema(near).json_schema
+    json.dumps(schema, allow_nan=False)
+    assert ["x"] == schema["required"]
+    assert 1.5 == schema["properties"]["at"]["default"]
+    assert float("inf") == FunctionSchema(near).validate("near", '{"x": 1}')["limit"]

@@ -26,8 +26,9 @@ class Repeats:
 
     def next_reply(self) -> None:
         """Count what was added: only now, since most turns have no second reply with calls."""
-        for call, content in self._fresh:
-            self._count(_key(call), hash(content))
+        # Equal calls of one reply are one: each was made before the others' results were known.
+        for key, result in dict.fromkeys((_key(call), hash(content)) for call, content in self._fresh):
+            self._count(key, result)
         self._fresh.clear()
 
     def times(self, call: ToolCall) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from patchbay.errors import UpstreamError
 from patchbay.loop.events import LoopEvent, ReasoningEvent, TextEvent
 from patchbay.models.chat import ModelEvent, ModelReply, ReasoningDelta, TextDelta
-from patchbay.types import NO_USAGE, Reply, Usage
+from patchbay.types import NO_USAGE, Reply, ToolCall, Usage
 
 
 class OutOfTimeError(Exception):
@@ -65,6 +65,7 @@ class Answer:
             return ReasoningEvent(response.text) if response.text else None
         if not isinstance(response, ModelReply):
             raise TypeError(f"A model gave {type(response).__name__}: TextDelta, ReasoningDelta or ModelReply was expected.")
+        _check(response)
         self.end = response
         return None
 
@@ -90,3 +91,18 @@ class Answer:
     def usage(self) -> Usage:
         """The tokens of this answer."""
         return self.end.usage if self.end is not None else NO_USAGE
+
+
+def _check(end: ModelReply) -> None:
+    """Raise TypeError for a reply that is put together wrongly: here, where it can be said whose doing it is."""
+    reply = end.reply
+    if not isinstance(reply, Reply):
+        raise TypeError(f"A model gave a ModelReply of {type(reply).__name__}: a Reply was expected.")
+    for name, text in (("content", reply.content), ("reasoning", reply.reasoning), ("finish_reason", end.finish_reason)):
+        if text is not None and not isinstance(text, str):
+            raise TypeError(f"A model gave a reply whose {name} is {type(text).__name__}, and no text.")
+    for call in reply.tool_calls:
+        if not isinstance(call, ToolCall) or not isinstance(call.raw_arguments, str):
+            raise TypeError(f"A model gave a call that is none, or whose arguments are no JSON text: {call!r:.200}")
+    if not isinstance(end.usage, Usage):
+        raise TypeError(f"A model gave a reply whose usage is {type(end.usage).__name__}, and no Usage.")

@@ -9,6 +9,7 @@ parameters may be called what a model's fields may not (``copy``, ``schema``, ``
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import types
 import typing
@@ -76,6 +77,8 @@ class ArgumentsModel:
         for name, definition in schema.get("$defs", {}).items():
             if _NOT_IN_A_NAME.sub("_", definition.get("title", "")) == name:
                 del definition["title"]
+        for described in (schema, *schema.get("$defs", {}).values()):
+            _drop_infinite_defaults(described)
         # The order that people write: what it is, what is in it, what must be.
         ordered: dict[str, Any] = {key: schema.pop(key) for key in ("type", "properties", "required") if key in schema}
         return {**ordered, **schema}
@@ -116,6 +119,21 @@ class ArgumentsModel:
         except ValidationError as second:
             details = pydantic_complaints(second, arguments)
         raise ToolArgumentsError(tool_name, raw_arguments=raw, details=details)
+
+
+def _drop_infinite_defaults(schema: dict[str, Any]) -> None:
+    """Leave out the defaults of properties that JSON has no number for: they are the function's business alone."""
+    for described in schema.get("properties", {}).values():
+        if not _is_json(described.get("default")):
+            del described["default"]
+
+
+def _is_json(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_json, value.values()))
+    if isinstance(value, list):
+        return all(map(_is_json, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _build(parameters: Sequence[Parameter]) -> tuple[type[BaseModel], dict[str, Any]]:
