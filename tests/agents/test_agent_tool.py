@@ -22,8 +22,8 @@ from patchbay.models.chat import ModelReply
 from patchbay.testing import ScriptedModel
 from patchbay.types import Reply, Usage
 
-from .playing import Does, Fails, Says, call, lines, log, play, roles, state
 from .saying import run
+from .turns import Does, Fails, Says, call, lines, log, roles, run_turn, state
 
 
 def helper(*steps, **fields) -> LlmAgent:
@@ -44,7 +44,7 @@ def response(events, number: int = 0) -> dict:
 
 def test_the_agent_is_told_of_as_a_tool_with_one_parameter():
     boss = asks(helper("x", description="Helps."), Says("other"))
-    run(play(Runner(boss)))
+    run(run_turn(Runner(boss)))
     specs = {spec.name: spec for spec in boss.model.requests[0].tools}
     assert {"helper": "Helps.", "other": "Ask the agent other."} == {name: spec.description for name, spec in specs.items()}
     assert ["request"] == list(specs["helper"].parameters["properties"]) == specs["helper"].parameters["required"]
@@ -54,7 +54,7 @@ def test_the_agent_sees_the_request_and_nothing_else_and_its_answer_is_the_resul
     inner = helper(call("look", "1"), "It is blue.", tools=[AgentTool(Says("look", "blue"))])
     boss = asks(inner)
     runner = Runner(boss)
-    events = run(play(runner, "What colour?"))
+    events = run(run_turn(runner, "What colour?"))
     assert ["boss > helper", "boss < helper", "boss: done"] == [each for each in lines(events) if each != "boss: "]
     assert {"result": "It is blue."} == response(events)
     assert ["user: for helper"] == roles(inner.model.requests[0])
@@ -66,12 +66,12 @@ def test_the_agent_sees_the_request_and_nothing_else_and_its_answer_is_the_resul
 
 def test_the_users_question_stays_in_the_current_turn():  # defect 19
     boss = asks(helper("blue"), include_contents="current_turn")
-    run(play(Runner(boss), "What colour?"))
+    run(run_turn(Runner(boss), "What colour?"))
     assert "user: What colour?" == roles(boss.model.requests[1])[0]
 
 
 def test_several_answers_are_joined():
-    events = run(play(Runner(asks(SequentialAgent(name="all", sub_agents=[Says("a", "1", "2"), Says("b")])))))
+    events = run(run_turn(Runner(asks(SequentialAgent(name="all", sub_agents=[Says("a", "1", "2"), Says("b")])))))
     assert {"result": "1\n\n2\n\nb"} == response(events)
 
 
@@ -96,10 +96,25 @@ def test_state_goes_in_and_what_the_agent_changes_comes_out():
 
     boss.tools.append(first)
     boss.model = ScriptedModel([call("first", "0"), call("helper", "1", request="go"), "done"])
-    run(play(runner))
+    run(run_turn(runner))
     assert "blue of this run" == inner.model.requests[0].messages[0]["content"]
     assert "of this run" == inner.model.requests[1].messages[-1]["content"]
     assert {"colour": "blue", "noted": "blue!", "user:name": "Ada", "answer": "ok"} == run(state(runner))
+
+
+def test_what_is_changed_beside_an_answer_that_was_refused_comes_out_too():
+    def note(ctx, answer) -> None:
+        if answer.content.text:
+            ctx.state["refused"] = answer.content.text
+
+    inner = helper("words", call("give_answer", answer=3), output_schema=int, after_model_callback=note)
+
+    async def scenario():
+        runner = Runner(asks(inner))
+        await run_turn(runner)
+        return await state(runner)
+
+    assert {"refused": "words"} == run(scenario())
 
 
 def test_an_agent_that_fails_changes_nothing():
@@ -107,7 +122,7 @@ def test_an_agent_that_fails_changes_nothing():
         tool_context.state["noted"] = True
 
     runner = Runner(asks(helper(call("note"), RuntimeError("down"), tools=[note])))
-    run(play(runner))
+    run(run_turn(runner))
     assert {} == run(state(runner))
 
 
@@ -124,7 +139,7 @@ def test_an_agent_that_fails_changes_nothing():
 )
 def test_what_goes_wrong_in_the_agent_comes_back_as_an_error(agent, words):  # defect 19
     boss = asks(agent)
-    events = run(play(Runner(boss)))
+    events = run(run_turn(Runner(boss)))
     assert words in response(events)["error"]
     assert "helper" in response(events)["error"]
     assert words in boss.model.requests[1].messages[-1]["content"]
@@ -138,13 +153,13 @@ def test_an_answer_without_words_is_empty_and_no_error():
             yield ""
 
     runner = Runner(asks(Does("helper", silent, [])))
-    assert {"result": ""} == response(run(play(runner)))
+    assert {"result": ""} == response(run(run_turn(runner)))
     assert {"seen": True} == run(state(runner))
 
 
 def test_a_request_that_is_missing_is_answered_to_the_model():
     inner = helper("never")
-    events = run(play(Runner(asks(inner, script=[call("helper"), "done"]))))
+    events = run(run_turn(Runner(asks(inner, script=[call("helper"), "done"]))))
     assert "request" in response(events)["error"]
     assert [] == inner.model.requests
 
@@ -160,7 +175,7 @@ def test_two_at_the_same_time_do_not_see_each_other():  # defect 19
 
         inner = [helper(call("meet"), f"from {name}", name=name, tools=[meet]) for name in ("a", "b")]
         runner = Runner(asks(*inner))
-        events = await play(runner)
+        events = await run_turn(runner)
         return inner, events, await state(runner)
 
     inner, events, kept = run(scenario())
@@ -188,7 +203,7 @@ def test_the_same_agent_twice_at_the_same_time_is_two_agents():
 
         inner = helper(*[answer] * 4, tools=[meet])
         calls = [call("helper", "1", request="one"), call("helper", "2", request="two")]
-        return await play(Runner(asks(inner, script=[calls, "done"])))
+        return await run_turn(Runner(asks(inner, script=[calls, "done"])))
 
     events = run(scenario())
     assert response(events, 0) != response(events, 1)
@@ -215,7 +230,7 @@ def test_a_call_that_is_taken_up_again_has_the_same_keys():
 def test_the_agents_model_calls_count_for_the_callers_limit():
     inner = helper(*[call("noop")] * 9, tools=[noop])
     boss = asks(inner)
-    events = run(play(Runner(boss), run_config=RunConfig(max_llm_calls=5)))
+    events = run(run_turn(Runner(boss), run_config=RunConfig(max_llm_calls=5)))
     assert (4, 1) == (len(inner.model.requests), len(boss.model.requests))
     assert "MAX_LLM_CALLS" in response(events)["error"]
     assert "boss! MAX_LLM_CALLS" == lines(events)[-1]
@@ -223,7 +238,7 @@ def test_the_agents_model_calls_count_for_the_callers_limit():
 
 def test_the_agents_tool_calls_count_for_the_callers_limit():
     inner = helper(*[call("noop")] * 9, tools=[noop])
-    events = run(play(Runner(asks(inner)), run_config=RunConfig(max_tool_calls=3)))
+    events = run(run_turn(Runner(asks(inner)), run_config=RunConfig(max_tool_calls=3)))
     assert 4 == len(inner.model.requests) + 1
     assert "boss! MAX_TOOL_CALLS" == lines(events)[-1]
 
@@ -253,7 +268,7 @@ def test_the_tokens_of_all_agents_are_counted():
 def test_agents_ask_agents_ask_agents():
     leaf = helper("deep", name="leaf")
     middle = asks(leaf, name="middle", script=[call("leaf", request="down"), "from the middle"])
-    events = run(play(Runner(asks(middle))))
+    events = run(run_turn(Runner(asks(middle))))
     assert {"result": "from the middle"} == response(events)
     assert ["user: down"] == roles(leaf.model.requests[0])
 
@@ -264,7 +279,7 @@ def test_an_agent_that_asks_itself_ends_with_the_budget():
 
     inner = helper(*[again] * 20)
     inner.tools.append(AgentTool(inner))
-    events = run(play(Runner(inner), run_config=RunConfig(max_llm_calls=5)))
+    events = run(run_turn(Runner(inner), run_config=RunConfig(max_llm_calls=5)))
     assert 5 == len(inner.model.requests)
     assert "helper! MAX_LLM_CALLS" == lines(events)[-1]
 
@@ -277,7 +292,7 @@ def test_an_escalation_and_a_hand_over_inside_stay_inside():
     inner = helper(call("both"), tools=[both], sub_agents=[Says("below")])
     boss = asks(inner, script=[call("helper", request="go"), "one", "two"])
     loop = LoopAgent(name="loop", sub_agents=[boss], max_iterations=2)
-    events = run(play(Runner(loop)))
+    events = run(run_turn(Runner(loop)))
     assert {"result": "below"} == response(events)
     assert ["boss: one", "boss: two"] == [each for each in lines(events) if ": " in each and not each.endswith(": ")]
 
@@ -287,7 +302,7 @@ def test_who_listens_hears_of_the_inner_agent_and_the_user_sees_how_far_it_is():
         bus, told = EventBus(), []
         bus.subscribe("agent.start", lambda event: told.append(event.data["agent"]))
         inner = helper(call("noop"), "ok", tools=[noop])
-        events = await play(Runner(asks(inner), bus=bus))
+        events = await run_turn(Runner(asks(inner), bus=bus))
         await bus.drain()
         return told, [event.progress.message for event in events if event.progress is not None]
 
@@ -304,7 +319,7 @@ def test_a_stopped_run_stops_the_agents_that_work_as_tools():
             yield "never"
 
         inner = asks(Does("hangs", hang, left), name="inner")
-        task = asyncio.create_task(play(Runner(asks(inner))))
+        task = asyncio.create_task(run_turn(Runner(asks(inner))))
         await running.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -324,7 +339,7 @@ def test_an_agent_whose_time_is_up_is_stopped_and_the_caller_told():
 
         tool = AgentTool(Does("helper", hang, left), timeout=0.01)
         boss = LlmAgent(name="boss", model=ScriptedModel([call("helper", request="go"), "done"]), tools=[tool])
-        return left, await play(Runner(boss))
+        return left, await run_turn(Runner(boss))
 
     left, events = run(scenario())
     assert ["helper"] == left
@@ -348,6 +363,6 @@ def test_a_structured_answer_is_json():
     inner = helper(call("give_answer", colour="blue", share=0.5), output_schema=Colour, output_key="colour")
     boss = asks(inner)
     runner = Runner(boss)
-    run(play(runner))
+    run(run_turn(runner))
     assert '{"colour": "blue", "share": 0.5}' == boss.model.requests[1].messages[-1]["content"]
     assert {"colour": {"colour": "blue", "share": 0.5}} == run(state(runner))

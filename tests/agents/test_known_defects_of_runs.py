@@ -26,8 +26,8 @@ from patchbay.agents import (
 )
 from patchbay.testing import ScriptedModel, ScriptedUpstream, Text
 
-from .playing import call, lines, log, play, state
 from .saying import run
+from .turns import call, lines, log, run_turn, state
 
 
 @pytest.fixture
@@ -50,9 +50,9 @@ def test_d13_keys_belong_to_the_application_the_user_or_the_run(service):
 
     model = ScriptedModel([call("note"), call("look"), "done", call("look"), "done", call("look"), "done"])
     runner = Runner(LlmAgent(name="a", model=model, tools=[note, look]), session_service=service)
-    run(play(runner))
-    run(play(runner))
-    run(play(runner, session="another"))
+    run(run_turn(runner))
+    run(run_turn(runner))
+    run(run_turn(runner, session="another"))
     assert [
         {"app:a": 1, "user:u": 2, "temp:t": 3, "own": 4},
         {"app:a": 1, "user:u": 2, "own": 4},
@@ -101,8 +101,8 @@ def test_d20_results_and_state_without_json_end_no_run(service, value):
 
     model = ScriptedModel([call("odd"), "done", "and on"])
     runner = Runner(LlmAgent(name="a", model=model, tools=[odd]), session_service=service)
-    assert ["a > odd", "a < odd", "a: done"] == lines(run(play(runner)))
-    assert ["a: and on"] == lines(run(play(runner)))
+    assert ["a > odd", "a < odd", "a: done"] == lines(run(run_turn(runner)))
+    assert ["a: and on"] == lines(run(run_turn(runner)))
     assert "odd" in run(state(runner))
     # What the model was shown then is what it is shown now, after it has been in the database.
     assert model.requests[1].messages == model.requests[2].messages[: len(model.requests[1].messages)]
@@ -136,7 +136,7 @@ def test_d21_a_listener_cannot_stall_a_run_nor_end_it_nor_change_what_a_tool_is_
             return 2 * a
 
         model = ScriptedModel([call("double", a=3), "six"])
-        events = await play(Runner(LlmAgent(name="a", model=model, tools=[double]), bus=bus))
+        events = await run_turn(Runner(LlmAgent(name="a", model=model, tools=[double]), bus=bus))
         never.set()
         return given, lines(events), events
 
@@ -157,7 +157,7 @@ def test_d22_a_run_comes_back_in_the_order_it_happened_whatever_the_clock_says(s
 
     children = [LlmAgent(name=name, model=ScriptedModel([call("noop"), "done"]), tools=[noop]) for name in "ab"]
     runner = Runner(ParallelAgent(name="side", sub_agents=children), session_service=service)
-    events = run(play(runner))
+    events = run(run_turn(runner))
     assert ["user: hi", *lines(events)] == run(log(runner))
 
 
@@ -199,7 +199,7 @@ def test_d26_a_model_that_only_writes_text_is_read_as_it_meant_it(reply, expecte
 
     async def scenario(upstream):
         async with Runner(LlmAgent(name="a", model=f"{upstream.url}#m", tools=[note], tool_mode="text")) as runner:
-            return await play(runner)
+            return await run_turn(runner)
 
     with ScriptedUpstream([Text(reply), Text("Done.")]) as upstream:
         events = run(scenario(upstream))
@@ -222,8 +222,8 @@ def test_d28_an_agent_finds_what_both_sides_said_in_a_former_run(tmp_path):
             search = create_history_tool(history, default_agent="a", user_id="u")
             model = ScriptedModel(["It costs 50% of it.", call("search_history", keyword="50%"), "done"])
             runner = Runner(LlmAgent(name="a", model=model, tools=[search]), history_service=history)
-            await play(runner, "How much?", session="yesterday")
-            await play(runner, "What did you say about 50%?", session="today")
+            await run_turn(runner, "How much?", session="yesterday")
+            await run_turn(runner, "What did you say about 50%?", session="today")
             return model.requests[2].messages[-1]["content"], await history.get_session_history("yesterday")
         finally:
             await history.close()

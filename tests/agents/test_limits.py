@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import pytest
 
-from patchbay.agents import EventBus, LlmAgent
+from patchbay.agents import (
+    BaseAgent,
+    Event,
+    EventBus,
+    InvocationContext,
+    LlmAgent,
+    LoopAgent,
+    ParallelAgent,
+    Part,
+    SequentialAgent,
+)
 from patchbay.errors import UpstreamError, UpstreamTimeoutError
 from patchbay.models.chat import ChatRequest, ModelEvent, ModelReply, ReasoningDelta, TextDelta
 from patchbay.testing import ScriptedModel
@@ -290,6 +300,70 @@ def test_a_callback_that_hangs_is_stopped_by_the_time_of_the_run():
 
     (event,) = play(["never"], before_model_callback=hang, settings={"run_timeout": 0.03})
     assert "RUN_TIMEOUT" == event.error_code
+
+
+@pytest.mark.parametrize("where", ["before_agent_callback", "after_agent_callback", "instruction"])
+def test_callers_code_that_hangs_is_stopped_by_the_time_of_the_run(where):  # law 6
+    async def hang(ctx: Any) -> str:
+        await asyncio.Event().wait()
+        return "never"
+
+    events = play(["answer"], **{where: hang}, settings={"run_timeout": 0.03})
+    assert ["answer"] * (where == "after_agent_callback") + ["[RUN_TIMEOUT]"] == kinds(events)
+    assert "The run timed out after 0.03s" == events[-1].error_message
+
+
+class Ticks(BaseAgent):
+    """An agent of one's own: says something, and then hangs or never waits."""
+
+    def __init__(self, name: str, *, waits: bool) -> None:
+        super().__init__(name=name)
+        self.waits = waits
+        self.has_ended = False
+
+    async def _run_async_impl(self, ctx: InvocationContext) -> AsyncGenerator[Event, None]:
+        try:
+            while True:
+                yield ctx.event([Part("tick")])
+                if self.waits:
+                    await asyncio.Event().wait()
+        finally:
+            self.has_ended = True
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("around", [None, SequentialAgent, LoopAgent, ParallelAgent])
+def test_an_agent_of_ones_own_is_stopped_by_the_time_of_the_run(around, waits):  # law 6
+    ticks = Ticks("ticks", waits=waits)
+    tree = ticks if around is None else around(name="around", sub_agents=[ticks])
+    words = kinds(asyncio.run(Chat(tree).say(run_timeout=0.03)))
+    assert "[RUN_TIMEOUT]" == words.pop()
+    assert {"tick"} == set(words)
+    assert ticks.has_ended
+
+
+def test_agents_in_an_agent_of_ones_own_leave_every_call_with_its_response_when_time_is_up():  # law 1
+    class Asks(BaseAgent):
+        async def _run_async_impl(self, ctx: InvocationContext) -> AsyncGenerator[Event, None]:
+            async for event in self.sub_agents[0].run_async(ctx):
+                yield event
+
+    chat = Chat(Asks(name="asks", sub_agents=[agent([ToolCall("1", "forever")], forever)]))
+
+    async def main() -> list[Event]:
+        events = await chat.say(run_timeout=0.03)
+        assert ["hi", "?forever", "!forever", "[RUN_TIMEOUT]"] == kinds((await chat.session()).events)[:4]
+        return events
+
+    assert "RUN_TIMEOUT" == asyncio.run(main())[-1].error_code
+
+
+def test_an_error_of_the_callers_own_code_is_not_taken_for_the_end_of_the_time():
+    def late(ctx: Any) -> None:
+        raise TimeoutError("mine")
+
+    (event,) = play(["never"], before_agent_callback=late, settings={"run_timeout": 600.0})
+    assert ("CALLBACK_ERROR", "TimeoutError: mine") == (event.error_code, event.error_message)
 
 
 def test_the_time_of_a_tool_is_limited_by_its_own_limit_or_the_runs():

@@ -160,7 +160,10 @@ def test_for_any_session_each_request_begins_with_the_one_before(turns, values, 
 
     asyncio.run(main())
     before: list[Any] = []
+    told: list[Any] = []
     for request in model.requests:
+        assert told == list(request.tools[: len(told)]), "what is said of tools stands before the messages"
+        told = list(request.tools)
         messages = list(request.messages)
         assert before == messages[: len(before)]
         assert json.dumps(before) == json.dumps(messages[: len(before)]), "also the order of members, and 1 is not 1.0"

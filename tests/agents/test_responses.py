@@ -29,7 +29,7 @@ class Watched(InMemorySessionService):
         self.gate: asyncio.Event | None = None
         self.begun = asyncio.Event()
         self.appended = asyncio.Condition()
-        self.results: list[str] = []
+        self.written: list[str] = []
 
     async def append_event(self, session: Session, event: Event) -> Event:
         responses = event.get_function_responses()
@@ -42,7 +42,7 @@ class Watched(InMemorySessionService):
             raise OSError("the disk is full")
         kept = await super().append_event(session, event)
         async with self.appended:
-            self.results += [response.id for response in responses]
+            self.written += [response.id for response in responses]
             self.appended.notify_all()
         if fails:
             raise OSError("the line was cut behind the commit")
@@ -51,7 +51,7 @@ class Watched(InMemorySessionService):
     async def has(self, *ids: str) -> None:
         """Wait until the results of these calls are in the log."""
         async with self.appended:
-            await self.appended.wait_for(lambda: set(ids) <= set(self.results))
+            await self.appended.wait_for(lambda: set(ids) <= set(self.written))
 
 
 class Gates:

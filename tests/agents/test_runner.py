@@ -29,8 +29,8 @@ from patchbay.models.hosted import HostedModel
 from patchbay.testing import ScriptedModel, ScriptedUpstream, Text
 from patchbay.types import Reply, Usage
 
-from .playing import Says, call, line, lines, log, play, roles
 from .saying import run
+from .turns import Says, call, line, lines, log, roles, run_turn
 
 
 def noop() -> str:
@@ -46,7 +46,7 @@ def agent(*steps, **fields) -> LlmAgent:
 
 def test_a_session_is_begun_with_the_first_words_as_its_title():
     runner = Runner(agent("one", "two"), "shop")
-    run(play(runner, "How much is the fish in your window today?", session="s1"))
+    run(run_turn(runner, "How much is the fish in your window today?", session="s1"))
     session = run(runner.session_service.get_session("shop", "u", "s1"))
     assert ("shop", "u", "s1", "a", "a") == (
         session.app_name,
@@ -56,22 +56,22 @@ def test_a_session_is_begun_with_the_first_words_as_its_title():
         session.last_agent,
     )
     assert "How much is the fish in your w" == session.title
-    run(play(runner, "And the chips?", session="s1"))
+    run(run_turn(runner, "And the chips?", session="s1"))
     assert "How much is the fish in your w" == run(runner.session_service.get_session("shop", "u", "s1")).title
 
 
 def test_a_conversation_goes_on_where_it_was():
     model = ScriptedModel(["one", "two"])
     runner = Runner(LlmAgent(name="a", model=model))
-    run(play(runner, "1?"))
-    run(play(runner, "2?"))
-    run(play(Runner(LlmAgent(name="a", model=ScriptedModel(["else"]))), "3?"))
+    run(run_turn(runner, "1?"))
+    run(run_turn(runner, "2?"))
+    run(run_turn(Runner(LlmAgent(name="a", model=ScriptedModel(["else"]))), "3?"))
     assert ["user: 1?", "assistant: one", "user: 2?"] == roles(model.requests[1])
 
 
 def test_all_events_of_a_run_have_its_id_and_it_is_another_one_each_time():
     runner = Runner(agent(call("noop"), "one", "two", tools=[noop]))
-    first, second = run(play(runner)), run(play(runner))
+    first, second = run(run_turn(runner)), run(run_turn(runner))
     assert 1 == len({event.invocation_id for event in first})
     assert first[0].invocation_id != second[0].invocation_id
     kept = run(runner.session_service.get_session("patchbay", "u", "s")).events
@@ -80,17 +80,17 @@ def test_all_events_of_a_run_have_its_id_and_it_is_another_one_each_time():
 
 def test_the_last_agent_is_the_one_that_answered_last():
     runner = Runner(SequentialAgent(name="all", sub_agents=[Says("a"), Says("b")]))
-    run(play(runner))
+    run(run_turn(runner))
     session = run(runner.session_service.get_session("patchbay", "u", "s"))
     assert ("all", "b") == (session.agent_name, session.last_agent)
 
 
 def test_a_message_that_is_too_long_is_refused_and_nothing_is_kept():
     runner = Runner(agent("never"))
-    events = run(play(runner, "four", run_config=RunConfig(max_message_length=3)))
+    events = run(run_turn(runner, "four", run_config=RunConfig(max_message_length=3)))
     assert ["system! MESSAGE_TOO_LONG"] == lines(events)
     assert run(runner.session_service.get_session("patchbay", "u", "s")) is None
-    assert ["a: never"] == lines(run(play(runner, "fou", run_config=RunConfig(max_message_length=3))))
+    assert ["a: never"] == lines(run(run_turn(runner, "fou", run_config=RunConfig(max_message_length=3))))
 
 
 @pytest.mark.parametrize("role", ["user", "model"])
@@ -98,7 +98,7 @@ def test_a_message_may_be_a_content_with_an_image_and_is_always_the_users(role):
     model = ScriptedModel(["a cat"])
     message = Content(role, [Part("What is it?"), Part(inline_data=Blob("image/png", b"\x89PNG"))])
     runner = Runner(LlmAgent(name="a", model=model))
-    run(play(runner, message))
+    run(run_turn(runner, message))
     (sent,) = model.requests[0].messages
     assert "user" == sent["role"]
     assert ["text", "image_url"] == [part["type"] for part in sent["content"]]
@@ -210,7 +210,7 @@ def test_leaving_a_loop_over_the_events_stops_the_run_and_frees_the_session(held
                     if event.progress is not None:
                         break
             # The run is still known here, and the next one of the session does not wait for ever.
-            after = lines(await play(runner))
+            after = lines(await run_turn(runner))
         finally:
             gc.enable()
         assert set() == asyncio.all_tasks() - before
@@ -248,7 +248,7 @@ def test_a_run_that_is_dropped_half_way_is_closed():
         gc.disable()
         try:
             del events
-            return lines(await play(runner))
+            return lines(await run_turn(runner))
         finally:
             gc.enable()
 
@@ -259,12 +259,12 @@ def test_cancelling_who_iterates_stops_the_tools_and_frees_the_session():
     async def scenario():
         begun, left, hang = hanging()
         runner = Runner(agent(call("hang"), "next", tools=[hang]))
-        task = asyncio.create_task(play(runner))
+        task = asyncio.create_task(run_turn(runner))
         await begun.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        return left, lines(await play(runner)), await log(runner)
+        return left, lines(await run_turn(runner)), await log(runner)
 
     assert (["tool"], ["a: next"], ["user: hi", "a > hang", "a < hang", "user: hi", "a: next"]) == run(scenario())
 
@@ -282,7 +282,7 @@ def test_two_runs_on_one_session_come_one_after_the_other():  # defect 24
 
         model = ScriptedModel([call("slow"), "one", call("slow"), "two", call("slow"), "three"])
         runner = Runner(LlmAgent(name="a", model=model, tools=[slow]))
-        await asyncio.gather(*(play(runner, str(number)) for number in range(3)))
+        await asyncio.gather(*(run_turn(runner, str(number)) for number in range(3)))
         return both, await log(runner), [roles(request) for request in model.requests]
 
     both, kept, requests = run(scenario())
@@ -303,7 +303,9 @@ def test_runs_on_different_sessions_do_not_wait_for_each_other():
 
         model = ScriptedModel([call("meet"), call("meet"), "done", "done"])
         runner = Runner(LlmAgent(name="a", model=model, tools=[meet]))
-        return [lines(events)[-1] for events in await asyncio.gather(play(runner, session="1"), play(runner, session="2"))]
+        return [
+            lines(events)[-1] for events in await asyncio.gather(run_turn(runner, session="1"), run_turn(runner, session="2"))
+        ]
 
     assert ["a: done", "a: done"] == run(scenario())
 
@@ -347,7 +349,7 @@ def test_leaving_a_plain_loop_stops_the_tools_and_frees_the_session():
 def test_plain_and_async_runs_share_a_session():
     runner = Runner(agent("one", "two"))
     assert ["a: one"] == lines(runner.run("u", "s", "1"))
-    assert ["a: two"] == lines(run(play(runner, "2")))
+    assert ["a: two"] == lines(run(run_turn(runner, "2")))
     assert ["user: 1", "a: one", "user: 2", "a: two"] == run(log(runner))
 
 
@@ -404,11 +406,11 @@ def test_the_bus_is_told_of_a_run_in_order():
 
         bus.subscribe("*", listen)
         runner = Runner(agent([call("noop"), call("noop", "2")], "done", "again", tools=[noop]), bus=bus)
-        await play(runner)
+        await run_turn(runner)
         await bus.drain()
         first = list(told)
         told.clear()
-        await play(runner)
+        await run_turn(runner)
         await bus.drain()
         return first, told
 
@@ -439,7 +441,7 @@ def test_a_listener_that_hangs_does_not_hold_up_the_run():  # defect 21
         bus = EventBus()
         never = asyncio.Event()
         bus.subscribe("*", lambda _event: never.wait())
-        return lines(await play(Runner(agent(call("noop"), "done", tools=[noop]), bus=bus)))
+        return lines(await run_turn(Runner(agent(call("noop"), "done", tools=[noop]), bus=bus)))
 
     assert ["a > noop", "a < noop", "a: done"] == run(scenario())
 
@@ -447,7 +449,7 @@ def test_a_listener_that_hangs_does_not_hold_up_the_run():  # defect 21
 def test_what_both_sides_say_is_in_the_history():
     history = InMemoryChatHistoryService()
     runner = Runner(agent(call("noop"), "done", tools=[noop]), history_service=history)
-    run(play(runner, "do it"))
+    run(run_turn(runner, "do it"))
     messages = run(history.get_session_history("s"))
     assert [("u", "a", "user", "do it"), ("u", "a", "assistant", "done")] == [
         (message.user_id, message.agent, message.role, message.content) for message in messages
@@ -460,7 +462,7 @@ def test_a_history_that_fails_stops_no_run(caplog):
             raise OSError("full")
 
     runner = Runner(agent("done"), history_service=Broken())
-    assert ["a: done"] == lines(run(play(runner)))
+    assert ["a: done"] == lines(run(run_turn(runner)))
     assert 2 == sum("history" in record.message for record in caplog.records)
 
 
@@ -505,8 +507,8 @@ def test_a_result_that_could_not_be_recorded_at_once_is_recorded_with_the_next()
         service = Failing(3)
         model = ScriptedModel([[call("quick"), call("slow", "2")], "done", "more"])
         runner = Runner(LlmAgent(name="a", model=model, tools=two_tools()), session_service=service)
-        events = await play(runner)
-        await play(runner)
+        events = await run_turn(runner)
+        await run_turn(runner)
         return lines(events), await log(runner), roles(model.requests[-1])
 
     events, kept, shown = run(scenario())
@@ -523,13 +525,13 @@ def test_a_session_service_that_fails_for_good_ends_the_run_with_what_it_raised(
         runner = Runner(agent([call("quick"), call("slow", "2")], "done", tools=two_tools()), session_service=service)
         if failure < 6:
             with pytest.raises(OSError, match="the disk is full"):
-                await play(runner)
+                await run_turn(runner)
         else:
-            await play(runner)
+            await run_turn(runner)
         assert set() == asyncio.all_tasks() - before
         service.failures = set()
         runner.agent.model = ScriptedModel(["next"])
-        return lines(await play(runner)), roles(runner.agent.model.requests[0])
+        return lines(await run_turn(runner)), roles(runner.agent.model.requests[0])
 
     after, shown = run(scenario())
     assert ["a: next"] == after
@@ -546,7 +548,7 @@ def test_a_session_that_is_deleted_under_a_run_ends_it_with_an_error_that_says_s
         return "deleted"
 
     with pytest.raises(SessionNotFoundError):
-        run(play(Runner(agent(call("delete"), "never", tools=[delete]))))
+        run(run_turn(Runner(agent(call("delete"), "never", tools=[delete]))))
 
 
 # --- models by name
@@ -587,3 +589,26 @@ def test_a_plain_loop_over_a_model_given_by_its_url_closes_what_it_has_opened(mo
         assert [] == closed
         runner.close()
     assert [f"<HostedModel m at {upstream.url}>"] == closed
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"session_service": "sqlite:///x.db"}, r"DatabaseSessionService\(url\)"), ({"bus": 5}, "EventBus")],
+)
+def test_what_is_no_service_and_no_bus_is_refused_when_the_runner_is_made(options, words):
+    with pytest.raises(TypeError, match=words):
+        Runner(agent("x"), **options)
+    with pytest.raises(TypeError, match="RunConfig"):
+        Runner(agent("x")).run("u", "s", "hi", {"streaming": True})
+
+
+def test_a_runner_is_closed_at_the_end_of_a_plain_with(monkeypatch):
+    closed = []
+
+    async def aclose(self):
+        closed.append(self.name)
+
+    monkeypatch.setattr(LlmAgent, "aclose", aclose)
+    with Runner(agent("one")) as runner:
+        assert ["a: one"] == lines(runner.run("u", "s", "hi"))
+    assert ["a"] == closed

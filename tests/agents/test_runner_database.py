@@ -15,8 +15,8 @@ from patchbay.agents import DatabaseSessionService, LlmAgent, Runner
 from patchbay.agents.view import NO_RESULT
 from patchbay.testing import ScriptedModel
 
-from .playing import call, lines, play
 from .saying import run
+from .turns import call, lines, run_turn
 from .worker import TOOLS, kind
 
 HERE = Path(__file__).parent
@@ -206,7 +206,7 @@ def test_a_result_that_is_being_written_when_the_run_is_cancelled_is_kept_and_so
 
             model = ScriptedModel([[call("first", "1"), call("second", "2")], "never"])
             runner = Runner(LlmAgent(name="agent", model=model, tools=[first, second]), session_service=service)
-            task = asyncio.create_task(play(runner))
+            task = asyncio.create_task(run_turn(runner))
             await service.writing.wait()
             for _ in range(10):
                 await asyncio.sleep(0)  # now the second has settled too, and waits for the write of the first

@@ -7,8 +7,8 @@ import pytest
 from patchbay.agents import EventBus, LlmAgent, LoopAgent, ParallelAgent, RunConfig, Runner, SequentialAgent
 from patchbay.testing import ScriptedModel
 
-from .playing import Fails, Says, call, lines, log, play, roles, state
 from .saying import run
+from .turns import Fails, Says, call, lines, log, roles, run_turn, state
 
 
 def to(agent: str, call_id: str = "1"):
@@ -34,7 +34,7 @@ def test_an_agent_with_sub_agents_is_offered_the_hand_over_to_each_of_them():
     model = ScriptedModel(["ok"])
     billing = Says("billing", description="Knows invoices.")
     travel = Says("travel")
-    run(play(Runner(LlmAgent(name="root", model=model, sub_agents=[billing, travel]))))
+    run(run_turn(Runner(LlmAgent(name="root", model=model, sub_agents=[billing, travel]))))
     spec = offered(model)["transfer_to_agent"]
     assert ["billing", "travel"] == spec.parameters["properties"]["agent_name"]["enum"]
     assert ["agent_name"] == spec.parameters["required"]
@@ -43,7 +43,7 @@ def test_an_agent_with_sub_agents_is_offered_the_hand_over_to_each_of_them():
 
 def test_an_agent_without_sub_agents_is_not():
     model = ScriptedModel(["ok"])
-    run(play(Runner(LlmAgent(name="root", model=model))))
+    run(run_turn(Runner(LlmAgent(name="root", model=model))))
     assert {} == offered(model)
 
 
@@ -56,7 +56,7 @@ def test_the_agent_that_is_handed_over_to_goes_on_in_the_others_place():
     runner = Runner(root, bus=bus)
 
     async def scenario():
-        events = await play(runner, "How much?")
+        events = await run_turn(runner, "How much?")
         await bus.drain()
         return events
 
@@ -75,21 +75,21 @@ def test_the_agent_that_is_handed_over_to_goes_on_in_the_others_place():
 def test_the_next_message_goes_to_the_root_again():
     root = LlmAgent(name="root", model=ScriptedModel([to("other"), "back"]), sub_agents=[Says("other")])
     runner = Runner(root)
-    run(play(runner))
-    assert ["root: back"] == lines(run(play(runner)))
+    run(run_turn(runner))
+    assert ["root: back"] == lines(run(run_turn(runner)))
 
 
 def test_the_changes_of_the_call_that_hands_over_are_kept():
     root = LlmAgent(name="root", model=ScriptedModel([call("go")]), tools=[goes_to("other")], sub_agents=[Says("other")])
     runner = Runner(root)
-    run(play(runner))
+    run(run_turn(runner))
     assert {"went": "other"} == run(state(runner))
 
 
 @pytest.mark.parametrize("name", ["nobody", "", "Other", "root", "user"])
 def test_a_hand_over_to_nobody_or_to_the_agent_itself_is_answered_to_the_model(name):  # defects 17, 18
     root = LlmAgent(name="root", model=ScriptedModel([to(name), "then I answer"]), sub_agents=[Says("other")])
-    events = run(play(Runner(root)))
+    events = run(run_turn(Runner(root)))
     assert ["root > transfer_to_agent", "root < transfer_to_agent", "root: then I answer"] == lines(events)
     error = events[1].get_function_responses()[0].response["error"]
     assert "other" in error
@@ -101,7 +101,7 @@ def test_a_tool_of_ones_own_that_hands_over_to_nobody_fails_and_changes_nothing(
     model = ScriptedModel([call("go"), "then I answer"])
     root = LlmAgent(name="root", model=model, tools=[goes_to(name)], sub_agents=[Says("other")])
     runner = Runner(root)
-    events = run(play(runner))
+    events = run(run_turn(runner))
     assert ["root > go", "root < go", "root: then I answer"] == lines(events)
     assert words in events[1].get_function_responses()[0].response["error"]
     assert words in model.requests[1].messages[-1]["content"]
@@ -128,7 +128,7 @@ def test_any_agent_of_the_tree_can_be_handed_over_to(target, expected):
     side = ParallelAgent(name="side", sub_agents=[Says("x"), Says("y")])
     model = ScriptedModel([to("left"), "root answers"])
     root = LlmAgent(name="root", model=model, sub_agents=[left, steps, loop, side])
-    events = lines(run(play(Runner(root))))
+    events = lines(run(run_turn(Runner(root))))
     assert ["root > transfer_to_agent", "root < transfer_to_agent"] == events[:2]
     assert ["leaf > go", "leaf < go"] == events[4:6]
     assert expected == events[6:]
@@ -152,7 +152,7 @@ def test_a_circle_of_hand_overs_ends_with_the_budget(limit):
     models = GoesOn("a", "b"), GoesOn("b", "a")
     agents["b"] = LlmAgent(name="b", model=models[1], tools=[goes_to("a")])
     agents["a"] = LlmAgent(name="a", model=models[0], tools=[goes_to("b")], sub_agents=[agents["b"]])
-    events = run(play(Runner(agents["a"]), run_config=RunConfig(max_llm_calls=limit)))
+    events = run(run_turn(Runner(agents["a"]), run_config=RunConfig(max_llm_calls=limit)))
     assert limit == models[0].times + models[1].times
     assert "MAX_LLM_CALLS" == events[-1].error_code
     assert f"({limit})" in events[-1].error_message
@@ -160,7 +160,7 @@ def test_a_circle_of_hand_overs_ends_with_the_budget(limit):
 
 def test_of_two_hand_overs_in_one_reply_the_later_call_has_its_way():
     root = LlmAgent(name="root", model=ScriptedModel([[to("a", "1"), to("b", "2")]]), sub_agents=[Says("a"), Says("b")])
-    events = run(play(Runner(root)))
+    events = run(run_turn(Runner(root)))
     assert ["root > transfer_to_agent transfer_to_agent", "root < transfer_to_agent transfer_to_agent", "b: b"] == lines(events)
 
 
@@ -169,24 +169,24 @@ def test_a_hand_over_beside_a_call_that_fails_stands_and_the_failure_is_in_the_l
         raise ValueError("no")
 
     root = LlmAgent(name="root", model=ScriptedModel([[call("broken"), to("a", "2")]]), tools=[broken], sub_agents=[Says("a")])
-    events = run(play(Runner(root)))
+    events = run(run_turn(Runner(root)))
     assert "a: a" == lines(events)[-1]
     assert "no" in events[1].get_function_responses()[0].response["error"]
 
 
 def test_what_goes_wrong_in_the_agent_that_was_handed_over_to_is_its_own():
     root = LlmAgent(name="root", model=ScriptedModel([to("bad")]), sub_agents=[Fails("bad", ValueError("no"))])
-    assert "bad! AGENT_ERROR" == lines(run(play(Runner(root))))[-1]
+    assert "bad! AGENT_ERROR" == lines(run(run_turn(Runner(root))))[-1]
 
 
 def test_a_hand_over_inside_a_branch_stays_in_the_branch():
     inner = LlmAgent(name="inner", model=ScriptedModel([to("below")]), sub_agents=[Says("below")])
     runner = Runner(ParallelAgent(name="side", sub_agents=[inner, Says("beside")]))
-    events = run(play(runner))
+    events = run(run_turn(runner))
     assert {"side.inner"} == {event.branch for event in events if event.author in ("inner", "below")}
 
 
 def test_an_agent_without_a_model_has_its_parents_when_it_is_handed_over_to():
     model = ScriptedModel([to("child"), "from the child"])
     root = LlmAgent(name="root", model=model, sub_agents=[SequentialAgent(name="child", sub_agents=[LlmAgent(name="leaf")])])
-    assert "leaf: from the child" == lines(run(play(Runner(root))))[-1]
+    assert "leaf: from the child" == lines(run(run_turn(Runner(root))))[-1]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from patchbay.agents import Content, Event, Part
 from patchbay.agents.view import NO_RESULT, is_visible, settled_contents
 
-from .saying import answered, called, said
+from .saying import answered, called, changed, said
 
 
 def shape(contents) -> list[str]:
@@ -50,7 +50,12 @@ def test_a_second_response_and_one_without_a_call_are_left_out():
 
 def test_ids_that_come_again_belong_to_the_latest_call():
     log = [called("0"), answered("0"), called("0"), answered("0"), called("0")]
-    assert ["?0", "!0", "?0", "!0", "?0", "!0-"] == shape(settled_contents(log))
+    assert ["?0", "!0", "?0_2", "!0_2", "?0_3", "!0_3-"] == shape(settled_contents(log))
+
+
+def test_an_id_that_a_call_has_of_its_own_is_given_to_no_other():  # law 1
+    log = [called("0", "0"), answered("0", "0"), called("0_2"), answered("0_2"), called("", ""), answered("", "")]
+    assert ["?0?0_2", "!0!0_2", "?0_2_2", "!0_2_2", "??look_2", "!!look_2"] == shape(settled_contents(log))
 
 
 def test_text_beside_a_call_and_beside_a_response_is_kept():
@@ -66,11 +71,35 @@ def test_pieces_and_events_that_say_nothing_are_left_out():
 
 @pytest.mark.parametrize(
     ("limit", "expected"),
-    [(1, ["?1", "!1"]), (2, ["?1", "!1"]), (3, ["b", "?1", "!1"]), (0, []), (9, ["a", "b", "?1", "!1"])],
+    [(1, ["b", "?1", "!1"]), (2, ["b", "?1", "!1"]), (3, ["b", "?1", "!1"]), (0, []), (9, ["a", "b", "?1", "!1"])],
 )
-def test_the_window_never_parts_a_response_from_its_call(limit, expected):
+def test_the_last_turn_is_shown_from_what_the_user_said_whatever_the_limit(limit, expected):
     log = [said("a"), said("b"), called("1"), answered("1")]
     assert expected == shape(settled_contents(log, limit=limit))
+
+
+@pytest.mark.parametrize(("limit", "starts"), [(16, 12), (40, 3), (100, 1), (None, 1)])
+def test_the_window_begins_at_the_same_event_for_a_quarter_of_its_limit(limit, starts):
+    log: list[Event] = []
+    seen = set()
+    for number in range(30):
+        log += [said(f"q{number}"), said(f"a{number}", author="agent")]
+        shown = shape(settled_contents(log, limit=limit))
+        assert shape(settled_contents(log))[-len(shown) :] == shown
+        assert len(shown) == len(log) or 3 / 4 * limit < len(shown) <= limit
+        seen.add(shown[0])
+    assert starts == len(seen)
+
+
+def test_a_window_that_would_begin_in_the_middle_of_a_turn_begins_at_the_next_one():
+    log = [said("hi"), called("1", "2"), answered("1"), answered("2"), said("so", author="agent"), said("on")]
+    log += [called("3"), answered("3")]
+    assert [["on", "?3", "!3"]] * 5 == [shape(settled_contents(log, limit=limit)) for limit in (1, 2, 3, 4, 5)]
+
+
+def test_silent_events_and_other_branches_do_not_count():
+    log = [said("hi"), *(said(str(number), branch="p.b") for number in range(50)), changed({"k": 1}), said("on", branch="p.a")]
+    assert ["hi", "on"] == shape(settled_contents(log, limit=4, branch="p.a"))
 
 
 def test_a_response_whose_call_is_nowhere_does_not_open_the_window():
@@ -104,17 +133,18 @@ def test_parallel_branches_keep_their_pairs_together():
 
 def test_parallel_branches_that_use_the_same_ids_keep_their_own_results():
     log = [
+        said("hi"),
         called("0", branch="p.a"),
         called("0", branch="p.b"),
         answered("0", branch="p.b"),
         answered("0", branch="p.a"),
     ]
-    log[2].content.parts[0].function_response.response = {"result": "of b"}
-    log[3].content.parts[0].function_response.response = {"result": "of a"}
+    log[3].content.parts[0].function_response.response = {"result": "of b"}
+    log[4].content.parts[0].function_response.response = {"result": "of a"}
     for limit in (None, 1, 2, 3, 4):
         contents = settled_contents(log, limit=limit)
-        results = [content.parts[0].function_response.response["result"] for content in contents if content.role == "user"]
-        assert ["of a", "of b"] == results
+        parts = [content.parts[0].function_response for content in contents]
+        assert ["of a", "of b"] == [response.response["result"] for response in parts if response is not None]
 
 
 def test_editing_a_request_edits_no_history():  # defect 23
@@ -147,9 +177,10 @@ def test_for_any_log_each_call_has_exactly_one_response_right_behind_it(log, lim
         assert waiting == responses
         waiting = [part.function_call.id for part in content.parts if part.function_call is not None]
     assert [] == waiting
+    ids = [part.function_call.id or "look" for content in contents for part in content.parts if part.function_call]
+    assert len(ids) == len(set(ids))
     if limit is None:
-        calls = [call.id for event in log for call in event.get_function_calls()]
-        assert calls == [part.function_call.id for content in contents for part in content.parts if part.function_call]
+        assert sum(len(event.get_function_calls()) for event in log) == len(ids)
 
 
 @given(LOGS)
@@ -170,3 +201,17 @@ def test_what_stands_behind_a_response_that_is_left_out_stays_where_it_is():
     event = answered("9")
     event.content.parts.append(Part("left"))
     assert ["hi", "left", "go on"] == shape(settled_contents([said("hi"), event, said("go on")]))
+
+
+def test_a_long_session_never_begins_with_a_call():
+    log: list[Event] = []
+    for number in range(60):
+        log += [
+            said(f"q{number}"),
+            called(f"c{number}"),
+            answered(f"c{number}"),
+            Event(author="a", content=Content("model", [Part("ok")])),
+        ]
+        contents = settled_contents(log, limit=20)
+        assert ("user", "q") == (contents[0].role, contents[0].parts[0].text[0])
+        assert len(contents) <= 20

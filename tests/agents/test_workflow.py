@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import pytest
 
@@ -21,8 +22,8 @@ from patchbay.agents import (
 from patchbay.errors import ConfigurationError
 from patchbay.testing import ScriptedModel
 
-from .playing import Does, Fails, Says, call, line, lines, log, play, roles, state
 from .saying import run
+from .turns import Does, Fails, Says, call, line, lines, log, roles, run_turn, state
 
 
 def escalate(tool_context) -> str:
@@ -36,7 +37,7 @@ def escalate(tool_context) -> str:
 def test_children_run_in_their_order_and_the_log_has_theirs():
     runner = Runner(SequentialAgent(name="all", sub_agents=[Says("b"), Says("a", "1", "2"), Says("c")]))
     expected = ["b: b", "a: 1", "a: 2", "c: c"]
-    assert expected == lines(run(play(runner)))
+    assert expected == lines(run(run_turn(runner)))
     assert ["user: hi", *expected] == run(log(runner))
 
 
@@ -45,7 +46,7 @@ def test_a_child_finds_what_the_one_before_has_put_into_the_state():
     model = ScriptedModel(["fine"])
     second = LlmAgent(name="second", model=model, instruction="Review {draft}.", output_key="verdict")
     runner = Runner(SequentialAgent(name="all", sub_agents=[first, second]))
-    run(play(runner))
+    run(run_turn(runner))
     assert "Review a draft." == model.requests[0].messages[0]["content"]
     assert {"draft": "a draft", "verdict": "fine"} == run(state(runner))
 
@@ -53,7 +54,7 @@ def test_a_child_finds_what_the_one_before_has_put_into_the_state():
 def test_a_child_that_escalates_finishes_and_the_rest_is_not_run():
     never = Says("never")
     runner = Runner(SequentialAgent(name="all", sub_agents=[Says("a"), Says("b", "1", "2", escalates=0), never]))
-    assert ["a: a", "b: 1", "b: 2"] == lines(run(play(runner)))
+    assert ["a: a", "b: 1", "b: 2"] == lines(run(run_turn(runner)))
     assert 0 == never.times
 
 
@@ -64,7 +65,7 @@ def test_a_child_that_fails_ends_the_sequence_with_an_event(error, after):
     runner = Runner(SequentialAgent(name="all", sub_agents=[Fails("bad", error, after=after), never]))
     code = "CONFIGURATION" if isinstance(error, ConfigurationError) else "AGENT_ERROR"
     expected = [*(["bad: bad"] if after else []), f"bad! {code}"]
-    assert expected == lines(run(play(runner)))
+    assert expected == lines(run(run_turn(runner)))
     assert ["user: hi", *expected] == run(log(runner))
     assert 0 == never.times
 
@@ -73,7 +74,7 @@ def test_a_model_that_fails_ends_the_sequence():
     never = Says("never")
     agent = LlmAgent(name="a", model=ScriptedModel([RuntimeError("down")]))
     runner = Runner(SequentialAgent(name="all", sub_agents=[agent, never]))
-    assert ["a! MODEL_ERROR"] == lines(run(play(runner)))
+    assert ["a! MODEL_ERROR"] == lines(run(run_turn(runner)))
     assert 0 == never.times
 
 
@@ -83,13 +84,13 @@ def test_a_run_that_a_callback_ends_ends_the_sequence():
 
     never = Says("never")
     runner = Runner(SequentialAgent(name="all", sub_agents=[Says("a", after_agent_callback=stop), never]))
-    assert ["a: a"] == lines(run(play(runner)))
+    assert ["a: a"] == lines(run(run_turn(runner)))
     assert 0 == never.times
 
 
 @pytest.mark.parametrize("kind", [SequentialAgent, LoopAgent, ParallelAgent])
 def test_an_agent_of_no_agents_says_nothing(kind):
-    assert [] == run(play(Runner(kind(name="all"))))
+    assert [] == run(run_turn(Runner(kind(name="all"))))
 
 
 # --- again and again
@@ -97,12 +98,12 @@ def test_an_agent_of_no_agents_says_nothing(kind):
 
 def test_a_loop_runs_its_children_in_order_as_often_as_it_is_told():
     loop = LoopAgent(name="all", sub_agents=[Says("a"), Says("b")], max_iterations=3)
-    assert ["a: a", "b: b"] * 3 == lines(run(play(Runner(loop))))
+    assert ["a: a", "b: b"] * 3 == lines(run(run_turn(Runner(loop))))
 
 
 def test_a_loop_goes_ten_rounds_where_it_is_told_nothing():
     agent = Says("a")
-    run(play(Runner(LoopAgent(name="all", sub_agents=[agent]))))
+    run(run_turn(Runner(LoopAgent(name="all", sub_agents=[agent]))))
     assert 10 == agent.times
 
 
@@ -122,7 +123,7 @@ def test_a_loop_without_a_number_goes_on_until_a_child_escalates():
         "check", escalates=0, before_agent_callback=lambda ctx: None if enough(ctx) else Content("model", [Part("more")])
     )
     loop = LoopAgent(name="all", sub_agents=[Does("work", work, []), check], max_iterations=None)
-    events = run(play(Runner(loop)))
+    events = run(run_turn(Runner(loop)))
     assert 25 == rounds
     assert "check: check" == line(events[-1])
 
@@ -138,14 +139,14 @@ def test_a_number_of_rounds_that_cannot_be_kept_is_refused(number):
 def test_a_child_that_escalates_finishes_and_ends_the_loop_and_only_the_loop():
     inner = LoopAgent(name="inner", sub_agents=[Says("a", "1", "2", escalates=0), Says("never")])
     runner = Runner(SequentialAgent(name="all", sub_agents=[inner, Says("after")]))
-    assert ["a: 1", "a: 2", "after: after"] == lines(run(play(runner)))
+    assert ["a: 1", "a: 2", "after: after"] == lines(run(run_turn(runner)))
 
 
 def test_a_tool_that_escalates_ends_the_loop_when_its_agent_has_answered():
     model = ScriptedModel([call("escalate"), "that is it"])
     loop = LoopAgent(name="inner", sub_agents=[LlmAgent(name="a", model=model, tools=[escalate])])
     runner = Runner(SequentialAgent(name="all", sub_agents=[loop, Says("after")]))
-    assert ["a > escalate", "a < escalate", "a: that is it", "after: after"] == lines(run(play(runner)))
+    assert ["a > escalate", "a < escalate", "a: that is it", "after: after"] == lines(run(run_turn(runner)))
 
 
 def test_a_tool_that_escalates_and_fails_has_not_escalated():
@@ -155,7 +156,7 @@ def test_a_tool_that_escalates_and_fails_has_not_escalated():
 
     model = ScriptedModel([call("escalate_and_fail"), "1", "2"])
     agent = LlmAgent(name="a", model=model, tools=[escalate_and_fail])
-    run(play(Runner(LoopAgent(name="all", sub_agents=[agent], max_iterations=2))))
+    run(run_turn(Runner(LoopAgent(name="all", sub_agents=[agent], max_iterations=2))))
     model.assert_consumed()
 
 
@@ -163,7 +164,7 @@ def test_an_escalation_ends_the_nearest_loop_through_sequences_and_branches():
     escalating = SequentialAgent(name="steps", sub_agents=[Says("a", escalates=0), Says("never")])
     inner = LoopAgent(name="inner", sub_agents=[ParallelAgent(name="side", sub_agents=[escalating, Says("b")])])
     outer = LoopAgent(name="outer", sub_agents=[inner, Says("c")], max_iterations=2)
-    events = lines(run(play(Runner(outer))))
+    events = lines(run(run_turn(Runner(outer))))
     assert ["c: c", "c: c"] == [each for each in events if each.startswith("c")]
     assert 2 == events.count("a: a") == events.count("b: b")
     assert not any(each.startswith("never") for each in events)
@@ -174,13 +175,13 @@ def test_a_failing_child_ends_its_loop(position):
     children = [Says("a")]
     children.insert(position, Fails("bad", ValueError("no")))
     runner = Runner(SequentialAgent(name="all", sub_agents=[LoopAgent(name="loop", sub_agents=children), Says("after")]))
-    assert [*["a: a"][:position], "bad! AGENT_ERROR"] == lines(run(play(runner)))
+    assert [*["a: a"][:position], "bad! AGENT_ERROR"] == lines(run(run_turn(runner)))
 
 
 def test_the_budget_ends_a_loop_that_nothing_else_ends():
     agent = LlmAgent(name="a", model=ScriptedModel(["again"] * 5))
     loop = LoopAgent(name="all", sub_agents=[agent], max_iterations=None)
-    events = run(play(Runner(loop), run_config=RunConfig(max_llm_calls=5)))
+    events = run(run_turn(Runner(loop), run_config=RunConfig(max_llm_calls=5)))
     assert ["a: again"] * 5 + ["a! MAX_LLM_CALLS"] == lines(events)
 
 
@@ -221,7 +222,7 @@ def test_all_branches_run_at_the_same_time():
             yield "here"
 
         children = [Does(f"a{number}", work, []) for number in range(5)]
-        return lines(await play(Runner(ParallelAgent(name="side", sub_agents=children))))
+        return lines(await run_turn(Runner(ParallelAgent(name="side", sub_agents=children))))
 
     assert {f"a{number}: here" for number in range(5)} == set(run(scenario()))
 
@@ -242,15 +243,16 @@ def test_a_branch_sees_its_own_results_and_not_its_siblings():  # defect 1
                 name="all", sub_agents=[ParallelAgent(name="side", sub_agents=children), LlmAgent(name="last", model=last)]
             )
         )
-        return models, last, await play(runner)
+        return models, last, await run_turn(runner)
 
     models, last, events = run(scenario())
     for name, model in models.items():
         messages = model.requests[1].messages
-        assert ["user: hi", "assistant > same", "tool same"] == roles(model.requests[1])
+        own_id = messages[1]["tool_calls"][0]["id"]
+        assert ["user: hi", f"assistant > {own_id}", f"tool {own_id}"] == roles(model.requests[1])
         assert f"at {name}" == messages[-1]["content"]
     assert "last: all seen" == line(events[-1])
-    # Who comes after sees all of it, each call with its own result, although both branches use the same id.
+    # Who comes after sees all of it, each call with its own result, although both models use the same id.
     seen = last.requests[0].messages
     for name in ("a", "b"):
         at = next(
@@ -265,7 +267,7 @@ def test_a_branch_sees_its_own_results_and_not_its_siblings():  # defect 1
 def test_branches_have_names_that_say_the_whole_way():
     inner = ParallelAgent(name="inner", sub_agents=[Says("x"), Says("y")])
     outer = ParallelAgent(name="outer", sub_agents=[SequentialAgent(name="steps", sub_agents=[inner, Says("z")]), Says("w")])
-    events = run(play(Runner(SequentialAgent(name="all", sub_agents=[Says("before"), outer, Says("after")]))))
+    events = run(run_turn(Runner(SequentialAgent(name="all", sub_agents=[Says("before"), outer, Says("after")]))))
     assert {
         "before": None,
         "x": "outer.steps.inner.x",
@@ -280,7 +282,7 @@ def test_an_agent_sees_the_inner_branches_that_came_before_it_in_its_own_branch(
     inner = ParallelAgent(name="inner", sub_agents=[Says("x"), Says("y")])
     model = ScriptedModel(["done"])
     steps = SequentialAgent(name="steps", sub_agents=[inner, LlmAgent(name="z", model=model)])
-    run(play(Runner(ParallelAgent(name="outer", sub_agents=[steps, Says("w")]))))
+    run(run_turn(Runner(ParallelAgent(name="outer", sub_agents=[steps, Says("w")]))))
     assert ["user: hi", "assistant: x", "assistant: y"] == [each for each in roles(model.requests[0]) if each != "assistant: w"]
     assert "assistant: w" not in roles(model.requests[0])
 
@@ -291,7 +293,7 @@ def test_the_calls_of_all_branches_count_for_one_budget():  # defect 30
 
     models = [ScriptedModel([call("noop")] * 9) for _ in range(3)]
     children = [LlmAgent(name=f"a{number}", model=model, tools=[noop]) for number, model in enumerate(models)]
-    events = run(play(Runner(ParallelAgent(name="side", sub_agents=children)), run_config=RunConfig(max_llm_calls=7)))
+    events = run(run_turn(Runner(ParallelAgent(name="side", sub_agents=children)), run_config=RunConfig(max_llm_calls=7)))
     assert 7 == sum(len(model.requests) for model in models)
     assert 3 == lines(events).count("a0! MAX_LLM_CALLS") + lines(events).count("a1! MAX_LLM_CALLS") + lines(events).count(
         "a2! MAX_LLM_CALLS"
@@ -347,7 +349,7 @@ def test_a_failing_branch_is_told_of_and_the_others_go_on(error):
 
 def test_a_branch_whose_model_fails_says_so_in_its_own_words_and_the_others_go_on():
     bad = LlmAgent(name="bad", model=ScriptedModel([RuntimeError("down")]))
-    events = run(play(Runner(ParallelAgent(name="side", sub_agents=[bad, Says("good")]))))
+    events = run(run_turn(Runner(ParallelAgent(name="side", sub_agents=[bad, Says("good")]))))
     assert {"bad! MODEL_ERROR", "good: good"} == set(lines(events))
 
 
@@ -366,7 +368,7 @@ def test_the_values_of_all_branches_are_kept():
             )
 
         runner = Runner(ParallelAgent(name="side", sub_agents=[child("a"), child("b")]))
-        await play(runner)
+        await run_turn(runner)
         return await state(runner)
 
     assert {"met_a": True, "met_b": True, "out_a": "from a", "out_b": "from b"} == run(scenario())
@@ -418,7 +420,7 @@ def test_a_cancelled_run_stops_all_branches():
             yield "never"
 
         inner = ParallelAgent(name="inner", sub_agents=[Does("a", hang, left), Does("b", hang, left)])
-        task = asyncio.create_task(play(Runner(SequentialAgent(name="all", sub_agents=[inner, Says("never")]))))
+        task = asyncio.create_task(run_turn(Runner(SequentialAgent(name="all", sub_agents=[inner, Says("never")]))))
         await running.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -497,7 +499,7 @@ def test_a_session_service_that_fails_ends_the_run_with_what_it_raised(after):
         service = FailingService(after)
         runner = Runner(ParallelAgent(name="side", sub_agents=children), session_service=service)
         with pytest.raises(OSError, match="the disk is full"):
-            await play(runner)
+            await run_turn(runner)
         assert set() == asyncio.all_tasks() - before
         # The lock is free again.
         async with asyncio.timeout(10), service.lock("patchbay", "u", "s"):
@@ -513,7 +515,49 @@ def test_workflows_in_workflows_run_to_any_depth():
         fields = {"max_iterations": 1} if kind is LoopAgent else {}
         agent = kind(name=f"level{depth}", sub_agents=[agent], **fields)
     runner = Runner(agent)
-    events = run(play(runner))
+    events = run(run_turn(runner))
     assert ["leaf: leaf"] == lines(events)
     assert 10 * 2 == len(events[0].branch.split("."))
     assert ["user: hi", "leaf: leaf"] == run(log(runner))
+
+
+@pytest.mark.parametrize("kind", [SequentialAgent, ParallelAgent])
+def test_calls_of_agents_that_do_not_see_each_other_have_ids_and_keys_of_their_own(kind):  # law 1
+    seen: list[tuple[str, str]] = []
+
+    def pay(tool_context) -> None:
+        seen.append((tool_context.call_id, tool_context.idempotency_key))
+
+    def payer(name: str) -> LlmAgent:
+        model = ScriptedModel([call("pay", "call_0"), "paid"])
+        return LlmAgent(name=name, model=model, tools=[pay], include_contents="none")
+
+    asyncio.run(run_turn(Runner(kind(name="both", sub_agents=[payer("one"), payer("two")]))))
+    ids, keys = zip(*seen, strict=True)
+    assert (2, 2) == (len(set(ids)), len(set(keys)))
+
+
+@pytest.mark.parametrize("branches", [2, 5])
+def test_branches_that_count_at_the_same_time_count_together(service, branches):
+    async def bump(tool_context):
+        seen = tool_context.state
+        seen["n"] = seen.get("n", 0) + 1
+        seen["user:n"] = seen.get("user:n", 0) + 1
+        seen.setdefault("log", []).append(tool_context.agent_name)
+        seen["last"] = "assigned"
+        await asyncio.sleep(0)
+
+    def counting(name):
+        return LlmAgent(name=name, model=ScriptedModel([[call("bump", "1"), call("bump", "2")], "ok"]), tools=[bump])
+
+    agents = [counting(f"b{n}") for n in range(branches)]
+    runner = Runner(ParallelAgent(name="all", sub_agents=agents), f"counting-{os.urandom(8).hex()}", service)
+
+    async def main():
+        async for _ in runner.run("u", "s", "hi"):
+            pass
+        return (await service.get_session(runner.app_name, "u", "s")).state
+
+    after = run(main())
+    assert (2 * branches, 2 * branches, "assigned") == (after["n"], after["user:n"], after["last"])
+    assert sorted(2 * [agent.name for agent in agents]) == sorted(after["log"])

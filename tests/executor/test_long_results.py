@@ -177,6 +177,25 @@ def test_a_store_of_the_callers_own_is_used_and_one_that_fails_costs_only_the_mi
     assert 'result_id="result_1"' in done.content
 
 
+@pytest.mark.parametrize("limit", [LIMIT, None])
+def test_a_later_run_with_the_same_store_may_offer_the_reader_from_the_start(limit):
+    async def main() -> tuple[list[str], list[str]]:
+        store = MemoryResultStore()
+        executor = Executor([read_log], max_result_chars=limit)
+        kept = await store.keep(TEXT)
+        run = executor.begin(results=store, offer_reader=True)
+        assert ["read_log", "read_result"] == [spec.name for spec in run.specs] == list(run.tools)
+        pieces = [await anext(run.start([call])) for call in (reading(result_id=kept, length=6), READ)]
+        assert ["read_log"] == list(executor.tools) == list(executor.begin(results=store).tools)
+        assert ["read_log"] == list(executor.begin(offer_reader=True).tools), "there is nothing to be read"
+        return [done.content for done in pieces], list(run.tools)
+
+    (piece, shown), tools = asyncio.run(main())
+    assert "[result_1: characters 0 to 6 of 8890]\nline 0" == piece
+    assert (limit is None) == (TEXT == shown)
+    assert ["read_log", "read_result"] == tools
+
+
 def test_memory_is_bounded_and_keeps_the_newest():
     async def main() -> list[str | None]:
         store = MemoryResultStore(max_chars=10)

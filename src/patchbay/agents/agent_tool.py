@@ -19,12 +19,15 @@ from patchbay.tools import BaseTool, ToolContext
 class AgentTool(BaseTool):
     """A tool with one parameter, ``request``, that runs ``agent`` and returns what it answers.
 
-    The agent sees the request and the caller's state, and nothing of the caller's conversation; what it changes in the state is
-    changed as by any tool. Its model and tool calls count for the run's limits. Where it gives no answer the call fails with what
-    went wrong. It works in a runner without agents too.
+    The agent sees the request and the caller's state, and nothing of the caller's conversation. What it changes in the state is
+    changed once it has answered; where two such calls at the same time change one key, the later one has its way. Its model and
+    tool calls count for the run's limits. Where it gives no answer the call fails with what went wrong. It works in a runner
+    without agents too.
     """
 
     def __init__(self, agent: BaseAgent, *, timeout: float | None = None) -> None:
+        if not isinstance(agent, BaseAgent):
+            raise TypeError(f"AgentTool takes an agent, not {type(agent).__name__}.")
         super().__init__(agent.name, agent.description or f"Ask the agent {agent.name}.", timeout)
         self.agent = agent
 
@@ -52,12 +55,14 @@ class AgentTool(BaseTool):
                     elif not event.partial and (calls := event.get_function_calls()):
                         tool_context.progress(f"{event.author}: {', '.join(call.name for call in calls)}")
                     if not event.partial:
-                        tool_context.state.update(event.actions.state_delta)
+                        tool_context.state.update(temporary(event.actions.state_delta))
         finally:
             if caller is not None:
                 caller.shared.usage += ctx.usage
         if failure is not None:
             raise ToolFailed(f"The agent {self.name!r} gave no answer: {failure.error_code}: {failure.error_message}")
+        for event in ctx.session.events:  # not all of them have been told
+            tool_context.state.update(event.actions.state_delta)
         return "\n\n".join(answers)
 
     async def _context(self, said: Content, caller: InvocationContext | None, tool_context: ToolContext) -> InvocationContext:

@@ -10,13 +10,13 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, ClassVar
 
 from patchbay.agents import topics
 from patchbay.agents.callbacks import Callbacks, as_callbacks, ask
 from patchbay.agents.content import Content, Event, EventActions, Part
 from patchbay.agents.context import InvocationContext
-from patchbay.agents.failures import NoAnswerError, callbacks_fail
+from patchbay.agents.failures import NoAnswerError, callbacks_fail, events_in_time, in_time
 from patchbay.errors import ConfigurationError, PatchbayError
 from patchbay.tools.results import describe
 
@@ -34,6 +34,9 @@ class BaseAgent:
     returns is said after it, unless the agent has failed. Raises ConfigurationError for a name or a tree that cannot work,
     TypeError for what is no agent.
     """
+
+    keeps_time: ClassVar[bool] = False
+    """Whether ``_run_async_impl`` ends by itself when the run's time is up; otherwise it is stopped then."""
 
     def __init__(
         self,
@@ -93,7 +96,8 @@ class BaseAgent:
                     yield changed  # at once: the instruction and the sub-agents are to see it
                 if ctx.end_invocation:
                     return
-            async with aclosing(self._run_async_impl(ctx)) as events:
+            work = self._run_async_impl(ctx)
+            async with aclosing(work if self.keeps_time else events_in_time(ctx.budget, work)) as events:
                 async for event in events:
                     await ctx.record(event)
                     yield event
@@ -161,7 +165,7 @@ def _failed(ctx: InvocationContext, error: BaseException, code: str, words: str)
 async def _said(callbacks: Callbacks, ctx: InvocationContext) -> Event | None:
     """Return what a callback says, as an event in the log; None where it says nothing. Raises NoAnswerError."""
     with callbacks_fail():
-        content = as_content(await ask(callbacks, ctx))
+        content = as_content(await in_time(ctx.budget, lambda: ask(callbacks, ctx)))
     if content is None:
         return None
     event = ctx.event()

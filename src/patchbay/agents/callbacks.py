@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from patchbay.agents.structured import AnswerTool
-from patchbay.errors import ConfigurationError
+from patchbay.executor.hooks import as_hooks, called, first_answer
 from patchbay.tools import Tool, ToolContext
 from patchbay.types import ToolCall
 
@@ -20,30 +20,12 @@ Callback: TypeAlias = Callable[..., Any]
 Callbacks: TypeAlias = Callback | Sequence[Callback] | None
 """One callback, or several in the order in which they are asked."""
 
-
-def as_callbacks(given: Callbacks, what: str) -> tuple[Callback, ...]:
-    """Return the callbacks as a tuple. Raises ConfigurationError for what cannot be called."""
-    if given is None:
-        return ()
-    if callable(given):
-        return (given,)
-    if not isinstance(given, Sequence) or not all(callable(item) for item in given):
-        raise ConfigurationError(f"{what} must be a function or a list of functions, not {given!r}.")
-    return tuple(given)
+as_callbacks = as_hooks
 
 
 async def ask(callbacks: Callbacks, *about: Any) -> Any:
     """Ask each until one returns something else than None, and return that. Raises what they raise."""
-    for callback in as_callbacks(callbacks, "A callback"):
-        if (answer := await called(callback, *about)) is not None:
-            return answer
-    return None
-
-
-async def called(callback: Callback, *about: Any, **named: Any) -> Any:
-    """Call it, and wait for it if it is async."""
-    answer = callback(*about, **named)
-    return await answer if inspect.isawaitable(answer) else answer
+    return await first_answer(as_callbacks(callbacks, "A callback"), *about)
 
 
 def before_hook(callback: Callback) -> Callback:

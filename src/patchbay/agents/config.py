@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from patchbay.errors import ConfigurationError
 from patchbay.executor import Budget
+from patchbay.executor.budget import checked_count
+from patchbay.tools.base import checked_timeout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,10 +17,14 @@ class RunConfig:
     """Limits and manners of one run; times are in seconds, None is no limit.
 
     ``max_llm_calls`` and ``max_tool_calls`` count over all agents of the run, those of parallel branches included.
-    ``run_timeout`` is for the whole run, ``llm_timeout`` for each answer of a model, ``tool_timeout`` for tools without a limit
-    of their own. With ``streaming`` the run's events include partial ones, as a model writes. A model is shown what was said in
-    the last ``max_history_events`` events. A message of more than ``max_message_length`` characters is refused. ``context`` is
-    the caller's own, for callbacks and tools. Raises ConfigurationError for a limit that cannot be kept.
+    ``run_timeout`` is for the whole run, callbacks and agents of one's own included, from the moment on when it has its session;
+    ``llm_timeout`` for each answer of a model, ``tool_timeout`` for tools without a limit of their own. With ``streaming`` the
+    run's events include partial ones, as a model writes.
+
+    A model is shown what was said in the last ``max_history_events`` events of a session; of a longer one down to three quarters
+    of that, since what it is shown begins at the same event for as long as it can, so that its server's prompt cache holds. A
+    message of more than ``max_message_length`` characters is refused. ``context`` is the caller's own, for callbacks and tools.
+    Raises ConfigurationError for a limit that cannot be kept.
     """
 
     max_llm_calls: int | None = 50
@@ -34,14 +39,9 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         for name in ("max_llm_calls", "max_tool_calls", "max_history_events", "max_message_length"):
-            count = getattr(self, name)
-            if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
-                raise ConfigurationError(f"{name} must be a whole number of at least 1, or None for no limit; not {count!r}.")
+            checked_count(getattr(self, name), name)
         for name in ("run_timeout", "llm_timeout", "tool_timeout"):
-            seconds = getattr(self, name)
-            number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-            if seconds is not None and (not number or not math.isfinite(seconds) or seconds <= 0):
-                raise ConfigurationError(f"{name} must be a positive number of seconds, or None for no limit; not {seconds!r}.")
+            checked_timeout(getattr(self, name), name)
 
     def budget(self) -> Budget:
         """Return a Budget of these limits, unused."""
@@ -66,9 +66,7 @@ class GenerateContentConfig:
             number = getattr(self, name)
             if number is not None and (isinstance(number, bool) or not isinstance(number, int | float)):
                 raise ConfigurationError(f"{name} must be a number, or None; not {number!r}.")
-        most = self.max_output_tokens
-        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-            raise ConfigurationError(f"max_output_tokens must be a whole number of at least 1, or None; not {most!r}.")
+        checked_count(self.max_output_tokens, "max_output_tokens")
         stops = self.stop_sequences
         if not isinstance(stops, list | tuple) or not all(isinstance(stop, str) for stop in stops):
             raise ConfigurationError(f"stop_sequences must be a list of texts, not {stops!r}.")

@@ -5,6 +5,7 @@ What lives here: what is shared by all who work in a run, and what is one agent'
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 class Shared:
     """What all agents of one run share: its limits, what it has used, and which events have been seen to.
 
-    ``recorded`` are the ids of events in the log, ``escalations_met`` those of events that have ended a loop.
+    ``recorded`` are the ids of events in the log, ``escalations_met`` those of events that have ended a loop,
+    ``call_ids`` those of calls. ``writing`` is held by the one parallel branch that works out its changes and records them.
     """
 
     budget: Budget
@@ -34,6 +36,8 @@ class Shared:
     ended: bool = False
     recorded: set[str] = field(default_factory=set)
     escalations_met: set[str] = field(default_factory=set)
+    call_ids: set[str] = field(default_factory=set)
+    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class InvocationContext:

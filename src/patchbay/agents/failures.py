@@ -1,17 +1,22 @@
 """What ends an agent's work without an answer: an error that becomes its last event, and that no caller has to catch.
 
-What lives here: the error, and what a callback raises as one. What does not: the event (``base``).
+What lives here: the error, and what becomes one: what a callback raises, and the end of the run's time while the caller's own
+code is at work. What does not: the event (``base``), and the time of models and tools (``patchbay.loop``, ``patchbay.executor``).
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from typing import TypeVar
 
 from patchbay.agents.content import Event
+from patchbay.executor import Budget
 from patchbay.tools.results import describe
 
+T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
 
@@ -37,3 +42,36 @@ def callbacks_fail() -> Iterator[None]:
     except Exception as error:
         _logger.exception("A callback failed")
         raise NoAnswerError("CALLBACK_ERROR", describe(error)) from error
+
+
+def out_of_time(budget: Budget, event: Event | None = None) -> NoAnswerError:
+    """Return the end of a run whose time is up."""
+    budget.out_of_time()
+    return NoAnswerError("RUN_TIMEOUT", f"The run timed out after {budget.max_seconds}s", event)
+
+
+async def in_time(budget: Budget, work: Callable[[], Awaitable[T]]) -> T:
+    """Wait for ``work()`` as long as the run has time. Raises NoAnswerError then, and where there was none left."""
+    if (ends := budget.ends) is None:
+        return await work()
+    if asyncio.get_running_loop().time() >= ends:
+        raise out_of_time(budget)
+    try:
+        async with asyncio.timeout_at(ends) as limit:
+            return await work()
+    except TimeoutError:
+        # A TimeoutError of its own is none of ours.
+        if not limit.expired():
+            raise
+        raise out_of_time(budget) from None
+
+
+async def events_in_time(budget: Budget, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
+    """Yield what comes while the run has time; the limit is on each wait, and never on a consumer (law 10)."""
+    async with aclosing(events):
+        while True:
+            try:
+                event = await in_time(budget, lambda: anext(events))
+            except StopAsyncIteration:
+                return
+            yield event

@@ -53,6 +53,8 @@ class LlmAgent(BaseAgent):
     first asked.
     """
 
+    keeps_time = True
+
     def __init__(
         self,
         *,

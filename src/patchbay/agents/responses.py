@@ -17,6 +17,7 @@ from patchbay.agents.context import InvocationContext
 from patchbay.agents.messages import result_parts
 from patchbay.executor import ToolExecution
 from patchbay.tools import ToolActions, merge_actions
+from patchbay.tools.actions import on_top
 from patchbay.tools.results import describe
 from patchbay.types import ToolCall
 
@@ -86,14 +87,22 @@ class Responses:
 
     async def _write(self) -> None:
         while self._waiting or self._writing is not None:
-            if self._writing is None:
-                self._writing = self._next()
-            # The same event where it is tried again: a service keeps it once, also if it had kept it and could not say so.
-            event, news = self._writing
-            await self._ctx.record(event)
-            self._writing = None
+            if self._ctx.branch is None:
+                news, event = await self._written_one()
+            else:
+                async with self._ctx.shared.writing:  # what is changed on top of others' changes is to be what they made
+                    news, event = await self._written_one()
             self._written.update(news)
             self._recorded.append(event)
+
+    async def _written_one(self) -> tuple[dict[str, Any], Event]:
+        if self._writing is None:
+            self._writing = self._next()
+        # The same event where it is tried again: a service keeps it once, also if it had kept it and could not say so.
+        event, news = self._writing
+        await self._ctx.record(event)
+        self._writing = None
+        return news, event
 
     def _next(self) -> tuple[Event, dict[str, Any]]:
         """Return the event of what has settled and is not written, and what it changes in the state."""
@@ -103,7 +112,15 @@ class Responses:
         self.actions = merge_actions(execution for execution in self._executions if execution is not None)
         delta = self.actions.state_delta
         news = {key: value for key, value in delta.items() if key not in self._written or self._written[key] != value}
-        return self._event(group, dict(news)), news
+        return self._event(group, {key: self._on_others(key, value) for key, value in news.items()}), news
+
+    def _on_others(self, key: str, value: Any) -> Any:
+        """Return ``value`` on top of what parallel branches have made of the key, where it was changed and not assigned."""
+        if key not in self.actions.state_found or value is None:
+            return value
+        found = self._written.get(key, self.actions.state_found[key])
+        now = self._ctx.session.state.get(key)
+        return value if now is None or found is None else on_top(now, found, value)
 
     def _event(self, executions: Sequence[ToolExecution], delta: dict[str, Any]) -> Event:
         parts = [part for execution in executions for part in result_parts(execution)]

@@ -42,7 +42,8 @@ class Runner:
     Sessions are kept by ``session_service`` (in memory without one), ``bus`` is told what happens (``patchbay.agents.topics``),
     and what users and agents say to each other is written into ``history_service``. Two runs on one session come one after the
     other.
-    Use it as an async context manager, or ``aclose()`` it, to close the connections of models that were given by name.
+    Use it as a context manager (``async with``, or ``with`` around plain ``for`` loops), or ``aclose()`` it, to close the
+    connections of models that were given by name.
     """
 
     def __init__(
@@ -56,6 +57,14 @@ class Runner:
     ) -> None:
         if not isinstance(agent, BaseAgent):
             raise TypeError(f"agent must be an agent, not {type(agent).__name__}.")
+        kinds: dict[str, tuple[Any, type, str]] = {
+            "session_service": (session_service, BaseSessionService, "a session service, such as DatabaseSessionService(url)"),
+            "bus": (bus, EventBus, "an EventBus"),
+            "history_service": (history_service, BaseChatHistoryService, "a history service"),
+        }
+        for name, (given, kind, words) in kinds.items():
+            if given is not None and not isinstance(given, kind):
+                raise TypeError(f"{name} must be {words}, not {type(given).__name__}.")
         self.agent = agent
         self.app_name = app_name
         self.session_service = session_service if session_service is not None else InMemorySessionService()
@@ -76,6 +85,8 @@ class Runner:
         else:
             raise TypeError(f"message must be text or a Content, not {type(message).__name__}.")
         config = run_config if run_config is not None else _USUAL
+        if not isinstance(config, RunConfig):
+            raise TypeError(f"run_config must be a RunConfig, not {type(config).__name__}.")
         state = _State()
         return RunEvents(state, self._events(state, user_id, session_id, said, config))
 
@@ -90,6 +101,12 @@ class Runner:
     def close(self) -> None:
         """Do as ``aclose`` for the runs of plain ``for`` loops."""
         run_blocking(self.aclose())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -129,6 +146,7 @@ class Runner:
             user_content=said,
             bus=self.bus,
         )
+        ctx.budget.start()
         await ctx.record(Event(author=USER, invocation_id=ctx.invocation_id, content=said))
         if self.bus is not None:
             whose = {"session_id": session.id, "user_id": user_id}

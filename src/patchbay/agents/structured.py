@@ -1,8 +1,8 @@
 """Answers of a given type, together with tools: the model gives its answer by calling a tool that takes nothing else.
 
-What lives here: that tool. What does not: when an agent offers it and what it does with the answer (``llm_agent``). By way of a
-tool, an answer that does not fit is refused with a word on what is wrong, and asked for again, on every model that can call
-tools at all, text-only ones included.
+What lives here: that tool. What does not: when an agent offers it (``llm_agent``), and what is done with the answer (``work``).
+By way of a tool, an answer that does not fit is refused with a word on what is wrong, and asked for again, on every model that
+can call tools at all, text-only ones included.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ edit history.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Any
 
 from patchbay.agents.content import Content, Event, FunctionCall, FunctionResponse, Part
@@ -18,8 +19,11 @@ NO_RESULT = (
 )
 """What stands for the result of a call that never got one."""
 
+_STEPS = 4
+"""The window moves on by this part of it: one that moved with every event would have no prompt cache hold for a single turn."""
+
 _LOOK_BACK = 1000
-"""How far before the window a response's call is looked for; they stand side by side unless someone has meddled with the log."""
+"""How far before the window what the user said is looked for."""
 
 _Said = tuple[Content, str | None]
 """What an event says, and its branch."""
@@ -37,24 +41,32 @@ def settled_contents(events: Sequence[Event], *, limit: int | None = None, branc
     """Return what was said in ``events``, oldest first, for a model.
 
     Partial events and those that say nothing are left out, and so is what parallel branches beside ``branch`` said. Of the rest
-    the last ``limit`` events count (None: all); where that would part a response from its call, the window begins at the call.
+    the last ``limit`` events count (None: all). Where there are more, some of them, up to a quarter, are left out too: what is
+    shown begins at the same event until a quarter of the limit has come behind it, so that a prompt cache holds meanwhile. It
+    begins with what the user said, since servers refuse a conversation that begins with a call; the last turn is shown from there
+    on in any case, if that takes more events than the limit.
+
     A call without a response gets one that says so, a second response and one without a call are left out, and responses that
     were recorded one by one stand in one content, in the order of their calls. What stands behind a response in its event, such
-    as an image, stands behind all of them, in the same order.
+    as an image, stands behind all of them, in the same order. An id that an earlier call has too gets a number, and
+    that of its response too: branches, and turns that did not see each other, may have used the same.
     """
     window = _window(events, limit, branch)
     answers, moved = _match(window)
     contents: list[Content] = []
+    taken: dict[str, int] = {}
     for at, (content, _) in enumerate(window):
-        said = [_part(part) for part in content.parts if part.function_response is None and id(part) not in moved]
+        calls = [part.function_call for part in content.parts if part.function_call is not None]
+        ids = [_own_id(call, taken) for call in calls]
+        own = iter(ids)
+        said = [_part(part, own) for part in content.parts if part.function_response is None and id(part) not in moved]
         if said:
             contents.append(Content(content.role, said, _copied(content.extra_content)))
-        calls = [part.function_call for part in content.parts if part.function_call is not None]
         if calls:
             found = [answers.get((at, place), _NOTHING) for place in range(len(calls))]
-            settled = [_settled(call, answer) for call, (answer, _) in zip(calls, found, strict=True)]
+            settled = [_settled(call.name, own_id, answer) for call, own_id, (answer, _) in zip(calls, ids, found, strict=True)]
             contents.append(Content("user", settled))
-            if beside := [_part(part) for _, parts in found for part in parts]:
+            if beside := [_part(part, own) for _, parts in found for part in parts]:
                 contents.append(Content("user", beside))
     return contents
 
@@ -67,27 +79,47 @@ def is_visible(branch: str | None, *, from_branch: str | None) -> bool:
 
 
 def _window(events: Sequence[Event], limit: int | None, branch: str | None) -> list[_Said]:
-    """The last ``limit`` contents, and before them what it takes to have the call of every response."""
-    window: list[_Said] = []
-    missing: set[_Key] = set()
-    complete = 0
-    for event in reversed(events):
-        if limit is not None and len(window) >= limit and (not missing or len(window) >= limit + _LOOK_BACK):
-            break
+    """The last contents, as ``settled_contents`` says, the oldest first."""
+    backward = _visible(events, branch)
+    newest = list(islice(backward, limit))
+    if newest and (older := next(backward, None)) is not None:
+        step = max(1, len(newest) // _STEPS)
+        # By places in the log, which never change.
+        begin = -(-newest[-1][0] // step) * step
+        shown = _from_a_question([said for said in newest if said[0] >= begin])
+        newest = shown or _last_turn(chain(newest, [older], islice(backward, _LOOK_BACK))) or newest
+    return [said for _, said in reversed(newest)]
+
+
+def _visible(events: Sequence[Event], branch: str | None) -> Iterator[tuple[int, _Said]]:
+    """What was said and is seen from ``branch``, the newest first, each with its place in the log."""
+    for place in range(len(events) - 1, -1, -1):
+        event = events[place]
         content = event.content
-        if content is None or not content.parts or event.partial or not is_visible(event.branch, from_branch=branch):
-            continue
-        window.append((content, event.branch))
-        for part in reversed(content.parts):
-            if part.function_response is not None:
-                missing.add(_key(part.function_response, event.branch))
-            elif part.function_call is not None:
-                missing.discard(_key(part.function_call, event.branch))
-        if not missing or limit is None or len(window) <= limit:
-            complete = len(window)
-    del window[complete:]  # a response whose call is nowhere is no reason to show everything
-    window.reverse()
-    return window
+        if content is not None and content.parts and not event.partial and is_visible(event.branch, from_branch=branch):
+            yield place, (content, event.branch)
+
+
+def _from_a_question(backward: list[tuple[int, _Said]]) -> list[tuple[int, _Said]]:
+    """Return these without the oldest that come before the first thing the user said; none where that is not among them."""
+    for count in range(len(backward), 0, -1):
+        if _is_question(backward[count - 1][1][0]):
+            return backward[:count]
+    return []
+
+
+def _last_turn(backward: Iterable[tuple[int, _Said]]) -> list[tuple[int, _Said]]:
+    """Return these up to the last thing the user said; none where that is nowhere."""
+    gone: list[tuple[int, _Said]] = []
+    for item in backward:
+        gone.append(item)
+        if _is_question(item[1][0]):
+            return gone
+    return []
+
+
+def _is_question(content: Content) -> bool:
+    return content.role == "user" and all(part.function_response is None for part in content.parts)
 
 
 def _match(window: Sequence[_Said]) -> tuple[dict[tuple[int, int], _Answer], set[int]]:
@@ -124,17 +156,31 @@ def _key(of: FunctionCall | FunctionResponse, branch: str | None) -> _Key:
     return branch, of.id or of.name
 
 
-def _settled(call: FunctionCall, answer: FunctionResponse | None) -> Part:
+def _own_id(call: FunctionCall, taken: dict[str, int]) -> str:
+    """Return the call's id, or one made of it where an earlier call of the view has it; "" where its name stands for it."""
+    wanted = call.id or call.name
+    if wanted not in taken:
+        taken[wanted] = 1
+        return call.id
+    while (own := f"{wanted}_{taken[wanted] + 1}") in taken:
+        taken[wanted] += 1
+    taken[wanted] += 1
+    taken[own] = 1
+    return own
+
+
+def _settled(name: str, call_id: str, answer: FunctionResponse | None) -> Part:
     if answer is None:
-        return Part(function_response=FunctionResponse(call.name, {"error": NO_RESULT}, call.id))
-    return Part(function_response=FunctionResponse(call.name, _copied(answer.response), call.id, answer.shown))
+        return Part(function_response=FunctionResponse(name, {"error": NO_RESULT}, call_id))
+    return Part(function_response=FunctionResponse(name, _copied(answer.response), call_id, answer.shown))
 
 
-def _part(part: Part) -> Part:
+def _part(part: Part, ids: Iterator[str]) -> Part:
+    """Return a copy; a call takes the next of ``ids``."""
     call = part.function_call
     return Part(
         part.text,
-        None if call is None else FunctionCall(call.name, _copied(call.args), call.id, call.written),
+        None if call is None else FunctionCall(call.name, _copied(call.args), next(ids), call.written),
         None,
         part.thought,
         _copied(part.extra_content),

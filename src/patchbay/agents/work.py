@@ -17,7 +17,7 @@ from patchbay.agents.asking import asked_model, no_answer
 from patchbay.agents.base import USER
 from patchbay.agents.content import Content, Event, FunctionResponse, Part, ToolProgress
 from patchbay.agents.context import InvocationContext
-from patchbay.agents.failures import NoAnswerError
+from patchbay.agents.failures import NoAnswerError, in_time, out_of_time
 from patchbay.agents.instructions import written_out
 from patchbay.agents.messages import reply_content, response_part, to_messages
 from patchbay.agents.request import usage_dict
@@ -83,7 +83,10 @@ class Work:
                 check=partial(check_transfer, agent),
             ),
             attachments=agent.attachments,
+            results=ctx.session_service.results(ctx.session),
+            offer_reader=ctx.session.has_results,
             tool_timeout=self._config.tool_timeout,
+            call_ids=ctx.shared.call_ids,
             on_settled=self._settled,
         )
         model = asked_model(ctx, agent, run)
@@ -158,7 +161,7 @@ class Work:
     async def _messages(self) -> list[Message]:
         """What the model is shown at first: the instruction, and of the session what the agent is to see."""
         agent, ctx = self._agent, self._ctx
-        instruction = await written_out(agent.instruction, ctx)
+        instruction = await in_time(ctx.budget, lambda: written_out(agent.instruction, ctx))
         if self._schema is not None:
             instruction = f"{instruction}\n\n{REMINDER}" if instruction else REMINDER
         messages: list[Message] = [{"role": "system", "content": instruction}] if instruction else []
@@ -245,9 +248,10 @@ class Work:
         words = {
             "max_iterations": ("MAX_LLM_CALLS", f"Exceeded max LLM calls ({budget.max_iterations}). Possible infinite loop."),
             "max_calls": ("MAX_TOOL_CALLS", f"Exceeded max tool calls ({budget.max_calls})."),
-            "max_seconds": ("RUN_TIMEOUT", f"The run timed out after {budget.max_seconds}s"),
         }.get(happening.finish_reason)
         self._end = happening
+        if happening.finish_reason == "max_seconds":
+            raise out_of_time(budget, self._so_far())
         if words is not None:
             raise NoAnswerError(*words, self._so_far())
 

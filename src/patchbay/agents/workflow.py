@@ -14,7 +14,7 @@ from patchbay.agents.base import BaseAgent
 from patchbay.agents.callbacks import Callbacks
 from patchbay.agents.content import Event
 from patchbay.agents.context import InvocationContext
-from patchbay.errors import ConfigurationError
+from patchbay.executor.budget import checked_count
 
 _WAITING = 100
 """How many events of parallel branches wait for a consumer that is busy; then the branches wait too."""
@@ -22,6 +22,8 @@ _WAITING = 100
 
 class SequentialAgent(BaseAgent):
     """Runs its sub-agents in order. After a child that escalates, or fails, the rest is not run."""
+
+    keeps_time = True
 
     async def _run_async_impl(self, ctx: InvocationContext) -> AsyncGenerator[Event, None]:
         for agent in self.sub_agents:
@@ -41,6 +43,8 @@ class LoopAgent(BaseAgent):
     ends the loop too. Raises ConfigurationError for ``max_iterations`` below 1.
     """
 
+    keeps_time = True
+
     def __init__(
         self,
         *,
@@ -51,9 +55,7 @@ class LoopAgent(BaseAgent):
         before_agent_callback: Callbacks = None,
         after_agent_callback: Callbacks = None,
     ) -> None:
-        number = isinstance(max_iterations, int) and not isinstance(max_iterations, bool)
-        if max_iterations is not None and (not number or max_iterations < 1):
-            raise ConfigurationError(f"max_iterations must be a whole number of at least 1, or None; not {max_iterations!r}.")
+        self.max_iterations = checked_count(max_iterations, "max_iterations")
         super().__init__(
             name=name,
             description=description,
@@ -61,7 +63,6 @@ class LoopAgent(BaseAgent):
             before_agent_callback=before_agent_callback,
             after_agent_callback=after_agent_callback,
         )
-        self.max_iterations = max_iterations
 
     async def _run_async_impl(self, ctx: InvocationContext) -> AsyncGenerator[Event, None]:
         rounds = 0
@@ -85,6 +86,8 @@ class ParallelAgent(BaseAgent):
     Their events come as they happen. What a child raises becomes the event PARALLEL_ERROR; whatever goes wrong in one, the others
     go on. The limits of the run are for all of them together.
     """
+
+    keeps_time = True
 
     async def _run_async_impl(self, ctx: InvocationContext) -> AsyncGenerator[Event, None]:
         told: asyncio.Queue[Event | None] = asyncio.Queue()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import math
 
 from patchbay.errors import ConfigurationError
+from patchbay.tools.base import checked_timeout
 
 
 class Budget:
@@ -21,16 +21,7 @@ class Budget:
     ) -> None:
         self.max_iterations = checked_count(max_iterations, "max_iterations")
         self.max_calls = checked_count(max_calls, "max_calls")
-        if max_seconds is not None and (
-            isinstance(max_seconds, bool)
-            or not isinstance(max_seconds, int | float)
-            or not math.isfinite(max_seconds)
-            or max_seconds <= 0
-        ):
-            raise ConfigurationError(
-                f"max_seconds must be a positive number of seconds, or None for no limit; not {max_seconds!r}."
-            )
-        self.max_seconds = max_seconds
+        self.max_seconds = checked_timeout(max_seconds, "max_seconds")
         self.iterations = 0
         self.calls = 0
         self.exceeded: str | None = None
@@ -69,5 +60,5 @@ class Budget:
 def checked_count(count: int | None, what: str) -> int | None:
     """Return ``count``, or raise ConfigurationError for a number that limits nothing."""
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
-        raise ConfigurationError(f"{what} must be a whole number of at least 1, not {count!r}.")
+        raise ConfigurationError(f"{what} must be a whole number of at least 1, or None for no limit; not {count!r}.")
     return count

@@ -88,14 +88,18 @@ class Executor:
         surroundings: Surroundings = NOWHERE,
         attachments: Collection[str] = (),
         results: ResultStore | None = None,
+        offer_reader: bool = False,
         tool_timeout: float | None = None,
+        call_ids: set[str] | None = None,
         on_settled: Callable[[ToolExecution], None] | None = None,
     ) -> Run:
         """Begin a run: what its calls share. Starts the budget's clock, so it needs a running event loop.
 
         ``surroundings`` is what an agent adds to the tools' contexts. ``attachments`` are the kinds ("image", "audio", "file")
         that the model is shown; of others it is told that they are there. ``results`` keeps what is too long to be shown;
-        without one, memory does, for this run. ``tool_timeout`` stands for the executor's own in this run.
+        without one, memory does, for this run. With ``offer_reader`` the tool that reads from it is there from the start, and not
+        from the first such result on: ``results`` holds those of earlier runs. ``tool_timeout`` stands for the executor's own in
+        this run. ``call_ids`` are ids that its calls must not have, kept up to date: those who work side by side share one set.
         ``on_settled`` is told of each call the moment it settles, whoever is slow to take it; what it raises is logged.
         """
         return Run(
@@ -104,7 +108,9 @@ class Executor:
             surroundings=surroundings,
             attachments=attachments,
             results=results,
+            offer_reader=offer_reader,
             tool_timeout=checked_timeout(tool_timeout, "tool_timeout"),
+            call_ids=call_ids,
             on_settled=on_settled,
         )
 

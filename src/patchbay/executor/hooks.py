@@ -33,7 +33,7 @@ def as_hooks(given: Hooks, what: str) -> tuple[Hook, ...]:
 async def first_answer(hooks: Sequence[Hook], *about: Any) -> Any:
     """Ask each hook until one returns something else than None, and return that."""
     for hook in hooks:
-        if (answer := await _called(hook, *about)) is not None:
+        if (answer := await called(hook, *about)) is not None:
             return answer
     return None
 
@@ -41,11 +41,12 @@ async def first_answer(hooks: Sequence[Hook], *about: Any) -> Any:
 async def passed_through(hooks: Sequence[Hook], *about: Any, value: Any) -> Any:
     """Give ``value`` to each hook, in turn what the one before made of it, and return what comes out."""
     for hook in hooks:
-        if (answer := await _called(hook, *about, value)) is not None:
+        if (answer := await called(hook, *about, value)) is not None:
             value = answer
     return value
 
 
-async def _called(hook: Hook, *about: Any) -> Any:
-    answer = hook(*about)
+async def called(hook: Hook, *about: Any, **named: Any) -> Any:
+    """Call a function, and wait for what it returns if it is async."""
+    answer = hook(*about, **named)
     return await answer if inspect.isawaitable(answer) else answer

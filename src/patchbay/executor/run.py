@@ -29,8 +29,8 @@ class Run:
     """One run of an executor's tools, from a user's message to the answer; made by ``Executor.begin``.
 
     ``tools`` are those that the model may call now: the executor's, and a reader from the moment on when a result was too long to
-    be shown whole. They are only ever added to, at the end, so that what a model was told stays a prefix of what it is told;
-    whoever runs the turn may say otherwise (``use``).
+    be shown whole, or from the start where one was in an earlier run. They are only ever added to, at the end, so that what a
+    model was told stays a prefix of what it is told; whoever runs the turn may say otherwise (``use``).
     """
 
     def __init__(
@@ -41,7 +41,9 @@ class Run:
         surroundings: Surroundings = NOWHERE,
         attachments: Collection[str] = (),
         results: ResultStore | None = None,
+        offer_reader: bool = False,
         tool_timeout: float | None = None,
+        call_ids: set[str] | None = None,
         on_settled: Callable[[ToolExecution], None] | None = None,
     ) -> None:
         self.executor = executor
@@ -51,12 +53,15 @@ class Run:
         self.attachments = checked_kinds(attachments)
         self.repeats = Repeats()
         self.tool_timeout = tool_timeout if tool_timeout is not None else executor.tool_timeout
+        self.call_ids = call_ids if call_ids is not None else set()
         self.on_settled = on_settled
         self.slots = Gate(executor.max_parallel)
         self.tools: Mapping[str, Tool] = executor.tools
         self._results = results
         self._reader: ReadResult | None = None
         self._specs: tuple[ToolSpec, ...] | None = None
+        if offer_reader and results is not None:
+            self._offered_reader(results)
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -105,16 +110,20 @@ class Run:
 
     async def _kept(self, text: str, limit: int) -> str:
         """Keep a long result whole, offer the reader for it, and return head and tail."""
-        if self._results is None:
-            self._results = MemoryResultStore()
+        if (results := self._results) is None:
+            results = self._results = MemoryResultStore()
         try:
-            result_id = await self._results.keep(text)
+            result_id = await results.keep(text)
         except Exception:
             # The store is the caller's own. Without it the model still gets what it can be shown.
             _logger.exception("A result of %d characters could not be kept", len(text))
             return excerpt(text, limit)
+        return excerpt(text, limit, how_to_read=self._offered_reader(results).advice(result_id))
+
+    def _offered_reader(self, results: ResultStore) -> ReadResult:
         reader = self._reader
         if reader is None or self.tools.get(reader.name) is not reader:  # other tools may have been put in place meanwhile
-            reader = self._reader = ReadResult(self._results, {**self.executor.tools, **self.tools}, limit)
+            reader = ReadResult(results, {**self.executor.tools, **self.tools}, self.executor.max_result_chars)
+            self._reader = reader
             self.use({**self.tools, reader.name: reader})
-        return excerpt(text, limit, how_to_read=reader.advice(result_id))
+        return reader

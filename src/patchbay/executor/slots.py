@@ -97,7 +97,7 @@ def _gate(tool: Tool, most: int) -> Gate:
     by_loop: dict[asyncio.AbstractEventLoop, Gate] = vars(tool).setdefault("_slots_by_loop", {})
     gate = by_loop.get(loop)
     if gate is None:
-        for other in [each for each in by_loop if each.is_closed()]:
+        for other in [each for each in list(by_loop) if each.is_closed()]:  # a list: other threads' loops add theirs
             by_loop.pop(other, None)
         gate = by_loop[loop] = Gate(most)
     return gate

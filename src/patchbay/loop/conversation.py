@@ -36,7 +36,9 @@ class Conversation:
 
     def __post_init__(self) -> None:
         ids = (call.get("id") for message in self.messages for call in _calls_of(message))
-        self._ids = {each for each in ids if isinstance(each, str)}
+        # The run's own set: agents that do not see each other's calls must not give theirs the same ids, or the same keys.
+        self._ids = self.run.call_ids
+        self._ids.update(each for each in ids if isinstance(each, str))
 
     def request(self, tool_choice: Any, *, stream: bool) -> ChatRequest:
         """Return what the model is asked now. The list is the model's own, so that a recorded request stays what it was."""

@@ -43,9 +43,10 @@ def merge_actions(executions: Iterable[Acted]) -> ToolActions:
     The last ``transfer_to_agent`` stands; ``escalate`` does where any call asked for it. Of two calls that *assigned* a key the
     later one has its way. What was *changed* is changed on top of what the earlier calls made of it: a number that a call added
     to or took from, a list that it appended to, the members of a dict or set that it put in or took out. Five calls that each do
-    ``state["n"] += 1`` at the same time make five.
+    ``state["n"] += 1`` at the same time make five. What all of them together only changed is in ``state_found``.
     """
     merged = ToolActions()
+    only_changed: dict[str, Any] = {}
     for execution in executions:
         if (actions := execution.actions) is None:
             continue
@@ -53,12 +54,17 @@ def merge_actions(executions: Iterable[Acted]) -> ToolActions:
         merged.escalate = actions.escalate or merged.escalate
         for key, value in actions.state_delta.items():
             theirs, found = merged.state_delta.get(key), actions.state_found.get(key)
+            if found is None:
+                only_changed.pop(key, None)
+            elif key not in merged.state_delta:
+                only_changed[key] = found
             changed_twice = theirs is not None and found is not None and value is not None
-            merged.state_delta[key] = _on_top(theirs, found, value) if changed_twice else value
+            merged.state_delta[key] = on_top(theirs, found, value) if changed_twice else value
+    merged.state_found = only_changed
     return merged
 
 
-def _on_top(theirs: Any, found: Any, mine: Any) -> Any:
+def on_top(theirs: Any, found: Any, mine: Any) -> Any:
     """Return ``theirs`` with the change that made ``mine`` of ``found``; ``mine`` where there is no such change."""
     try:
         return _changed(theirs, found, mine)

@@ -11,7 +11,10 @@ from patchbay.tools.context import ToolContext
 
 READER_NAME = "read_result"
 KEPT_CHARS = 50_000_000
-"""How many characters of results memory keeps for one run."""
+"""How many characters of results are kept for one run, or for one session."""
+
+PIECE_CHARS = 50_000
+"""How much is read at once where results have no limit."""
 
 _HEADING = 200
 """Room for the line that says which piece this is."""
@@ -62,9 +65,9 @@ class MemoryResultStore:
 class ReadResult(Tool):
     """Reads a kept result, ``limit`` characters at most with one call. ``taken`` are the names that other tools have."""
 
-    def __init__(self, store: ResultStore, taken: Container[str], limit: int) -> None:
+    def __init__(self, store: ResultStore, taken: Container[str], limit: int | None) -> None:
         self._store = store
-        self._longest = limit - _HEADING
+        self._longest = (PIECE_CHARS if limit is None else limit) - _HEADING
         name = READER_NAME
         while name in taken:
             name += "_"

@@ -15,6 +15,7 @@ from patchbay.agents.sessions.locks import RunLocks
 from patchbay.agents.sessions.session import Session
 from patchbay.errors import InvalidRequestError
 from patchbay.tools import well_formed
+from patchbay.tools.kept import MemoryResultStore, ResultStore
 
 
 class BaseSessionService(ABC):
@@ -58,7 +59,7 @@ class BaseSessionService(ABC):
 
     @abstractmethod
     async def delete_session(self, app_name: str, user_id: str, session_id: str) -> None:
-        """Delete a session with its events and its own state; ``user:`` and ``app:`` keys stay. No session, no error."""
+        """Delete a session with its events, results and own state; ``user:`` and ``app:`` keys stay. No session, no error."""
 
     @abstractmethod
     async def update_title(self, app_name: str, user_id: str, session_id: str, title: str) -> None:
@@ -88,6 +89,15 @@ class BaseSessionService(ABC):
     @abstractmethod
     async def _append(self, session: Session, entry: Record) -> list[tuple[int, bytes | str | Event]]:
         """Keep the entry; return what ``session`` has not heard of, this entry included, with its numbers, in order."""
+
+    def results(self, session: Session) -> ResultStore:  # noqa: ARG002  (others have use for it)
+        """Return what keeps the results of ``session`` that were too long to be shown, until the session is deleted.
+
+        Of each session the newest characters are kept, ``patchbay.tools.kept.KEPT_CHARS`` of them. ``keep`` sets
+        ``session.has_results``, and raises SessionNotFoundError where the session has been deleted. A service that does not say
+        otherwise keeps them as long as what this returns is held.
+        """
+        return MemoryResultStore()
 
     def lock(self, app_name: str, user_id: str, session_id: str) -> AbstractAsyncContextManager[None]:
         """Return the lock that a run holds, so that two runs on one session come one after the other, in the order they asked.

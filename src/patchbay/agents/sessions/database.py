@@ -23,10 +23,12 @@ from patchbay.agents.sessions import scopes
 from patchbay.agents.sessions.base import BaseSessionService, initial_state, readable, shown
 from patchbay.agents.sessions.encoding import EventLog, Record
 from patchbay.agents.sessions.processlocks import AdvisoryLocks, FileLocks, ProcessLocks, lock_number
+from patchbay.agents.sessions.results import HAS_RESULTS, DatabaseResults
 from patchbay.agents.sessions.session import Session
 from patchbay.agents.sessions.tables import VERSION, events, metadata, session_state, sessions, shared_state
 from patchbay.errors import SessionExistsError, SessionNotFoundError
 from patchbay.store import Store
+from patchbay.tools.kept import ResultStore
 
 DEFAULT_URL = "sqlite:///sessions.db"
 
@@ -121,7 +123,7 @@ class DatabaseSessionService(BaseSessionService):
         return await self._store.read(lambda connection: [_session(row) for row in connection.execute(mine)])
 
     async def delete_session(self, app_name: str, user_id: str, session_id: str) -> None:
-        """Delete the session; its events and its own state go with it."""
+        """Delete the session; its events, its results and its own state go with it."""
         readable(app_name, user_id, session_id)
         away = sa.delete(sessions).where(_this(app_name, user_id, session_id))
         await self._store.write(lambda connection: connection.execute(away))
@@ -133,6 +135,10 @@ class DatabaseSessionService(BaseSessionService):
     async def update_last_agent(self, app_name: str, user_id: str, session_id: str, agent_name: str) -> None:
         """Set which agent spoke last."""
         await self._update(app_name, user_id, session_id, last_agent=shown(agent_name))
+
+    def results(self, session: Session) -> ResultStore:
+        """Return what keeps the session's long results."""
+        return DatabaseResults(self._store, session)
 
     def lock(self, app_name: str, user_id: str, session_id: str) -> AbstractAsyncContextManager[None]:
         """Return the lock that a run holds, among all processes that use this database."""
@@ -203,11 +209,12 @@ class DatabaseSessionService(BaseSessionService):
         return insert.on_conflict_do_update(index_elements=key, set_={"value": insert.excluded.value})
 
     def _load(self, connection: Connection, app_name: str, user_id: str, session_id: str) -> Session:
-        query = sa.select(*_COLUMNS, sessions.c.pk).where(_this(app_name, user_id, session_id))
+        query = sa.select(*_COLUMNS, sessions.c.pk, HAS_RESULTS).where(_this(app_name, user_id, session_id))
         row = connection.execute(query).one_or_none()
         if row is None:
             raise SessionNotFoundError(session_id)
         session = _session(row)
+        session.has_results = bool(row.has_results)
         entries = _between(connection, row.pk, 0, None)
         session.events = EventLog([body for _, body in entries])
         session.seq = entries[-1][0] if entries else 0

@@ -14,6 +14,7 @@ from patchbay.agents.sessions.base import BaseSessionService, initial_state, rea
 from patchbay.agents.sessions.encoding import EventLog, Record
 from patchbay.agents.sessions.session import Session
 from patchbay.errors import SessionExistsError, SessionNotFoundError
+from patchbay.tools.kept import MemoryResultStore, ResultStore
 
 _Key = tuple[str, str, str]
 
@@ -26,6 +27,7 @@ class _Kept:
     state: dict[str, Any] = field(default_factory=dict)
     bodies: list[bytes] = field(default_factory=list)
     ids: set[str] = field(default_factory=set)
+    results: MemoryResultStore | None = None
 
 
 class InMemorySessionService(BaseSessionService):
@@ -81,6 +83,10 @@ class InMemorySessionService(BaseSessionService):
         """Set which agent spoke last."""
         self._find((app_name, user_id, session_id)).about.last_agent = shown(agent_name)
 
+    def results(self, session: Session) -> ResultStore:
+        """Return what keeps the session's long results."""
+        return _Results(self._sessions, session)
+
     async def _append(self, session: Session, entry: Record) -> list[tuple[int, bytes | str | Event]]:
         kept = self._find((session.app_name, session.user_id, session.id))
         if entry.id not in kept.ids:
@@ -115,4 +121,30 @@ class InMemorySessionService(BaseSessionService):
         about = kept.about
         shared = self._apps.get(about.app_name), self._users.get((about.app_name, about.user_id))
         state = {**(shared[0] or {}), **(shared[1] or {}), **kept.state}
-        return replace(about, state=plain(state) if state else state, events=EventLog(kept.bodies), seq=len(kept.bodies))
+        own = plain(state) if state else state
+        return replace(about, state=own, events=EventLog(kept.bodies), seq=len(kept.bodies), has_results=kept.results is not None)
+
+
+class _Results:
+    """The long results of ``session``, as long as it is among ``sessions``."""
+
+    __slots__ = ("_session", "_sessions")
+
+    def __init__(self, sessions: Mapping[_Key, _Kept], session: Session) -> None:
+        self._sessions = sessions
+        self._session = session
+
+    async def keep(self, text: str) -> str:
+        if (kept := self._kept()) is None:
+            raise SessionNotFoundError(self._session.id)
+        if kept.results is None:
+            kept.results = MemoryResultStore()
+        self._session.has_results = True
+        return await kept.results.keep(text)
+
+    async def read(self, result_id: str) -> str | None:
+        kept = self._kept()
+        return None if kept is None or kept.results is None else await kept.results.read(result_id)
+
+    def _kept(self) -> _Kept | None:
+        return self._sessions.get((self._session.app_name, self._session.user_id, self._session.id))

@@ -21,8 +21,8 @@ class Session:
     """One conversation of a user with an application.
 
     ``state`` has the session's own keys and those of its user (``user:``) and application (``app:``), as they were when it was
-    read, and the run's ``temp:`` keys. ``seq`` is the number of the last event in ``events``; they count from 1. Times are in
-    seconds since the epoch.
+    read, and the run's ``temp:`` keys. ``seq`` is the number of the last event in ``events``; they count from 1.
+    ``has_results`` is whether long results of it are kept (the service's ``results``). Times are in seconds since the epoch.
     """
 
     id: str
@@ -36,6 +36,7 @@ class Session:
     state: dict[str, Any] = field(default_factory=dict)
     events: EventLog = field(default_factory=EventLog)
     seq: int = 0
+    has_results: bool = False
 
     def follow(self, entries: Iterable[tuple[int, bytes | str | Event]]) -> None:
         """Take up (number, event) entries of the log, in order; those that are here already are passed over.

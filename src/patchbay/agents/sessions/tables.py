@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import Column, Float, ForeignKey, Index, Integer, MetaData, Table, Text, UniqueConstraint
+from sqlalchemy import Column, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, Text, UniqueConstraint
 
 VERSION: Final = 1
 
@@ -57,4 +57,16 @@ shared_state = Table(
     Column("user_id", Text, primary_key=True),  # "" for the keys of the application; the keys' prefixes keep them apart
     Column("key", Text, primary_key=True),
     Column("value", Text, nullable=False),
+)
+
+results = Table(
+    "patchbay_results",
+    metadata,
+    Column("session_pk", Integer, ForeignKey(sessions.c.pk, ondelete="CASCADE"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("size", Integer, nullable=False),  # in characters
+    # UTF-8. Last: SQLite need not walk through it to the other columns.
+    Column("text", LargeBinary, nullable=False),
+    UniqueConstraint("session_pk", "digest", name="uq_patchbay_results"),  # a text is kept once
 )

@@ -1,0 +1,337 @@
+"""Long results outlive their run: what an excerpt says of how to read the rest is true as long as the session is there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from patchbay.agents import AgentTool, BaseSessionService, DatabaseSessionService, InMemorySessionService, SequentialAgent
+from patchbay.agents.sessions import memory
+from patchbay.agents.sessions.results import DatabaseResults
+from patchbay.errors import SessionNotFoundError
+from patchbay.tools.kept import MemoryResultStore
+from patchbay.types import ToolCall
+
+from .keeper import read_log
+from .saying import run
+from .turns import Chat, agent, response_of
+
+ROOT = Path(__file__).parents[2]
+READ = ToolCall("c1", "read_log")
+ADVICE = 'Read them with read_result(result_id="result_1", offset='
+PIECE = "[result_1: characters 52890 to 52899 of 98890]\nline 5400"
+
+
+@pytest.fixture
+def session_id():
+    return uuid.uuid4().hex
+
+
+def reading(result_id: str = "result_1", **arguments: Any) -> ToolCall:
+    return ToolCall("c2", "read_result", json.dumps({"result_id": result_id, "find": "line 5400", "length": 9, **arguments}))
+
+
+def offered(model: Any) -> list[list[str]]:
+    """The names of the tools that each request told the model of."""
+    return [[spec.name for spec in request.tools] for request in model.requests]
+
+
+def test_the_next_turn_can_read_what_an_excerpt_of_the_last_one_left_out(service, session_id):
+    one = agent([READ, "read", reading(), "done", "nothing to do"], read_log)
+
+    async def main() -> Any:
+        chat = Chat(one, service, session_id=session_id)
+        await chat.say("read")
+        events = await chat.say("go on")
+        await chat.say("thanks")
+        return events
+
+    events = run(main())
+    assert PIECE == response_of(events, "read_result")["result"]
+    assert ADVICE in one.model.requests[2].messages[2]["content"]
+    # From the turn after it was first offered it is offered from the start: what the model is told of its tools stays the same.
+    assert [["read_log"], *[["read_log", "read_result"]] * 4] == offered(one.model)
+    assert one.model.requests[1].tools == one.model.requests[2].tools == one.model.requests[4].tools
+
+
+def test_a_session_without_long_results_is_offered_no_reader(service, session_id):
+    one = agent(["a", "b"], read_log)
+
+    async def main() -> bool:
+        chat = Chat(one, service, session_id=session_id)
+        await chat.say()
+        await chat.say()
+        return (await chat.session()).has_results
+
+    assert run(main()) is False
+    assert [["read_log"]] * 2 == offered(one.model)
+
+
+def test_what_was_kept_is_there_when_the_database_is_opened_again(database_url, session_id):
+    one = agent([READ, "read", reading(), "done"], read_log)
+
+    async def main() -> Any:
+        for message in ("read", "go on"):
+            async with DatabaseSessionService(database_url) as service:
+                events = await Chat(one, service, session_id=session_id).say(message)
+        return events
+
+    assert PIECE == response_of(run(main()), "read_result")["result"]
+
+
+def test_the_next_agent_of_the_same_run_can_read_it_too(service, session_id):
+    first, second = agent([READ, "read"], read_log, name="first"), agent([reading(), "done"], name="second")
+    chat = Chat(SequentialAgent(name="both", sub_agents=[first, second]), service, session_id=session_id)
+    assert PIECE == response_of(run(chat.say()), "read_result")["result"]
+
+
+def test_what_an_agent_keeps_as_a_tool_is_its_own(service, session_id):
+    inner = agent([READ, reading(), "short", "again"], read_log, name="inner")
+    outer = agent([ToolCall("c1", "inner", '{"request": "x"}'), "a", ToolCall("c2", "inner", '{"request": "y"}'), "b"])
+    outer.tools = [AgentTool(inner)]
+
+    async def main() -> bool:
+        chat = Chat(outer, service, session_id=session_id)
+        await chat.say()
+        await chat.say()
+        return (await chat.session()).has_results
+
+    assert run(main()) is False
+    assert PIECE == inner.model.requests[2].messages[-1]["content"]
+    # Asked again it has a new session.
+    assert [["read_log"], ["read_log", "read_result"], ["read_log", "read_result"], ["read_log"]] == offered(inner.model)
+    assert [["inner"]] * 4 == offered(outer.model)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_the_text_is_kept_before_its_excerpt_is_recorded_whenever_the_process_is_killed(database_url, session_id, moment):
+    child = spawn(database_url, session_id, moment)
+    try:
+        assert f"{moment}\n" == child.stdout.readline()
+    finally:
+        end(child)
+    one = agent([reading(), "done"], read_log)
+
+    async def main() -> Any:
+        async with DatabaseSessionService(database_url) as service:
+            return await Chat(one, service, session_id=session_id).say("go on")
+
+    assert PIECE == response_of(run(main()), "read_result")["result"]
+    assert (moment == "after") == any(ADVICE in str(message["content"]) for message in one.model.requests[0].messages)
+
+
+def test_a_deleted_sessions_results_go_with_it_and_come_back_with_no_other(service, session_id):
+    async def main() -> None:
+        session = await service.create_session("app", "u", session_id=session_id)
+        other = await service.create_session("app", "v", session_id=session_id)
+        for each in (session, other):
+            assert "result_1" == await service.results(each).keep(f"text of {each.user_id}")
+        await service.delete_session("app", "u", session_id)
+        store = service.results(session)
+        assert await store.read("result_1") is None
+        with pytest.raises(SessionNotFoundError):
+            await store.keep("more")
+        anew = await service.create_session("app", "u", session_id=session_id)
+        assert (False, None) == (anew.has_results, await service.results(anew).read("result_1"))
+        assert "result_1" == await service.results(anew).keep("another")
+        assert "text of v" == await service.results(other).read("result_1")
+        assert (await service.get_session("app", "v", session_id)).has_results
+
+    run(main())
+
+
+def test_no_row_is_left_of_a_deleted_session(database_url, session_id):
+    async def main() -> list[int]:
+        async with DatabaseSessionService(database_url) as service:
+            session = await service.create_session("app", "u", session_id=session_id)
+            await service.results(session).keep(session_id)
+            count = sa.text("SELECT count(*) FROM patchbay_results WHERE text = :text").bindparams(text=session_id.encode())
+            before = await service._store.read(lambda connection: connection.scalar(count))
+            await service.delete_session("app", "u", session_id)
+            return [before, await service._store.read(lambda connection: connection.scalar(count))]
+
+    assert [1, 0] == run(main())
+
+
+@pytest.mark.parametrize("text", ["", "é\x00\ud800\U0001f600", "x" * 100])
+def test_any_text_comes_back_as_it_was(service, session_id, text):
+    async def main() -> str | None:
+        session = await service.create_session("app", "u", session_id=session_id)
+        kept = await service.results(session).keep(text)
+        return await service.results(session).read(kept)
+
+    assert text == run(main())
+
+
+UNKNOWN = [
+    "result_2",
+    "result_0",
+    "result_01",
+    "result_-1",
+    "result_",
+    "",
+    "result_1 ",
+    "result_1\n",
+    "result_٣",
+    "1",
+    "result_" + "9" * 30,
+]
+
+
+@pytest.mark.parametrize("result_id", UNKNOWN)
+def test_an_id_that_nothing_is_kept_by_is_none(service, session_id, result_id):
+    async def main() -> str | None:
+        session = await service.create_session("app", "u", session_id=session_id)
+        assert await service.results(session).read("result_1") is None
+        await service.results(session).keep("text")
+        return await service.results(session).read(result_id)
+
+    assert run(main()) is None
+
+
+def test_the_model_is_told_that_an_id_is_none(service, session_id):
+    one = agent([READ, "read", reading("result_7"), "done"], read_log)
+
+    async def main() -> Any:
+        chat = Chat(one, service, session_id=session_id)
+        await chat.say("read")
+        return await chat.say("go on")
+
+    error = response_of(run(main()), "read_result")["error"]
+    assert "No result 'result_7' is kept (any more). Fix the arguments and call the tool again." == error
+
+
+@pytest.fixture
+def bounded(service, monkeypatch):
+    """Returns the store of a session that keeps ten characters."""
+    monkeypatch.setattr(memory, "MemoryResultStore", lambda: MemoryResultStore(max_chars=10))
+
+    def of(session: Any) -> Any:
+        if isinstance(service, InMemorySessionService):
+            return service.results(session)
+        return DatabaseResults(service._store, session, max_chars=10)
+
+    return of
+
+
+def test_of_a_session_the_newest_are_kept_and_no_id_comes_back(service, bounded, session_id):
+    async def main() -> tuple[list[list[str | None]], str | None]:
+        session = await service.create_session("app", "u", session_id=session_id)
+        other = await service.create_session("app", "v", session_id=session_id)
+        await bounded(other).keep("of another")
+        store, seen, ids = bounded(session), [], []
+        for text in ("aaaa", "bbbb", "aaaa", "éé", "cccc", "d" * 50, "aaaa"):
+            ids.append(await store.keep(text))
+            seen.append([await store.read(f"result_{number}") for number in range(1, 7)])
+        assert ["result_1", "result_2", "result_1", "result_3", "result_4", "result_5", "result_6"] == ids
+        return seen, await bounded(other).read("result_1")
+
+    gone = None
+    seen, others = run(main())
+    assert [
+        ["aaaa", gone, gone, gone, gone, gone],
+        ["aaaa", "bbbb", gone, gone, gone, gone],
+        ["aaaa", "bbbb", gone, gone, gone, gone],
+        ["aaaa", "bbbb", "éé", gone, gone, gone],
+        [gone, "bbbb", "éé", "cccc", gone, gone],
+        [gone, gone, gone, gone, "d" * 50, gone],
+        [gone, gone, gone, gone, gone, "aaaa"],
+    ] == seen
+    assert "of another" == others
+
+
+def spawn(url: str, session_id: str, *texts: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.agents.keeper", url, session_id, *texts]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def end(child: subprocess.Popen[str]) -> None:
+    child.kill()
+    child.communicate(timeout=30)
+
+
+def test_two_processes_keep_each_text_once_and_give_no_id_twice(database_url, session_id):
+    texts = {name: [f"{name}{number}" if number % 2 else f"both{number}" for number in range(20)] for name in ("a", "b")}
+
+    async def begin() -> None:
+        async with DatabaseSessionService(database_url) as service:
+            await service.create_session("app", "u", session_id=session_id)
+
+    run(begin())
+    children = {name: spawn(database_url, session_id, *mine) for name, mine in texts.items()}
+    try:
+        ids = {name: child.communicate(timeout=60)[0].split() for name, child in children.items()}
+    finally:
+        for child in children.values():
+            end(child)
+    found = {(text, kept) for name in texts for text, kept in zip(texts[name], ids[name], strict=True)}
+    assert {f"result_{number}" for number in range(1, 31)} == {kept for _, kept in found}
+    assert 30 == len(found)
+
+    async def read() -> dict[str, str | None]:
+        async with DatabaseSessionService(database_url) as service:
+            session = await service.get_session("app", "u", session_id)
+            return {kept: await service.results(session).read(kept) for _, kept in found}
+
+    assert {kept: text for text, kept in found} == run(read())
+
+
+def test_branches_that_keep_at_once_get_ids_of_their_own(service, session_id):
+    async def main() -> list[str]:
+        session = await service.create_session("app", "u", session_id=session_id)
+        return await asyncio.gather(*(service.results(session).keep(f"text {number}") for number in range(20)))
+
+    assert {f"result_{number}" for number in range(1, 21)} == set(run(main()))
+
+
+def test_a_database_from_before_there_were_results_is_taken_up(tmp_path, session_id):
+    async def main() -> Any:
+        path = tmp_path / "old.db"
+        async with DatabaseSessionService(path) as service:
+            await service.create_session("app", "u", session_id=session_id)
+            await service._store.write(lambda connection: connection.exec_driver_sql("DROP TABLE patchbay_results"))
+        one = agent([READ, "read", reading(), "done"], read_log)
+        async with DatabaseSessionService(path) as service:
+            chat = Chat(one, service, session_id=session_id)
+            await chat.say("read")
+            return await chat.say("go on")
+
+    assert PIECE == response_of(run(main()), "read_result")["result"]
+
+
+def test_a_session_is_loaded_with_no_query_more_for_its_results(tmp_path):
+    async def main() -> list[str]:
+        async with DatabaseSessionService(tmp_path / "s.db") as service:
+            session = await service.create_session("app", "u")
+            statements: list[str] = []
+            engine = service._store._opened().engine
+            sa.event.listen(engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+            await service.get_session("app", "u", session.id)
+            return [text for text in statements if "patchbay_results" in text]
+
+    (only,) = run(main())
+    assert "FROM patchbay_sessions" in only
+
+
+def test_a_service_that_keeps_no_results_has_them_for_the_run(session_id):
+    class Elsewhere(InMemorySessionService):
+        results = BaseSessionService.results
+
+    one = agent([READ, reading(), "done", "later"], read_log)
+
+    async def main() -> Any:
+        chat = Chat(one, Elsewhere(), session_id=session_id)
+        events = await chat.say("read")
+        await chat.say("go on")
+        return events
+
+    assert PIECE == response_of(run(main()), "read_result")["result"]
+    assert [["read_log"], ["read_log", "read_result"], ["read_log", "read_result"], ["read_log"]] == offered(one.model)
