@@ -19,6 +19,7 @@ from patchbay.agents import (
     LlmRequest,
     LlmResponse,
     Part,
+    Runner,
     SequentialAgent,
 )
 from patchbay.models.chat import ModelReply
@@ -654,3 +655,20 @@ def test_callbacks_of_a_parent_are_not_those_of_its_sub_agents():
     root = SequentialAgent(name="root", sub_agents=[sub], before_agent_callback=lambda ctx: asked.append(ctx.agent.name))
     asyncio.run(Chat(root).say())
     assert ["root"] == asked
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        LlmResponse(error_code=5),
+        LlmResponse(content=Content("model", [Part(5)])),
+        LlmResponse(error_code="X", error_message=["y"]),
+    ],
+)
+def test_whatever_a_callback_puts_into_an_answer_ends_the_run_with_an_event(answer):
+    asked = LlmAgent(name="a", model=ScriptedModel(["next"]), before_model_callback=[lambda _ctx, _request: answer])
+    runner = Runner(asked)
+    *_, last = runner.run("u", "s", "hi")
+    assert isinstance(last.error_code, str)
+    asked.before_model_callback = None
+    assert ["next"] == [event.content.text for event in runner.run("u", "s", "again")]

@@ -17,7 +17,7 @@ from patchbay.agents.callbacks import Callbacks, as_callbacks, ask
 from patchbay.agents.content import Content, Event, EventActions, Part
 from patchbay.agents.context import InvocationContext
 from patchbay.agents.failures import NoAnswerError, callbacks_fail, events_in_time, in_time
-from patchbay.errors import ConfigurationError, PatchbayError
+from patchbay.errors import ConfigurationError, InvalidRequestError, PatchbayError
 from patchbay.tools.results import describe
 
 _logger = logging.getLogger(__name__)
@@ -110,7 +110,11 @@ class BaseAgent:
             if is_being_stopped(error):
                 raise
             failure = _failed(ctx, error, *bug)
-        await ctx.record(failure)
+        try:
+            await ctx.record(failure)
+        except InvalidRequestError:  # what a callback gave as a code or as content cannot be kept
+            failure = ctx.error(str(failure.error_code), str(failure.error_message))
+            await ctx.record(failure)
         await ctx.publish(topics.AGENT_ERROR, {"agent": self.name, "error": failure.error_code, "message": failure.error_message})
         yield failure
 
