@@ -133,6 +133,11 @@ def wrong_with(words: list[str]) -> str | None:
         shown = help_of(*words[1:depth])
         if shown is None:
             return f"there is no command {' '.join(words[:depth])!r}"
+        if depth == 2 and len(words) > 2 and not words[2].startswith("-") and " COMMAND " in shown:  # a command with commands
+            depth = 3
+            shown = help_of(*words[1:depth])
+            if shown is None:
+                return f"there is no command {' '.join(words[:depth])!r}"
         flags = [word.partition("=")[0] for word in words[depth:] if word.startswith("--")]
         return next((f"{' '.join(words[:depth])} has no {flag}" for flag in flags if not has_flag(shown, flag)), None)
     if program.startswith("python") and "-m" in words:

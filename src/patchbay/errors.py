@@ -10,6 +10,8 @@
     ├── MaxIterationsError             RuntimeError   "max_iterations"       the loop's ceiling, when asked to raise
     ├── SessionNotFoundError           LookupError    "session_not_found"    there is no session with this id; HTTP 404
     ├── SessionExistsError             ValueError     "session_exists"       there is one already; HTTP 409
+    ├── UnknownRoleError               LookupError    "unknown_role"         the registry has no such role; HTTP 404
+    ├── ToolSyncError                  RuntimeError   "tool_sync_failed"     a session was not told of its new tools
     └── ToolError                      Exception      "tool_error"           one call failed; becomes a result
         ├── UnknownToolError           LookupError    "unknown_tool"
         ├── ToolArgumentsError         ValueError     "invalid_arguments"
@@ -126,6 +128,24 @@ class SessionExistsError(PatchbayError, ValueError):
     def __init__(self, session_id: str) -> None:
         super().__init__(f"There is a session {session_id!r} already.")
         self.session_id = session_id
+
+
+class UnknownRoleError(PatchbayError, LookupError):
+    """The registry has no such role."""
+
+    code = "unknown_role"
+    kind = "invalid_request_error"
+    status = 404
+
+    def __init__(self, role: str) -> None:
+        super().__init__(f"unknown role: {role}")
+        self.role = role
+
+
+class ToolSyncError(PatchbayError, RuntimeError):
+    """A session was not told of its new tools. They are registered all the same, and its next turn has them."""
+
+    code = "tool_sync_failed"
 
 
 class ToolError(PatchbayError):

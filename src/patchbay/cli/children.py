@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 _ADDRESS = re.compile(r"https?://\S+")
 _STOP_SECONDS = 5.0
-_SETTINGS = frozenset({"UPSTREAM_BASE_URL", "UPSTREAM_API_KEY", "PORT", "HOST", "PROXY_API_KEY", "PROXY_LOG_FILE"})
+_SETTINGS = frozenset(
+    {"UPSTREAM_BASE_URL", "UPSTREAM_API_KEY", "PORT", "HOST", "PROXY_API_KEY", "PROXY_LOG_FILE", "MAIN_SERVER_PORT",
+     "NEKO_TRUSTED_HOSTS", "NEKO_TRUSTED_ORIGINS"}
+)  # fmt: skip
 
 
 class ChildError(PatchbayError, RuntimeError):
@@ -44,7 +47,7 @@ def listening(command: Sequence[str], *, name: str, timeout: float = 30.0) -> It
     """Run a server while the block runs.
 
     ``timeout`` (seconds) bounds the wait for the address; raises ChildError with what the child printed when there is none.
-    Its standard input closes when this process is gone. The command alone says what it does: settings of a proxy in the
+    Its standard input closes when this process is gone. The command alone says what it does: settings of a server in the
     environment are kept from it.
     """
     environment = {key: value for key, value in os.environ.items() if key not in _SETTINGS and not key.startswith("PATCHBAY_")}

@@ -16,6 +16,8 @@ from patchbay.errors import PatchbayError
 
 COMMANDS = {
     "proxy": "patchbay.cli.proxy:proxy",
+    "serve": "patchbay.cli.serve:serve",
+    "plugins": "patchbay.cli.plugins:plugins",
     "parse": "patchbay.cli.parse:parse",
     "formats": "patchbay.cli.formats:formats",
     "demo": "patchbay.cli.demo:demo",

@@ -63,6 +63,7 @@ class Flight:
         self.context = ToolContext(
             call_id=self.call.id,
             name=self.call.name,
+            raw_arguments=self.call.raw_arguments,
             messages=batch.messages,
             iteration=batch.iteration,
             surroundings=batch.surroundings,

@@ -13,6 +13,7 @@ from patchbay._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from patchbay.testing.contract_model import ContractModel
+    from patchbay.testing.plugins import PluginResult, RunningPlugin, run_plugin
     from patchbay.testing.script import Answer, Message, Raw, Script, Text, events, pieces
     from patchbay.testing.scripted import ScriptedModel
     from patchbay.testing.upstream import Recorded, ScriptedUpstream
@@ -21,14 +22,17 @@ __all__ = [
     "Answer",
     "ContractModel",
     "Message",
+    "PluginResult",
     "Raw",
     "Recorded",
+    "RunningPlugin",
     "Script",
     "ScriptedModel",
     "ScriptedUpstream",
     "Text",
     "events",
     "pieces",
+    "run_plugin",
 ]
 
 __getattr__ = lazy_exports(
@@ -37,13 +41,16 @@ __getattr__ = lazy_exports(
         "Answer": "patchbay.testing.script",
         "ContractModel": "patchbay.testing.contract_model",
         "Message": "patchbay.testing.script",
+        "PluginResult": "patchbay.testing.plugins",
         "Raw": "patchbay.testing.script",
         "Recorded": "patchbay.testing.upstream",
+        "RunningPlugin": "patchbay.testing.plugins",
         "Script": "patchbay.testing.script",
         "ScriptedModel": "patchbay.testing.scripted",
         "ScriptedUpstream": "patchbay.testing.upstream",
         "Text": "patchbay.testing.script",
         "events": "patchbay.testing.script",
         "pieces": "patchbay.testing.script",
+        "run_plugin": "patchbay.testing.plugins",
     },
 )

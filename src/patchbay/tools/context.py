@@ -55,6 +55,7 @@ class ToolContext:
     ``call_id`` (also ``function_call_id``) and ``name`` are the call's. ``messages`` is the conversation so far, the call's own
     message last; read it, do not change it. ``iteration`` counts the model's rounds from 1. ``cancelled`` is set when the call's
     time is up or its run was stopped: a tool that runs in a thread cannot be interrupted and should look at it.
+    ``raw_arguments`` is the text that the model wrote as its arguments.
 
     ``state`` is the session's state with this call's changes over it: they are kept when the call succeeds and dropped when it
     fails. ``actions`` asks something of the run: ``actions.transfer_to_agent``, ``actions.escalate``. ``agent_name``,
@@ -66,6 +67,7 @@ class ToolContext:
         *,
         call_id: str,
         name: str,
+        raw_arguments: str = "",
         messages: Sequence[Message] = (),
         iteration: int = 1,
         cancelled: threading.Event | None = None,
@@ -74,6 +76,7 @@ class ToolContext:
     ) -> None:
         self.call_id = call_id
         self.name = name
+        self.raw_arguments = raw_arguments
         self.messages = messages
         self.iteration = iteration
         self._cancelled = cancelled

@@ -11,6 +11,7 @@ from typing import Any
 from patchbay.errors import ConfigurationError
 from patchbay.tools.base import Tool
 from patchbay.tools.context import ToolContext
+from patchbay.tools.envelope import open_envelope
 from patchbay.tools.invoke import invoke, is_async
 
 
@@ -39,5 +40,6 @@ class ToolDefinition(Tool):
         self.interruptible = is_async(handler)
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:  # noqa: ARG002  (the handler takes one dict)
-        """Call the handler with the arguments."""
-        return await invoke(self.handler, (arguments,), {}, in_thread=not self.interruptible)
+        """Call the handler with the arguments. A dict with ``is_error`` is an envelope (``open_envelope``)."""
+        value = await invoke(self.handler, (arguments,), {}, in_thread=not self.interruptible)
+        return open_envelope(value, tool_name=self.name) if isinstance(value, Mapping) and "is_error" in value else value

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain, zip_longest
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
@@ -23,11 +23,16 @@ _ProtocolT = TypeVar("_ProtocolT", bound=asyncio.Protocol)
 
 
 class Origin:
-    """The server of an http:// or https:// URL. ``host`` is what the Host header says: the URL's, unless another is given."""
+    """The server of an http:// or https:// URL. ``host`` is what the Host header says: the URL's, unless another is given.
 
-    __slots__ = ("_host", "_is_address", "_port", "_tls", "host")
+    ``addresses`` are where it is, for who knows that already: the URL's name is then never looked up.
+    """
 
-    def __init__(self, url: str, *, host: str | None = None, tls: ssl.SSLContext | None = None) -> None:
+    __slots__ = ("_addresses", "_host", "_is_address", "_port", "_tls", "host")
+
+    def __init__(
+        self, url: str, *, host: str | None = None, tls: ssl.SSLContext | None = None, addresses: Sequence[str] = ()
+    ) -> None:
         parts = urlsplit(url)
         name = parts.hostname or ""
         secure = parts.scheme == "https"
@@ -40,6 +45,7 @@ class Origin:
         else:
             shown = self._host = name if name.isascii() else name.encode("idna").decode()
         self._is_address = _is_address(self._host)
+        self._addresses = list(addresses)
         self.host = (host or (shown if self._port == usual else f"{shown}:{self._port}")).encode()
 
     async def connect(self, make: Callable[[], _ProtocolT], limit: float) -> _ProtocolT:
@@ -60,6 +66,8 @@ class Origin:
 
     async def _resolve(self) -> list[str]:
         """Return the addresses of the host, its two families in turn."""
+        if self._addresses:
+            return self._addresses
         if self._is_address:
             return [self._host]
         loop = asyncio.get_running_loop()

@@ -1,0 +1,210 @@
+"""``patchbay serve``: its flags, what it prints, and its exit status. The server itself is ``patchbay.server.tools``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from patchbay.errors import ConfigurationError
+
+PORT = 48911
+"""Where the seeds' clients look for the server."""
+
+_ACCESS = "Who may come in"
+_TOOLS = "Tools"
+
+
+def serve(
+    port: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=65535,
+            metavar="PORT",
+            envvar=["MAIN_SERVER_PORT", "PATCHBAY_SERVE_PORT"],
+            help="Port to listen on; 0 takes a free one.",
+        ),
+    ] = PORT,
+    host: Annotated[str, typer.Option(metavar="HOST", envvar="PATCHBAY_SERVE_HOST", help="Address to listen on.")] = "127.0.0.1",
+    roles: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            envvar="PATCHBAY_ROLES",
+            help="The assistants that tools are registered for, with commas between them.",
+        ),
+    ] = "default",
+    store: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            envvar="PATCHBAY_STORE",
+            help="Where registrations are kept: sqlite:///tools.db, a file, postgresql://user@host/name; "
+            "memory keeps them until the server ends.",
+        ),
+    ] = "sqlite:///tools.db",
+    drain_timeout: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            envvar="PATCHBAY_DRAIN_TIMEOUT",
+            help="How long running requests may take to finish when the server is stopped.",
+        ),
+    ] = 30,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="PATCHBAY_TOKEN_FILE",
+            rich_help_panel=_ACCESS,
+            help="File of mode 0600 with the bearer token. Who shows it may register tools of plugins; "
+            "without the file everybody may.",
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            envvar=["PATCHBAY_ALLOWED_HOSTS", "NEKO_TRUSTED_HOSTS"],
+            rich_help_panel=_ACCESS,
+            help="Host header to accept beside those of this machine: tools.example.com, *.example.com.",
+        ),
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ORIGIN",
+            envvar=["PATCHBAY_ALLOWED_ORIGINS", "NEKO_TRUSTED_ORIGINS"],
+            rich_help_panel=_ACCESS,
+            help="Web pages to let in beside those of this machine: https://app.example.com.",
+        ),
+    ] = None,
+    proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ADDRESS",
+            envvar="PATCHBAY_PROXIES",
+            rich_help_panel=_ACCESS,
+            help="Address of a reverse proxy. What comes through it must show the token.",
+        ),
+    ] = None,
+    need_secrets: Annotated[
+        bool,
+        typer.Option(
+            "--need-secrets",
+            envvar="PATCHBAY_NEED_SECRETS",
+            rich_help_panel=_ACCESS,
+            help="Let nobody replace or remove a tool without its secret or the token.",
+        ),
+    ] = False,
+    callback_ports: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PORTS",
+            envvar="PATCHBAY_CALLBACK_PORTS",
+            rich_help_panel=_TOOLS,
+            help="All ports that callbacks may have: 9000-9100,48916. Without it any but this server's own.",
+        ),
+    ] = None,
+    strict_arguments: Annotated[
+        bool,
+        typer.Option(
+            "--strict-arguments",
+            envvar="PATCHBAY_STRICT_ARGUMENTS",
+            rich_help_panel=_TOOLS,
+            help="Answer calls that do not fit the tool's schema with an error instead of passing them on.",
+        ),
+    ] = False,
+    max_result_size: Annotated[
+        str,
+        typer.Option(
+            metavar="SIZE",
+            envvar="PATCHBAY_MAX_RESULT_SIZE",
+            rich_help_panel=_TOOLS,
+            help="Most that is read of a callback's answer.",
+        ),
+    ] = "1MiB",
+    lease: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            envvar="PATCHBAY_LEASE",
+            rich_help_panel=_TOOLS,
+            help="How often to see whether callbacks still answer; 0 is never.",
+        ),
+    ] = 2.0,
+) -> None:
+    """Serve the registry of tools: other processes register theirs while it runs.
+
+    Tools come in by POST /api/tools/register, and are called at the URL that they were registered with. GET /openapi.json
+    describes all of it. Only programs on this machine are let in.
+
+    [bold]Examples[/bold]
+
+      patchbay serve
+
+      patchbay serve --roles ann,ben --store sqlite:////var/lib/patchbay/tools.db
+
+      MAIN_SERVER_PORT=9000 patchbay serve --token-file ~/.config/patchbay/token --strict-arguments
+    """  # fmt: skip
+    from patchbay.server.serve import ServeOptions
+    from patchbay.server.settings import parse_size
+    from patchbay.server.tools import ToolsSettings, create_tools_app
+    from patchbay.server.tools.settings import listed, read_token
+    from patchbay.server.workers import serve as run
+
+    names = listed(roles)
+    if not names:
+        raise ConfigurationError("--roles needs at least one name.")
+    settings = ToolsSettings(
+        token=read_token(token_file.expanduser()) if token_file is not None else None,
+        allowed_hosts=listed(allow_host or ()),
+        allowed_origins=listed(allow_origin or ()),
+        proxies=listed(proxy or ()),
+        callback_ports=read_ports(callback_ports) if callback_ports is not None else None,
+        strict_arguments=strict_arguments,
+        needs_secret=need_secrets,
+        max_result_size=parse_size(max_result_size),
+        lease=lease,
+    )
+    app = create_tools_app(names, store=None if store == "memory" else store, settings=settings)
+    status = run(
+        lambda: app,
+        ServeOptions(host=host, port=port, drain_timeout=drain_timeout),
+        ready=lambda url: _announce(url, names, store),
+    )
+    sys.exit(status)
+
+
+def read_ports(text: str) -> frozenset[int]:
+    """Read ``9000-9100,48916``; raises ConfigurationError."""
+    ports: set[int] = set()
+    for entry in text.split(","):
+        first, dash, last = entry.strip().partition("-")
+        ends = (first, last if dash else first)
+        if not all(end.isdecimal() and end.isascii() and 0 < int(end) < 65536 for end in ends) or int(ends[0]) > int(ends[1]):
+            raise ConfigurationError(f"{entry.strip()!r} is no port and no range of ports: write 9000-9100,48916.")
+        ports.update(range(int(ends[0]), int(ends[1]) + 1))
+    return frozenset(ports)
+
+
+def _announce(url: str, roles: tuple[str, ...], store: str) -> None:
+    """Say where the server is: what is to be put into a client comes first."""
+    in_colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    bold, dim, plain = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if in_colour else ("", "", "")
+    print(f"patchbay serve listening on {bold}{url}{plain}")
+    print(f"  {dim}tools{plain} {url}/api/tools")
+    print(f"  {dim}roles{plain} {', '.join(roles)}")
+    print(f"  {dim}kept in{plain} {_without_password(store)}", flush=True)
+
+
+def _without_password(store: str) -> str:
+    scheme, separator, rest = store.partition("://")
+    account, at, place = rest.rpartition("@")
+    return f"{scheme}{separator}{account.partition(':')[0]}{at}{place}" if at else store

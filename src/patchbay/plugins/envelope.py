@@ -1,0 +1,132 @@
+"""What a tool gave back, as the JSON body that answers its callback.
+
+What lives here: the one rule that says what is an envelope, and the bodies of all failures, for the plugin's process and for the
+host alike. What does not: who sends them, and what a model is shown of them (the server's).
+
+    a value                              {"output": value, "is_error": false}
+    a dict with "is_error", or with      as it is: the tool wrote the body itself
+      both "output" and "images"
+    an exception                         {"output": {"error": "Type: text"}, "is_error": true, "error": "Type", "code": ...}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Self
+
+import msgspec
+
+from patchbay.errors import ToolArgumentsError, ToolError, ToolTimeoutError
+from patchbay.plugins.sdk.outcome import Err, Ok
+from patchbay.tools import render_result, well_formed
+from patchbay.tools.envelope import is_true
+from patchbay.tools.results import describe
+
+
+class Body(str):
+    """The JSON text of one body, and whether it tells of success."""
+
+    __slots__ = ("error",)
+
+    error: str | None
+    """The short name of what went wrong, None on success."""
+
+    def __new__(cls, text: str, *, error: str | None = None) -> Self:
+        """Make one of JSON text."""
+        body = super().__new__(cls, text)
+        body.error = None if error is None else well_formed(error)
+        return body
+
+
+def as_json(value: Any) -> str:
+    """Write any value as JSON text, as a model would be shown it; what JSON cannot express becomes text."""
+    if value is None:
+        return "null"
+    # In a list: alone, a text is shown as it is, and so is what can only be text.
+    text = render_result([value])[1:-1]
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except msgspec.DecodeError:
+        return json.dumps(text)
+    return text
+
+
+def body_of(value: Any) -> Body:
+    """Return the body for what a tool returned; ``Ok`` and ``Err`` are unwrapped."""
+    if isinstance(value, Err):
+        return _refusal(value.error)
+    if isinstance(value, Ok):
+        value = value.value
+    if isinstance(value, Mapping) and ("is_error" in value or ("output" in value and "images" in value)):
+        return _envelope(value)
+    return Body(f'{{"output":{as_json(value)},"is_error":false}}')
+
+
+def body_of_failure(name: str, error: BaseException) -> Body:
+    """Return the body for a call of the tool ``name`` that failed: with what it raised, or with what kept it from running."""
+    if isinstance(error, ToolTimeoutError):
+        return timed_out(name, error.limit)
+    if isinstance(error, ToolArgumentsError):
+        return failure(error.for_model, error="INVALID_ARGUMENTS", code=error.code)
+    if isinstance(error, ToolError):
+        return failure(_for_model(error), error=type(error).__name__, code=error.code)
+    return failure(describe(error), error=type(error).__name__, code=ToolError.code)
+
+
+def failure(message: str, *, error: str, code: str) -> Body:
+    """Return the body of a failure: ``message`` is for the model, ``error`` its short name, ``code`` for programs."""
+    return Body(as_json({"output": {"error": message}, "is_error": True, "error": error, "code": code}), error=error)
+
+
+def not_registered(plugin_id: str, name: str) -> Body:
+    """Return the body for a tool that the plugin does not have."""
+    message = f"tool {name!r} is not registered for plugin {plugin_id!r}"
+    return failure(message, error="TOOL_NOT_REGISTERED", code="unknown_tool")
+
+
+def not_running(plugin_id: str, *, why: str = "is not running") -> Body:
+    """Return the body for a plugin that takes no calls."""
+    return failure(f"plugin {plugin_id!r} {why}", error="PLUGIN_NOT_RUNNING", code="plugin_not_running")
+
+
+def timed_out(name: str, seconds: float) -> Body:
+    """Return the body for a tool that was stopped at its limit."""
+    return failure(f"tool {name!r} timed out after {float(seconds)}s", error="TOOL_TIMEOUT", code=ToolTimeoutError.code)
+
+
+def cancelled(name: str) -> Body:
+    """Return the body for a call that was stopped."""
+    return failure(f"tool {name!r} was cancelled before it finished", error="TOOL_CANCELLED", code="cancelled")
+
+
+def too_large(name: str, size: int, limit: int) -> Body:
+    """Return the body in the place of one that is too long to be sent."""
+    message = f"the result of tool {name!r} has {size} bytes, more than {limit}: ask for less"
+    return failure(message, error="RESULT_TOO_LARGE", code="result_too_large")
+
+
+def _refusal(error: Any) -> Body:
+    if isinstance(error, BaseException):
+        return body_of_failure("", error)
+    if isinstance(error, str):
+        return failure(error, error=error, code=ToolError.code)
+    return Body(
+        f'{{"output":{as_json(error)},"is_error":true,"error":"TOOL_ERROR","code":"{ToolError.code}"}}', error="TOOL_ERROR"
+    )
+
+
+def _envelope(value: Mapping[str, Any]) -> Body:
+    body = dict(value)
+    body["is_error"] = failed = is_true(body.get("is_error"))
+    error = body.get("error")
+    if error is not None and not isinstance(error, str):
+        error = body["error"] = as_json(error)
+    return Body(as_json(body), error=(error or "TOOL_ERROR") if failed else None)
+
+
+def _for_model(error: ToolError) -> str:
+    try:
+        return str(error.for_model)
+    except Exception:  # noqa: BLE001  (a tool's own error class may do anything here)
+        return describe(error)

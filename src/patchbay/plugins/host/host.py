@@ -1,0 +1,239 @@
+"""The host of plugins: all of them together, and what is asked of it.
+
+What lives here: starting and stopping all, one by one or anew, and finding who answers a call. What does not: one plugin
+(``supervisor``), the server's list of tools (``reconciler``), HTTP (``callback``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from patchbay.errors import ConfigurationError
+from patchbay.plugins.deadlines import DEFAULT_TIMEOUT
+from patchbay.plugins.errors import PluginError
+from patchbay.plugins.host.callback import PREFIX, CallbackApp, Target
+from patchbay.plugins.host.logs import LogBook
+from patchbay.plugins.host.policy import HostPolicy
+from patchbay.plugins.host.reconciler import Reconciler
+from patchbay.plugins.host.server_api import HttpToolsApi, ToolsApi
+from patchbay.plugins.host.spec import PluginSpec, find_plugins, read_spec
+from patchbay.plugins.host.supervisor import PluginState, PluginSupervisor, Surroundings
+from patchbay.plugins.host.watch import watch
+from patchbay.plugins.manifest import FILE_NAME
+from patchbay.plugins.messages import LlmToolState, ToolStateName
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ToolStatus:
+    """A tool of a plugin, and what became of its registration."""
+
+    name: str
+    state: ToolStateName
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class PluginStatus:
+    """How a plugin is: ``calls`` are under way now, ``restarts`` counts those after it had ended by itself, ``pid`` 0 is none."""
+
+    id: str
+    state: PluginState
+    reason: str
+    pid: int
+    restarts: int
+    calls: int
+    tools: tuple[ToolStatus, ...]
+
+
+class PluginHost:
+    """Runs the plugins of ``specs`` and registers their tools with the server.
+
+        async with PluginHost(specs, server="http://127.0.0.1:48911", callback="http://127.0.0.1:48916", folder=run) as host:
+            ...  # host.app is served at the address ``callback``
+
+    ``server`` is its address, or what asks it (``api``). ``folder`` is for sockets: nobody else may be able to enter it, and its
+    path must be short (a socket has about 100 characters). ``plugins`` is a folder in which ``reload`` finds plugins that are
+    new. ``token`` gives the server's bearer token. Belongs to one event loop.
+    """
+
+    def __init__(
+        self,
+        specs: Iterable[PluginSpec] = (),
+        *,
+        server: str = "",
+        api: ToolsApi | None = None,
+        callback: str,
+        folder: Path,
+        plugins: Path | None = None,
+        policy: HostPolicy | None = None,
+        token: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self.policy = policy or HostPolicy()
+        self.book = LogBook()
+        self._secret = secrets.token_hex(32)
+        if api is None:
+            api = HttpToolsApi(server, secret=self._secret, token=token, timeout=self.policy.server_timeout)
+        self.reconciler = Reconciler(api, tell=self._tell, policy=self.policy)
+        self.app = CallbackApp(self._find)
+        self._plugins_folder = plugins
+        self._changes: list[asyncio.Future[None]] = []
+        self._watching: asyncio.Task[None] | None = None
+        self._around = Surroundings(
+            reconciler=self.reconciler,
+            book=self.book,
+            sockets=folder,
+            policy=self.policy,
+            callback_url=lambda plugin_id, name: f"{callback.rstrip('/')}{PREFIX}{plugin_id}/{name}",
+            changed=self._changed,
+            slots=asyncio.Semaphore(self.policy.starting_at_once),
+        )
+        self.plugins: dict[str, PluginSupervisor] = {}
+        for spec in specs:
+            if spec.id in self.plugins:
+                raise ConfigurationError(f"there are two plugins {spec.id!r}.")
+            self.plugins[spec.id] = PluginSupervisor(spec, self._around)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def start(self) -> None:
+        """Begin to ask the server, and start all plugins that want it (``auto_start``); does not wait until they run."""
+        self.reconciler.start()
+        await asyncio.gather(*(each.start() for each in self.plugins.values() if each.spec.auto_start))
+
+    async def start_plugin(self, plugin_id: str) -> None:
+        """Start a plugin that does not run. Raises PluginError where there is none of this id."""
+        await self._get(plugin_id).start()
+
+    async def stop_plugin(self, plugin_id: str) -> None:
+        """Stop a plugin: tools, calls, hooks, process. Raises PluginError where there is none of this id."""
+        await self._get(plugin_id).stop()
+
+    async def reload(self, plugin_id: str) -> None:
+        """Stop a plugin and start it as its ``plugin.toml`` says now, or take it up if it is new.
+
+        Raises PluginError where there is none of this id, ConfigurationError for a wrong ``plugin.toml``: then it runs on.
+        """
+        plugin = self.plugins.get(plugin_id)
+        if plugin is None:
+            await self._take_up(plugin_id)
+            return
+        spec = plugin.spec
+        if spec.folder is not None and (spec.folder / FILE_NAME).is_file():
+            found = await asyncio.to_thread(read_spec, spec.folder)
+            if found is None:
+                await plugin.stop()
+                return
+            if found.id != plugin_id:
+                raise PluginError(f"The plugin in {spec.folder} is called {found.id!r} now: stop the host and run it again.")
+            spec = found
+        await plugin.reload(spec)
+
+    async def watch(self, *, interval: float = 0.5) -> None:
+        """Reload each plugin whose files change, from now until the host is closed."""
+        self._watching = asyncio.create_task(watch(self._folders, self._reload_changed, interval=interval))
+
+    async def aclose(self) -> None:
+        """Stop all plugins, and close everything. Does not raise, and is not in haste: calls under way have their time."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait({self._watching})
+        await asyncio.gather(*(each.stop() for each in self.plugins.values()))
+        await self.reconciler.aclose()
+
+    async def kill(self) -> None:
+        """End all processes now, whatever they do; nothing is left when this returns. For the end of a host that is in haste."""
+        await asyncio.gather(*(each.kill() for each in self.plugins.values()))
+        await self.reconciler.aclose()
+
+    def status(self) -> list[PluginStatus]:
+        """Return how every plugin is."""
+        return [self._status(each) for each in self.plugins.values()]
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until ``holds`` is true; it is asked after every change of a plugin's or a tool's state."""
+        while not holds():
+            change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._changes.append(change)
+            await change
+
+    async def until_registered(self, plugin_id: str, *names: str) -> None:
+        """Wait until a plugin runs and models can call these tools of it; a plugin that has ended may come back meanwhile."""
+
+        def are() -> bool:
+            active = {name for name, (state, _) in self.reconciler.states(plugin_id).items() if state == "active"}
+            return self.plugins[plugin_id].state == "running" and active.issuperset(names)
+
+        await self.until(are)
+
+    def _status(self, plugin: PluginSupervisor) -> PluginStatus:
+        states = self.reconciler.states(plugin.spec.id)
+        tools = tuple(ToolStatus(name, state, reason) for name, (state, reason) in sorted(states.items()))
+        return PluginStatus(plugin.spec.id, plugin.state, plugin.reason, plugin.pid, plugin.restarts, len(plugin.calls), tools)
+
+    def _get(self, plugin_id: str) -> PluginSupervisor:
+        if (plugin := self.plugins.get(plugin_id)) is None:
+            raise PluginError(f"There is no plugin {plugin_id!r}; there are: {', '.join(sorted(self.plugins)) or 'none'}.")
+        return plugin
+
+    async def _take_up(self, plugin_id: str) -> None:
+        if self._plugins_folder is not None:
+            found = await asyncio.to_thread(find_plugins, self._plugins_folder)
+            for spec in found.specs:
+                if spec.id == plugin_id and plugin_id not in self.plugins:
+                    plugin = self.plugins[plugin_id] = PluginSupervisor(spec, self._around)
+                    await plugin.start()
+                    return
+            for problem in found.problems:
+                _logger.warning("%s", problem)
+        self._get(plugin_id)
+
+    def _folders(self) -> dict[str, Path]:
+        return {key: each.spec.folder for key, each in tuple(self.plugins.items()) if each.spec.folder is not None}
+
+    async def _reload_changed(self, plugin_ids: Iterable[str]) -> None:
+        async def one(plugin_id: str) -> None:
+            plugin = self.plugins[plugin_id]
+            if plugin.state == "stopped":
+                return
+            plugin.note("Its files have changed: it is reloaded")
+            try:
+                await self.reload(plugin_id)
+            except (ConfigurationError, PluginError, OSError) as error:
+                plugin.note(f"It is not reloaded: {error}", level=logging.ERROR)
+
+        await asyncio.gather(*map(one, plugin_ids))
+
+    def _find(self, plugin_id: str, name: str) -> Target | None:
+        plugin = self.plugins.get(plugin_id)
+        if plugin is None:
+            return None
+        if not plugin.calls.is_attached:
+            return Target(plugin.calls, DEFAULT_TIMEOUT)  # whose answer is that it does not run
+        wanted = self.reconciler.wanted(plugin_id, name)
+        if wanted is None:
+            return None
+        tool, signed = wanted
+        return Target(plugin.calls, tool.timeout_seconds, self._secret.encode() if signed else None)
+
+    def _tell(self, plugin_id: str, state: LlmToolState) -> None:
+        if (plugin := self.plugins.get(plugin_id)) is not None:
+            plugin.tell(state)
+
+    def _changed(self) -> None:
+        waiting, self._changes = self._changes, []
+        for change in waiting:
+            if not change.done():
+                change.set_result(None)

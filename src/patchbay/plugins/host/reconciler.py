@@ -1,0 +1,366 @@
+"""Keeps the server's list of tools as the plugins want it: after any restart, at any moment, without anybody asking.
+
+What lives here: comparing and mending. What does not: the requests (``server_api``), and the comparison itself (``wishes``).
+
+Two things make it act. A change (a plugin has a tool, or has it no more) is sent at once. And every few seconds the server's list
+is held against what is wanted: a server that was restarted, was not there yet, has rebuilt a role, or was told something else by
+somebody else is told again. Each plugin's requests are sent by a task of its own, in order, so one that has much to say delays
+no other; while the server is not there, all of them wait for the poll to find it.
+
+Answers can cross: a list that was asked for before a registration was answered may or may not show it. So requests are
+counted, and a list says nothing of what was settled after it was asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any
+
+from patchbay.plugins.host.policy import HostPolicy, spread
+from patchbay.plugins.host.server_api import Accepted, Refused, ServerUnavailableError, ToolsApi, WantedTool, source_of
+from patchbay.plugins.host.wishes import Shown, Wish
+from patchbay.plugins.messages import LlmToolState, ToolStateName
+
+_PER_PLUGIN = 4
+_IN_ALL = 16
+"""Requests to the server at a time."""
+
+_logger = logging.getLogger(__name__)
+
+Tell = Callable[[str, LlmToolState], None]
+
+
+class Reconciler:
+    """``api`` is the server; ``tell`` is called with a plugin's id and each change of the state of one of its tools.
+
+    Belongs to one event loop: ``start`` it there, and ``aclose`` it.
+    """
+
+    def __init__(self, api: ToolsApi, *, tell: Tell, policy: HostPolicy | None = None) -> None:
+        self._api = api
+        self._tell = tell
+        self._policy = policy or HostPolicy()
+        self._plugins: dict[str, _PluginSync] = {}
+        self._requests = asyncio.Semaphore(_IN_ALL)
+        self._clock = 0
+        self._shown: Shown | None = None
+        self._up = asyncio.Event()
+        self._poll_now = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._problem = "the server was not asked yet"
+
+    @property
+    def problem(self) -> str:
+        """Why the server cannot be reached now, empty where it can."""
+        return "" if self._up.is_set() else self._problem
+
+    def start(self) -> None:
+        """Begin to ask the server."""
+        self._in_task(self._poll())
+
+    def manage(self, plugin_id: str) -> None:
+        """Take charge of a plugin's source: what the server has of it and nobody wants is taken away."""
+        if plugin_id not in self._plugins:
+            sync = self._plugins[plugin_id] = _PluginSync(self, plugin_id)
+            self._in_task(sync.run())
+            self._poll_now.set()
+
+    def want(self, tool: WantedTool) -> None:
+        """Have a tool registered, in the place of the plugin's tool of this name."""
+        self.manage(tool.plugin_id)
+        self._plugins[tool.plugin_id].want(tool)
+
+    def unwant(self, plugin_id: str, name: str, registration: int) -> None:
+        """Have a tool taken away, unless it was wanted anew meanwhile."""
+        if (sync := self._plugins.get(plugin_id)) is not None:
+            sync.unwant(name, registration)
+
+    def drop(self, plugin_id: str) -> None:
+        """Have all tools of a plugin taken away, without waiting for it."""
+        if (sync := self._plugins.get(plugin_id)) is not None:
+            sync.drop()
+
+    async def clear(self, plugin_id: str) -> bool:
+        """Have all tools of a plugin taken away, wait until they are (for a bounded time), and say whether they are."""
+        sync = self._plugins.get(plugin_id)
+        return sync is None or await sync.clear()
+
+    def states(self, plugin_id: str) -> dict[str, tuple[ToolStateName, str]]:
+        """Return the state of each wanted tool of a plugin, and why."""
+        sync = self._plugins.get(plugin_id)
+        return {} if sync is None else {name: (wish.state, wish.reason) for name, wish in sync.wishes.items()}
+
+    def wanted(self, plugin_id: str, name: str) -> tuple[WantedTool, bool] | None:
+        """Return a tool as the plugin wants it, and whether its calls are signed; None where it does not want it."""
+        sync = self._plugins.get(plugin_id)
+        wish = None if sync is None else sync.wishes.get(name)
+        return None if wish is None else (wish.tool, wish.signed)
+
+    async def aclose(self) -> None:
+        """End all tasks, and close the connections to the server. Tools stay as they are: ``clear`` takes them away."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._api.aclose()
+
+    # For the plugins' tasks.
+
+    def tick(self) -> int:
+        """Count a request, or the end of one."""
+        self._clock += 1
+        return self._clock
+
+    async def ask(self, request: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """Make one request, when the server is there and not too many are under way. Raises ServerUnavailableError."""
+        async with self._requests:
+            if not self._up.is_set():
+                raise ServerUnavailableError(self._problem)
+            try:
+                answer = await request()
+            except ServerUnavailableError:
+                self._poll_now.set()  # to see whether it is there at all
+                raise
+            said = getattr(answer, "instance", None)
+            if said is not None and self._shown is not None and said != self._shown.instance:
+                self._poll_now.set()  # this is another server than the one whose list we know
+            return answer
+
+    def set_state(self, sync: _PluginSync, wish: Wish, state: ToolStateName, reason: str = "") -> None:
+        """Take note of what became of a tool, and tell of it where that is new."""
+        if sync.wishes.get(wish.tool.name) is not wish or (wish.state, wish.reason) == (state, reason):
+            return
+        if state == "refused":
+            _logger.warning("The server refuses tool %r of plugin %r: %s", wish.tool.name, sync.plugin_id, reason)
+        wish.state, wish.reason = state, reason
+        self._tell(
+            sync.plugin_id,
+            LlmToolState(name=wish.tool.name, state=state, reason=reason, registration=wish.tool.registration),
+        )
+
+    @property
+    def policy(self) -> HostPolicy:
+        """How patient it is."""
+        return self._policy
+
+    @property
+    def api(self) -> ToolsApi:
+        """The server."""
+        return self._api
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the server answered when it was last asked."""
+        return self._up.is_set()
+
+    # The poll.
+
+    async def _poll(self) -> None:
+        failures = 0
+        while True:
+            self._poll_now.clear()
+            asked = self.tick()
+            try:
+                listing = await self._api.listing()
+            except ServerUnavailableError as error:
+                failures += 1
+                self._is_down(str(error))
+            else:
+                failures = 0
+                if listing is not None:
+                    self._shown = Shown.of(listing, asked)
+                elif self._shown is not None:
+                    self._shown = Shown(asked, self._shown.roles, self._shown.instance, self._shown.rows)
+                self._is_up(changed=listing is not None)
+            delay = self._policy.poll_delay(failures)
+            if failures:
+                await asyncio.sleep(delay)  # it is known to be away, whoever asks
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._poll_now.wait()
+
+    def _is_down(self, problem: str) -> None:
+        if self._up.is_set() or self._problem != problem:
+            _logger.warning("The server cannot be asked: %s", problem)
+        self._problem = problem
+        self._up.clear()
+        for sync in self._plugins.values():
+            for wish in sync.wishes.values():
+                if wish.state == "active":
+                    self.set_state(sync, wish, "stale", f"the server cannot be reached: {problem}")
+
+    def _is_up(self, *, changed: bool) -> None:
+        came_up = not self._up.is_set()
+        if came_up:
+            _logger.info("The server is there")
+        self._up.set()
+        if self._shown is None:
+            return  # it says that nothing changed, and never said what there is
+        for sync in self._plugins.values():
+            sync.compare(self._shown, changed=changed or came_up, came_up=came_up)
+
+    def _in_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _logger.error("The reconciler failed", exc_info=error)
+
+
+class _PluginSync:
+    """What one plugin wants, and the task that tells the server of it."""
+
+    def __init__(self, owner: Reconciler, plugin_id: str) -> None:
+        self.plugin_id = plugin_id
+        self.wishes: dict[str, Wish] = {}
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self._clearing: asyncio.Future[bool] | None = None
+        self._removals: dict[tuple[str, str | None], None] = {}
+        self._changed = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def want(self, tool: WantedTool) -> None:
+        old = self.wishes.pop(tool.name, None)
+        if old is not None and old.tool.role != tool.role:
+            self._removals[tool.name, old.tool.role] = None
+        self.wishes[tool.name] = Wish(tool)
+        self._wake.set()
+
+    def unwant(self, name: str, registration: int) -> None:
+        wish = self.wishes.get(name)
+        if wish is not None and wish.tool.registration == registration:
+            del self.wishes[name]
+            self._removals[name, wish.tool.role] = None
+            self._wake.set()
+
+    def drop(self) -> None:
+        self.wishes.clear()
+        self._removals.clear()
+        if self._clearing is None:
+            self._clearing = self._loop.create_future()
+        self._wake.set()
+
+    async def clear(self) -> bool:
+        self.drop()
+        clearing = self._clearing
+        assert clearing is not None
+        await asyncio.wait({clearing}, timeout=self._owner.policy.clear_timeout)
+        return clearing.done() and clearing.result()
+
+    def compare(self, shown: Shown, *, changed: bool, came_up: bool) -> None:
+        """Hold a listing against what is wanted, and mend what differs. ``changed``: it may differ from the last one."""
+        now = self._loop.time()
+        for wish in self.wishes.values():
+            if wish.settled == 0 or wish.settled > shown.asked:
+                continue
+            verdict = shown.judge(wish)
+            if verdict == "there":
+                wish.due = None
+                self._owner.set_state(self, wish, "active")
+            elif wish.state == "refused":
+                if changed:
+                    wish.due = now  # what was in its way may be gone
+            elif wish.state == "pending":
+                if came_up:
+                    wish.due = now
+            else:
+                wish.edits += verdict == "edited"
+                wish.due = now
+                self._owner.set_state(self, wish, "stale", "the server has lost it" if verdict == "gone" else "it was edited")
+        if self._clearing is None and self._changed <= shown.asked:
+            for name, role in shown.leftovers(source_of(self.plugin_id), self.wishes):
+                self._removals.setdefault((name, role))
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Send what is due, for ever."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if self._clearing is not None:
+                await self._clear_now()
+            elif self._owner.is_up:
+                await self._send_due()
+
+    async def _clear_now(self) -> None:
+        clearing = self._clearing
+        assert clearing is not None
+        done = True
+        try:
+            await self._owner.ask(lambda: self._owner.api.clear(source_of(self.plugin_id)))
+        except ServerUnavailableError:
+            done = False  # the poll finds what is left
+        finally:
+            self._changed = self._owner.tick()
+            self._clearing = None
+            if not clearing.done():
+                clearing.set_result(done)
+        self._wake.set()
+
+    async def _send_due(self) -> None:
+        now = self._loop.time()
+        removals, self._removals = tuple(self._removals), {}
+        due = [wish for wish in self.wishes.values() if wish.due is not None and wish.due <= now]
+        # Taken away first: what is registered under the same name for another role must stay.
+        await self._each(self._remove, removals)
+        await self._each(self._register, due)
+        self._plan()
+
+    async def _each(self, request: Callable[[Any], Coroutine[Any, Any, None]], items: Sequence[Any]) -> None:
+        left = iter(items)
+
+        async def some() -> None:
+            for item in left:
+                await request(item)
+
+        if items:
+            await asyncio.gather(*(some() for _ in range(min(len(items), _PER_PLUGIN))))
+
+    async def _remove(self, removal: tuple[str, str | None]) -> None:
+        name, role = removal
+        try:
+            await self._owner.ask(lambda: self._owner.api.unregister(name, role=role, source=source_of(self.plugin_id)))
+        except ServerUnavailableError:
+            pass  # the poll finds that it is still there
+        finally:
+            self._changed = self._owner.tick()
+
+    async def _register(self, wish: Wish) -> None:
+        if self.wishes.get(wish.tool.name) is not wish:
+            return  # no longer wanted
+        wish.due = None
+        try:
+            answer: Accepted | Refused = await self._owner.ask(lambda: self._owner.api.register(wish.tool))
+        except ServerUnavailableError as error:
+            wish.failures += 1
+            wish.due = self._loop.time() + self._owner.policy.poll_delay(wish.failures)
+            self._owner.set_state(self, wish, "stale" if wish.state in ("active", "stale") else "pending", str(error))
+            return
+        finally:
+            wish.settled = self._changed = self._owner.tick()
+        wish.failures = 0
+        if isinstance(answer, Accepted):
+            wish.signed = answer.signed
+            self._owner.set_state(self, wish, "active")
+        else:
+            wish.due = self._loop.time() + spread(self._owner.policy.refused_retry)
+            self._owner.set_state(self, wish, "refused", answer.reason)
+
+    def _plan(self) -> None:
+        """Come back when the next one is due."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        dues = [wish.due for wish in self.wishes.values() if wish.due is not None]
+        if dues:
+            self._timer = self._loop.call_at(min(dues), self._wake.set)

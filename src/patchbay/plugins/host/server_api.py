@@ -1,0 +1,248 @@
+"""What the host asks of the server: ``/api/tools``, as anybody may ask it over HTTP.
+
+What lives here: the requests, and what each answer comes to. What does not: what is asked when (``reconciler``).
+
+A refusal is an answer; that there is none, or one that says nothing, is ``ServerUnavailableError``. Both are ordinary: a server
+may come later than its plugins, and may not want a tool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+
+from patchbay.errors import ConfigurationError, PatchbayError
+from patchbay.server.client import ClientError, HttpClient, Origin
+
+_MOST_BYTES = 64 * 1024 * 1024
+_SHOWN = 500
+_CONNECT_SECONDS = 2.0
+
+
+class ServerUnavailableError(PatchbayError, ConnectionError):
+    """The server is not there, or gave no answer that could be used."""
+
+    code = "server_unavailable"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WantedTool:
+    """A tool as it is to be registered. ``registration`` is the plugin's number for it, and not the server's business."""
+
+    plugin_id: str
+    name: str
+    callback_url: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    timeout_seconds: float = 30.0
+    role: str | None = None
+    registration: int = 0
+
+    @property
+    def source(self) -> str:
+        """The source that all tools of the plugin have."""
+        return source_of(self.plugin_id)
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The server has the tool. ``instance`` tells one run of the server from another, where it says so.
+
+    ``signed``: its calls carry a signature with the secret that was sent.
+    """
+
+    instance: str | None = None
+    signed: bool = False
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The server does not have the tool, and says why."""
+
+    reason: str
+    instance: str | None = None
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All tools by role, each as the server shows it. ``instance`` is as in Accepted."""
+
+    tools_by_role: Mapping[str, Sequence[Mapping[str, Any]]]
+    instance: str | None = None
+
+
+class ToolsApi(Protocol):
+    """The seam to the server. Each method raises ServerUnavailableError."""
+
+    async def listing(self) -> Listing | None:
+        """Return all tools; None where nothing has changed since the last listing that was returned."""
+        ...
+
+    async def register(self, tool: WantedTool) -> Accepted | Refused:
+        """Register a tool, in the place of one of its name."""
+        ...
+
+    async def unregister(self, name: str, *, role: str | None, source: str) -> None:
+        """Take a tool away, if it is this source's."""
+        ...
+
+    async def clear(self, source: str) -> None:
+        """Take away all tools of a source."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        ...
+
+
+class HttpToolsApi:
+    """The server at ``url``, over HTTP; ``token`` is called for the bearer token (None: without one), ``timeout`` is in seconds.
+
+    Where the server does not take the token, it is asked for anew with the next request: the server may have a new one.
+    ``secret`` is sent with each registration: a server that knows of such things signs the tools' calls with it, and lets nobody
+    without it have them. Raises ConfigurationError for a URL that is none.
+    """
+
+    def __init__(
+        self, url: str, *, secret: str = "", token: Callable[[], str | None] = lambda: None, timeout: float = 5.0
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigurationError(f"the server's address must be an http:// URL, not {url!r}.")
+        self._base = parts.path.rstrip("/").encode()
+        self._client = HttpClient(Origin(url), connect_timeout=min(timeout, _CONNECT_SECONDS))
+        self._timeout = timeout
+        self._secret = {"secret": secret} if secret else {}
+        self._read_token = token
+        self._token: str | None = None
+        self._etag = ""
+
+    async def listing(self) -> Listing | None:
+        """Return all tools; None where nothing has changed since the last listing that was returned."""
+        headers = [(b"If-None-Match", self._etag.encode("latin-1"))] if self._etag else []
+        status, body, etag = await self._ask(b"GET", b"/api/tools", None, headers)
+        if status == 304:
+            return None
+        tools = body.get("tools_by_role")
+        if status != 200 or not isinstance(tools, dict):
+            raise ServerUnavailableError(f"the list of tools was answered with {status}: {_said(body)}")
+        self._etag = etag
+        rows = {
+            str(role): [row for row in each if isinstance(row, dict)] for role, each in tools.items() if isinstance(each, list)
+        }
+        return Listing(rows, _instance(body))
+
+    async def register(self, tool: WantedTool) -> Accepted | Refused:
+        """Register a tool, in the place of one of its name."""
+        status, body, _ = await self._ask(
+            b"POST",
+            b"/api/tools/register",
+            {
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": tool.parameters,
+                "callback_url": tool.callback_url,
+                "role": tool.role,
+                "source": tool.source,
+                "timeout_seconds": tool.timeout_seconds,
+                **self._secret,
+            },
+        )
+        if status == 200 and body.get("ok") is True:
+            return Accepted(_instance(body), signed=bool(self._secret) and body.get("secret") == self._secret["secret"])
+        if status >= 500 or status in (408, 409, 425, 429):
+            raise ServerUnavailableError(f"answered with {status}: {_said(body)}")
+        return Refused(_said(body), _instance(body))
+
+    async def unregister(self, name: str, *, role: str | None, source: str) -> None:
+        """Take a tool away, if it is this source's."""
+        await self._ask(
+            b"POST", b"/api/tools/unregister", {"name": name, "role": role, "expected_source": source, **self._secret}
+        )
+
+    async def clear(self, source: str) -> None:
+        """Take away all tools of a source."""
+        await self._ask(b"POST", b"/api/tools/clear", {"source": source, "role": None, **self._secret})
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    async def _ask(
+        self, method: bytes, path: bytes, message: Any, headers: Sequence[tuple[bytes, bytes]] = ()
+    ) -> tuple[int, dict[str, Any], str]:
+        """Send a request and return the status, the JSON object of the answer (empty for none) and its ETag."""
+        head = [(b"Accept", b"application/json"), *headers]
+        data = None
+        if message is not None:
+            head.append((b"Content-Type", b"application/json"))
+            data = msgspec.json.encode(message)
+        if self._token is None:
+            self._token = self._read_token()
+        if self._token is not None:
+            head.append((b"Authorization", b"Bearer " + self._token.encode("latin-1", "replace")))
+        try:
+            async with asyncio.timeout(self._timeout):
+                answer = await self._client.request(method, self._base + path, head, data)
+                try:
+                    body = b""
+                    while piece := await answer.read():
+                        body += piece
+                        if len(body) > _MOST_BYTES:
+                            raise ServerUnavailableError(f"the answer is longer than {_MOST_BYTES} bytes")
+                finally:
+                    answer.close()
+        except TimeoutError as error:
+            raise ServerUnavailableError(f"no answer within {self._timeout:g} s") from error
+        except ClientError as error:
+            raise ServerUnavailableError(str(error)) from error
+        read = _object(body)
+        if answer.status in (401, 403) or _lacks_trust(read):
+            self._token = None
+        return answer.status, read, answer.header(b"etag")
+
+
+def source_of(plugin_id: str) -> str:
+    """Return the source of a plugin's tools."""
+    return f"plugin:{plugin_id}"
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        read = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return {"detail": body[:_SHOWN].decode("utf-8", "replace")} if body else {}
+    return read if isinstance(read, dict) else {"detail": read}
+
+
+def _instance(body: Mapping[str, Any]) -> str | None:
+    value = body.get("instance_id")
+    return value if isinstance(value, str) else None
+
+
+def _lacks_trust(body: Mapping[str, Any]) -> bool:
+    failed = body.get("failed_roles")
+    return isinstance(failed, list) and any(isinstance(each, dict) and each.get("code") == "source_reserved" for each in failed)
+
+
+def _said(body: Mapping[str, Any]) -> str:
+    """Return what an answer gives as its reason: of each role, or of each field, or at all."""
+    parts: list[str] = []
+    failed = body.get("failed_roles")
+    if isinstance(failed, list):
+        parts = [f"{each.get('role')}: {each.get('error')}" for each in failed if isinstance(each, dict)]
+    detail = body.get("detail")
+    if not parts and isinstance(detail, list):
+        parts = [f"{_place(each)}: {each.get('msg')}" for each in detail if isinstance(each, dict)]
+    text = "; ".join(parts) or str(body.get("error") or detail or "no reason was given")
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _place(detail: Mapping[str, Any]) -> str:
+    place = detail.get("loc")
+    return ".".join(map(str, place[1:])) if isinstance(place, list) else ""

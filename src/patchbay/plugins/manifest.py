@@ -1,0 +1,159 @@
+"""``plugin.toml``: what a plugin is called, where its class is, and how it wants to be run.
+
+What lives here: reading the file and finding the class. What does not: the plugin's own sections as it sees them
+(``sdk.config``), and what the host makes of ``auto_start``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, Literal
+
+from patchbay.errors import ConfigurationError
+from patchbay.plugins.deadlines import MAX_TIMEOUT
+from patchbay.plugins.errors import PluginError
+from patchbay.plugins.sdk.base import NekoPluginBase
+from patchbay.plugins.sdk.llm_tool import check_name
+
+FILE_NAME: Final = "plugin.toml"
+
+_HOSTS: Final = frozenset({"plugin", "plugin_runtime"})
+_POLICIES: Final = ("warn", "fail", "ignore")
+
+
+@dataclass(frozen=True)
+class PluginManifest:
+    """What a ``plugin.toml`` says. ``folder`` is where it is, ``config`` the sections that are the plugin's own.
+
+    ``startup_timeout`` (seconds) is ``timeout`` in ``[plugin_runtime]``; ``about`` is all of ``[plugin]``.
+    """
+
+    id: str
+    entry: str
+    folder: Path
+    name: str = ""
+    description: str = ""
+    version: str = ""
+    enabled: bool = True
+    auto_start: bool = True
+    startup_timeout: float = 10.0
+    startup_failure: Literal["warn", "fail", "ignore"] = "warn"
+    config: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_manifest(folder: Path) -> PluginManifest:
+    """Read the ``plugin.toml`` of a folder. Raises ConfigurationError naming the file and the field, FileNotFoundError."""
+    path = folder / FILE_NAME
+    try:
+        whole = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # also where it is not UTF-8
+        raise ConfigurationError(f"{path}: {error}") from None
+    fields = _Fields(path)
+    about = fields.table(whole, "plugin")
+    runtime = fields.table(whole, "plugin_runtime")
+    plugin_id = fields.text(about, "id") or folder.resolve().name
+    try:
+        check_name(plugin_id, what="plugin.id")
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+    entry = fields.text(about, "entry")
+    if not all(entry.partition(":")):
+        raise ConfigurationError(f"{path}: plugin.entry must be 'module:Class', not {entry!r}.")
+    policy: Any = fields.text(runtime, "startup_failure", "warn")
+    if policy not in _POLICIES:
+        raise ConfigurationError(f"{path}: plugin_runtime.startup_failure must be one of {', '.join(_POLICIES)}; not {policy!r}.")
+    return PluginManifest(
+        id=plugin_id,
+        entry=entry,
+        folder=folder,
+        name=fields.text(about, "name") or plugin_id,
+        description=fields.text(about, "description"),
+        version=fields.text(about, "version"),
+        enabled=fields.truth(runtime, "enabled"),
+        auto_start=fields.truth(runtime, "auto_start"),
+        startup_timeout=fields.seconds(runtime, "timeout", 10.0),
+        startup_failure=policy,
+        config={key: value for key, value in whole.items() if key not in _HOSTS},
+        about=about,
+    )
+
+
+def load_class(entry: str, folder: Path | None) -> type[NekoPluginBase]:
+    """Import the class of ``module:Class``: from ``folder``, or from the import path alone. Raises PluginError.
+
+    The folder is put first on the import path, and stays there for what the plugin imports later. What the module itself raises
+    is raised here.
+    """
+    module_name, _, class_name = entry.partition(":")
+    module = _module(module_name, folder)
+    found: Any = module
+    for part in class_name.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, type):
+        raise PluginError(f"There is no class {class_name!r} in {module_name!r}.")
+    if not issubclass(found, NekoPluginBase):
+        raise PluginError(f"{class_name!r} is no plugin: it must extend NekoPluginBase (PluginBase).")
+    return found
+
+
+def _module(name: str, folder: Path | None) -> ModuleType:
+    if folder is None:
+        return importlib.import_module(name)
+    folder = folder.resolve()
+    parent, target = folder, name
+    if not _has(folder, name.partition(".")[0]) and (folder / "__init__.py").is_file():
+        # As the seeds' plugins are named: by the whole path of the package that their folder is.
+        inside = name.split(".")
+        if folder.name in inside:
+            target = ".".join(inside[inside.index(folder.name) :])
+        parent = folder.parent
+    sys.path.insert(0, str(parent))
+    module = importlib.import_module(target)
+    if not Path(getattr(module, "__file__", None) or "").is_relative_to(parent):
+        raise PluginError(f"The module {name!r} of {folder} cannot be imported: another one of this name comes first. Rename it.")
+    return module
+
+
+def _has(folder: Path, name: str) -> bool:
+    return (folder / f"{name}.py").is_file() or (folder / name).is_dir()
+
+
+class _Fields:
+    """Reads fields of one file, and names them where they are wrong."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def table(self, tables: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+        value = tables.get(key, {})
+        if isinstance(value, Mapping):
+            return value
+        raise self._wrong(key, "a table", value)
+
+    def text(self, table: Mapping[str, Any], key: str, default: str = "") -> str:
+        value = table.get(key, default)
+        if isinstance(value, str):
+            return value
+        raise self._wrong(key, "a string", value)
+
+    def truth(self, table: Mapping[str, Any], key: str) -> bool:
+        value = table.get(key, True)
+        if isinstance(value, bool):
+            return value
+        raise self._wrong(key, "true or false", value)
+
+    def seconds(self, table: Mapping[str, Any], key: str, default: float) -> float:
+        value = table.get(key, default)
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MAX_TIMEOUT:
+            return float(value)
+        raise self._wrong(key, f"a number of seconds above 0, at most {MAX_TIMEOUT:g}", value)
+
+    def _wrong(self, key: str, what: str, value: Any) -> ConfigurationError:
+        return ConfigurationError(f"{self._path}: {key} must be {what}, not {value!r}.")

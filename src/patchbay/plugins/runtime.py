@@ -1,0 +1,301 @@
+"""One running plugin: made, started, its calls carried out, stopped. Without sockets and processes.
+
+What lives here: what becomes of each message of the host. What does not: how messages travel (``child`` has a socket for them,
+``patchbay.testing.run_plugin`` none), and what a call goes through (``patchbay.executor``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from patchbay.errors import ConfigurationError, ToolTimeoutError
+from patchbay.executor import Batch, Executor, ToolExecution
+from patchbay.plugins import deadlines, envelope
+from patchbay.plugins.envelope import Body
+from patchbay.plugins.errors import PluginError
+from patchbay.plugins.frames import MAX_FRAME_BYTES
+from patchbay.plugins.manifest import FILE_NAME, read_manifest
+from patchbay.plugins.messages import (
+    ENTRY_PREFIX,
+    CancelRun,
+    ConfigUpdate,
+    Freeze,
+    LlmToolState,
+    Message,
+    Progress,
+    Result,
+    StartReason,
+    StartupResult,
+    StopReason,
+    Trigger,
+    Unfreeze,
+)
+from patchbay.plugins.sdk.base import NekoPluginBase, startup_task
+from patchbay.plugins.sdk.config import PluginConfig
+from patchbay.plugins.sdk.context import PluginContext
+from patchbay.plugins.sdk.lifecycle import call_hook, hooks_of
+from patchbay.tools.context import Progress as ToolProgress
+from patchbay.tools.context import Surroundings
+from patchbay.tools.results import describe, well_formed
+from patchbay.types import ToolCall
+
+_logger = logging.getLogger(__name__)
+_ROOM = 4096
+"""What of a frame is not the body of a result."""
+_SHOWN = 200
+"""How much of an error is its name."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Call(ToolCall):
+    """A call, the TRIGGER that asks for it, and the seconds that were promised to whoever waits."""
+
+    req_id: str = ""
+    promised: float = 0.0
+
+
+class PluginRuntime:
+    """Runs a plugin of ``plugin_class``.
+
+    ``send`` takes the messages for the host, from any thread; ``offer`` those that may be dropped. ``config`` stands for what
+    ``plugin.toml`` in ``folder`` says (None: that is read). Raises ConfigurationError for a file that is wrong; ``make`` raises
+    what the plugin's ``__init__`` raises.
+    """
+
+    def __init__(
+        self,
+        plugin_class: type[NekoPluginBase],
+        *,
+        plugin_id: str,
+        send: Callable[[Message], None],
+        offer: Callable[[Message], object] | None = None,
+        folder: Path | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.plugin_class = plugin_class
+        self.plugin: NekoPluginBase | None = None
+        self._send = send
+        self._offer = offer if offer is not None else send
+        self.context = PluginContext(plugin_id, send=send, folder=folder)
+        self.context.config.replace(self._sections(config))
+        self._hooks = hooks_of(plugin_class)
+        self._executor = Executor(
+            [], max_repeats=None, max_result_chars=None, cancel_grace=deadlines.CANCEL_GRACE, on_progress=self._progress
+        )
+        self._batches: dict[str, tuple[Trigger, Batch | None]] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._refusing = ""
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._turn = asyncio.Lock()
+
+    def make(self) -> NekoPluginBase:
+        """Make the plugin. Raises PluginError if it does not call the ``__init__`` of its base."""
+        plugin = self.plugin_class(self.context)
+        if not self.context.is_made:
+            raise PluginError(f"{self.plugin_class.__name__}.__init__ does not call super().__init__(ctx).")
+        self.plugin = plugin
+        return plugin
+
+    async def start(self, *, reason: StartReason = "start", within: float = 10.0) -> StartupResult:
+        """Run the startup hook, which has ``within`` seconds, and return how it ended; nothing is sent."""
+        try:
+            await _within(within, self._startup(reason))
+        except _TooSlowError:
+            said = f"the startup took longer than {within:g} s"
+            self.context.logger.error("%s", said)  # noqa: TRY400  (where it stood is of no interest)
+        except Exception as error:
+            said = describe(error)
+            self.context.logger.exception("The startup failed")
+        else:
+            return StartupResult(status="ready")
+        return StartupResult(status="failed", startup_error=well_formed(said))
+
+    def open(self) -> None:
+        """Register the tools, and each change of them from now on."""
+        self.context.tools.open()
+
+    def receive(self, message: Message) -> None:
+        """Take a message of the host; what takes time is done in tasks."""
+        if isinstance(message, Trigger):
+            self._trigger(message)
+        elif isinstance(message, CancelRun):
+            for trigger, batch in tuple(self._batches.values()):
+                if batch is not None and message.run_id in (trigger.run_id, trigger.req_id):
+                    self._in_task(batch.stop())
+        elif isinstance(message, LlmToolState):
+            self.context.tools.set_state(message)
+        elif isinstance(message, Freeze):
+            self._in_task(self._freeze(message.req_id))
+        elif isinstance(message, Unfreeze):
+            self._in_task(self._unfreeze(message.req_id))
+        elif isinstance(message, ConfigUpdate):
+            self._in_task(self._change_config(message))
+
+    async def stop(self, *, reason: StopReason = "stop", drain: float = 0.0, grace: float = 5.0) -> None:
+        """Take no more calls, give those under way ``drain`` seconds, run the hooks within ``grace`` seconds. Does not raise."""
+        self._refusing = "is stopping"
+        with suppress(TimeoutError):
+            async with asyncio.timeout(drain):
+                await self._idle.wait()
+        await asyncio.gather(*(batch.stop() for _, batch in tuple(self._batches.values()) if batch is not None))
+        try:
+            await _within(grace, self._shutdown(reason))
+        except _TooSlowError:
+            _logger.warning("The shutdown of plugin %r took longer than %g s", self.context.plugin_id, grace)
+        except Exception:  # the plugin's own; it is the end in any case
+            _logger.exception("The shutdown of plugin %r failed", self.context.plugin_id)
+        if tasks := tuple(self._tasks):
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=deadlines.CANCEL_GRACE)
+
+    async def _shutdown(self, reason: StopReason) -> None:
+        try:
+            if reason == "reload":
+                await self._run_hook("reload")
+        finally:
+            await self._run_hook("shutdown", reason=reason)
+
+    async def _startup(self, reason: StartReason) -> None:
+        startup_task.set(asyncio.current_task())
+        await self._run_hook("startup", reason=reason)
+
+    async def _run_hook(self, id_: str, **about: Any) -> Any:
+        """Run a hook if there is one; one at a time."""
+        name = self._hooks.get(id_)
+        if name is None:
+            return None
+        async with self._turn:
+            return await call_hook(getattr(self.plugin, name), **about)
+
+    async def _freeze(self, req_id: str) -> None:
+        self._refusing = self._refusing or "is frozen"
+        await self._answer_with_hook(req_id, "freeze")
+
+    async def _unfreeze(self, req_id: str) -> None:
+        if await self._answer_with_hook(req_id, "unfreeze") and self._refusing == "is frozen":
+            self._refusing = ""
+
+    async def _change_config(self, message: ConfigUpdate) -> None:
+        config = self.context.config
+        previous = PluginConfig(config.snapshot())
+        try:
+            sections = self._sections(message.config)
+        except (ConfigurationError, OSError) as error:
+            self._answer(message.req_id, "config_change", envelope.body_of_failure("config_change", error))
+            return
+        config.replace(sections)
+        await self._answer_with_hook(message.req_id, "config_change", config=config, previous=previous)
+
+    async def _answer_with_hook(self, req_id: str, id_: str, **about: Any) -> bool:
+        try:
+            body = envelope.body_of(await self._run_hook(id_, **about))
+        except Exception as error:  # the plugin's own, and told to whoever asked
+            _logger.exception("The %s hook of plugin %r failed", id_, self.context.plugin_id)
+            body = envelope.body_of_failure(id_, error)
+        self._answer(req_id, id_, body)
+        return body.error is None
+
+    def _trigger(self, trigger: Trigger) -> None:
+        if trigger.req_id in self._batches:
+            _logger.error("The request %r came twice; it is carried out once", trigger.req_id)
+            return
+        name = trigger.entry_id.removeprefix(ENTRY_PREFIX)
+        tool = self.context.tools.tools.get(name)
+        if self._refusing:
+            self._answer(trigger.req_id, name, envelope.not_running(self.context.plugin_id, why=self._refusing))
+            return
+        if tool is None:
+            self._answer(trigger.req_id, name, envelope.not_registered(self.context.plugin_id, name))
+            return
+        asked = trigger.timeout
+        promised = tool.limit if asked is None or not asked > 0 else min(asked, tool.limit)
+        call = _Call(trigger.call_id or trigger.req_id, name, trigger.args, req_id=trigger.req_id, promised=promised)
+        self._batches[trigger.req_id] = (trigger, None)
+        self._idle.clear()
+        run = self._executor.begin(
+            surroundings=Surroundings(invocation_id=trigger.idempotency_key),
+            tool_timeout=deadlines.for_tool(promised),
+            on_settled=self._settled,
+        )
+        run.use({name: tool})
+        batch = run.start([call])
+        if trigger.req_id in self._batches:  # else it has failed already
+            self._batches[trigger.req_id] = (trigger, batch)
+
+    def _settled(self, execution: ToolExecution) -> None:
+        call = execution.call
+        assert isinstance(call, _Call)
+        del self._batches[call.req_id]
+        if not self._batches:
+            self._idle.set()
+        self._answer(call.req_id, call.name, _body(call, execution))
+
+    def _answer(self, req_id: str, name: str, body: Body) -> None:
+        data = body.encode()
+        if len(data) > MAX_FRAME_BYTES - _ROOM:
+            body = envelope.too_large(name, len(data), MAX_FRAME_BYTES - _ROOM)
+            data = body.encode()
+        error = None if body.error is None else body.error[:_SHOWN]
+        self._send(Result(req_id=req_id, success=error is None, data=data, error=error))
+
+    def _progress(self, call: ToolCall, progress: ToolProgress) -> None:
+        assert isinstance(call, _Call)
+        message = None if progress.message is None else well_formed(str(progress.message))
+        data = None if progress.data is None else envelope.as_json(progress.data)
+        self._offer(Progress(req_id=call.req_id, message=message, fraction=progress.fraction, data=data))
+
+    def _sections(self, config: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        if config is not None:
+            return config
+        folder = self.context.folder
+        return read_manifest(folder).config if folder is not None and (folder / FILE_NAME).is_file() else {}
+
+    def _in_task(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class _TooSlowError(Exception):
+    """A hook was not done in time."""
+
+
+async def _within(seconds: float, hook: Coroutine[Any, Any, T]) -> T:
+    """Run a hook of the plugin's. Raises _TooSlowError when its time is up, also where it ignores its cancellation."""
+    task = asyncio.get_running_loop().create_task(hook)
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+        if task.done():
+            return task.result()
+        task.cancel()
+        await asyncio.wait({task}, timeout=deadlines.CANCEL_GRACE)
+        raise _TooSlowError
+    finally:
+        task.cancel()
+        task.add_done_callback(_look_at)
+
+
+def _look_at(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()  # so that asyncio does not report it as never retrieved
+
+
+def _body(call: _Call, execution: ToolExecution) -> Body:
+    if isinstance(execution.value, Body):
+        return execution.value
+    error = execution.error
+    if isinstance(error, asyncio.CancelledError):
+        return envelope.cancelled(call.name)
+    if isinstance(error, ToolTimeoutError):
+        return envelope.timed_out(call.name, call.promised)
+    return envelope.body_of_failure(call.name, error or PluginError("it gave nothing"))

@@ -1,0 +1,160 @@
+"""Registrations in a database: SQLite or PostgreSQL, by URL. They outlive the process, however that ends.
+
+What lives here: the rows, and when they are written. What does not: any rule of the registry (``patchbay.tools.registry``). Each
+change is one transaction, so what is read back is what the registry was after some change, never half of one.
+
+A write asks the registry what is true now, and not the change what was true then: it does not matter in which order two writers
+come, and what could not be written is written with the next change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+from sqlalchemy.dialects import postgresql, sqlite
+
+from patchbay.store import Store
+from patchbay.tools.registry import Change, Key, Registration, ToolRegistry
+
+VERSION: Final = 1
+DEFAULT_URL: Final = "sqlite:///tools.db"
+
+_logger = logging.getLogger(__name__)
+
+# An advisory lock of the database: writers of PostgreSQL come one after the other, as those of SQLite do.
+_WRITING: Final = 0x7061746368746F6F
+
+_metadata = sa.MetaData()
+
+# Names and roles are JSON text: PostgreSQL's own cannot hold every string that JSON can.
+_table = sa.Table(
+    "patchbay_registrations",
+    _metadata,
+    sa.Column("role", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("place", sa.Integer, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+)
+
+
+class RegistrationStore:
+    """Keeps a registry's tools of other processes in the database at ``url`` (as ``patchbay.store.Store`` reads it).
+
+    Tools of this process are not kept: they are code. A SQLite file is made for its owner's eyes only, since the secrets of
+    registrations are in it. Several processes may use one database; each has its own registry, and no row of one is lost by the
+    other. Raises ConfigurationError for a URL of another kind, and on first use where the database cannot be opened.
+    """
+
+    def __init__(self, url: str | os.PathLike[str] = DEFAULT_URL) -> None:
+        self._store = Store(url, _metadata, name="registrations", version=VERSION)
+        self._insert = postgresql.insert if self._store.is_postgres else sqlite.insert
+        self._guard = threading.Lock()
+        self._owed: dict[Key, int] = {}  # what is to be written, and which asking it was for
+        self._asked = 0
+        self._private = False
+
+    async def load(self) -> list[Registration]:
+        """Return what is kept, in order, for ``ToolRegistry.restore``."""
+        await self._make_private()
+        everything = sa.select(_table.c.place, _table.c.body)
+        rows = await self._store.read(lambda connection: list(connection.execute(everything)))
+        found = (_read(body, place) for place, body in rows)
+        return sorted((each for each in found if each is not None), key=lambda registration: registration.order)
+
+    async def save(self, registry: ToolRegistry, *changes: Change) -> None:
+        """Keep what the registry has under the keys of ``changes``, in one transaction; when it returns, that has been done.
+
+        What it raises, it has kept nothing of; the next call writes that too. A caller that is cancelled waits for the end of it
+        all the same.
+        """
+        with self._guard:
+            self._asked += 1
+            self._owed.update((key, self._asked) for change in changes for key in change.keys)
+            if not self._owed:
+                return
+        await self._make_private()
+        written = await self._store.write(lambda connection: self._write(connection, registry))
+        with self._guard:
+            for key, asked in written.items():
+                if self._owed.get(key) == asked:
+                    del self._owed[key]
+
+    async def close(self) -> None:
+        """Finish what is under way and close the database."""
+        await self._store.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    def _write(self, connection: Connection, registry: ToolRegistry) -> dict[Key, int]:
+        if self._store.is_postgres:
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_WRITING)))
+        with self._guard:
+            owed = dict(self._owed)
+        rows = []
+        for key in owed:
+            registration = registry.get(key)
+            body = _body(registration) if registration is not None and registration.is_remote else None
+            if registration is not None and body is not None:
+                rows.append({**_columns(key), "place": registration.place or 0, "body": body})
+            else:
+                connection.execute(_table.delete().where(*(_table.c[name] == text for name, text in _columns(key).items())))
+        if rows:
+            insert = self._insert(_table)
+            changed = {name: insert.excluded[name] for name in ("place", "body")}
+            connection.execute(insert.on_conflict_do_update(index_elements=["role", "name"], set_=changed), rows)
+        return owed
+
+    async def _make_private(self) -> None:
+        """Make the file before SQLite does, so that it is never readable by others. What SQLite puts beside it is likewise."""
+        if not self._private and (file := self._store.file) is not None:
+
+            def make() -> None:
+                # Where it cannot be made, opening the database says why.
+                with contextlib.suppress(OSError):
+                    os.close(os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+
+            await self._store.run(make)
+        self._private = True
+
+
+_FIELDS: Final = ("name", "description", "parameters", "source", "role", "timeout_seconds", "callback_url", "metadata", "secret")
+
+
+def _columns(key: Key) -> dict[str, str]:
+    return {"role": json.dumps(key.role), "name": json.dumps(key.name)}
+
+
+def _body(registration: Registration) -> str | None:
+    fields = {name: getattr(registration, name) for name in _FIELDS}
+    try:
+        return json.dumps({**fields, "excluded": sorted(registration.excluded)}, default=_plain)
+    except (TypeError, ValueError, RecursionError):
+        # Its owner's schema or metadata. The tool works until the process ends; all others are kept.
+        _logger.exception("Tool %r cannot be stored", registration.name)
+        return None
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+def _read(body: str, place: int) -> Registration | None:
+    try:
+        fields = json.loads(body)
+        return Registration(**{**fields, "excluded": frozenset(fields["excluded"]), "place": place})
+    except (TypeError, ValueError, KeyError):
+        _logger.exception("A stored tool cannot be read, and is left out")
+        return None

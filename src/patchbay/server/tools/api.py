@@ -1,0 +1,158 @@
+"""The routes of ``/api/tools``, described by ``/openapi.json``.
+
+What lives here: paths, statuses, and what is told of a body that cannot be taken. What does not: what is done (``desk``), and
+who is let in (``guard``, which stands before all of this).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from fastapi import APIRouter, FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from patchbay.errors import ConfigurationError, UnknownRoleError
+from patchbay.server.tools.callback_url import CallbackUrlError, check_port, read_callback_url
+from patchbay.server.tools.desk import Desk
+from patchbay.server.tools.guard import TRUSTED
+from patchbay.server.tools.models import (
+    CallBody,
+    Called,
+    ClearBody,
+    Cleared,
+    Listing,
+    Problem,
+    RegisterBody,
+    Registered,
+    UnregisterBody,
+    Unregistered,
+)
+from patchbay.tools import well_formed
+
+_SHOWN: Final = 200
+_UNREADABLE: Final = "There was an error parsing the body"
+"""What the framework says, with status 400, of a body that is not even text, or too deep to be read."""
+
+_REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
+    400: {"description": "The Host header is not this machine's."},
+    401: {"model": Problem, "description": "The token is not the one of this server."},
+    403: {"model": Problem, "description": "The caller is not on this machine, or is a web page of another site."},
+    404: {"model": Problem, "description": "There is no such role."},
+    413: {"model": Problem, "description": "The body is too large."},
+}
+
+
+def make_router(desk: Desk, *, callback_ports: frozenset[int] | None) -> APIRouter:
+    """Return the routes over ``desk``. ``callback_ports``: all that callbacks may have, None for any but the server's own."""
+    router = APIRouter(prefix="/api/tools", tags=["tools"], responses=_REFUSALS)
+
+    @router.post("/register", response_model=Registered, summary="Register a tool, or replace it")
+    async def register(body: RegisterBody, request: Request) -> Response:
+        own = (request.scope.get("server") or ("", None))[1]
+        try:
+            check_port(read_callback_url(body.callback_url), own=() if own is None else (own,), allowed=callback_ports)
+        except CallbackUrlError as error:
+            raise _invalid("callback_url", body.callback_url, str(error)) from None
+        return _json(await desk.register(body, trusted=_is_trusted(request)))
+
+    @router.post("/unregister", response_model=Unregistered, summary="Take a tool away")
+    async def unregister(body: UnregisterBody, request: Request) -> Response:
+        return _json(await desk.unregister(body, trusted=_is_trusted(request)))
+
+    @router.post("/clear", response_model=Cleared, summary="Take all tools of a source away")
+    async def clear(body: ClearBody, request: Request) -> Response:
+        return _json(await desk.clear(body, trusted=_is_trusted(request)))
+
+    @router.post("/call", response_model=Called, summary="Carry out one call, for tests and scripts")
+    async def call(body: CallBody) -> Response:
+        return _json(await desk.call(body))
+
+    unchanged: dict[int | str, dict[str, Any]] = {304: {"description": "Nothing has changed since If-None-Match."}}
+
+    @router.get("", response_model=Listing, responses=unchanged, summary="List the tools")
+    async def list_tools(
+        request: Request, role: str | None = Query(None, description="Whose tools; empty for all roles.")
+    ) -> Response:
+        etag = f'"{desk.etag(role or None)}"'
+        headers = {"etag": etag, "cache-control": "no-cache"}
+        if _is_among(etag, request.headers.getlist("if-none-match")):
+            return Response(status_code=304, headers=headers)
+        return Response(desk.listing(role or None), media_type="application/json", headers=headers)
+
+    return router
+
+
+def handle_errors(app: FastAPI) -> None:
+    """Have ``app`` answer what routes and bodies raise, in the shapes of the contract."""
+    handlers: dict[type[Exception], Callable[[Request, Any], Any]] = {
+        UnknownRoleError: _unknown_role,
+        ConfigurationError: _impossible,
+        RequestValidationError: _unprocessable,
+        HTTPException: _refused,
+    }
+    for kind, handler in handlers.items():
+        app.add_exception_handler(kind, handler)
+
+
+async def _unknown_role(_request: Request, error: UnknownRoleError) -> Response:
+    return _json({"detail": well_formed(str(error)), "code": error.code}, 404)
+
+
+async def _impossible(_request: Request, error: ConfigurationError) -> Response:
+    return _json(_detail("value_error", ["body"], str(error), None), 422)
+
+
+async def _unprocessable(_request: Request, error: RequestValidationError) -> Response:
+    return _json({"detail": [_plain(each) for each in error.errors()]}, 422)
+
+
+async def _refused(_request: Request, error: HTTPException) -> Response:
+    if error.status_code == 400 and error.detail == _UNREADABLE:
+        return _json(_detail("json_invalid", ["body"], "The body cannot be read as JSON", {}), 422)
+    return Response(
+        msgspec.json.encode({"detail": error.detail}),
+        error.status_code,
+        {**(error.headers or {}), "content-type": "application/json"},
+    )
+
+
+def _invalid(field: str, value: Any, message: str) -> RequestValidationError:
+    [detail] = _detail("value_error", ["body", field], f"Value error, {message}", value)["detail"]
+    return RequestValidationError([{**detail, "ctx": {"error": message}}])
+
+
+def _detail(kind: str, place: list[str], message: str, value: Any) -> dict[str, Any]:
+    return {"detail": [{"type": kind, "loc": place, "msg": well_formed(message), "input": value}]}
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """Return what is told of an error as JSON that can be sent: the body that it quotes may hold NaN, or be endless."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**64 else "a very long number"
+    if isinstance(value, dict) and depth < 4:
+        return {_plain(str(key), depth): _plain(item, depth + 1) for key, item in list(value.items())[:_SHOWN]}
+    if isinstance(value, list | tuple) and depth < 4:
+        return [_plain(item, depth + 1) for item in value[:_SHOWN]]
+    text = well_formed("..." if isinstance(value, dict | list | tuple) else str(value))
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _is_trusted(request: Request) -> bool:
+    return request.scope.get(TRUSTED) is True
+
+
+def _is_among(etag: str, values: list[str]) -> bool:
+    tags = [tag.strip().removeprefix("W/") for value in values for tag in value.split(",")]
+    return etag in tags or "*" in tags
+
+
+def _json(body: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(body), status, media_type="application/json")

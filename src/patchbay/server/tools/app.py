@@ -1,0 +1,99 @@
+"""The tool server as an ASGI application: registry, store, lease and dispatcher put together behind the guard."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+from fastapi import FastAPI
+
+import patchbay
+from patchbay.registrations import RegistrationStore
+from patchbay.server.body import Receive
+from patchbay.server.reply import Send
+from patchbay.server.tools.api import handle_errors, make_router
+from patchbay.server.tools.desk import Desk
+from patchbay.server.tools.dispatch import Dispatcher
+from patchbay.server.tools.guard import Guard
+from patchbay.server.tools.keeper import Keeper
+from patchbay.server.tools.lease import Lease
+from patchbay.server.tools.settings import ToolsSettings
+from patchbay.tools.manager import LLMSessionManager
+from patchbay.tools.registry import DEFAULT_ROLE, RESERVED, ToolRegistry
+
+
+class ToolsApp:
+    """A tool server; ``create_tools_app`` makes it. ``managers`` are the roles', for tools of this process and live sessions.
+
+    ``registry`` is whole from the startup of its lifespan on, when what was stored is in it.
+    """
+
+    def __init__(self, registry: ToolRegistry, managers: dict[str, LLMSessionManager], api: FastAPI, guard: Guard) -> None:
+        self.registry = registry
+        self.managers = managers
+        self.api = api
+        self._guard = guard
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Serve one ASGI scope."""
+        await self._guard(scope, receive, send)
+
+
+def create_tools_app(
+    roles: Iterable[str] = (DEFAULT_ROLE,),
+    *,
+    store: RegistrationStore | str | None = None,
+    settings: ToolsSettings | None = None,
+) -> ToolsApp:
+    """Return a tool server for ``roles``. ``store`` (or its URL) is where registrations are kept; None keeps them in memory.
+
+    Where no token is configured the sources of plugins are anybody's, as the seeds' plugin hosts expect; the builtins never are.
+    Raises ConfigurationError.
+    """
+    settings = settings if settings is not None else ToolsSettings()
+    lease = Lease(max_failures=settings.max_failures, connect_timeout=settings.connect_timeout)
+    dispatcher = Dispatcher(
+        max_result_size=settings.max_result_size,
+        connect_timeout=settings.connect_timeout,
+        strict_arguments=settings.strict_arguments,
+        lease=lease,
+    )
+    registry = lease.registry = ToolRegistry(
+        roles,
+        dispatcher.tool,
+        reserved=RESERVED if settings.token is not None else (),
+        needs_secret=settings.needs_secret,
+    )
+    managers = {role: LLMSessionManager(role, registry) for role in registry.roles}
+    kept = RegistrationStore(store) if isinstance(store, str) else store
+    keeper = Keeper(registry, kept) if kept is not None else None
+    desk = Desk(registry, managers, lease, keeper, sync_timeout=settings.sync_timeout)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        if keeper is not None:
+            await keeper.open()
+        watching = asyncio.create_task(lease.watch(settings.lease, dispatcher.keep_only)) if settings.lease else None
+        try:
+            yield
+        finally:
+            if watching is not None:
+                watching.cancel()
+                await asyncio.wait([watching])
+            await dispatcher.close()
+            if keeper is not None:
+                await keeper.close()
+
+    api = FastAPI(
+        title="Patchbay",
+        version=patchbay.__version__,
+        summary="The registry of tools: who may call what, and where it answers.",
+        lifespan=lifespan,
+        docs_url=None,  # those pages load scripts from elsewhere
+        redoc_url=None,
+    )
+    api.include_router(make_router(desk, callback_ports=settings.callback_ports))
+    handle_errors(api)
+    return ToolsApp(registry, managers, api, Guard(api, settings))

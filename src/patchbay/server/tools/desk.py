@@ -1,0 +1,237 @@
+"""What is done with a request for the tools, and what is answered: dicts in the shapes that the seeds' clients know.
+
+What lives here: the steps of a change (registry, sessions, store), and the answers' keys. What does not: HTTP (``api``), and
+who may do what (``guard``, and the registry itself).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from patchbay.errors import ConfigurationError, UnknownToolError
+from patchbay.executor import Executor, ToolExecution
+from patchbay.executor.find import find_tool
+from patchbay.executor.settle import told
+from patchbay.server.tools.keeper import Keeper
+from patchbay.server.tools.lease import Lease, Place
+from patchbay.server.tools.models import CallBody, ClearBody, RegisterBody, UnregisterBody
+from patchbay.tools.manager import LLMSessionManager
+from patchbay.tools.registry import Change, Key, Registration, ToolRegistry
+from patchbay.types import ToolCall
+
+_logger = logging.getLogger(__name__)
+
+Body = dict[str, Any]
+
+
+class Desk:
+    """Does what a request asks for. ``managers`` are the roles' live sessions; ``keeper`` is None where nothing is kept.
+
+    ``instance_id`` is another one for each start, so that a client sees that there was one.
+    """
+
+    def __init__(
+        self,
+        registry: ToolRegistry,
+        managers: Mapping[str, LLMSessionManager],
+        lease: Lease,
+        keeper: Keeper | None,
+        *,
+        sync_timeout: float,
+    ) -> None:
+        self.registry = registry
+        self.instance_id = uuid.uuid4().hex
+        self._managers = managers
+        self._lease = lease
+        self._keeper = keeper
+        self._sync_timeout = sync_timeout
+
+    async def register(self, body: RegisterBody, *, trusted: bool) -> Body:
+        """Register a tool. Raises UnknownRoleError; ConfigurationError for a tool that cannot be made."""
+        registration = Registration(
+            name=body.name,
+            description=body.description,
+            parameters=body.parameters,
+            source=body.source,
+            role=body.role,
+            timeout_seconds=body.timeout_seconds,
+            callback_url=body.callback_url,
+            secret=body.secret or self._secret(body, trusted=trusted),
+        )
+        change = self.registry.register(registration, trusted=trusted, secret=body.secret)
+        if change.ok and registration.origin is not None:
+            self._lease.renewed(Place(registration.source, registration.origin))
+        affected, failed, stored = await self._carry_on(change)
+        answer = self._answer(
+            ok=bool(affected), registered=body.name, affected_roles=affected, failed_roles=failed, stored=stored
+        )
+        if change.ok:
+            answer["secret"] = registration.secret
+        if not affected and not any(failure["code"] == "source_conflict" for failure in failed):
+            answer["error"] = "no role accepted the registration"
+        return answer
+
+    async def unregister(self, body: UnregisterBody, *, trusted: bool) -> Body:
+        """Take a tool away. Raises UnknownRoleError."""
+        change = self.registry.unregister(
+            body.name, body.role, expected_source=body.expected_source, trusted=trusted, secret=body.secret
+        )
+        removed = change.removed > 0
+        return {**await self._removal(change), "removed": removed, "name": body.name}
+
+    async def clear(self, body: ClearBody, *, trusted: bool) -> Body:
+        """Take a source's tools away. Raises UnknownRoleError."""
+        change = self.registry.clear(body.source, body.role, trusted=trusted, secret=body.secret)
+        return {**await self._removal(change), "removed": change.removed, "source": body.source}
+
+    def etag(self, role: str | None) -> str:
+        """Return what a listing is known by; another one after each change and each start."""
+        about = uuid.uuid5(uuid.NAMESPACE_OID, role.encode("utf-8", "replace").hex()).hex[:8] if role else "all"
+        return f"{self.instance_id}.{self.registry.revision}.{about}"
+
+    def listing(self, role: str | None) -> bytes:
+        """Return the tools of a role, or of all, as JSON. Raises UnknownRoleError."""
+        etag = self.etag(role)  # before the tools: what is newer than its tag is only sent once more
+        answer = self._answer(ok=True)
+        snapshots = self.registry.snapshots(role)
+        return msgspec.json.encode(
+            {
+                **answer,
+                "tools_by_role": {name: [dict(tool) for tool in each.listing] for name, each in snapshots.items()},
+                "etag": etag,
+                "etags_by_role": {name: each.etag for name, each in snapshots.items()},
+            },
+            enc_hook=_plain,
+        )
+
+    async def call(self, body: CallBody) -> Body:
+        """Carry out one call. Raises UnknownRoleError."""
+        role = body.role or next(iter(self.registry.roles), "")
+        snapshot = self.registry.snapshot(role)
+        raw = body.raw_arguments if body.raw_arguments is not None else _written(body.arguments)
+        call = ToolCall(body.call_id or f"call_{secrets.token_hex(8)}", body.name, raw)
+        try:
+            tool = find_tool(snapshot.tools, body.name)
+        except UnknownToolError as error:
+            message, code = told(body.name, error)
+            return self._called(role, call, content=message, error=str(error), code=code)
+        [execution] = await Executor([tool], max_result_chars=None).run([call])
+        if execution.error is not None:
+            return self._called(
+                role,
+                call,
+                content=execution.content,
+                error=_reason(execution),
+                code=execution.result.code,
+                seconds=execution.seconds,
+            )
+        return self._called(role, call, content=execution.content, output=execution.value, seconds=execution.seconds)
+
+    async def _removal(self, change: Change) -> Body:
+        affected, failed, stored = await self._carry_on(change)
+        return self._answer(
+            ok=not failed or change.removed > 0,
+            affected_roles=affected,
+            failed_roles=failed,
+            refused_roles=[{"role": refusal.role, "owned_by": refusal.owned_by} for refusal in change.refused_roles],
+            stored=stored,
+        )
+
+    async def _carry_on(self, change: Change) -> tuple[list[str], list[Body], bool]:
+        """Write a change down and tell the sessions; return the roles it was done for, the failures, and whether it is kept."""
+        failed = [{"role": each.role, "error": each.error, "code": each.code} for each in change.failed_roles]
+        if not change.affected_roles and not change.keys:
+            return [], failed, self._keeper is not None
+        stored, errors = await asyncio.gather(self._store(), self._sync(change.affected_roles))
+        failed += [{"role": role, "error": error, "code": "sync_failed"} for role, error in errors.items()]
+        # What was taken away is gone, whether or not a session was told; a tool counts as registered where it was.
+        told_of = [role for role in change.affected_roles if role not in errors or change.action != "register"]
+        return told_of, failed, stored
+
+    async def _store(self) -> bool:
+        if self._keeper is None:
+            return False
+        try:
+            await self._keeper.flush()
+        except Exception:
+            _logger.exception("A change of the tools could not be written down; it will be tried again")
+            return False
+        return True
+
+    async def _sync(self, roles: Iterable[str]) -> dict[str, str]:
+        """Tell the sessions of these roles, all at the same time; return what went wrong, by role."""
+
+        async def sync(manager: LLMSessionManager) -> str | None:
+            try:
+                async with asyncio.timeout(self._sync_timeout):
+                    await manager.sync()
+            except TimeoutError:
+                return f"RuntimeError: tool sync failed: not done within {self._sync_timeout:g} s"
+            except Exception as error:  # noqa: BLE001  (told to who registers; the others are told all the same)
+                return f"RuntimeError: {error}"
+            return None
+
+        managers = {role: self._managers[role] for role in roles if role in self._managers}
+        errors = await asyncio.gather(*map(sync, managers.values()))
+        return {role: error for role, error in zip(managers, errors, strict=True) if error is not None}
+
+    def _secret(self, body: RegisterBody, *, trusted: bool) -> str:
+        """Return a new secret; to a trusted caller the one that the tool has, so that an equal registration changes nothing."""
+        known = self.registry.get(Key(body.role or None, body.name)) if trusted else None
+        if known is not None and known.secret is not None and known.source == body.source:
+            return known.secret
+        return secrets.token_urlsafe(24)
+
+    def _answer(self, *, ok: bool, **rest: Any) -> Body:
+        return {"ok": ok, **rest, "instance_id": self.instance_id, "revision": self.registry.revision}
+
+    def _called(
+        self,
+        role: str,
+        call: ToolCall,
+        *,
+        content: str,
+        output: Any = None,
+        error: str | None = None,
+        code: str | None = None,
+        seconds: float = 0.0,
+    ) -> Body:
+        failed = error is not None
+        answer = self._answer(ok=not failed, name=call.name, role=role, call_id=call.id, is_error=failed)
+        answer |= {"output": _shown(output, content), "content": content, "seconds": round(seconds, 6)}
+        return {**answer, "error": error, "code": code} if failed else answer
+
+
+def _written(arguments: Body) -> str:
+    try:
+        return msgspec.json.encode(arguments).decode()
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"the arguments cannot be written as JSON: {error}.") from None
+
+
+def _shown(output: Any, content: str) -> Any:
+    """Return an output, or what a model is shown of it, where it is none that JSON knows."""
+    try:
+        return msgspec.Raw(msgspec.json.encode(output))
+    except (TypeError, ValueError, RecursionError):
+        return content
+
+
+def _reason(execution: ToolExecution) -> str:
+    try:
+        return str(execution.error) or type(execution.error).__name__
+    except Exception:  # noqa: BLE001  (a tool's own error class may do anything here)
+        return type(execution.error).__name__
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return str(value)

@@ -1,0 +1,252 @@
+"""A tool of another process: its calls are POSTed to the URL that it was registered with.
+
+What lives here: the request, and what its answer means. What does not: how long a call may take and what becomes of its result
+(the executor), and what is done about a callback that is gone (``lease``).
+
+Whatever comes back is data of a program that nobody vouches for: it is read up to a size, a redirect is not followed, and no
+proxy of the environment is asked. What was cut short before the end is an error, for nobody knows what was missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from patchbay.errors import ConfigurationError, ToolError
+from patchbay.schema.arguments import UnreadableArgumentsError, read_arguments
+from patchbay.server.client import (
+    Answer,
+    BrokenOffError,
+    ClientError,
+    ConnectError,
+    ConnectTimeoutError,
+    DisconnectedError,
+    HttpClient,
+    NotHttpError,
+    Origin,
+)
+from patchbay.server.tools.callback_url import CallbackUrl, CallbackUrlError, read_callback_url
+from patchbay.server.tools.lease import Lease, Place
+from patchbay.tools import Tool, Validation, render_result
+from patchbay.tools.context import ToolContext
+from patchbay.tools.envelope import open_envelope
+from patchbay.tools.registry import Registration
+
+SIGNATURE: Final = "X-Patchbay-Signature"
+"""The header by which a callback knows a genuine call: ``sha256=`` and the HMAC of the body with the registration's secret."""
+
+IDEMPOTENCY: Final = "Idempotency-Key"
+"""The header that is the same when a call is sent again."""
+
+_SHOWN: Final = 200
+_JSON: Final = re.compile(r"application/([\w.!#$&^+-]+\+)?json")
+_PAGES: Final = frozenset({"text/html", "application/xhtml+xml"})
+_HEADERS: Final = (
+    (b"Content-Type", b"application/json"),
+    (b"Accept", b"application/json"),
+    (b"Accept-Encoding", b"identity"),
+    (b"User-Agent", b"patchbay"),
+)
+
+
+class CallbackError(ToolError):
+    """The process of a tool did not answer a call as it should. ``ran`` is whether the tool may have run."""
+
+    code = "callback_failed"
+
+    def __init__(self, message: str, *, tool_name: str = "", ran: bool = True) -> None:
+        super().__init__(message, tool_name=tool_name)
+        self.ran = ran
+
+    @property
+    def for_model(self) -> str:
+        """The failure as the JSON object that callbacks themselves tell errors by."""
+        return render_result({"error": f"{self}" if self.ran else f"{self}; the tool did not run"})
+
+
+class Dispatcher:
+    """Keeps the connections to callbacks, one client for each origin. For one event loop at a time."""
+
+    def __init__(self, *, max_result_size: int, connect_timeout: float, strict_arguments: bool, lease: Lease) -> None:
+        self.max_result_size = max_result_size
+        self.strict_arguments = strict_arguments
+        self.lease = lease
+        self._connect_timeout = connect_timeout
+        self._clients: dict[str, HttpClient] = {}
+        self._busy: dict[str, int] = {}
+
+    def tool(self, registration: Registration) -> Tool:
+        """Make the tool for a registration. Raises ConfigurationError for a callback_url that may not be called."""
+        return CallbackTool(registration, self)
+
+    async def post(
+        self, callback: CallbackUrl, place: Place, headers: list[tuple[bytes, bytes]], body: bytes
+    ) -> tuple[Answer, bytes, bool]:
+        """Send a call; return the answer, what was read of its body, and whether that is all of it. Raises ClientError."""
+        origin = callback.origin
+        client = self._clients.get(origin)
+        if client is None:
+            target = Origin(origin, addresses=callback.addresses)
+            client = self._clients[origin] = HttpClient(target, connect_timeout=self._connect_timeout)
+        self._busy[origin] = self._busy.get(origin, 0) + 1
+        try:
+            answer = await client.request(b"POST", callback.target, headers, body)
+            try:
+                read, whole = await _read(answer, self.max_result_size)
+            finally:
+                answer.close()
+        except (ConnectError, ConnectTimeoutError):
+            self.lease.failed(place)
+            raise
+        finally:
+            self._busy[origin] = self._busy.get(origin, 1) - 1
+        self.lease.reached(place)
+        return answer, read, whole
+
+    async def keep_only(self, origins: Collection[str]) -> None:
+        """Close the connections to all other origins, except where a call is under way."""
+        for origin in [each for each in self._clients if each not in origins and not self._busy.get(each)]:
+            self._busy.pop(origin, None)
+            await self._clients.pop(origin).close()
+
+    async def close(self) -> None:
+        """End all connections."""
+        self._busy.clear()
+        await self.keep_only(())
+
+
+class CallbackTool(Tool):
+    """A tool that another process answers for, at a URL on this machine.
+
+    A call is one POST of ``{"name", "arguments", "call_id", "raw_arguments"}``; its limit is the registration's, for all of it.
+    What the model wrote is passed on as it is, also where it is no JSON object (as ``{"_raw": text}`` or ``{"value": ...}``):
+    the callback decides. With ``strict_arguments`` only what fits the schema is. Raises ConfigurationError for a URL that may
+    not be called.
+    """
+
+    def __init__(self, registration: Registration, dispatcher: Dispatcher) -> None:
+        super().__init__(
+            registration.name,
+            registration.description,
+            parameters=registration.parameters,
+            timeout=registration.timeout_seconds,
+        )
+        try:
+            self._callback = read_callback_url(registration.callback_url or "")
+        except CallbackUrlError as error:
+            raise ConfigurationError(f"Tool {registration.name!r}: {error}.") from None
+        self._dispatcher = dispatcher
+        self._place = Place(registration.source, registration.origin or self._callback.origin)
+        self._secret = registration.secret.encode("utf-8", "surrogatepass") if registration.secret else None
+
+    def validate(self, raw_arguments: str, validation: Validation | None) -> dict[str, Any]:
+        """Read what the model wrote; with ``strict_arguments`` raises ToolArgumentsError for what does not fit the schema."""
+        if self._dispatcher.strict_arguments:
+            return super().validate(raw_arguments, validation)
+        try:
+            return read_arguments(raw_arguments)
+        except UnreadableArgumentsError:
+            return _whatever_it_is(raw_arguments)
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+        """Call back and return the output. Raises CallbackError, or ReportedError where the answer says that the tool failed."""
+        call = {
+            "name": self.name,
+            "arguments": arguments,
+            "call_id": context.call_id,
+            "raw_arguments": context.raw_arguments,
+        }
+        body = json.dumps(call, separators=(",", ":")).encode()
+        headers = [*_HEADERS, (IDEMPOTENCY.encode(), context.idempotency_key.encode())]
+        if self._secret is not None:
+            headers.append((SIGNATURE.encode(), signature_of(body, self._secret).encode()))
+        try:
+            answer, read, whole = await self._dispatcher.post(self._callback, self._place, headers, body)
+        except ClientError as error:
+            raise self._failure(error) from error
+        return self._value(answer, read, whole=whole)
+
+    def _value(self, answer: Answer, body: bytes, *, whole: bool) -> Any:
+        """Return what an answer says, or raise what it says."""
+        status = answer.status
+        if status >= 400:
+            raise self._error(f"remote tool callback returned HTTP {status}{_quoted(body)}")
+        if status >= 300:
+            raise self._error(f"remote tool callback redirected (HTTP {status}), which is not followed")
+        if answer.header(b"content-encoding").strip().lower() not in ("", "identity"):
+            raise self._error("remote tool callback answered in a compressed form, which it was not asked for")
+        if status in (204, 205):
+            return ""
+        kind = answer.content_type
+        if not whole:
+            return _cut(body, self._dispatcher.max_result_size)
+        try:
+            value = json.loads(body)
+        except (ValueError, RecursionError):
+            if _JSON.fullmatch(kind):
+                raise self._error(f"remote tool callback answered JSON that cannot be read{_quoted(body)}") from None
+            if kind in _PAGES:
+                raise self._error(f"remote tool callback answered a web page{_quoted(body)}") from None
+            return body.decode("utf-8", "replace")
+        if isinstance(value, Mapping) and ("output" in value or "is_error" in value):
+            return open_envelope(value, tool_name=self.name)
+        return value
+
+    def _failure(self, error: ClientError) -> CallbackError:
+        if isinstance(error, ConnectError | ConnectTimeoutError):
+            return self._error(f"remote tool callback HTTP failure: no connection: {error}", ran=False)
+        if isinstance(error, DisconnectedError):
+            what = "the connection ended before the answer"
+        elif isinstance(error, BrokenOffError):
+            what = "the connection ended in the middle of the answer"
+        elif isinstance(error, NotHttpError):
+            what = f"what came back is not HTTP: {error}"
+        else:
+            what = str(error)
+        return self._error(f"remote tool callback HTTP failure: {what}; the tool may have run")
+
+    def _error(self, message: str, *, ran: bool = True) -> CallbackError:
+        return CallbackError(message, tool_name=self.name, ran=ran)
+
+
+def signature_of(body: bytes, secret: bytes) -> str:
+    """Return what the header SIGNATURE says of a body."""
+    return f"sha256={hmac.new(secret, body, hashlib.sha256).hexdigest()}"
+
+
+async def _read(answer: Answer, limit: int) -> tuple[bytes, bool]:
+    """Read at most ``limit`` bytes of a body; say whether that was all."""
+    pieces: list[bytes] = []
+    size = 0
+    while piece := await answer.read():
+        pieces.append(piece)
+        size += len(piece)
+        if size > limit:
+            return b"".join(pieces)[:limit], False
+    return b"".join(pieces), True
+
+
+def _cut(body: bytes, limit: int) -> str:
+    # What follows the cut could be anything, so what came before is shown as text, and not read as an envelope.
+    return f"{body.decode('utf-8', 'replace')}\n[... cut here: the callback's answer is larger than {limit} bytes ...]"
+
+
+def _quoted(body: bytes) -> str:
+    text = body[: 4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN]
+    return f": {text}" if text.strip() else ""
+
+
+def _whatever_it_is(raw_arguments: str) -> dict[str, Any]:
+    try:
+        value = json.loads(raw_arguments, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return {"_raw": raw_arguments}
+    return {"_raw": raw_arguments} if isinstance(value, dict) else {"value": value}
+
+
+def _refuse(text: str) -> Any:
+    raise ValueError(text)

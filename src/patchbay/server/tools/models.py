@@ -1,0 +1,187 @@
+"""The bodies of ``/api/tools``, as they are checked and as ``/openapi.json`` describes them.
+
+What lives here: shapes and limits. What does not: what is done with a body (``desk``). Unknown fields are passed over, and
+numbers may come as text, as the seeds' clients were always allowed.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, field_validator
+
+from patchbay.schema.arguments import MAX_DEPTH, deeper_than
+from patchbay.server.tools.callback_url import read_callback_url
+from patchbay.tools.registry import MAX_TIMEOUT
+from patchbay.types import EMPTY_PARAMETERS
+
+Name = Annotated[str, Field(min_length=1, max_length=64, description="What models call the tool by.")]
+Role = Annotated[str | None, Field(description="The role that is meant; null or empty for all of them.")]
+Secret = Annotated[str | None, Field(max_length=256, description="What only the tool's owner and the server know.")]
+
+
+class RegisterBody(BaseModel):
+    """A tool that answers its calls at a URL."""
+
+    name: Name
+    description: str = Field("", description="What models are told the tool is for.")
+    parameters: dict[str, Any] = Field(
+        default_factory=lambda: dict(EMPTY_PARAMETERS), description="JSON Schema of the arguments. Kept as it is."
+    )
+    callback_url: str = Field(min_length=1, description="Where calls are POSTed to: http or https, on this machine.")
+    role: Role = None
+    source: str = Field("external", description="What the owner calls itself; `clear` goes by it.")
+    timeout_seconds: float = Field(
+        30.0, gt=0, le=MAX_TIMEOUT, allow_inf_nan=False, description="How long one call may take in all, in seconds."
+    )
+    secret: Secret = None
+
+    @field_validator("name")
+    @classmethod
+    def _not_blank(cls, name: str) -> str:
+        if not name.strip():
+            raise ValueError("name must not be blank")
+        return name
+
+    @field_validator("parameters")
+    @classmethod
+    def _plain_json(cls, parameters: dict[str, Any]) -> dict[str, Any]:
+        """Refuse what could never be written again: every list that it stands in would be lost with it."""
+        if deeper_than(parameters, MAX_DEPTH):
+            raise ValueError(f"parameters must not be nested more than {MAX_DEPTH} levels deep")
+        try:
+            json.dumps(parameters, allow_nan=False, ensure_ascii=False).encode()
+        except ValueError:
+            raise ValueError("parameters must be JSON: no NaN, no Infinity, no lone surrogates") from None
+        return parameters
+
+    @field_validator("callback_url")
+    @classmethod
+    def _on_this_machine(cls, callback_url: str) -> str:
+        read_callback_url(callback_url)
+        return callback_url
+
+
+class UnregisterBody(BaseModel):
+    """A tool to be taken away."""
+
+    name: Name
+    role: Role = None
+    expected_source: str | None = Field(None, description="Only where the tool is this source's.")
+    secret: Secret = None
+
+
+class ClearBody(BaseModel):
+    """A source whose tools are to be taken away."""
+
+    source: str = Field(min_length=1, description="Exactly this source.")
+    role: Role = None
+    secret: Secret = None
+
+
+class CallBody(BaseModel):
+    """A call to be carried out as if a model had made it."""
+
+    name: str = Field(min_length=1, description="The tool's name.")
+    arguments: dict[str, Any] = Field(default_factory=dict, description="The arguments.")
+    raw_arguments: str | None = Field(None, description="The arguments as a model wrote them, in the place of `arguments`.")
+    role: Role = Field(None, description="Whose tools; null or empty for the first role.")
+    call_id: str = Field("", max_length=256, description="The call's id; empty for a new one.")
+
+
+class FailedRole(BaseModel):
+    """A role for which it was not done."""
+
+    role: str
+    error: str
+    code: str
+
+
+class RefusedRole(BaseModel):
+    """A role whose tool was left alone, since it is another source's."""
+
+    role: str
+    owned_by: str
+
+
+class Answer(BaseModel):
+    """What all answers have. Look at `ok`: what could not be done is told with status 200."""
+
+    ok: bool
+    instance_id: str = Field(description="Another one after each start of the server.")
+    revision: int = Field(description="Grows with every change of the registry.")
+
+
+class Changed(Answer):
+    """What became of a change."""
+
+    affected_roles: list[str]
+    failed_roles: list[FailedRole]
+    stored: bool = Field(description="Whether it will outlive the server.")
+
+
+class Registered(Changed):
+    """What became of a registration."""
+
+    registered: str
+    secret: str | None = Field(None, description="The key of the signatures that calls of the tool carry.")
+    error: str | None = None
+
+
+class Unregistered(Changed):
+    """What became of taking a tool away."""
+
+    removed: bool
+    name: str
+    refused_roles: list[RefusedRole]
+
+
+class Cleared(Changed):
+    """What became of taking a source's tools away."""
+
+    removed: int
+    source: str
+    refused_roles: list[RefusedRole]
+
+
+class ListedTool(BaseModel):
+    """A tool, as a role has it."""
+
+    name: str
+    description: str
+    source: str
+    callback_url: str | None
+    is_remote: bool
+    parameters: dict[str, Any]
+    timeout_seconds: float | None
+    role: str | None = Field(description="The role it was registered for; null for all.")
+    state: str = Field(description="`active`, or `hidden` while nobody answers at its callback_url.")
+
+
+class Listing(Answer):
+    """The tools by role."""
+
+    tools_by_role: dict[str, list[ListedTool]]
+    etag: str = Field(description="Goes into If-None-Match.")
+    etags_by_role: dict[str, str] = Field(description="Digests of the lists, the same after a restart if the lists are.")
+
+
+class Called(Answer):
+    """The result of a call."""
+
+    name: str
+    role: str
+    call_id: str
+    output: Any = Field(None, description="What the tool gave back; null where it failed.")
+    content: str = Field(description="What a model would be shown.")
+    is_error: bool
+    error: str | None = None
+    code: str | None = None
+    seconds: float
+
+
+class Problem(BaseModel):
+    """Why a request was not served."""
+
+    detail: str

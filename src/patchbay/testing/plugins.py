@@ -1,0 +1,186 @@
+"""A plugin without a host: made, started and called in the test's own process.
+
+What lives here: the host's part of the messages, played without a socket. What does not: anything of the plugin's part, which is
+the real one (``patchbay.plugins.runtime``); what is sent is held against the frames, and arguments and results go through JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from patchbay.plugins.errors import PluginError
+from patchbay.plugins.frames import encode
+from patchbay.plugins.messages import (
+    ENTRY_PREFIX,
+    CancelRun,
+    ConfigUpdate,
+    Freeze,
+    LlmToolRegister,
+    LlmToolState,
+    LlmToolUnregister,
+    Message,
+    Progress,
+    Result,
+    Trigger,
+    Unfreeze,
+)
+from patchbay.plugins.runtime import PluginRuntime
+from patchbay.plugins.sdk.base import NekoPluginBase
+
+
+@dataclass(frozen=True)
+class PluginResult:
+    """What a tool's callback would be answered with.
+
+    ``output`` is the result, or the error's; ``error`` its short name and ``code`` the one for programs, None and "" on success.
+    ``progress`` is what the tool said on the way: texts as they are, data as values. ``body`` is the whole answer.
+    """
+
+    output: Any
+    is_error: bool
+    error: str | None
+    code: str
+    progress: tuple[Any, ...]
+    body: Mapping[str, Any]
+
+
+class RunningPlugin:
+    """A plugin that runs: ``plugin`` is the object itself, ``tools`` what models would be told of, by name."""
+
+    def __init__(self, plugin_class: type[NekoPluginBase], plugin_id: str, folder: Path | None, config: Any) -> None:
+        self.tools: dict[str, LlmToolRegister] = {}
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[str, asyncio.Future[Result]] = {}
+        self._progress: dict[str, list[Any]] = {}
+        self._ids = itertools.count(1)
+        self._runtime = PluginRuntime(plugin_class, plugin_id=plugin_id, send=self._take, folder=folder, config=config)
+        self.plugin: Any = self._runtime.make()
+        """The plugin, as its class made it."""
+
+    async def call(self, name: str, /, **arguments: Any) -> PluginResult:
+        """Call a tool as a model would. Whatever it does is told by the result, and not raised. Cancelling this cancels it."""
+        return await self.call_json(name, json.dumps(arguments))
+
+    async def call_json(self, name: str, arguments: str, *, within: float | None = None, call_id: str = "") -> PluginResult:
+        """Call a tool with arguments as a model wrote them, right or wrong.
+
+        ``within`` (seconds) is what the caller was promised, None for the tool's own limit.
+        """
+        req_id = f"req_{next(self._ids)}"
+        self._progress[req_id] = []
+        trigger = Trigger(req_id=req_id, entry_id=ENTRY_PREFIX + name, args=arguments, timeout=within, call_id=call_id)
+        try:
+            result = await self._ask(req_id, trigger)
+        except asyncio.CancelledError:
+            self._runtime.receive(CancelRun(run_id=req_id))
+            raise
+        finally:
+            progress = tuple(self._progress.pop(req_id))
+        return _read(result, progress)
+
+    async def change_config(self, config: Mapping[str, Any] | None = None) -> PluginResult:
+        """Give the plugin another configuration (None: what its ``plugin.toml`` says now), and return what its hook did."""
+        req_id = f"req_{next(self._ids)}"
+        return _read(await self._ask(req_id, ConfigUpdate(req_id=req_id, config=None if config is None else dict(config))))
+
+    async def freeze(self) -> PluginResult:
+        """Freeze the plugin, and return what its hook did."""
+        req_id = f"req_{next(self._ids)}"
+        return _read(await self._ask(req_id, Freeze(req_id=req_id)))
+
+    async def unfreeze(self) -> PluginResult:
+        """Undo ``freeze``."""
+        req_id = f"req_{next(self._ids)}"
+        return _read(await self._ask(req_id, Unfreeze(req_id=req_id)))
+
+    async def _start(self, within: float) -> None:
+        if failures := self._runtime.context.failures:
+            raise failures[0]
+        started = await self._runtime.start(within=within)
+        if started.status == "failed":
+            raise PluginError(f"The startup failed: {started.startup_error}")
+        self._runtime.open()
+        await asyncio.sleep(0)  # so that the tools are registered
+
+    async def _stop(self) -> None:
+        await self._runtime.stop()
+
+    async def _ask(self, req_id: str, message: Message) -> Result:
+        answer: asyncio.Future[Result] = self._loop.create_future()
+        self._waiting[req_id] = answer
+        try:
+            encode(1, message)
+            self._runtime.receive(message)
+            return await answer
+        finally:
+            del self._waiting[req_id]
+
+    def _take(self, message: Message) -> None:
+        """Take what the plugin says, from any thread."""
+        encode(1, message)
+        self._loop.call_soon_threadsafe(self._taken, message)
+
+    def _taken(self, message: Message) -> None:
+        if isinstance(message, Result):
+            answer = self._waiting.get(message.req_id)
+            if answer is not None and not answer.done():
+                answer.set_result(message)
+        elif isinstance(message, Progress):
+            if (said := self._progress.get(message.req_id)) is not None:
+                said.extend(_said(message))
+        elif isinstance(message, LlmToolRegister):
+            self.tools[message.name] = message
+            self._runtime.receive(LlmToolState(name=message.name, state="active", registration=message.registration))
+        elif isinstance(message, LlmToolUnregister):
+            self.tools.pop(message.name, None)
+
+
+@asynccontextmanager
+async def run_plugin(
+    plugin_class: type[NekoPluginBase],
+    *,
+    plugin_id: str = "test",
+    folder: Path | None = None,
+    config: Mapping[str, Any] | None = None,
+    startup_timeout: float = 10.0,
+) -> AsyncIterator[RunningPlugin]:
+    """Make and start a plugin while the block runs, and stop it then, its hooks included.
+
+        async with run_plugin(WeatherPlugin) as plugin:
+            result = await plugin.call("get_weather", city="Rome")
+            assert result.output == {"city": "Rome", "temp_c": 22}
+
+    ``config`` stands for the plugin's sections of ``plugin.toml``; without it they are read from ``folder``, if there is one.
+    Raises what the plugin's ``__init__`` raises, the error of a tool that cannot be registered, and PluginError for a startup
+    that fails.
+    """
+    running = RunningPlugin(plugin_class, plugin_id, folder, config)
+    try:
+        await running._start(startup_timeout)  # noqa: SLF001  (for nobody else)
+        yield running
+    finally:
+        await running._stop()  # noqa: SLF001
+
+
+def _said(progress: Progress) -> list[Any]:
+    said: list[Any] = [each for each in (progress.message, progress.fraction) if each is not None]
+    return said if progress.data is None else [*said, json.loads(progress.data)]
+
+
+def _read(result: Result, progress: tuple[Any, ...] = ()) -> PluginResult:
+    body = json.loads(result.data)
+    return PluginResult(
+        output=body.get("output"),
+        is_error=body["is_error"],
+        error=body.get("error"),
+        code=body.get("code", ""),
+        progress=progress,
+        body=body,
+    )

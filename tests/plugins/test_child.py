@@ -1,0 +1,679 @@
+"""The real process over a real socket: what it says in which order, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from patchbay.plugins.bootstrap import Bootstrap, child_command, read_bootstrap
+from patchbay.plugins.errors import PluginError
+from patchbay.plugins.frames import MAX_FRAME_BYTES
+from patchbay.plugins.messages import (
+    CancelRun,
+    ConfigUpdate,
+    Crash,
+    Freeze,
+    LlmToolRegister,
+    LlmToolState,
+    LlmToolUnregister,
+    Log,
+    Ping,
+    Progress,
+    Result,
+    StartupResult,
+    Stop,
+    Trigger,
+)
+from plugins.host_rig import BOUND, RigHost, run, write_plugin
+
+WEATHER = """
+import asyncio, os, sys, threading
+
+@neko_plugin
+class Plugin(NekoPluginBase):
+    @lifecycle(id="startup")
+    async def startup(self, reason, **_):
+        print("startup", reason)
+        self.logger.info("starting")
+
+    @lifecycle(id="shutdown")
+    async def shutdown(self, reason):
+        print("shutdown", reason)
+
+    @lifecycle(id="reload")
+    def reload(self):
+        print("reload")
+
+    @llm_tool(timeout=60)
+    async def get_weather(self, *, city: str):
+        return {"city": city, "temp_c": 22}
+
+    @llm_tool(timeout=60)
+    async def hang(self, *, name: str = ""):
+        yield f"began {name}"
+        try:
+            await asyncio.Event().wait()
+        finally:
+            print("ended", name)
+"""
+
+
+@pytest.fixture
+def weather(tmp_path):
+    return write_plugin(tmp_path / "weather", WEATHER)
+
+
+def plugin_of(tmp_path: Path, body: str, toml: str = "") -> Path:
+    """A plugin of one class body."""
+    lines = "\n".join("    " + line for line in body.strip("\n").splitlines())
+    return write_plugin(
+        tmp_path / "plugin", f"import asyncio, os, sys, threading, time\nclass Plugin(NekoPluginBase):\n{lines}\n", toml
+    )
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+def test_a_plugin_starts_registers_answers_and_stops(weather, tcp):
+    async def main():
+        async with RigHost(weather, tcp=tcp, reason="restart") as host:
+            assert StartupResult(status="ready") == await host.ready()
+            tools = await host.register(2)
+            assert [("get_weather", "weather", 60.0, None), ("hang", "weather", 60.0, None)] == [
+                (tool.name, tool.plugin_id, tool.timeout_seconds, tool.role) for tool in tools
+            ]
+            answer = await host.call("get_weather", arguments={"city": "北京"})
+            assert {"output": {"city": "北京", "temp_c": 22}, "is_error": False} == answer
+            host.send(Stop())
+            assert 0 == await host.exited()
+            await host.closed.wait()
+            assert "startup restart\nshutdown stop\n" == host.stdout
+            assert "" == host.stderr
+            kinds = [type(message) for message in host.said if not isinstance(message, Log)]
+            assert [StartupResult, LlmToolRegister, LlmToolRegister, Result] == kinds
+
+    run(main())
+
+
+def test_the_token_is_neither_in_the_command_nor_in_the_environment(tmp_path):
+    folder = plugin_of(
+        tmp_path,
+        """
+        @llm_tool
+        def look(self):
+            return [sys.argv, dict(os.environ), sys.orig_argv, sys.stdin.read()]
+        """,
+    )
+
+    async def main():
+        async with RigHost(folder) as host:
+            await host.register()
+            return host.token, await host.call("look")
+
+    token, answer = run(main())
+    assert token not in json.dumps(answer)
+    assert "" == answer["output"][3]
+
+
+def test_a_hundred_calls_at_once_are_under_way_together_and_answered_in_any_order(weather):
+    async def main():
+        async with RigHost(weather) as host:
+            await host.register(2)
+            hanging = [host.trigger("hang", arguments={"name": str(n)}, run_id="all") for n in range(100)]
+            for req_id in hanging:
+                await host.expect(Progress, lambda progress, req_id=req_id: progress.req_id == req_id)
+            assert not (await host.call("get_weather", arguments={"city": "Rome"}))["is_error"]
+            host.send(CancelRun(run_id=hanging[7]))
+            assert "TOOL_CANCELLED" == (await host.answer(hanging[7]))["error"]
+            host.send(CancelRun(run_id="all"))
+            errors = {(await host.answer(req_id))["error"] for req_id in hanging if req_id != hanging[7]}
+            assert {"TOOL_CANCELLED"} == errors
+            host.send(Stop())
+            await host.exited()
+            assert {f"ended {n}" for n in range(100)} <= set(host.stdout.splitlines())
+
+    run(main())
+
+
+def test_a_call_is_acknowledged_before_it_begins(tmp_path):
+    folder = plugin_of(
+        tmp_path,
+        """
+        @llm_tool
+        async def die(self):
+            os._exit(9)
+        """,
+    )
+
+    async def main():
+        async with RigHost(folder) as host:
+            await host.register()
+            host.trigger("die")
+            number = host.connection._channel.sent
+            assert 9 == await host.exited()
+            await host.closed.wait()
+            assert number == host.connection.acknowledged
+
+    run(main())
+
+
+def test_a_plugin_that_is_stuck_acknowledges_nothing(tmp_path):
+    folder = plugin_of(
+        tmp_path,
+        """
+        @llm_tool
+        async def block(self, path: str):
+            yield "blocking"
+            await asyncio.sleep(0)
+            with open(path) as fifo:
+                fifo.read()
+            yield Ok("done")
+        """,
+    )
+    fifo = folder / "fifo"
+    os.mkfifo(fifo)
+
+    async def main():
+        async with RigHost(folder) as host:
+            await host.register()
+            call = host.trigger("block", arguments={"path": str(fifo)})
+            await host.expect(Progress)
+            with await asyncio.to_thread(fifo.open, "w") as stuck:  # opens when the plugin does
+                number = host.send(Ping())
+                assert number > host.connection.acknowledged
+                stuck.write("go")
+            assert "done" == (await host.answer(call))["output"]
+            assert await host.connection.delivered()
+
+    run(main())
+
+
+def test_one_request_that_comes_twice_is_carried_out_once(weather):
+    async def main():
+        async with RigHost(weather) as host:
+            await host.register(2)
+            twice = Trigger(req_id="r", entry_id="__llm_tool__hang", run_id="x")
+            host.send(twice)
+            host.send(twice)
+            host.send(CancelRun(run_id="x"))
+            await host.result("r")
+            await host.call("get_weather", arguments={"city": "Rome"})
+            return [message.req_id for message in host.said if isinstance(message, Result)].count("r")
+
+    assert 1 == run(main())
+
+
+def test_the_same_call_has_the_same_idempotency_key(tmp_path):
+    folder = plugin_of(
+        tmp_path,
+        """
+        @llm_tool
+        def key(self, tool_context: ToolContext):
+            return tool_context.idempotency_key
+        """,
+    )
+
+    async def main():
+        async with RigHost(folder) as host:
+            await host.register()
+            keys = [
+                (await host.call("key", call_id=call_id, idempotency_key=key))["output"]
+                for call_id, key in [("c", "k"), ("c", "k"), ("c", "other"), ("d", "k"), ("c", "")]
+            ]
+            assert keys[0] == keys[1]
+            assert 4 == len(set(keys))
+
+    run(main())
+
+
+def test_tools_that_come_and_go_are_told_and_states_reach_the_plugin(tmp_path):
+    folder = plugin_of(
+        tmp_path,
+        """
+        @llm_tool
+        async def add(self, name: str):
+            self.register_llm_tool(name, "", None, lambda: name)
+            await self.registered(name)
+            return self.llm_tool_state(name).state
+
+        @llm_tool
+        async def drop(self, name: str):
+            return await asyncio.to_thread(self.unregister_llm_tool, name)
+        """,
+    )
+
+    async def main():
+        async with RigHost(folder) as host:
+            await host.register(2)
+            call = host.trigger("add", arguments={"name": "late"})
+            tool = await host.expect(LlmToolRegister)
+            host.send(LlmToolState(name="late", state="active", registration=tool.registration))
+            assert "active" == (await host.answer(call))["output"]
+            assert "late" == (await host.call("late"))["output"]
+            assert (await host.call("drop", arguments={"name": "late"}))["output"]
+            assert tool.registration == (await host.expect(LlmToolUnregister)).registration
+            assert "TOOL_NOT_REGISTERED" == (await host.call("late"))["error"]
+
+    run(main())
+
+
+def test_freeze_unfreeze_and_a_changed_file_reach_the_plugin(tmp_path):
+    folder = plugin_of(
+        tmp_path,
+        """
+        @lifecycle(id="config_change")
+        async def changed(self, config, previous):
+            return [previous["own.units"], config["own.units"]]
+
+        @llm_tool
+        def units(self):
+            return self.config["own.units"]
+        """,
+        '[own]\nunits = "C"\n',
+    )
+
+    async def main():
+        async with RigHost(folder) as host:
+            await host.register()
+            assert "C" == (await host.call("units"))["output"]
+            host.send(Freeze(req_id="f"))
+            assert (await host.result("f")).success
+            assert "PLUGIN_NOT_RUNNING" == (await host.call("units"))["error"]
+            toml = folder / "plugin.toml"
+            toml.write_text(toml.read_text().replace('"C"', '"F"'))
+            host.send(ConfigUpdate(req_id="c"))
+            assert ["C", "F"] == (await host.answer("c"))["output"]
+            host.send(ConfigUpdate(req_id="d", config={"own": {"units": "K"}}))
+            assert ["F", "K"] == (await host.answer("d"))["output"]
+            toml.write_text("[plugin")
+            host.send(ConfigUpdate(req_id="e"))
+            assert "ConfigurationError" == (await host.result("e")).error
+
+    run(main())
+
+
+def test_a_result_that_is_too_long_to_be_sent_is_an_error_and_the_plugin_lives_on(tmp_path):
+    folder = plugin_of(
+        tmp_path,
+        """
+        @llm_tool
+        def much(self, size: int):
+            return "x" * size
+        """,
+    )
+
+    async def main():
+        async with RigHost(folder) as host:
+            await host.register()
+            answer = await host.call("much", arguments={"size": MAX_FRAME_BYTES})
+            assert "RESULT_TOO_LARGE" == answer["error"]
+            assert 5_000_000 == len((await host.call("much", arguments={"size": 5_000_000}))["output"])
+
+    run(main())
+
+
+def test_a_flood_of_progress_and_logs_ends_and_the_result_comes(tmp_path):
+    folder = plugin_of(
+        tmp_path,
+        """
+        @llm_tool
+        def flood(self):
+            for n in range(20_000):
+                self.logger.info("line %d", n)
+                yield "x" * 100
+            yield Ok("done")
+        """,
+    )
+
+    async def main():
+        async with RigHost(folder) as host:
+            await host.register()
+            return await host.call("flood")
+
+    assert "done" == run(main())["output"]
+
+
+# -- logs and prints
+
+
+def test_logs_come_as_messages_and_prints_as_they_are(tmp_path):
+    folder = plugin_of(
+        tmp_path,
+        """
+        @llm_tool
+        def talk(self):
+            print("printed \\u5317")
+            self.logger.warning("warned %s", "\\ud800")
+            self.logger.debug("not at this level")
+            try:
+                1 / 0
+            except ZeroDivisionError:
+                self.logger.exception("failed")
+        """,
+    )
+
+    async def main():
+        async with RigHost(folder) as host:
+            await host.register()
+            await host.call("talk")
+            warned, failed = [message for message in host.said if isinstance(message, Log)]
+            assert (30, "plugin.plugin", "warned �") == (warned.level, warned.logger, warned.message)
+            assert failed.message.startswith("failed\nTraceback")
+            assert "printed 北\n" == host.stdout
+
+    run(main())
+
+
+# -- how it fails to start
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("raise RuntimeError('no luck')", "RuntimeError: no luck"),
+        ("import sys; sys.exit(4)", "SystemExit: 4"),
+        ("Plugin = 5", "There is no class 'Plugin'"),
+        ("class Plugin: ...", "must extend NekoPluginBase"),
+        ("class Plugin(NekoPluginBase):\n    def __init__(self, ctx): 1 / 0", "ZeroDivisionError"),
+        ("class Plugin(NekoPluginBase)", "SyntaxError"),
+    ],
+)
+def test_a_plugin_that_cannot_be_loaded_says_why_and_ends(tmp_path, source, words):
+    async def main():
+        async with RigHost(write_plugin(tmp_path / "broken", source)) as host:
+            crash = await host.expect(Crash)
+            assert words in crash.error
+            assert "Traceback" in crash.traceback
+            assert 1 == await host.exited()
+
+    run(main())
+
+
+@pytest.mark.parametrize("policy", ["warn", "ignore", "fail"])
+def test_a_startup_that_fails_ends_the_plugin_only_if_it_is_told_to(tmp_path, policy):
+    folder = plugin_of(
+        tmp_path,
+        """
+        @lifecycle(id="startup")
+        async def startup(self):
+            return Err("no key")
+
+        @llm_tool
+        def ask(self): ...
+        """,
+    )
+
+    async def main():
+        async with RigHost(folder, startup_failure=policy) as host:
+            started = await host.ready()
+            assert "failed" == started.status
+            assert "no key" in started.startup_error
+            if policy == "fail":
+                assert 1 == await host.exited()
+            else:
+                await host.register()
+
+    run(main())
+
+
+def test_a_startup_that_hangs_fails_at_its_limit_and_can_be_stopped_before(tmp_path):
+    folder = plugin_of(
+        tmp_path,
+        """
+        @lifecycle(id="startup")
+        async def startup(self):
+            print("starting")
+            self.logger.info("starting")
+            await asyncio.Event().wait()
+        """,
+    )
+
+    async def main():
+        async with RigHost(folder, startup_timeout=0.05) as host:
+            assert "the startup took longer than 0.05 s" == (await host.ready()).startup_error
+        async with RigHost(folder, startup_timeout=60.0) as host:
+            await host.expect(Log)
+            host.send(Stop())
+            assert 0 == await host.exited()
+
+    run(main())
+
+
+# -- how it ends
+
+
+def test_stop_lets_calls_finish_while_it_drains_and_takes_no_more(tmp_path):
+    folder = plugin_of(
+        tmp_path,
+        """
+        def __init__(self, ctx):
+            super().__init__(ctx)
+            self.go = asyncio.Event()
+
+        @llm_tool
+        async def wait(self):
+            yield "waiting"
+            await self.go.wait()
+            yield Ok("done")
+
+        @lifecycle(id="freeze")
+        def release(self):
+            self.go.set()
+        """,
+    )
+
+    async def main():
+        async with RigHost(folder) as host:
+            await host.register()
+            waiting = host.trigger("wait")
+            await host.expect(Progress)
+            host.send(Stop(drain=BOUND))
+            while "stopping" not in str((await host.call("wait", timeout=0.01))["output"]):
+                pass
+            host.send(Freeze(req_id="f"))
+            assert "done" == (await host.answer(waiting))["output"]
+            assert 0 == await host.exited()
+
+    run(main())
+
+
+def test_stop_without_draining_cancels_and_answers_what_is_under_way(weather):
+    async def main():
+        async with RigHost(weather) as host:
+            await host.register(2)
+            hanging = host.trigger("hang")
+            await host.expect(Progress)
+            host.send(Stop(reason="reload"))
+            assert "TOOL_CANCELLED" == (await host.answer(hanging))["error"]
+            assert 0 == await host.exited()
+            assert "reload\nshutdown reload\n" in host.stdout
+
+    run(main())
+
+
+def test_sigterm_is_a_stop(weather):
+    async def main():
+        async with RigHost(weather) as host:
+            await host.register(2)
+            host.process.send_signal(signal.SIGTERM)
+            assert 0 == await host.exited()
+            assert "shutdown stop" in host.stdout
+
+    run(main())
+
+
+def test_a_plugin_whose_host_is_gone_shuts_down_and_ends(weather):
+    async def main():
+        async with RigHost(weather) as host:
+            await host.register(2)
+            host.trigger("hang", arguments={"name": "call"})
+            await host.expect(Progress)
+            host.connection.abort()
+            await host.exited()
+            assert "ended call\nshutdown stop\n" in host.stdout
+
+    run(main())
+
+
+def test_the_end_of_the_pipe_alone_is_the_end_of_the_host(weather):
+    async def main():
+        async with RigHost(weather) as host:
+            await host.register(2)
+            host.process.stdin.close()
+            await host.exited()
+            assert "shutdown stop\n" in host.stdout
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "stuck",
+    [
+        "while True: pass",
+        "threading.Thread(target=threading.Event().wait).start()",
+        "signal = __import__('signal'); signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(10**6)",
+    ],
+)
+def test_a_plugin_that_is_stuck_does_not_outlive_its_host(tmp_path, stuck):
+    folder = plugin_of(
+        tmp_path,
+        f"""
+        @llm_tool
+        async def block(self):
+            yield "stuck"
+            await asyncio.sleep(0)
+            {stuck}
+        """,
+    )
+
+    async def main():
+        async with RigHost(folder, grace=0.1) as host:
+            await host.register()
+            host.trigger("block")
+            await host.expect(Progress)
+            host.process.stdin.close()
+            host.connection.abort()
+            await host.exited()
+
+    run(main())
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux to wait for a process that is not a child")
+def test_what_a_plugin_has_started_does_not_outlive_the_host(tmp_path):
+    folder = plugin_of(
+        tmp_path,
+        """
+        @llm_tool
+        async def start(self):
+            process = await asyncio.create_subprocess_exec("sleep", "1000000")
+            return process.pid
+        """,
+    )
+
+    async def main():
+        async with RigHost(folder, grace=0.1) as host:
+            await host.register()
+            grandchild = os.pidfd_open((await host.call("start"))["output"])
+            try:
+                host.process.stdin.close()
+                host.connection.abort()
+                await host.exited()
+                ended, _, _ = await asyncio.to_thread(select.select, [grandchild], [], [], BOUND)
+                assert ended
+            finally:
+                os.close(grandchild)
+
+    run(main())
+
+
+def test_garbage_from_the_host_ends_the_plugin(weather):
+    async def main():
+        async with RigHost(weather) as host:
+            await host.register(2)
+            host.connection._transport.write(b"\xff" * 64)
+            await host.exited()
+            assert "shutdown stop\n" in host.stdout
+
+    run(main())
+
+
+def test_a_host_that_says_no_start_is_left(tmp_path):
+    folder = write_plugin(tmp_path / "p", "class Plugin(NekoPluginBase): ...")
+
+    async def main():
+        host = RigHost(folder)
+        host.start = None
+        host._receive = lambda _hello: host.connection.abort()
+        async with host:
+            assert 70 == await host.exited()
+
+    run(main())
+
+
+# -- the line on standard input
+
+
+def child_given(data: bytes) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(child_command(), input=data, capture_output=True, timeout=BOUND, check=False)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]\n", b'{"address": "unix:/x"}\n', b"x" * 10_000])
+def test_without_a_host_the_process_says_what_it_is_for(data):
+    done = child_given(data)
+    assert (2, b"") == (done.returncode, done.stdout)
+    assert b"started by a plugin host" in done.stderr
+
+
+def test_another_version_of_the_protocol_is_refused():
+    done = child_given(b'{"address": "unix:/x", "token": "t", "version": 99}\n')
+    assert 2 == done.returncode
+    assert b"version 99" in done.stderr
+
+
+def test_a_host_that_is_not_there_is_said_to_be_unreachable(tmp_path):
+    done = child_given(Bootstrap(address=f"unix:{tmp_path}/none", token="t").line())
+    assert b"cannot be reached" in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert 0 != done.returncode
+
+
+@pytest.mark.parametrize("address", ["tcp:10.0.0.1:80", "tcp:example.com:80", "tcp:127.0.0.1:x", "udp:127.0.0.1:1", "", "tcp:"])
+def test_a_host_on_another_machine_is_no_host(address):
+    with pytest.raises(PluginError, match="on this machine"):
+        _ = Bootstrap(address=address, token="t").host_and_port
+
+
+def test_addresses_on_this_machine_are_read():
+    assert ("127.0.0.1", 80) == Bootstrap(address="tcp:127.0.0.1:80", token="t").host_and_port
+    assert ("::1", 80) == Bootstrap(address="tcp:[::1]:80", token="t").host_and_port
+    assert "/a:b" == Bootstrap(address="unix:/a:b", token="t").path
+
+
+def test_the_token_is_not_shown():
+    assert "secret" not in repr(Bootstrap(address="unix:/x", token="secret"))
+
+
+def test_the_line_may_come_in_pieces():
+    read, write = os.pipe()
+    line = Bootstrap(address="unix:/x", token="t").line()
+    with os.fdopen(write, "wb", buffering=0) as pipe:
+        done = subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                "import sys,time\nfor c in sys.stdin.buffer.read(): sys.stdout.buffer.write(bytes([c])); sys.stdout.flush()",
+            ],
+            stdin=subprocess.PIPE,
+            stdout=pipe,
+        )
+    done.communicate(line, timeout=BOUND)
+    try:
+        assert Bootstrap(address="unix:/x", token="t") == read_bootstrap(read)
+    finally:
+        os.close(read)

@@ -1,0 +1,220 @@
+"""Frames: whatever the pieces a stream comes in, the same messages come out, and what is no message is refused at once."""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from patchbay.plugins.errors import FrameError
+from patchbay.plugins.frames import MAX_FRAME_BYTES, Channel, FrameReader, encode
+from patchbay.plugins.messages import (
+    Ack,
+    CancelRun,
+    ConfigUpdate,
+    Crash,
+    LlmToolRegister,
+    LlmToolState,
+    Log,
+    Message,
+    Ping,
+    Progress,
+    Result,
+    Start,
+    StartupResult,
+    Stop,
+    Trigger,
+)
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+messages: st.SearchStrategy[Message] = st.one_of(
+    st.builds(Trigger, req_id=texts, entry_id=texts, args=texts, timeout=st.none() | st.floats(0, 300), run_id=texts),
+    st.builds(Result, req_id=texts, success=st.booleans(), data=st.binary(max_size=300), error=st.none() | texts),
+    st.builds(Progress, req_id=texts, message=st.none() | texts, data=st.none() | texts),
+    st.builds(LlmToolState, name=texts, state=st.sampled_from(["pending", "active", "refused", "stale"]), reason=texts),
+    st.builds(
+        LlmToolRegister,
+        plugin_id=texts,
+        name=texts,
+        description=texts,
+        parameters=st.dictionaries(texts, st.integers(-9, 9) | texts, max_size=3),
+        timeout_seconds=st.just(30.0),
+    ),
+    st.builds(StartupResult, status=st.sampled_from(["ready", "failed"]), startup_error=st.none() | texts),
+    st.builds(ConfigUpdate, req_id=texts, config=st.none() | st.dictionaries(texts, st.booleans(), max_size=2)),
+    st.builds(Log, level=st.integers(0, 50), logger=texts, message=texts, created=st.just(1.5), dropped=st.integers(0, 9)),
+    st.builds(Start, plugin_id=texts, entry=texts, folder=texts),
+    st.builds(CancelRun, run_id=texts),
+    st.builds(Crash, error=texts, traceback=texts),
+    st.builds(Stop, drain=st.floats(0, 10)),
+    st.just(Ping()),
+)
+
+
+def read_all(reader: FrameReader | Channel) -> tuple[list[object], str]:
+    """Read until nothing more is to be had, and return it with the error that ended it."""
+    read = reader.read if isinstance(reader, FrameReader) else reader.receive
+    found: list[object] = []
+    try:
+        while (frame := read()) is not None:
+            found.append(frame)
+    except FrameError as error:
+        return found, str(error)
+    return found, ""
+
+
+def fed(data: bytes, cuts: list[int], *, limit: int = MAX_FRAME_BYTES) -> tuple[list[object], str]:
+    reader = FrameReader(limit=limit)
+    found: list[object] = []
+    last = 0
+    for cut in [*sorted(cut % (len(data) + 1) for cut in cuts), len(data)]:
+        reader.feed(data[last:cut])
+        last = cut
+        more, error = read_all(reader)
+        found += more
+        if error:
+            return found, error
+    return found, ""
+
+
+@given(st.lists(messages, max_size=6), st.lists(st.integers(0), max_size=8))
+def test_any_split_of_the_stream_gives_the_same_messages(sent, cuts):
+    data = b"".join(encode(number, message) for number, message in enumerate(sent, 1))
+    assert (list(enumerate(sent, 1)), "") == fed(data, cuts)
+
+
+@given(st.lists(messages, max_size=3), st.binary(max_size=200), st.lists(st.integers(0), max_size=8))
+def test_garbage_ends_the_stream_at_the_same_place_however_it_is_cut(sent, garbage, cuts):
+    data = b"".join(encode(number, message) for number, message in enumerate(sent, 1)) + garbage
+    whole = fed(data, [], limit=4096)
+    assert list(enumerate(sent, 1)) == whole[0][: len(sent)]
+    assert whole == fed(data, cuts, limit=4096)
+
+
+@given(st.lists(messages, min_size=1, max_size=3), st.data())
+def test_a_stream_that_ends_within_a_message_was_cut_off(sent, data):
+    stream = b"".join(encode(number, message) for number, message in enumerate(sent, 1))
+    last = len(encode(len(sent), sent[-1]))
+    reader = FrameReader()
+    reader.feed(stream[: len(stream) - data.draw(st.integers(1, last - 1))])
+    assert len(sent) - 1 == len(read_all(reader)[0])
+    with pytest.raises(FrameError, match="cut off"):
+        reader.close()
+
+
+def test_a_stream_may_end_between_two_messages():
+    reader = FrameReader()
+    reader.feed(encode(1, Ping()))
+    assert [(1, Ping())] == read_all(reader)[0]
+    reader.close()
+
+
+def test_a_message_that_is_too_long_is_refused_by_its_length_alone():
+    reader = FrameReader(limit=100)
+    reader.feed(struct.pack(">I", 101))
+    with pytest.raises(FrameError, match="101 bytes is longer than 100"):
+        reader.read()
+
+
+def test_a_reader_that_has_failed_fails_again_and_keeps_nothing():
+    reader = FrameReader(limit=100)
+    reader.feed(b"\xff" * 10)
+    for _ in range(2):
+        with pytest.raises(FrameError):
+            reader.read()
+        reader.feed(encode(1, Ping()))
+
+
+def test_the_limit_may_be_raised_between_two_messages():
+    long = Result(req_id="r", success=True, data=b"x" * 5000)
+    reader = FrameReader(limit=100)
+    reader.feed(encode(1, Ping()) + encode(2, long))
+    assert (1, Ping()) == reader.read()
+    reader.limit = MAX_FRAME_BYTES
+    assert (2, long) == reader.read()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"type": "PING"},
+        [1],
+        [1, {"type": "PING"}, 3],
+        ["1", {"type": "PING"}],
+        [1, {"type": "NO_SUCH_MESSAGE"}],
+        [1, {"type": "TRIGGER", "req_id": 5, "entry_id": "x"}],
+        [1, {"type": "TRIGGER", "req_id": "r"}],
+        [1, {"no": "type"}],
+        "text",
+    ],
+)
+def test_what_is_msgpack_but_no_message_is_refused(body):
+    data = msgspec.msgpack.encode(body)
+    reader = FrameReader()
+    reader.feed(struct.pack(">I", len(data)) + data)
+    with pytest.raises(FrameError, match="Not a message"):
+        reader.read()
+
+
+def test_fields_that_are_not_known_are_passed_over():
+    data = msgspec.msgpack.encode([1, {"type": "PING", "later": {"more": 1}}])
+    reader = FrameReader()
+    reader.feed(struct.pack(">I", len(data)) + data)
+    assert (1, Ping()) == reader.read()
+
+
+def test_the_names_on_the_wire_are_those_of_the_contract():
+    wire = msgspec.msgpack.decode(encode(3, Trigger(req_id="r", entry_id="e", args="{}", timeout=2.0))[4:])
+    assert [3, {"type": "TRIGGER", "req_id": "r", "entry_id": "e", "args": "{}", "timeout": 2.0}] == wire
+
+
+def test_what_msgpack_cannot_express_is_refused_and_takes_no_number():
+    channel = Channel()
+    tool = LlmToolRegister(plugin_id="p", name="n", description="", parameters={"maximum": 2**70}, timeout_seconds=1.0)
+    with pytest.raises(FrameError, match="LlmToolRegister cannot be sent"):
+        channel.send(tool)
+    with pytest.raises(FrameError, match="cannot be sent"):
+        channel.send(Crash(error="\ud800"))
+    with pytest.raises(FrameError, match="bytes are more than"):
+        channel.send(Result(req_id="r", success=True, data=bytes(MAX_FRAME_BYTES)))
+    assert 0 == channel.sent
+
+
+@given(st.lists(st.lists(messages, max_size=4), max_size=4))
+def test_each_side_knows_what_the_other_has(batches):
+    ours, theirs = Channel(), Channel()
+    for batch in batches:
+        theirs.feed(b"".join([ours.send(message) for message in batch]))
+        assert (batch, "") == read_all(theirs)
+        ours.feed(theirs.acknowledge())
+        assert ([], "") == read_all(ours)
+        assert ours.sent == ours.acknowledged
+    assert b"" == theirs.acknowledge()
+
+
+def test_a_message_that_is_missing_is_noticed():
+    ours, theirs = Channel(), Channel()
+    ours.send(Ping())
+    theirs.feed(ours.send(Ping()))
+    with pytest.raises(FrameError, match="Message 2 came after message 0"):
+        theirs.receive()
+
+
+def test_a_message_that_comes_twice_is_noticed():
+    channel = Channel()
+    channel.feed(encode(1, Ping()) * 2)
+    assert channel.receive() == Ping()
+    with pytest.raises(FrameError, match="Message 1 came after message 1"):
+        channel.receive()
+
+
+@pytest.mark.parametrize("frame", [(0, Ack(id=2)), (0, Ack(id=-1)), (1, Ack(id=1))])
+def test_an_acknowledgement_of_what_was_not_sent_is_refused(frame):
+    channel = Channel()
+    channel.send(Ping())
+    channel.feed(encode(*frame))
+    with pytest.raises(FrameError, match="acknowledged"):
+        channel.receive()

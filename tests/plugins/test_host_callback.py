@@ -1,0 +1,255 @@
+"""The callback and the calls behind it: exactly the bodies of the contract, and one answer for each call."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+
+from patchbay.plugins import envelope
+from patchbay.plugins.connection import Connection
+from patchbay.plugins.host.callback import CallbackApp, Target
+from patchbay.plugins.host.calls import Calls
+from patchbay.plugins.messages import CancelRun, Result, Trigger
+from plugins.host_rig import run
+from plugins.tool_server import Served, post
+
+
+class Plugin:
+    """The other end of a connection: keeps what it is asked, and answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.heard = []
+        self._news = asyncio.Event()
+
+    def take(self, message) -> None:
+        self.heard.append(message)
+        self._news.set()
+
+    async def hear(self, kind, count=1):
+        while len(found := [each for each in self.heard if isinstance(each, kind)]) < count:
+            self._news.clear()
+            await self._news.wait()
+        return found
+
+    async def answer(self, trigger, value) -> None:
+        data = envelope.body_of(value).encode()
+        self.connection.send(Result(req_id=trigger.req_id, success=True, data=data))
+
+
+@asynccontextmanager
+async def connected(calls, tmp_path):
+    """Connect calls to a plugin, over a real socket."""
+    plugin = Plugin()
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+
+    def accept():
+        connection = Connection(calls.settle, lambda _error: calls.detach(connection))
+        ready.set_result(connection)
+        return connection
+
+    server = await loop.create_unix_server(accept, str(tmp_path / "s"))
+    _, plugin.connection = await loop.create_unix_connection(
+        lambda: Connection(plugin.take, lambda _error: None), str(tmp_path / "s")
+    )
+    calls.attach(await ready)
+    try:
+        yield plugin
+    finally:
+        plugin.connection.abort()
+        (await ready).abort()
+        server.close()
+
+
+@asynccontextmanager
+async def served(calls, *, timeout=30.0, secret=None):
+    app = CallbackApp(lambda plugin, name: Target(calls, timeout, secret) if (plugin, name) == ("p", "t") else None)
+    callback = Served(app)
+    await callback.start()
+    try:
+        yield f"{callback.url}/api/llm-tools/callback/p/t"
+    finally:
+        await callback.stop()
+
+
+def failure(message, error, code):
+    return {"output": {"error": message}, "is_error": True, "error": error, "code": code}
+
+
+def test_arguments_and_results_are_handed_on_as_they_are(tmp_path):
+    async def main():
+        calls = Calls("p")
+        async with connected(calls, tmp_path) as plugin, served(calls) as url:
+            raw = b'{"name": "t", "arguments": {"n": 1.10, "big": 12345678901234567890123}, "call_id": "call_1", "raw_arguments": "x"}'
+            asking = asyncio.create_task(post(url, None, raw=raw, headers=[(b"Idempotency-Key", b"k1")]))
+            [trigger] = await plugin.hear(Trigger)
+            assert ('{"n": 1.10, "big": 12345678901234567890123}', "__llm_tool__t", 30.0, "call_1", "k1") == (
+                trigger.args,
+                trigger.entry_id,
+                trigger.timeout,
+                trigger.call_id,
+                trigger.idempotency_key,
+            )
+            await plugin.answer(trigger, {"temp_c": 22})
+            assert {"output": {"temp_c": 22}, "is_error": False} == await asking
+
+    run(main())
+
+
+@pytest.mark.parametrize("arguments", ["[1]", '"text"', "null", "7"])
+def test_arguments_that_are_no_object_are_none(tmp_path, arguments):
+    async def main():
+        calls = Calls("p")
+        async with connected(calls, tmp_path) as plugin, served(calls) as url:
+            asking = asyncio.create_task(post(url, None, raw=b'{"arguments": %b}' % arguments.encode()))
+            [trigger] = await plugin.hear(Trigger)
+            assert "{}" == trigger.args
+            await plugin.answer(trigger, None)
+            await asking
+
+    run(main())
+
+
+def test_the_bodies_of_calls_that_reach_no_plugin(tmp_path):
+    async def main():
+        calls = Calls("p")
+        async with served(calls) as url:
+            other = await post(url[:-1] + "x", {})
+            assert failure("tool 'x' is not registered for plugin 'p'", "TOOL_NOT_REGISTERED", "unknown_tool") == other
+            assert failure("plugin 'p' is not running", "PLUGIN_NOT_RUNNING", "plugin_not_running") == await post(url, {})
+
+    run(main())
+
+
+def test_a_plugin_that_does_not_answer_in_time_is_answered_for_and_told_to_stop(tmp_path):
+    async def main():
+        calls = Calls("p")
+        async with connected(calls, tmp_path) as plugin, served(calls, timeout=0.2) as url:
+            assert failure("tool 't' timed out after 0.2s", "TOOL_TIMEOUT", "tool_timeout") == await post(url, {})
+            [trigger] = await plugin.hear(Trigger)
+            [cancel] = await plugin.hear(CancelRun)
+            assert trigger.run_id == cancel.run_id
+            await plugin.answer(trigger, "too late")
+            await plugin.connection.delivered()
+            assert 0 == len(calls)
+
+    run(main())
+
+
+def test_a_caller_that_leaves_cancels_the_call(tmp_path):
+    async def main():
+        calls = Calls("p")
+        async with connected(calls, tmp_path) as plugin, served(calls) as url:
+            asking = asyncio.create_task(post(url, {}))
+            [trigger] = await plugin.hear(Trigger)
+            asking.cancel()
+            [cancel] = await plugin.hear(CancelRun)
+            assert trigger.run_id == cancel.run_id
+
+    run(main())
+
+
+def test_of_a_plugin_that_is_gone_a_call_says_whether_it_may_have_begun(tmp_path):
+    async def main():
+        calls = Calls("p")
+        async with connected(calls, tmp_path) as plugin:
+            begun = asyncio.create_task(calls.call("t", "{}", within=30))
+            await plugin.hear(Trigger)
+            host_end = calls._connection
+            await host_end.delivered()
+            plugin.connection._transport.pause_reading()
+            sent = asyncio.create_task(calls.call("t", "{}", within=30))
+            await asyncio.sleep(0)
+            plugin.connection.abort()
+            bodies = [json.loads(body) for body in await asyncio.gather(begun, sent)]
+            assert ["PLUGIN_NOT_RUNNING"] * 2 == [body["error"] for body in bodies]
+            assert "nobody knows what it did" in bodies[0]["output"]["error"]
+            assert "it did not run" in bodies[1]["output"]["error"]
+            assert not calls.is_attached
+
+    run(main())
+
+
+def test_what_is_too_much_at_once_is_refused_and_the_rest_goes_on(tmp_path):
+    async def main():
+        calls = Calls("p", most=2, bytes_most=100)
+        async with connected(calls, tmp_path) as plugin:
+            under_way = [asyncio.create_task(calls.call("t", "{}", within=30)) for _ in range(2)]
+            triggers = await plugin.hear(Trigger, 2)
+            assert "PLUGIN_BUSY" == json.loads(await calls.call("t", "{}", within=30))["error"]
+            for trigger in triggers:
+                await plugin.answer(trigger, 1)
+            assert [{"output": 1, "is_error": False}] * 2 == [json.loads(body) for body in await asyncio.gather(*under_way)]
+            assert "PLUGIN_BUSY" == json.loads(await calls.call("t", '{"a": "%s"}' % ("x" * 200), within=30))["error"]
+
+    run(main())
+
+
+def test_a_call_that_is_not_signed_by_the_server_is_turned_away(tmp_path):
+    async def main():
+        calls = Calls("p")
+        async with served(calls, secret=b"s3cret") as url:
+            assert 403 == (await post(url, {}))[0]
+            assert 403 == (await post(url, {}, secret="another"))[0]
+            assert "PLUGIN_NOT_RUNNING" == (await post(url, {}, secret="s3cret"))["error"]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("status", "options"),
+    [
+        (405, {"method": b"GET"}),
+        (422, {"headers": [(b"Content-Type", b"text/plain")]}),
+        (403, {"headers": [(b"Origin", b"https://evil.example")]}),
+        (403, {"headers": [(b"X-Forwarded-For", b"127.0.0.1")]}),
+        (403, {"headers": [(b"Forwarded", b"for=8.8.8.8")]}),
+        (400, {"raw": b"{"}),
+        (400, {"raw": b"[1]"}),
+        (400, {"raw": b'{"arguments": {}} x'}),
+        (413, {"raw": b'{"arguments": {"a": "' + b"x" * (16 * 1024 * 1024) + b'"}}'}),
+    ],
+)
+def test_what_is_no_call_is_turned_away(status, options):
+    async def main():
+        async with served(Calls("p")) as url:
+            assert status == (await post(url, {}, **options))[0]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("status", "peer", "hosts"),
+    [
+        (403, "10.0.0.7", [b"127.0.0.1:1"]),
+        (403, "127.0.0.2", [b"127.0.0.1:1"]),
+        (400, "127.0.0.1", []),
+        (400, "127.0.0.1", [b"evil.example"]),
+        (400, "127.0.0.1", [b"127.0.0.1.evil.example"]),
+        (400, "127.0.0.1", [b"127.0.0.1", b"127.0.0.1"]),
+        (200, "::ffff:127.0.0.1", [b"localhost:48916"]),
+        (200, "::1", [b"[::1]:48916"]),
+    ],
+)
+def test_who_may_come_in_is_decided_before_the_body_is_read(status, peer, hosts):
+    async def main():
+        sent = []
+        read = []
+
+        async def receive():
+            read.append(1)
+            return {"type": "http.request", "body": b"{}"} if len(read) == 1 else await asyncio.Event().wait()
+
+        async def send(message):
+            sent.append(message)
+
+        headers = [(b"content-type", b"application/json"), *((b"host", host) for host in hosts)]
+        scope = {"type": "http", "method": "POST", "path": "/api/llm-tools/callback/p/t", "headers": headers, "client": (peer, 5)}
+        await CallbackApp(lambda *_: None)(scope, receive, send)
+        assert status == sent[0]["status"]
+        assert (status == 200) == bool(read)
+
+    run(main())

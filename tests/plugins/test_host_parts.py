@@ -1,0 +1,132 @@
+"""The host's small parts: which plugins there are, lines of output, what is kept of logs, delays, and a new plugin's files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from patchbay.errors import ConfigurationError
+from patchbay.plugins.host.logs import MOST_CHARS, MOST_LINES, LogBook
+from patchbay.plugins.host.output import LineReader
+from patchbay.plugins.host.policy import HostPolicy
+from patchbay.plugins.host.spec import find_plugins, spec_of
+from patchbay.plugins.host.watch import look_at
+from patchbay.plugins.scaffold import write_scaffold
+from plugins.host_rig import write_plugin
+
+
+def test_one_bad_plugin_does_not_hide_the_others(tmp_path):
+    write_plugin(tmp_path / "b", "")
+    write_plugin(tmp_path / "a", "", '[plugin_runtime]\ntimeout = "soon"\n')
+    write_plugin(tmp_path / "c", "").joinpath("plugin.toml").write_text('[plugin]\nid = "b"\nentry = "main:Plugin"\n')
+    write_plugin(tmp_path / "d", "", "[plugin_runtime]\nenabled = false\n")
+    (tmp_path / "no_plugin").mkdir()
+    found = find_plugins(tmp_path)
+    assert ["b"] == [spec.id for spec in found.specs]
+    assert 2 == len(found.problems)
+    assert "timeout must be a number" in found.problems[0]
+    assert "there is a plugin 'b' already" in found.problems[1]
+
+
+def test_a_plugins_own_folder_is_a_folder_of_one(tmp_path):
+    write_plugin(tmp_path / "b", "")
+    assert ["b"] == [spec.id for spec in find_plugins(tmp_path / "b").specs]
+
+
+def test_a_class_is_taken_from_a_file_that_is_here_or_from_the_import_path(tmp_path):
+    (tmp_path / "weather.py").touch()
+    here, elsewhere = spec_of("weather:W", beside=tmp_path), spec_of("json.decoder:W", beside=tmp_path)
+    assert ("weather", tmp_path) == (here.id, here.folder)
+    assert ("decoder", None) == (elsewhere.id, elsewhere.folder)
+    with pytest.raises(ConfigurationError, match="neither a folder nor module:Class"):
+        spec_of("weather", beside=tmp_path)
+
+
+@given(st.lists(st.binary(max_size=30)), st.data())
+def test_lines_are_the_same_however_the_output_is_cut(pieces, data):
+    text = b"\n".join(pieces)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    reader, lines = LineReader(), []
+    for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
+        lines += reader.feed(text[start:end])
+    lines += reader.close()
+    whole = LineReader()
+    assert whole.feed(text) + whole.close() == lines
+
+
+def test_a_line_without_end_is_cut_once_and_what_follows_it_is_read():
+    reader = LineReader()
+    lines = [line for _ in range(100) for line in reader.feed(b"x" * 1000)]
+    assert 1 == len(lines)
+    assert "left out" in lines[0]
+    assert ["next"] == reader.feed(b"\nnext\n")
+
+
+def test_of_too_many_lines_at_once_the_last_are_kept():
+    lines = LineReader().feed(b"".join(b"%d\n" % n for n in range(10_000)))
+    assert "9999" == lines[-1]
+    assert "... (9499 lines left out)" == lines[1]
+
+
+def test_logs_are_kept_within_bounds_for_each_plugin():
+    book = LogBook()
+    for n in range(MOST_LINES + 10):
+        book.add("chatty", "stdout", str(n))
+    book.add("large", "stdout", "x" * MOST_CHARS)
+    book.add("large", "stdout", "last")
+    assert MOST_LINES == len(book.last("chatty"))
+    assert ["last"] == [line.text for line in book.last("large")]
+    assert str(MOST_LINES + 9) == book.last("chatty", 1)[0].text
+    assert [] == book.last("nobody")
+
+
+def test_delays_grow_to_a_bound_and_differ():
+    policy = HostPolicy(backoff_first=1, backoff_most=8)
+    delays = [[policy.restart_delay(failures) for _ in range(20)] for failures in range(1, 100)]
+    assert all(0.75 <= delay <= 1 for delay in delays[0])
+    assert all(6 <= delay <= 8 for delay in delays[-1])
+    assert 1 < len(set(delays[0]))
+    assert policy.poll_interval >= max(policy.poll_delay(failures) for failures in range(100))
+
+
+def test_a_folder_looks_different_when_a_source_changes_and_not_for_caches(tmp_path):
+    write_plugin(tmp_path, "")
+    before = look_at(tmp_path)
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "main.py").touch()
+    (tmp_path / "data.db").touch()
+    assert before == look_at(tmp_path)
+    (tmp_path / "more.py").touch()
+    assert before != look_at(tmp_path)
+    assert frozenset() == look_at(tmp_path / "gone")
+
+
+def test_the_files_of_a_new_plugin_have_a_test_that_passes(tmp_path):
+    files = write_scaffold(tmp_path / "my-weather")
+    assert ["plugin.toml", "main.py", "test_my_weather.py"] == [path.name for path in files]
+    [spec] = find_plugins(tmp_path).specs
+    assert ("my-weather", "main:MyWeatherPlugin") == (spec.id, spec.entry)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", str(tmp_path / "my-weather")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    assert 0 == done.returncode, done.stdout
+    assert "2 passed" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["7up", "a b", "a.b", "-", "x" * 65])
+def test_a_new_plugin_needs_a_name_that_works_everywhere(tmp_path, name):
+    with pytest.raises(ConfigurationError):
+        write_scaffold(tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
+def test_a_new_plugin_overwrites_nothing(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").touch()
+    with pytest.raises(ConfigurationError, match="is there already"):
+        write_scaffold(tmp_path / "mine")
+    assert Path("file") == Path(*[each.name for each in (tmp_path / "mine").iterdir()])

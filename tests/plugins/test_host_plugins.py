@@ -1,0 +1,356 @@
+"""The host with real plugins: registered, called, killed, restarted, reloaded, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+
+from plugins.host_rig import run, write_plugin
+from plugins.host_stand import QUICK, Stand
+from plugins.tool_server import ToolServer
+
+WEATHER = """
+import asyncio, os
+
+@neko_plugin
+class Plugin(NekoPluginBase):
+    @lifecycle(id="startup")
+    async def startup(self, reason, **_):
+        print("startup", reason)
+        self.logger.warning("to be logged")
+
+    @lifecycle(id="shutdown")
+    async def shutdown(self, reason):
+        print("shutdown", reason)
+
+    @llm_tool(timeout=60)
+    async def get_weather(self, *, city: str):
+        return {"city": city, "temp_c": 22}
+
+    @llm_tool(timeout=60)
+    async def hang(self, *, name: str = ""):
+        print("began", name)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            print("ended", name)
+"""
+
+
+@pytest.fixture
+def weather(tmp_path):
+    return write_plugin(tmp_path / "weather", WEATHER)
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_a_plugins_tools_are_registered_called_and_taken_away_when_it_stops(weather):
+    async def main():
+        async with ToolServer() as server:
+            async with Stand(weather, server=server) as stand:
+                await stand.registered()
+                row = server.tools["ben"]["get_weather"]
+                assert ("plugin:weather", 60.0, stand.url("weather", "get_weather")) == (
+                    row["source"],
+                    row["timeout_seconds"],
+                    row["callback_url"],
+                )
+                body = await stand.call("weather", "get_weather", {"city": "北京"})
+                assert {"output": {"city": "北京", "temp_c": 22}, "is_error": False} == body
+                pid = stand.host.plugins["weather"].pid
+            assert {"ann": {}, "ben": {}} == server.tools
+            assert gone(pid)
+            assert ("stdout", "startup start") in stand.lines("weather")
+            assert ("log", "to be logged") in stand.lines("weather")
+            assert ("stdout", "shutdown stop") in stand.lines("weather")
+
+    run(main())
+
+
+def test_a_plugin_that_is_killed_answers_every_call_and_its_tools_come_back(weather):
+    async def main():
+        async with ToolServer() as server, Stand(weather, server=server) as stand:
+            await stand.registered()
+            calls = [asyncio.create_task(stand.call("weather", "hang", {"name": str(n)})) for n in range(20)]
+            for n in range(20):
+                await stand.said("weather", f"began {n}")
+            plugin = stand.host.plugins["weather"]
+            killed = plugin.pid
+            os.kill(killed, signal.SIGKILL)
+            bodies = await asyncio.gather(*calls)
+            assert {("PLUGIN_NOT_RUNNING", "plugin_not_running")} == {(body["error"], body["code"]) for body in bodies}
+            assert all("nobody knows what it did" in body["output"]["error"] for body in bodies)
+            await stand.host.until(lambda: plugin.restarts == 1)
+            await stand.registered()
+            assert plugin.pid not in (0, killed)
+            assert not (await server.call("get_weather", {"city": "Rome"}))["is_error"]
+            assert ("stdout", "startup restart") in stand.lines("weather")
+            assert any("ended by SIGKILL" in text for _, text in stand.lines("weather"))
+
+    run(main())
+
+
+def test_a_call_of_a_plugin_that_does_not_run_says_so(weather):
+    async def main():
+        async with ToolServer() as server, Stand(weather, server=server) as stand:
+            await stand.registered()
+            await stand.host.stop_plugin("weather")
+            assert set() == server.names()
+            body = await stand.call("weather", "get_weather", {"city": "Rome"})
+            message = {"error": "plugin 'weather' is not running"}
+            assert {"output": message, "is_error": True, "error": "PLUGIN_NOT_RUNNING", "code": "plugin_not_running"} == body
+            await stand.host.start_plugin("weather")
+            await stand.registered()
+            assert not (await stand.call("weather", "get_weather", {"city": "Rome"}))["is_error"]
+
+    run(main())
+
+
+def test_stopping_takes_the_tools_away_first_and_lets_calls_end(tmp_path):
+    slow = write_plugin(
+        tmp_path / "slow",
+        """
+        import asyncio, pathlib
+        class Plugin(NekoPluginBase):
+            @llm_tool(timeout=60)
+            async def wait(self):
+                print("waiting")
+                while not (self.ctx.folder / "go").exists():
+                    await asyncio.sleep(0.01)
+                return "done"
+        """,
+    )
+
+    async def main():
+        async with ToolServer() as server, Stand(slow, server=server, policy=replace(QUICK, drain=60)) as stand:
+            await stand.registered()
+            call = asyncio.create_task(stand.call("slow", "wait"))
+            await stand.said("slow", "waiting")
+            stopping = asyncio.create_task(stand.host.stop_plugin("slow"))
+            await server.until(lambda: not server.names())
+            assert not call.done()
+            (slow / "go").touch()
+            assert {"output": "done", "is_error": False} == await call
+            await stopping
+            assert "stopped" == stand.host.plugins["slow"].state
+
+    run(main())
+
+
+def test_what_a_plugin_has_started_ends_with_it(tmp_path):
+    folder = write_plugin(
+        tmp_path / "parent",
+        """
+        import subprocess, sys
+        class Plugin(NekoPluginBase):
+            @llm_tool
+            def spawn(self):
+                child = subprocess.Popen([sys.executable, "-c", "input(); print('never')"], stdin=subprocess.PIPE)
+                self.child = child
+                return child.pid
+        """,
+    )
+
+    async def main():
+        async with ToolServer() as server, Stand(folder, server=server) as stand:
+            await stand.registered()
+            child = (await stand.call("parent", "spawn"))["output"]
+            assert not gone(child)
+            watched = os.pidfd_open(child)
+            os.kill(stand.host.plugins["parent"].pid, signal.SIGKILL)
+            ended = asyncio.Event()
+            asyncio.get_running_loop().add_reader(watched, ended.set)
+            await ended.wait()
+            asyncio.get_running_loop().remove_reader(watched)
+            os.close(watched)
+
+    run(main())
+
+
+def test_reloading_runs_what_the_files_say_now(weather):
+    async def main():
+        async with ToolServer() as server, Stand(weather, server=server) as stand:
+            await stand.registered()
+            write_plugin(weather, WEATHER.replace("get_weather", "get_forecast"))
+            await stand.host.reload("weather")
+            await stand.registered()
+            assert {"get_forecast", "hang"} == server.names()
+            assert ("stdout", "shutdown reload") in stand.lines("weather")
+            assert ("stdout", "startup reload") in stand.lines("weather")
+
+    run(main())
+
+
+def test_watching_reloads_what_was_edited_and_nothing_else(weather, tmp_path):
+    other = write_plugin(tmp_path / "other", WEATHER.replace("get_weather", "get_other").replace("hang", "hang_other"))
+
+    async def main():
+        async with ToolServer() as server, Stand(weather, other, server=server) as stand:
+            await stand.registered()
+            pids = {key: plugin.pid for key, plugin in stand.host.plugins.items()}
+            await stand.host.watch(interval=0.05)
+            while "get_forecast" not in server.names():
+                write_plugin(weather, WEATHER.replace("get_weather", "get_forecast"))
+                waiting = asyncio.create_task(server.until(lambda: "get_forecast" in server.names()))
+                await asyncio.wait({waiting}, timeout=1)
+                waiting.cancel()
+            assert pids["other"] == stand.host.plugins["other"].pid
+            assert pids["weather"] != stand.host.plugins["weather"].pid
+
+    run(main())
+
+
+def test_a_plugin_that_always_fails_is_given_up_and_can_be_mended(tmp_path):
+    broken = write_plugin(tmp_path / "broken", "raise RuntimeError('no such library')")
+
+    async def main():
+        policy = replace(QUICK, failures_most=3, backoff_first=0.01)
+        async with ToolServer() as server, Stand(broken, server=server, policy=policy) as stand:
+            plugin = stand.host.plugins["broken"]
+            await stand.host.until(lambda: plugin.state == "failed")
+            assert "RuntimeError: no such library" in plugin.reason
+            assert 2 == plugin.restarts
+            write_plugin(broken, WEATHER)
+            await stand.host.reload("broken")
+            await stand.registered()
+
+    run(main())
+
+
+@pytest.mark.parametrize(("policy", "state", "tools"), [("warn", "running", 1), ("ignore", "running", 1), ("fail", "failed", 0)])
+def test_a_startup_that_fails_is_handled_as_the_plugin_wants(tmp_path, policy, state, tools):
+    folder = write_plugin(
+        tmp_path / "p",
+        """
+        class Plugin(NekoPluginBase):
+            @lifecycle(id="startup")
+            def startup(self):
+                return Err("no network")
+
+            @llm_tool
+            def one(self):
+                return 1
+        """,
+        f'[plugin_runtime]\nstartup_failure = "{policy}"\n',
+    )
+
+    async def main():
+        async with ToolServer() as server, Stand(folder, server=server) as stand:
+            plugin = stand.host.plugins["p"]
+            await stand.host.until(lambda: plugin.state == state)
+            await server.until(lambda: len(server.names()) == tools)
+            assert "no network" in plugin.reason
+            assert 0 == plugin.restarts
+            noted = any(stream == "host" and "no network" in text for stream, text in stand.lines("p"))
+            assert (policy != "ignore") == noted
+
+    run(main())
+
+
+def test_a_startup_that_hangs_holds_up_nobody_else(tmp_path, weather):
+    hangs = write_plugin(
+        tmp_path / "hangs",
+        """
+        import asyncio
+        class Plugin(NekoPluginBase):
+            @lifecycle(id="startup")
+            async def startup(self):
+                print("hanging")
+                await asyncio.Event().wait()
+        """,
+        "[plugin_runtime]\ntimeout = 300\n",
+    )
+
+    async def main():
+        policy = replace(QUICK, starting_at_once=1)
+        async with ToolServer() as server, Stand(hangs, weather, server=server, policy=policy) as stand:
+            await stand.registered("weather")
+            await stand.said("hangs", "hanging")
+            assert "starting" == stand.host.plugins["hangs"].state
+
+    run(main())
+
+
+def test_a_plugin_that_reads_nothing_is_ended_and_started_again(tmp_path):
+    stuck = write_plugin(
+        tmp_path / "stuck",
+        """
+        import os, signal
+        class Plugin(NekoPluginBase):
+            @llm_tool(timeout=1)
+            def sleep(self):
+                os.kill(os.getpid(), signal.SIGSTOP)
+        """,
+    )
+
+    async def main():
+        policy = replace(QUICK, ping_interval=0.05, stuck_after=1.5)
+        async with ToolServer() as server, Stand(stuck, server=server, policy=policy) as stand:
+            await stand.registered()
+            plugin = stand.host.plugins["stuck"]
+            body = await stand.call("stuck", "sleep")
+            assert ("TOOL_TIMEOUT", {"error": "tool 'sleep' timed out after 1.0s"}) == (body["error"], body["output"])
+            await stand.host.until(lambda: plugin.restarts == 1)
+            await stand.registered()
+            assert any("has not read anything" in text for _, text in stand.lines("stuck"))
+
+    run(main())
+
+
+def test_sixty_four_calls_on_one_plugin_do_not_starve_another(tmp_path, weather):
+    other = write_plugin(tmp_path / "other", WEATHER.replace("get_weather", "get_other").replace("hang", "hang_other"))
+
+    async def main():
+        async with ToolServer() as server, Stand(weather, other, server=server) as stand:
+            await stand.registered()
+            hanging = [asyncio.create_task(stand.call("weather", "hang", {"name": str(n)})) for n in range(64)]
+            for n in range(64):
+                await stand.said("weather", f"began {n}")
+            assert 64 == stand.host.status()[0].calls
+            bodies = await asyncio.gather(*(stand.call("other", "get_other", {"city": "Rome"}) for _ in range(20)))
+            assert not any(body["is_error"] for body in bodies)
+            assert not any(call.done() for call in hanging)
+            for call in hanging:
+                call.cancel()
+            await asyncio.gather(*hanging, return_exceptions=True)
+            for n in range(64):
+                await stand.said("weather", f"ended {n}")
+
+    run(main())
+
+
+def test_a_plugin_that_prints_without_end_holds_up_nobody_and_is_kept_within_bounds(tmp_path, weather):
+    loud = write_plugin(
+        tmp_path / "loud",
+        """
+        import sys, threading
+        class Plugin(NekoPluginBase):
+            @lifecycle(id="startup")
+            def startup(self):
+                def shout():
+                    while True:
+                        sys.stdout.write("x" * 100_000 + "\\n" + "y\\n" * 10_000)
+                threading.Thread(target=shout, daemon=True).start()
+        """,
+    )
+
+    async def main():
+        async with ToolServer() as server, Stand(loud, weather, server=server) as stand:
+            await stand.said("loud", "left out")
+            await stand.registered("weather")
+            assert not (await stand.call("weather", "get_weather", {"city": "Rome"}))["is_error"]
+            lines = stand.host.book.last("loud")
+            assert 512 * 1024 >= sum(len(line.text) for line in lines)
+            assert 5000 > max(len(line.text) for line in lines)
+
+    run(main())

@@ -1,0 +1,337 @@
+"""The reconciler against a small server over real HTTP: what is wanted is there, whatever happens to the server."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from itertools import groupby
+
+import pytest
+
+from patchbay.plugins.host.policy import HostPolicy
+from patchbay.plugins.host.reconciler import Reconciler
+from patchbay.plugins.host.server_api import HttpToolsApi, Listing, WantedTool
+from patchbay.plugins.host.wishes import Shown, Wish
+from plugins.host_rig import run
+from plugins.tool_server import ToolServer
+
+QUICK = HostPolicy(poll_interval=0.05, poll_retry=0.01, refused_retry=0.05, clear_timeout=5)
+
+
+class Told:
+    """The states that plugins were told, and somebody waiting for one."""
+
+    def __init__(self) -> None:
+        self.states: list[tuple[str, str, str, str]] = []
+        self._news = asyncio.Event()
+
+    def __call__(self, plugin_id, message):
+        self.states.append((plugin_id, message.name, message.state, message.reason))
+        self._news.set()
+
+    async def until(self, plugin_id, name, state, *, times=1):
+        while sum((plugin_id, name, state) == each[:3] for each in self.states) < times:
+            self._news.clear()
+            await self._news.wait()
+
+
+@asynccontextmanager
+async def reconciling(url, *, policy=QUICK, **options):
+    told = Told()
+    reconciler = Reconciler(HttpToolsApi(url, **options), tell=told, policy=policy)
+    reconciler.start()
+    try:
+        yield reconciler, told
+    finally:
+        await reconciler.aclose()
+
+
+def wanted(name, *, plugin="p", **fields):
+    callback = f"http://127.0.0.1:9/api/llm-tools/callback/{plugin}/{name}"
+    return WantedTool(**{"plugin_id": plugin, "name": name, "callback_url": callback, "registration": 1, **fields})
+
+
+@pytest.mark.parametrize("seed", [False, True])
+def test_a_tool_is_registered_at_once_and_is_back_after_the_server_was_restarted(seed):
+    async def main():
+        async with ToolServer(seed=seed) as server, reconciling(server.url) as (reconciler, told):
+            reconciler.want(wanted("one"))
+            await told.until("p", "one", "active")
+            await server.stop()
+            await told.until("p", "one", "stale")
+            await server.restart()
+            await told.until("p", "one", "active", times=2)
+            assert {"one"} == server.names("ann") == server.names("ben")
+            assert ["active", "stale", "active"] == [state for state, _ in groupby(state for *_, state, _ in told.states)]
+
+    run(main())
+
+
+def test_a_server_that_comes_later_than_its_plugins_is_told_when_it_is_there():
+    async def main():
+        async with ToolServer() as server:
+            await server.stop()
+            async with reconciling(server.url) as (reconciler, told):
+                for n in range(50):
+                    reconciler.want(wanted(f"t{n}"))
+                while "refused" not in reconciler.problem:
+                    await asyncio.sleep(0)
+                assert [] == told.states
+                await server.restart()
+                for n in range(50):
+                    await told.until("p", f"t{n}", "active")
+                assert 50 == len(server.names())
+
+    run(main())
+
+
+def test_a_role_that_was_made_anew_gets_the_tools_again_where_the_server_keeps_no_list_of_its_own():
+    async def main():
+        async with ToolServer(seed=True) as server, reconciling(server.url) as (reconciler, told):
+            reconciler.want(wanted("one"))
+            await told.until("p", "one", "active")
+            server.tools["ben"] = {}
+            server.changed()
+            await told.until("p", "one", "active", times=2)
+            assert {"one"} == server.names("ben")
+
+    run(main())
+
+
+def test_a_tool_that_somebody_took_from_one_role_is_left_alone_where_the_server_keeps_the_list():
+    async def main():
+        async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+            reconciler.want(wanted("one"))
+            await told.until("p", "one", "active")
+            del server.tools["ben"]["one"]
+            server.changed()
+            seen = server.listed
+            await server.until(lambda: server.listed > seen + 2)
+            assert set() == server.names("ben")
+            assert 1 == len(told.states)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"description": "another"},
+        {"parameters": {"type": "object"}},
+        {"timeout_seconds": 1.0},
+        {"callback_url": "http://127.0.0.1:1/"},
+        {"state": "hidden"},
+    ],
+)
+def test_a_tool_that_the_server_shows_otherwise_is_registered_again(edit):
+    async def main():
+        async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+            tool = wanted("one", description="as it is", parameters={"type": "object", "properties": {}})
+            reconciler.want(tool)
+            await told.until("p", "one", "active")
+            for role in server.tools.values():
+                role["one"].update(edit)
+            server.changed()
+            await told.until("p", "one", "active", times=2)
+            row = server.tools["ann"]["one"]
+            assert (tool.description, tool.parameters, 30.0, tool.callback_url) == (
+                row["description"],
+                row["parameters"],
+                row["timeout_seconds"],
+                row["callback_url"],
+            )
+
+    run(main())
+
+
+def test_a_server_that_rewrites_what_it_is_given_has_its_way_in_the_end():
+    async def main():
+        async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+            keep = server._register
+
+            def rewrite(asked):
+                answer = keep(asked)
+                for tools in server.tools.values():
+                    tools["one"]["description"] = "what the server made of it"
+                return answer
+
+            server._register = rewrite
+            reconciler.want(wanted("one", description="mine"))
+            await server.until(lambda: len(server.requests) == 4)
+            seen = server.listed
+            await server.until(lambda: server.listed > seen + 5)
+            assert 4 == len(server.requests)
+            assert "active" == told.states[-1][2]
+
+    run(main())
+
+
+def test_a_refusal_is_told_with_its_reason_and_tried_again():
+    async def main():
+        async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+            server.refuse["one"] = "cross-source overwrite refused"
+            reconciler.want(wanted("one"))
+            await told.until("p", "one", "refused")
+            assert "ann: cross-source overwrite refused; ben: cross-source overwrite refused" == told.states[0][3]
+            server.refuse.clear()
+            await told.until("p", "one", "active")
+
+    run(main())
+
+
+def test_a_role_that_is_not_there_yet_is_waited_for():
+    async def main():
+        async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+            reconciler.want(wanted("one", role="eve"))
+            await told.until("p", "one", "refused")
+            assert "unknown role: eve" == told.states[0][3]
+            server.tools["eve"] = {}
+            server.changed()
+            await told.until("p", "one", "active")
+            assert {"one"} == server.names("eve")
+            assert set() == server.names("ann")
+
+    run(main())
+
+
+def test_an_answer_that_is_none_is_not_a_refusal():
+    async def main():
+        async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+            server.fail.add("one")
+            reconciler.want(wanted("one"))
+            await told.until("p", "one", "pending")
+            assert "503" in told.states[0][3]
+            server.fail.clear()
+            await told.until("p", "one", "active")
+
+    run(main())
+
+
+def test_what_is_left_of_an_earlier_host_is_taken_away_and_other_sources_are_left_alone():
+    async def main():
+        async with ToolServer() as server:
+            for name, source in (("old", "plugin:p"), ("other", "plugin:px"), ("mine", "my_plugin")):
+                server._register(
+                    {
+                        "name": name,
+                        "role": None,
+                        "source": source,
+                        "description": "",
+                        "callback_url": "http://127.0.0.1:9/",
+                        "parameters": {},
+                        "timeout_seconds": 1.0,
+                    }
+                )
+            async with reconciling(server.url) as (reconciler, _):
+                reconciler.manage("p")
+                await server.until(lambda: "old" not in server.names())
+                assert {"other", "mine"} == server.names()
+                asked = [body for what, body in server.requests if what == "unregister"]
+                assert {("old", "plugin:p")} == {(body["name"], body["expected_source"]) for body in asked}
+
+    run(main())
+
+
+def test_clear_takes_all_tools_of_one_plugin_away():
+    async def main():
+        async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+            for plugin in ("p", "px"):
+                reconciler.want(wanted(f"tool_{plugin}", plugin=plugin))
+                await told.until(plugin, f"tool_{plugin}", "active")
+            assert await reconciler.clear("p")
+            assert {"tool_px"} == server.names()
+            assert {} == reconciler.states("p")
+
+    run(main())
+
+
+def test_clear_does_not_wait_for_a_server_that_is_away():
+    async def main():
+        async with ToolServer() as server:
+            await server.stop()
+            async with reconciling(server.url) as (reconciler, _):
+                reconciler.want(wanted("one"))
+                assert not await reconciler.clear("p")
+
+    run(main())
+
+
+def test_a_server_that_answers_nothing_holds_up_a_stop_no_longer_than_it_may():
+    async def main():
+        async with ToolServer() as server:
+            server.hold = asyncio.Event()
+            policy = replace(QUICK, clear_timeout=0.05)
+            async with reconciling(server.url, policy=policy, timeout=0.05) as (reconciler, _):
+                reconciler.want(wanted("one"))
+                assert not await reconciler.clear("p")
+            server.hold.set()
+
+    run(main())
+
+
+def test_a_tool_that_moves_to_another_role_leaves_the_first():
+    async def main():
+        async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+            reconciler.want(wanted("one", role="ann"))
+            await told.until("p", "one", "active")
+            reconciler.unwant("p", "one", 1)
+            reconciler.want(wanted("one", role="ben", registration=2))
+            await server.until(lambda: server.names("ben") == {"one"} and not server.names("ann"))
+
+    run(main())
+
+
+def test_taking_back_an_earlier_registration_does_not_touch_a_later_one():
+    async def main():
+        async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+            reconciler.want(wanted("one", registration=2))
+            reconciler.unwant("p", "one", 1)
+            await told.until("p", "one", "active")
+            assert {"one"} == server.names()
+
+    run(main())
+
+
+def test_a_server_that_has_nothing_new_says_only_that():
+    async def main():
+        async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+            reconciler.want(wanted("one"))
+            await told.until("p", "one", "active")
+            await server.until(lambda: server.unchanged > 3)
+            assert 1 == len(server.requests)
+
+    run(main())
+
+
+def test_a_thousand_tools_of_fifty_plugins_are_registered_and_each_is_asked_for_once():
+    async def main():
+        async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+            for n in range(1000):
+                reconciler.want(wanted(f"t{n}", plugin=f"p{n % 50}"))
+            await server.until(lambda: len(server.names()) == 1000)
+            await told.until("p49", "t999", "active")
+            assert 1000 == len(server.requests)
+            first = [body["source"] for _, body in server.requests[:200]]
+            assert 40 < len(set(first))  # nobody's many tools come before another's first ones
+
+    run(main())
+
+
+def test_a_token_is_shown_and_read_anew_when_it_is_not_taken():
+    async def main():
+        async with ToolServer() as server:
+            server.token = "right"
+            tokens = iter(["wrong", "right"])
+            async with reconciling(server.url, token=lambda: next(tokens, "right")) as (reconciler, told):
+                reconciler.want(wanted("one"))
+                await told.until("p", "one", "active")
+
+    run(main())
+
+
+def test_a_list_that_was_asked_for_before_a_registration_was_answered_says_nothing_of_it():
+    wish = Wish(wanted("one"), settled=5)
+    shown = Shown.of(Listing({"ann": []}, "i"), 4)
+    assert "gone" == shown.judge(wish)
+    assert wish.settled > shown.asked

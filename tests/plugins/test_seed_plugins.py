@@ -1,0 +1,223 @@
+"""The examples that the plugins' contract prints (seeds 000 and 001) run as printed, with nothing changed but the import line.
+
+Where a sketch says ``{...}`` it stands for a schema that is left out; those are filled in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from queue import SimpleQueue
+
+import pytest
+
+from patchbay.plugins.messages import StartupResult
+from patchbay.testing import run_plugin
+from plugins.host_rig import BOUND, RigHost, run
+
+ENGLISH = """
+from plugin.sdk.plugin import neko_plugin, NekoPluginBase, llm_tool, lifecycle, Ok
+
+@neko_plugin
+class WeatherPlugin(NekoPluginBase):
+    @lifecycle(id="startup")
+    async def startup(self, **_):
+        return Ok({"status": "ready"})
+
+    @llm_tool(
+        name="get_weather",
+        description="Look up the weather in a given city.",
+        parameters={
+            "type": "object",
+            "properties": {
+                "city": {"type": "string", "description": "City name, e.g. 'Beijing'"},
+            },
+            "required": ["city"],
+        },
+    )
+    async def get_weather(self, *, city: str):
+        return {"city": city, "temp_c": 22, "weather": "sunny"}
+"""
+
+CHINESE = """
+from plugin.sdk.plugin import neko_plugin, NekoPluginBase, llm_tool, lifecycle, Ok
+@neko_plugin
+class WeatherPlugin(NekoPluginBase):
+    @lifecycle(id="startup")
+    async def startup(self, **_):
+        return Ok({"status": "ready"})
+    @llm_tool(
+        name="get_weather",
+        description="查询指定城市的天气。",
+        parameters={
+            "type": "object",
+            "properties": {
+                "city": {"type": "string", "description": "城市名,如 '北京'"},
+            },
+            "required": ["city"],
+        },
+    )
+    async def get_weather(self, *, city: str):
+        return {"city": city, "temp_c": 22, "weather": "晴"}
+"""
+
+LIFECYCLE = '''
+import asyncio
+import httpx
+
+MAIN_SERVER = "http://127.0.0.1:48911"
+MY_PORT = 9876
+TOOL_NAME = "get_weather"
+
+async def register_with_retry():
+    """Call on plugin startup: register the tool once main_server is up,
+    retrying indefinitely."""
+    payload = {
+        "name": TOOL_NAME,
+        "description": "Look up the weather in a given city",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+        "callback_url": f"http://127.0.0.1:{MY_PORT}/tool_invoke",
+        "role": None,
+        "source": "my_plugin",
+        "timeout_seconds": 30,
+    }
+    async with httpx.AsyncClient() as client:
+        while True:
+            try:
+                r = await client.post(f"{MAIN_SERVER}/api/tools/register",
+                                       json=payload, timeout=5)
+                if r.json().get("ok"):
+                    return
+            except (httpx.ConnectError, httpx.TimeoutException):
+                pass  # main_server isn't up yet, try again later
+            await asyncio.sleep(2)
+
+async def unregister_on_shutdown():
+    """Call before exit: unregister so the LLM doesn't hit a dead callback_url."""
+    try:
+        async with httpx.AsyncClient(timeout=2) as client:
+            await client.post(f"{MAIN_SERVER}/api/tools/unregister",
+                              json={"name": TOOL_NAME, "role": None})
+    except Exception:
+        pass  # main_server is down too — nothing we can do
+
+from plugin.sdk.plugin import NekoPluginBase, plugin
+
+@plugin
+class WeatherPlugin(NekoPluginBase):
+    async def on_start(self):
+        # Register asynchronously so plugin startup doesn't block on it.
+        asyncio.create_task(register_with_retry())
+        # Also start an HTTP server to receive the callback (FastAPI / aiohttp etc.)
+        ...
+
+    async def on_shutdown(self):
+        await unregister_on_shutdown()
+'''
+
+IMPERATIVE = """
+from plugin.sdk.plugin import NekoPluginBase, neko_plugin, llm_tool
+
+async def my_async_callable(*, city: str):
+    return city
+
+@neko_plugin
+class CustomPlugin(NekoPluginBase):
+    def __init__(self, ctx):
+        super().__init__(ctx)
+        self.register_llm_tool(
+            name="custom_tool",
+            description="...",
+            parameters={"type": "object", "properties": {"city": {"type": "string"}}},
+            handler=my_async_callable,
+            timeout=30.0,
+            role=None,
+        )
+
+    @llm_tool(name="search", parameters={"type": "object", "properties": {"query": {"type": "string"}, "limit": {"type": "integer"}}})
+    async def search(self, *, query: str, limit: int = 10):
+        return {"output": {"reason": "city not found"}, "is_error": True, "error": "CITY_NOT_FOUND"}
+"""
+
+
+def with_our_import(source: str) -> str:
+    assert "from plugin.sdk.plugin import" in source
+    return source.replace("from plugin.sdk.plugin import", "from patchbay.plugins import")
+
+
+@pytest.mark.parametrize(("source", "city", "weather"), [(ENGLISH, "Beijing", "sunny"), (CHINESE, "北京", "晴")])
+def test_the_recommended_plugin_runs_as_printed(tmp_path, source, city, weather):
+    (tmp_path / "weather.py").write_text(with_our_import(source), encoding="utf-8")
+
+    async def main():
+        async with RigHost(tmp_path, entry="weather:WeatherPlugin") as host:
+            assert StartupResult(status="ready") == await host.ready()
+            (tool,) = await host.register()
+            assert ("get_weather", 30.0, None, ["city"]) == (
+                tool.name,
+                tool.timeout_seconds,
+                tool.role,
+                tool.parameters["required"],
+            )
+            answer = await host.call("get_weather", arguments={"city": city})
+            assert {"output": {"city": city, "temp_c": 22, "weather": weather}, "is_error": False} == answer
+
+    run(main())
+
+
+def test_the_full_lifecycle_pattern_registers_and_unregisters_by_itself(monkeypatch):
+    if importlib.util.find_spec("httpx") is None:  # newer openai clients bring its successor, of the same names
+        monkeypatch.setitem(sys.modules, "httpx", importlib.import_module("httpx2"))
+    asked: SimpleQueue[tuple[str, dict[str, object]]] = SimpleQueue()
+
+    class Main(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            answer = b'{"ok": true}'
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+            asked.put((self.path, body))
+
+        def log_message(self, *args): ...
+
+    async def main(names):
+        async with run_plugin(names["WeatherPlugin"]):
+            path, body = await asyncio.to_thread(asked.get, timeout=BOUND)
+            assert ("/api/tools/register", "my_plugin") == (path, body["source"])
+            # The example keeps no hold on its task: wait for it, so that it is not cut off in the middle of closing its client.
+            await asyncio.gather(*(task for task in asyncio.all_tasks() if "register_with_retry" in repr(task)))
+        assert ("/api/tools/unregister", {"name": "get_weather", "role": None}) == asked.get(timeout=BOUND)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Main) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            names: dict[str, object] = {"__name__": "weather"}
+            exec(with_our_import(LIFECYCLE).replace("48911", str(server.server_port)), names)
+            run(main(names))
+        finally:
+            server.shutdown()
+
+
+def test_tools_of_the_imperative_way_and_the_error_shape_are_as_documented():
+    names: dict[str, object] = {"__name__": "custom"}
+    exec(with_our_import(IMPERATIVE), names)
+
+    async def main():
+        async with run_plugin(names["CustomPlugin"]) as plugin:
+            assert ["search", "custom_tool"] == [tool["name"] for tool in plugin.plugin.list_llm_tools()]
+            assert "Rome" == (await plugin.call("custom_tool", city="Rome")).output
+            failed = await plugin.call("search", query="x")
+            assert {"output": {"reason": "city not found"}, "is_error": True, "error": "CITY_NOT_FOUND"} == failed.body
+
+    run(main())

@@ -1,0 +1,347 @@
+"""Roles: what is registered for all, for one, and taken away from either."""
+
+from __future__ import annotations
+
+import pytest
+
+from patchbay.errors import ConfigurationError, PatchbayError, UnknownRoleError
+from patchbay.tools import ToolDefinition
+from patchbay.tools.registry import Key, Registration, ToolRegistry
+
+from .registering import names, registry_of, remote
+
+
+def test_a_tool_without_a_role_is_registered_for_all_of_them():
+    registry = ToolRegistry(["ann", "ben"])
+    change = registry.register(remote("t"))
+    assert (True, ("ann", "ben"), (), 1) == (change.ok, change.affected_roles, change.failed_roles, len(change.keys))
+    assert (["t"], ["t"]) == (names(registry, "ann"), names(registry, "ben"))
+
+
+@pytest.mark.parametrize("nobody", [None, ""])
+def test_an_empty_role_is_no_role(nobody):  # W4
+    registry = registry_of(remote("t", role=nobody))
+    assert (Key(None, "t"),) == tuple(each.key for each in registry.registrations())
+    assert ("ann", "ben") == registry.unregister("t", nobody).affected_roles
+
+
+def test_a_tool_with_a_role_is_registered_for_that_one():
+    registry = registry_of(remote("t", role="ben"))
+    assert ([], ["t"]) == (names(registry, "ann"), names(registry, "ben"))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda r: r.register(remote("t", role="eve")),
+        lambda r: r.unregister("t", "eve"),
+        lambda r: r.clear("s", "eve"),
+        lambda r: r.snapshot("eve"),
+        lambda r: r.snapshots("eve"),
+        lambda r: r.remove_role("eve"),
+    ],
+)
+def test_a_role_that_does_not_exist_is_told_and_nothing_is_changed(make):
+    registry = registry_of(remote("t"))
+    before, revision = registry.registrations(), registry.revision
+    with pytest.raises(UnknownRoleError, match=r"^unknown role: eve$") as caught:
+        make(registry)
+    assert (404, "unknown_role", True) == (caught.value.status, caught.value.code, isinstance(caught.value, PatchbayError))
+    assert (before, revision) == (registry.registrations(), registry.revision)
+
+
+def test_an_unknown_role_is_told_before_a_tool_that_cannot_be_made():
+    def make_remote(_registration):
+        raise ConfigurationError("no")
+
+    registry = ToolRegistry(["ann"], make_remote)
+    with pytest.raises(UnknownRoleError):
+        registry.register(remote("t", role="eve"))
+    with pytest.raises(ConfigurationError):
+        registry.register(remote("t"))
+    assert ([], []) == (names(registry, "ann"), registry.registrations())
+
+
+def test_without_any_role_nothing_is_registered():
+    registry = ToolRegistry([])
+    change = registry.register(remote("t"))
+    assert (False, (), (), False) == (change.ok, change.affected_roles, change.failed_roles, change.changed)
+    registry.add_role("ann")
+    assert [] == names(registry, "ann")
+
+
+def test_a_tool_of_the_same_name_and_source_replaces_the_older_one_in_its_place():
+    registry = registry_of(remote("a"), remote("b"), remote("c"))
+    change = registry.register(remote("b", description="newer"))
+    assert ((Key(None, "b"),), True) == (change.keys, change.changed)
+    assert ["a", "b", "c"] == names(registry, "ann")
+    assert "newer" == registry.snapshot("ann").registrations["b"].description
+
+
+def test_the_same_tool_once_more_changes_nothing_and_is_told_as_done():
+    registry = registry_of(remote("t", secret="x"))
+    revision = registry.revision
+    again = registry.register(remote("t", secret="x"))
+    assert (True, ("ann", "ben"), False, ()) == (again.ok, again.affected_roles, again.changed, again.keys)
+    assert revision == registry.revision
+    assert registry.register(remote("t", secret="y")).changed  # whoever signs has to know the new one
+
+
+def test_a_role_that_comes_later_inherits_what_is_for_all():  # W4
+    registry = registry_of(remote("a"), remote("b", role="ann"), remote("c"))
+    assert ("eve",) == registry.add_role("eve").affected_roles
+    assert ["a", "c"] == names(registry, "eve")
+    assert not registry.add_role("eve").changed
+
+
+def test_a_tool_taken_from_one_role_stays_with_the_others_and_with_those_to_come():
+    registry = registry_of(remote("t"))
+    change = registry.unregister("t", "ann")
+    assert (("ann",), 1, (Key(None, "t"),)) == (change.affected_roles, change.removed, change.keys)
+    registry.add_role("eve")
+    assert ([], ["t"], ["t"]) == tuple(names(registry, role) for role in ("ann", "ben", "eve"))
+    assert frozenset({"ann"}) == registry.get(Key(None, "t")).excluded
+
+
+def test_registered_once_more_for_all_it_is_there_for_all():
+    registry = registry_of(remote("t"))
+    registry.unregister("t", "ann")
+    assert registry.register(registry.get(Key(None, "t"))).changed  # who was excluded is nobody's to hand in
+    assert (["t"], frozenset()) == (names(registry, "ann"), registry.get(Key(None, "t")).excluded)
+
+
+def test_one_for_a_role_takes_the_place_of_the_one_for_all_there():
+    registry = registry_of(remote("t", description="all"), remote("u"), remote("t", role="ann", description="own"))
+    assert (["t", "u"], ["t", "u"]) == (names(registry, "ann"), names(registry, "ben"))
+    described = [registry.snapshot(role).registrations["t"].description for role in ("ann", "ben")]
+    assert ["own", "all"] == described
+
+
+def test_when_the_one_for_a_role_goes_the_one_for_all_does_not_come_back():
+    registry = registry_of(remote("t"), remote("t", role="ann"))
+    assert 1 == registry.unregister("t", "ann").removed
+    assert ([], ["t"]) == (names(registry, "ann"), names(registry, "ben"))
+
+
+def test_one_for_all_takes_the_place_of_those_for_a_role():
+    registry = registry_of(remote("t", role="ann"), remote("u"))
+    change = registry.register(remote("t"))
+    assert (Key(None, "t"), Key("ann", "t")) == change.keys
+    assert [Key(None, "t"), Key(None, "u")] == [each.key for each in registry.registrations()]
+    assert ["t", "u"] == names(registry, "ann")
+
+
+def test_a_tool_taken_from_all_roles_is_gone_in_every_form():
+    registry = registry_of(remote("t"), remote("t", role="ann"), remote("u"))
+    change = registry.unregister("t")
+    assert (("ann", "ben"), 2, {Key(None, "t"), Key("ann", "t")}) == (change.affected_roles, change.removed, {*change.keys})
+    assert (["u"], ["u"]) == (names(registry, "ann"), names(registry, "ben"))
+
+
+def test_a_tool_that_is_not_there_is_no_failure():
+    change = registry_of(remote("t")).unregister("nope")
+    assert (True, 0, (), False) == (change.ok, change.removed, change.affected_roles, change.changed)
+
+
+def test_clear_takes_all_of_exactly_one_source_and_counts_it_for_each_role():
+    registry = registry_of(remote("a"), remote("b", role="ben"), remote("c", source="s2"), remote("d", source="other"))
+    change = registry.clear("s")
+    assert (True, 3, ("ann", "ben")) == (change.ok, change.removed, change.affected_roles)
+    assert ["c", "d"] == names(registry, "ben")
+
+
+def test_clear_for_one_role_leaves_the_others_their_tools():
+    registry = registry_of(remote("a"), remote("b"))
+    change = registry.clear("s", "ann")
+    assert (2, ("ann",)) == (change.removed, change.affected_roles)
+    assert ([], ["a", "b"]) == (names(registry, "ann"), names(registry, "ben"))
+
+
+def test_clear_tells_only_the_roles_that_lost_something():
+    registry = registry_of(remote("a", role="ben"))
+    assert ("ben",) == registry.clear("s").affected_roles
+    assert (0, ()) == (registry.clear("s").removed, registry.clear("s").affected_roles)
+
+
+def test_clear_by_origin_takes_those_of_one_address():
+    registry = registry_of(
+        remote("a", callback_url="http://127.0.0.1:80/x"),
+        remote("b", callback_url="http://127.0.0.1/y?z"),
+        remote("c", callback_url="http://[::1]:80/"),
+        remote("d", source="s2", callback_url="http://127.0.0.1/"),
+    )
+    assert 4 == registry.clear("s", origin="http://127.0.0.1:80").removed
+    assert ["c", "d"] == names(registry, "ann")
+
+
+@pytest.mark.parametrize(
+    ("url", "origin"),
+    [
+        ("http://127.0.0.1:7/x", "http://127.0.0.1:7"),
+        ("https://LOCALHOST/x", "https://localhost:443"),
+        ("http://[::1]:8/", "http://[::1]:8"),
+        ("http://127.0.0.1:99999/", None),
+    ],
+)
+def test_an_origin_is_scheme_host_and_port(url, origin):
+    assert origin == remote("t", callback_url=url).origin
+
+
+def test_a_role_that_goes_takes_its_own_tools_and_exclusions_with_it():
+    registry = registry_of(remote("a"), remote("b", role="ann"), remote("c"))
+    registry.unregister("a", "ann")
+    change = registry.remove_role("ann")
+    assert (("ann",), {Key(None, "a"), Key("ann", "b")}, ("ben",)) == (change.affected_roles, {*change.keys}, registry.roles)
+    registry.add_role("ann")  # another one, that only has the name in common
+    assert ["a", "c"] == names(registry, "ann")
+
+
+def test_hidden_tools_stay_registered_and_no_model_is_told_of_them():
+    registry = registry_of(remote("a"), remote("b", source="other"))
+    change = registry.hide("s")
+    assert (("ann", "ben"), ()) == (change.affected_roles, change.keys)  # who stores tools has nothing to do
+    snapshot = registry.snapshot("ann")
+    assert (["b"], ["a", "b"], "hidden", "active") == (
+        [*snapshot.tools],
+        [*snapshot.registrations],
+        snapshot.state("a"),
+        snapshot.state("b"),
+    )
+    assert not registry.hide("s").changed
+    assert ("ann", "ben") == registry.show("s").affected_roles
+    assert ["a", "b"] == names(registry, "ann")
+
+
+def test_tools_are_hidden_by_origin_too():
+    registry = registry_of(remote("a", callback_url="http://127.0.0.1:1/"), remote("b", callback_url="http://127.0.0.1:2/"))
+    registry.hide(origin="http://127.0.0.1:1")
+    assert ["b"] == names(registry, "ann")
+    assert not registry.hide("other", origin="http://127.0.0.1:2").changed
+
+
+def test_hiding_everything_is_refused():
+    with pytest.raises(ConfigurationError):
+        registry_of().hide()
+
+
+def test_a_hidden_tool_that_is_registered_again_is_there_again():
+    registry = registry_of(remote("a"), remote("b"))
+    registry.hide("s")
+    assert registry.register(remote("a")).changed
+    assert ["a"] == names(registry, "ann")
+
+
+def test_a_hidden_tool_keeps_its_name_from_others():
+    registry = registry_of(remote("a"))
+    registry.hide("s")
+    assert not registry.register(remote("a", source="other")).ok
+
+
+def test_what_was_stored_comes_back_as_it_was_also_for_roles_that_come_later():
+    registry = registry_of(remote("a"), remote("b", role="ben"), remote("c", secret="x"), remote("t", role="ann"), remote("u"))
+    registry.unregister("a", "ann")
+    registry.register(remote("t"))
+    again = ToolRegistry(["ann"])
+    assert ("ann",) == again.restore(registry.registrations()).affected_roles
+    again.add_role("ben")
+    for role in ("ann", "ben"):
+        assert registry.snapshot(role).registrations == again.snapshot(role).registrations
+        assert names(registry, role) == names(again, role)
+        assert registry.snapshot(role).etag == again.snapshot(role).etag
+    again.register(remote("z"))
+    assert "z" == names(again, "ann")[-1]
+
+
+def test_what_is_registered_already_stays_when_older_things_are_restored():
+    registry = registry_of(remote("a", description="newer"))
+    assert not registry.restore([remote("a", description="older")]).changed
+    assert "newer" == registry.snapshot("ann").registrations["a"].description
+
+
+def test_a_stored_tool_that_cannot_be_made_is_left_out_alone(caplog):
+    def make_remote(registration):
+        if registration.name == "bad":
+            raise ConfigurationError("no")
+        return ToolDefinition(registration.name, handler=dict)
+
+    registry = ToolRegistry(["ann"], make_remote)
+    registry.restore([remote("bad"), remote("good")])
+    assert (["good"], True) == (names(registry, "ann"), "bad" in caplog.text)
+
+
+def test_listeners_are_told_of_each_change_in_order_and_only_of_changes():
+    registry = registry_of(remote("a"))
+    told = []
+    end = registry.subscribe(lambda change: told.append((change.action, change.revision)))
+    registry.register(remote("a"))
+    registry.unregister("nope")
+    registry.register(remote("b"))
+    registry.hide("s")
+    first = registry.revision - 1
+    assert [("register", first), ("hide", first + 1)] == told
+    end()
+    registry.show("s")
+    assert 2 == len(told)
+
+
+def test_a_listener_may_change_the_registry_and_all_are_told_in_order():
+    registry = registry_of()
+    told = []
+
+    def answer(change):
+        if change.action == "register" and change.keys[0].name == "a":
+            registry.register(remote("b"))
+            registry.register(remote("c"))
+
+    registry.subscribe(answer)
+    registry.subscribe(lambda change: told.append(change.keys[0].name))
+    registry.register(remote("a"))
+    assert ["a", "b", "c"] == told
+
+
+def test_a_listener_that_fails_spares_the_others(caplog):
+    registry = registry_of()
+    told = []
+
+    def broken(_change):
+        raise ValueError("broken")
+
+    registry.subscribe(broken)
+    registry.subscribe(told.append)
+    assert registry.register(remote("a")).ok
+    assert (1, True) == (len(told), "broken" in caplog.text)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"name": ""},
+        {"name": " "},
+        {"name": 3},
+        {"callback_url": None},
+        {"tool": ToolDefinition("t", handler=dict)},
+        {"timeout_seconds": None},
+        {"timeout_seconds": 0},
+        {"timeout_seconds": 300.5},
+        {"timeout_seconds": float("nan")},
+        {"timeout_seconds": float("inf")},
+        {"callback_url": None, "tool": ToolDefinition("other", handler=dict)},
+    ],
+)
+def test_what_no_call_could_work_with_is_refused(fields):
+    with pytest.raises(ConfigurationError):
+        Registration(**{"name": "t", "callback_url": "http://127.0.0.1:9/", **fields})
+
+
+@pytest.mark.parametrize("ask", [ToolRegistry.snapshot, ToolRegistry.remove_role])
+def test_where_one_role_is_meant_all_of_them_will_not_do(ask):
+    registry = registry_of(remote("t"))
+    with pytest.raises(UnknownRoleError):
+        ask(registry, "")
+    assert ("ann", "ben") == registry.roles
+
+
+@pytest.mark.parametrize("role", ["", None])
+def test_a_role_needs_a_name(role):
+    with pytest.raises(ConfigurationError):
+        ToolRegistry([role])

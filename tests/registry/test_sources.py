@@ -1,0 +1,151 @@
+"""Sources: nobody takes another's name, the reserved ones are kept, and a secret keeps what is one's own."""
+
+from __future__ import annotations
+
+import pytest
+
+from patchbay.tools import ToolDefinition
+from patchbay.tools.registry import Key, Refusal, Registration
+
+from .registering import failures, names, registry_of, remote
+
+LIVE, LEDGER = "cross-source overwrite refused", "cross-source ledger overwrite refused"
+
+
+def builtin(name: str = "recall") -> Registration:
+    return Registration.of(ToolDefinition(name, handler=dict, metadata={"source": "builtin"}))
+
+
+def test_another_source_does_not_get_the_name_and_nothing_changes():
+    registry = registry_of(remote("t"))
+    revision = registry.revision
+    change = registry.register(remote("t", source="other"))
+    assert [("ann", LIVE), ("ben", LIVE), ("*", LEDGER)] == failures(change)
+    assert (False, (), False, revision) == (change.ok, change.affected_roles, change.changed, registry.revision)
+    assert "s" == registry.snapshot("ann").registrations["t"].source
+    assert {"source_conflict"} == {failure.code for failure in change.failed_roles}
+
+
+def test_one_role_does_not_get_it_either():
+    change = registry_of(remote("t")).register(remote("t", source="other", role="ann"))
+    assert [("ann", LIVE), ("*", LEDGER)] == failures(change)
+
+
+def test_one_that_is_only_one_roles_keeps_its_name_from_all():
+    registry = registry_of(remote("t", role="ben"))
+    assert [("ben", LIVE), ("ben", LEDGER)] == failures(registry.register(remote("t", source="other")))
+    assert registry.register(remote("t", source="other", role="ann")).ok
+
+
+def test_a_name_that_no_role_sees_any_more_is_still_its_owners():
+    registry = registry_of(remote("t"))
+    registry.unregister("t", "ann")
+    registry.unregister("t", "ben")
+    assert [("*", LEDGER)] == failures(registry.register(remote("t", source="other")))
+    assert registry.register(remote("t", source="other", role="ann")).ok  # ann is out of the first one's reach
+
+
+def test_a_name_of_a_role_that_is_not_there_yet_is_its_owners():
+    registry = registry_of(roles=("ann",))
+    registry.restore([remote("t", role="eve")])
+    assert [("eve", LEDGER)] == failures(registry.register(remote("t", source="other")))
+
+
+def test_a_name_is_free_when_its_owner_has_given_it_up():
+    registry = registry_of(remote("t"))
+    registry.clear("s")
+    assert registry.register(remote("t", source="other")).ok
+
+
+def test_unregister_with_an_expected_source_leaves_others_alone():
+    registry = registry_of(remote("t", source="a", role="ann"), remote("t", source="b", role="ben"))
+    change = registry.unregister("t", expected_source="a")
+    assert (True, 1, ("ann",), (Refusal("ben", "b"),)) == (change.ok, change.removed, change.affected_roles, change.refused_roles)
+    assert ([], ["t"]) == (names(registry, "ann"), names(registry, "ben"))
+
+
+def test_unregister_for_one_role_looks_at_who_that_roles_tool_is_from():
+    registry = registry_of(remote("t", source="a"))
+    assert (Refusal("ben", "a"),) == registry.unregister("t", "ben", expected_source="b").refused_roles
+    assert 1 == registry.unregister("t", "ben", expected_source="a").removed
+
+
+def test_a_refusal_for_a_tool_that_no_role_sees_is_told_for_all():
+    registry = registry_of(remote("t"), roles=("ann",))
+    registry.unregister("t", "ann")
+    assert (Refusal("*", "s"),) == registry.unregister("t", expected_source="other").refused_roles
+    assert ((Key(None, "t"),), 0) == ((change := registry.unregister("t")).keys, change.removed)
+
+
+@pytest.mark.parametrize("source", ["builtin", "plugin:x", "plugin:"])
+def test_reserved_sources_are_not_for_everybody(source):  # W6
+    registry = registry_of(remote("t", source=source))
+    assert {("ann", f"the source {source!r} is reserved"), ("ben", f"the source {source!r} is reserved")} == {
+        *failures(registry.register(remote("u", source=source)))
+    }
+    cleared = registry.clear(source)
+    assert (False, 0, {"source_reserved"}) == (cleared.ok, cleared.removed, {each.code for each in cleared.failed_roles})
+    refused = registry.unregister("t")
+    assert (0, (Refusal("ann", source), Refusal("ben", source))) == (refused.removed, refused.refused_roles)
+    assert ["t"] == names(registry, "ann")
+
+
+def test_only_what_begins_just_so_is_reserved():
+    registry = registry_of()
+    for source in ("plugin", "plugins:x", "builtins", "Builtin", ""):
+        assert registry.register(remote(f"of {source}", source=source)).ok
+
+
+def test_a_trusted_caller_may_act_for_plugins_and_not_for_builtins():  # W6
+    registry = registry_of(builtin())
+    assert registry.register(remote("t", source="plugin:x"), trusted=True).ok
+    assert 2 == registry.clear("plugin:x", trusted=True).removed
+    assert not registry.register(remote("u", source="builtin"), trusted=True).ok
+    assert not registry.clear("builtin", trusted=True).ok
+    assert (Refusal("ann", "builtin"), Refusal("ben", "builtin")) == registry.unregister("recall", trusted=True).refused_roles
+    assert (Refusal("ann", "builtin"), Refusal("ben", "builtin")) == registry.clear(trusted=True).refused_roles
+    assert not registry.register(remote("recall", source="mine"), trusted=True).ok
+    assert ["recall"] == names(registry, "ann")
+
+
+def test_code_of_the_program_may_replace_and_remove_whatever_there_is():
+    registry = registry_of(builtin(), remote("t", source="plugin:x", secret="x"), needs_secret=True)
+    assert registry.register(remote("t", source="mine"), inside=True).ok
+    assert (2, 2) == (registry.unregister("recall", inside=True).removed, registry.clear(inside=True).removed)
+
+
+def test_which_sources_are_reserved_is_the_programs_to_say():
+    registry = registry_of(reserved=("team-*",))
+    assert registry.register(remote("t", source="plugin:x")).ok
+    assert not registry.register(remote("u", source="team-a")).ok
+    assert not registry.register(remote("v", source="builtin")).ok  # that one always is
+
+
+def test_without_the_need_of_one_a_secret_keeps_nobody_away():
+    registry = registry_of(remote("t", secret="x"), remote("u", secret="y"))
+    assert registry.register(remote("t", description="newer", secret="z")).ok
+    assert (2, 2) == (registry.unregister("t").removed, registry.clear("s").removed)
+
+
+def test_where_secrets_are_needed_who_does_not_know_it_can_not_replace_or_remove():  # W5
+    registry = registry_of(remote("t", secret="x"), remote("u", secret="y"), remote("free"), needs_secret=True)
+    for wrong in (None, "", "y", "\ud800"):
+        change = registry.register(remote("t", description="newer"), secret=wrong)
+        assert [("*", "the secret of the registration is needed")] == failures(change)
+        assert (Refusal("ann", "s"), Refusal("ben", "s")) == registry.unregister("t", secret=wrong).refused_roles
+    change = registry.clear("s", secret="y")
+    assert (4, (Refusal("ann", "s"), Refusal("ben", "s"))) == (change.removed, change.refused_roles)  # u and free went
+    assert ["t"] == names(registry, "ann")
+
+
+def test_who_knows_the_secret_or_is_trusted_can():
+    registry = registry_of(remote("t", secret="x"), needs_secret=True)
+    assert registry.register(remote("t", secret="z"), secret="x").ok
+    assert registry.register(remote("t", secret="x"), trusted=True).ok
+    assert 2 == registry.unregister("t", secret="x").removed
+
+
+def test_a_secret_is_not_shown():
+    registration = remote("t", secret="hush")
+    assert "hush" not in repr(registration)
+    assert "hush" not in repr(registry_of(registration).snapshot("ann").listing)

@@ -1,0 +1,279 @@
+"""What is registered outlives the process: restarts, kill -9 at any moment, two processes, and databases that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from patchbay.errors import ConfigurationError
+from patchbay.registrations import RegistrationStore
+from patchbay.tools import ToolDefinition
+from patchbay.tools.registry import Registration, ToolRegistry
+
+from .registering import registry_of, remote, run
+from .writer import ROLES, step
+
+WRITER = Path(__file__).with_name("writer.py")
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+
+
+async def kept(url: str) -> list[Registration]:
+    async with RegistrationStore(url) as store:
+        return await store.load()
+
+
+async def keep(url: str, registry: ToolRegistry, *changes) -> None:
+    async with RegistrationStore(url) as store:
+        await store.save(registry, *changes)
+
+
+def spawn(url: str, *command: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(WRITER), url, *map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def end(child: subprocess.Popen[str]) -> None:
+    child.kill()
+    child.communicate(timeout=30)
+
+
+def everything(registrations: list[Registration]) -> list[tuple[object, ...]]:
+    return [(each, each.place) for each in registrations]  # equal registrations may have different places
+
+
+def test_all_of_a_registration_is_there_after_a_restart(url):
+    whole = remote(
+        "t", "plugin:x", "ann", description="d", parameters=SCHEMA, timeout_seconds=7.5, metadata={"a": [1]}, secret="hush"
+    )
+    registry = registry_of()
+    changes = [registry.register(each, trusted=True) for each in (whole, remote("u"), remote("u", role="ben", description="own"))]
+    run(keep(url, registry, *changes))
+    found = run(kept(url))
+    assert everything(registry.registrations()) == everything(found)
+    assert (whole, frozenset({"ben"})) == (found[0], found[1].excluded)
+    again = ToolRegistry(["ann", "ben"])
+    again.restore(found)
+    assert [registry.snapshot(role).etag for role in again.roles] == [again.snapshot(role).etag for role in again.roles]
+
+
+def test_what_is_taken_away_is_gone_after_a_restart(url):
+    async def work():
+        registry = registry_of(roles=("ann",))
+        async with RegistrationStore(url) as store:
+            for name in ("a", "b", "c"):
+                await store.save(registry, registry.register(remote(name)))
+            await store.save(registry, registry.unregister("b"))
+            await store.save(registry, registry.unregister("c", "ann"))
+        return registry.registrations()
+
+    assert everything(run(work())) == everything(found := run(kept(url)))
+    assert [("a", frozenset()), ("c", frozenset({"ann"}))] == [(each.name, each.excluded) for each in found]
+
+
+def test_tools_of_this_process_are_not_kept_and_what_they_replace_is_not_either(url, caplog):
+    registry = registry_of()
+    local = Registration.of(ToolDefinition("t", handler=dict))
+    run(keep(url, registry, registry.register(remote("t")), registry.register(remote("u"))))
+    run(keep(url, registry, registry.register(local, inside=True)))
+    assert (["u"], "") == ([each.name for each in run(kept(url))], caplog.text)
+
+
+def test_any_text_that_json_can_hold_is_kept(url):
+    registry = registry_of()
+    odd = "\ud800 \x00 '\"\\ 猫"
+    change = registry.register(remote(odd, odd, description=odd, parameters={odd: [odd, 1e300, 2**70]}))
+    run(keep(url, registry, change))
+    assert registry.registrations() == run(kept(url))
+    run(keep(url, registry, registry.unregister(odd)))
+    assert [] == run(kept(url))
+
+
+def test_a_tool_that_cannot_be_written_spares_the_others(url, caplog):
+    deep: dict = {}
+    for _ in range(100_000):
+        deep = {"properties": deep}
+    registry = registry_of(roles=("ann",))
+    changes = [registry.register(remote("deep", parameters=deep)), registry.register(remote("fine"))]
+    run(keep(url, registry, *changes))
+    assert (["fine"], True) == ([each.name for each in run(kept(url))], "deep" in caplog.text)
+
+
+def test_a_row_that_cannot_be_read_spares_the_others(tmp_path, caplog):
+    file = tmp_path / "tools.db"
+    registry = registry_of()
+    run(keep(str(file), registry, *[registry.register(remote(name)) for name in "abcd"]))
+    engine = sa.create_engine(f"sqlite:///{file}")
+    with engine.begin() as connection:
+        for name, body in (("a", "{"), ("b", "[]"), ("c", '{"name": "c", "excluded": []}')):
+            connection.exec_driver_sql(f"UPDATE patchbay_registrations SET body = '{body}' WHERE name = '\"{name}\"'")
+    engine.dispose()
+    assert (["d"], 3) == ([each.name for each in run(kept(str(file)))], len(caplog.records))
+
+
+def test_the_file_is_for_its_owner_only(tmp_path):
+    file = tmp_path / "tools.db"
+
+    async def work():
+        registry = registry_of()
+        async with RegistrationStore(f"sqlite:///{file}") as store:
+            await store.save(registry, registry.register(remote("t", secret="hush")))
+            return {each.name: stat.filemode(each.stat().st_mode) for each in tmp_path.iterdir()}
+
+    modes = run(work())
+    assert {"tools.db", "tools.db-wal"} <= modes.keys()
+    assert {"-rw-------"} == {*modes.values()}
+
+
+def test_a_database_in_memory_will_do_for_as_long_as_it_is_open():
+    async def work():
+        registry = registry_of()
+        async with RegistrationStore("sqlite://") as store:
+            await store.save(registry, registry.register(remote("t")))
+            return await store.load()
+
+    assert ["t"] == [each.name for each in run(work())]
+
+
+def test_a_database_that_cannot_be_opened_is_told(tmp_path):
+    for url in (f"sqlite:///{tmp_path / 'nowhere' / 'tools.db'}", str(tmp_path)):
+        with pytest.raises(ConfigurationError, match="cannot be opened"):
+            run(kept(url))
+    with pytest.raises(ConfigurationError):
+        RegistrationStore("mysql://host/name")
+
+
+def test_what_could_not_be_saved_is_saved_with_the_next_change(tmp_path):
+    folder = tmp_path / "later"
+    registry = registry_of()
+
+    async def work():
+        async with RegistrationStore(folder / "tools.db") as store:
+            with pytest.raises(ConfigurationError):
+                await store.save(registry, registry.register(remote("a")))
+            folder.mkdir()
+            await store.save(registry, registry.register(remote("b")))
+
+    run(work())
+    assert ["a", "b"] == [each.name for each in run(kept(str(folder / "tools.db")))]
+
+
+def test_changes_saved_in_another_order_than_they_were_made_in_come_to_the_same(url):
+    registry = registry_of()
+    changes = [
+        registry.register(remote("a")),
+        registry.unregister("a"),
+        registry.register(remote("b")),
+        registry.register(remote("b", description="newer")),
+    ]
+
+    async def work():
+        async with RegistrationStore(url) as store:
+            await asyncio.gather(*(store.save(registry, change) for change in reversed(changes)))
+
+    run(work())
+    assert [("b", "newer")] == [(each.name, each.description) for each in run(kept(url))]
+
+
+def test_many_changes_at_once_are_all_kept(url):
+    async def work():
+        registry = registry_of()
+        async with RegistrationStore(url) as store:
+
+            async def one(number: int) -> None:
+                name = f"t{number}"
+                await store.save(registry, registry.register(remote(name)))
+                if number % 2:
+                    await store.save(registry, registry.unregister(name))
+
+            await asyncio.gather(*map(one, range(60)))
+        return registry.registrations()
+
+    assert everything(run(work())) == everything(found := run(kept(url)))
+    assert {f"t{number}" for number in range(0, 60, 2)} == {each.name for each in found}
+
+
+def test_a_change_that_changed_nothing_writes_nothing(tmp_path):
+    file = tmp_path / "tools.db"
+    registry = registry_of(remote("t"))
+    run(keep(str(file), registry, registry.register(remote("t"))))
+    assert not file.exists()
+
+
+class Steps:
+    """What the registry is after each step, made when it is asked for."""
+
+    def __init__(self) -> None:
+        self.registry = ToolRegistry(ROLES)
+        self.states: list[list[Registration]] = [[]]
+
+    def after(self, number: int) -> list[Registration]:
+        while len(self.states) <= number:
+            step(self.registry, len(self.states))
+            self.states.append(self.registry.registrations())
+        return self.states[number]
+
+
+def rounds_of_killing(url: str, rounds: int, seed: int) -> tuple[int, int]:
+    """Kill a writer so often, and take up each time what it left. Returns the last step, and how often one was kept unsaid."""
+    chance, steps, done, unsaid = random.Random(seed), Steps(), 0, 0
+    child = spawn(url, "zygote")
+    try:
+        for _ in range(rounds):
+            child.stdin.write(f"{done + 1} {chance.randint(0, 4)} {chance.randint(0, 60_000)}\n")
+            child.stdin.flush()
+            said = int(child.stdout.readline())
+            found = run(kept(url))
+            # Every change that was acknowledged; of the one under way all or nothing.
+            assert found in (steps.after(said), steps.after(said + 1))
+            unsaid += found != steps.after(said)
+            done = said if found == steps.after(said) else said + 1
+    finally:
+        end(child)
+    return done, unsaid
+
+
+def test_whoever_is_killed_at_any_moment_leaves_what_was_said_and_never_half_a_change(tmp_path):
+    done, _ = rounds_of_killing(f"sqlite:///{tmp_path / 'tools.db'}", 200, 5)
+    assert done >= 200
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'tools.db'}")
+    with engine.connect() as connection:
+        assert "ok" == connection.exec_driver_sql("PRAGMA integrity_check").scalar()
+    engine.dispose()
+
+
+def test_the_same_holds_over_postgresql(request):
+    server = request.getfixturevalue("postgres")
+    done, _ = rounds_of_killing(server.set(drivername="postgresql").render_as_string(), 20, 6)
+    assert done >= 20
+
+
+def test_each_step_of_the_writer_leaves_another_state():
+    steps = Steps()
+    assert all(steps.after(number) != steps.after(number + 1) for number in range(120))
+
+
+def test_two_processes_on_one_database_lose_nothing_of_each_other(url):
+    children = [spawn(url, source, 1, 41) for source in ("a", "b")]
+    try:
+        for child in children:
+            out, _ = child.communicate(timeout=60)
+            assert ("41", 0) == (out.split()[-1], child.returncode)
+    finally:
+        for child in children:
+            end(child)
+    found = run(kept(url))
+    for source in ("a", "b"):
+        alone = ToolRegistry(ROLES)
+        for number in range(1, 42):
+            step(alone, number, source)
+        assert {(each.role, each.name): each for each in alone.registrations()} == {
+            (each.role, each.name): each for each in found if each.source == source
+        }

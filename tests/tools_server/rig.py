@@ -1,0 +1,218 @@
+"""Real sockets for the tool server's tests: the server under uvicorn in a thread, and callbacks that answer as they are told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+
+from patchbay.server.tools import ToolsApp, ToolsSettings, create_tools_app
+
+BOUND = 20.0
+"""Seconds that any wait may take."""
+
+TOKEN = "0123456789abcdef-token"
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass
+class Server:
+    """A running tool server."""
+
+    port: int
+    app: ToolsApp
+
+    def ask(self, method: str, path: str, body: Any = None, *, raw: bytes | None = None, **headers: str) -> Answer:
+        """Make one request on a connection of its own. Headers as keywords: ``content_type``; "" leaves one out."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=BOUND)
+        data = raw if raw is not None else None if body is None else json.dumps(body).encode()
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        if data is not None:
+            sent.setdefault("content-type", "application/json")
+        try:
+            connection.request(method, path, data, {name: value for name, value in sent.items() if value})
+            response = connection.getresponse()
+            return Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, response.read())
+        finally:
+            connection.close()
+
+    def post(self, path: str, **fields: Any) -> Answer:
+        return self.ask("POST", f"/api/tools/{path}", fields)
+
+    def register(self, name: str = "a", callback_url: str = "http://127.0.0.1:9/call", **fields: Any) -> Any:
+        answer = self.post("register", name=name, callback_url=callback_url, **fields)
+        assert 200 == answer.status, answer.body
+        return answer.json
+
+    def call(self, name: str = "a", **fields: Any) -> Any:
+        answer = self.post("call", name=name, **fields)
+        assert 200 == answer.status, answer.body
+        return answer.json
+
+    def tools(self, role: str = "ann") -> dict[str, Any]:
+        """The role's tools by name."""
+        return {tool["name"]: tool for tool in self.ask("GET", f"/api/tools?role={role}").json["tools_by_role"][role]}
+
+    @contextlib.contextmanager
+    def awaiting(self, action: str) -> Iterator[None]:
+        """Wait, at the end of the block, until the registry was changed in this way within it."""
+        done = threading.Event()
+        end = self.app.registry.subscribe(lambda change: done.set() if change.action == action and change.changed else None)
+        try:
+            yield
+            assert done.wait(BOUND), f"no {action}"
+        finally:
+            end()
+
+
+@contextlib.contextmanager
+def serving(
+    roles: tuple[str, ...] = ("ann", "ben"), *, app: ToolsApp | None = None, store: str | None = None, **settings: Any
+) -> Iterator[Server]:
+    """Run a tool server on a free port. The lease is off unless it is asked for."""
+    if app is None:
+        app = create_tools_app(roles, store=store, settings=ToolsSettings(**{"lease": 0.0, **settings}))
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app, port=0, log_config=None, lifespan="on", ws="none", http="httptools", proxy_headers=False, server_header=False,
+            timeout_graceful_shutdown=2,
+        )
+    )  # fmt: skip
+    up = threading.Event()
+
+    async def main() -> None:
+        task = asyncio.ensure_future(server.serve())
+        while not server.started and not task.done():
+            await asyncio.sleep(0.005)
+        up.set()
+        await task
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    thread.start()
+    assert up.wait(BOUND)
+    assert server.started
+    try:
+        yield Server(server.servers[0].sockets[0].getsockname()[1], app)
+    finally:
+        server.should_exit = True
+        thread.join(BOUND)
+        assert not thread.is_alive()
+
+
+@dataclass
+class Call:
+    """One call as it reached a callback."""
+
+    head: str
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    def header(self, name: str) -> str | None:
+        for line in self.head.split("\r\n")[1:]:
+            found, _, value = line.partition(":")
+            if found.lower() == name.lower():
+                return value.strip()
+        return None
+
+
+Script = Callable[[socket.socket, threading.Event], None]
+
+
+@dataclass
+class Callback:
+    """A callback on a free port; ``script`` writes its answers to the socket, and may wait for the event of its end."""
+
+    script: Script
+    port: int
+    calls: list[Call] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/tool_invoke"
+
+
+def says(body: Any, *, status: str = "200 OK", kind: str = "application/json", more: str = "") -> Script:
+    """Answer with a whole body: bytes as they are, all else as JSON."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    content_type = f"Content-Type: {kind}\r\n" if kind else ""
+    head = f"HTTP/1.1 {status}\r\n{content_type}{more}Content-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode()
+    return writes(head + data)
+
+
+def writes(data: bytes) -> Script:
+    return lambda connection, _end: connection.sendall(data)
+
+
+def hangs(connection: socket.socket, end: threading.Event) -> None:
+    """Take the call, and never answer."""
+    end.wait(BOUND)
+
+
+@contextlib.contextmanager
+def calling_back(script: Script, *, port: int = 0) -> Iterator[Callback]:
+    listener = socket.create_server(("127.0.0.1", port))
+    callback = Callback(script, listener.getsockname()[1])
+    end = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def answer(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.settimeout(BOUND)
+            data = b""
+            while b"\r\n\r\n" not in data:
+                if not (piece := connection.recv(65536)):
+                    return
+                data += piece
+            head, _, body = data.partition(b"\r\n\r\n")
+            call = Call(head.decode("latin-1"), body)
+            while len(call.body) < int(call.header("content-length") or 0):
+                call.body += connection.recv(65536)
+            callback.calls.append(call)
+            callback.script(connection, end)
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threads.append(threading.Thread(target=answer, args=(connection,), daemon=True))
+            threads[-1].start()
+
+    acceptor = threading.Thread(target=accept, daemon=True)
+    acceptor.start()
+    try:
+        yield callback
+    finally:
+        end.set()
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        for thread in [acceptor, *threads]:
+            thread.join(BOUND)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])

@@ -1,0 +1,272 @@
+"""Calls on their way to callbacks, and every answer that a callback may give."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import socket
+import threading
+from typing import Any
+
+import pytest
+
+from tools_server.rig import BOUND, calling_back, free_port, hangs, says, serving, writes
+
+
+@pytest.fixture
+def ask(server: Any) -> Any:
+    """Register a callback that answers like this, call it, and return what came of it."""
+
+    def call(script: Any, **fields: Any) -> Any:
+        with calling_back(script) as callback:
+            server.register(callback_url=callback.url, **fields)
+            return server.call()
+
+    return call
+
+
+def test_a_call_is_posted_as_the_seeds_show_it(server: Any) -> None:
+    with calling_back(says({"output": {"temp_c": 22}, "is_error": False})) as callback:
+        secret = server.register("get_weather", callback.url)["secret"]
+        answer = server.call("get_weather", raw_arguments='{"city": "Beijing"}', call_id="call_abc123")
+    [call] = callback.calls
+    assert call.head.startswith("POST /tool_invoke HTTP/1.1\r\n")
+    assert {
+        "name": "get_weather", "arguments": {"city": "Beijing"}, "call_id": "call_abc123", "raw_arguments": '{"city": "Beijing"}',
+    } == call.json  # fmt: skip
+    assert ("application/json", f"127.0.0.1:{callback.port}") == (call.header("content-type"), call.header("host"))
+    genuine = hmac.new(secret.encode(), call.body, hashlib.sha256).hexdigest()
+    assert f"sha256={genuine}" == call.header("x-patchbay-signature")
+    assert 32 == len(call.header("idempotency-key") or "")
+    assert (True, False, {"temp_c": 22}, '{"temp_c": 22}', "ann", "call_abc123") == tuple(
+        answer[key] for key in ("ok", "is_error", "output", "content", "role", "call_id")
+    )
+
+
+@pytest.mark.parametrize(
+    ("raw", "arguments"),
+    [("", {}), ("{}", {}), ("null", {}), ('{"a": 1}', {"a": 1}), ("[1]", {"value": [1]}), ('"x"', {"value": "x"}),
+     ("not json", {"_raw": "not json"}), ('{"a": NaN}', {"_raw": '{"a": NaN}'}), ('{"a": 1', {"_raw": '{"a": 1'}),
+     ('{"a": "\\ud800"}', {"a": "\ud800"})],
+)  # fmt: skip
+def test_whatever_the_model_wrote_is_passed_on(server: Any, raw: str, arguments: Any) -> None:
+    with calling_back(says("done")) as callback:
+        server.register(callback_url=callback.url)
+        assert server.call(raw_arguments=raw)["ok"]
+    assert (arguments, raw) == (callback.calls[0].json["arguments"], callback.calls[0].json["raw_arguments"])
+
+
+def test_with_strict_arguments_only_what_fits_the_schema_is_passed_on() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    with serving(strict_arguments=True) as server, calling_back(says("done")) as callback:
+        server.register(callback_url=callback.url, parameters=schema)
+        for raw in ("{}", "[1]", "no json", '{"n": "x"}'):
+            answer = server.call(raw_arguments=raw)
+            assert (False, "invalid_arguments") == (answer["ok"], answer["code"])
+            assert "The tool did not run" in answer["content"]
+        assert server.call(arguments={"n": 5})["ok"]
+    assert [{"n": 5}] == [call.json["arguments"] for call in callback.calls]
+
+
+def test_a_schema_that_nobody_can_read_does_not_keep_its_tool_from_being_called(server: Any) -> None:
+    with calling_back(says("done")) as callback:
+        server.register(callback_url=callback.url, parameters={"type": 5, "$ref": "nowhere"})
+        assert "done" == server.call()["output"]
+
+
+@pytest.mark.parametrize(
+    ("body", "output"),
+    [
+        ({"output": {"a": 1}, "is_error": False}, {"a": 1}),
+        ({"output": None}, None),
+        ({"output": [1, "x"], "extra": 5}, [1, "x"]),
+        ({"is_error": False, "a": 1, "images": []}, {"is_error": False, "a": 1}),
+        ({"output": 5, "is_error": "false"}, 5),  # a text is not true because it is not empty
+        ({"output": 5, "is_error": "FALSE"}, 5),
+        ({"output": 5, "is_error": 0}, 5),
+        ({"error": "x"}, {"error": "x"}),
+        ({}, {}),
+        ([1], [1]),
+        ("text", "text"),
+        (7, 7),
+        (None, None),
+        (False, False),
+        ({"output": {"output": 1, "is_error": True}}, {"output": 1, "is_error": True}),  # one level only
+    ],
+)
+def test_the_output_of_an_answer(ask: Any, body: Any, output: Any) -> None:
+    answer = ask(says(body))
+    assert (True, output) == (answer["ok"], answer["output"])
+
+
+@pytest.mark.parametrize(
+    ("script", "output"),
+    [
+        (says(b"plain words", kind="text/plain"), "plain words"),
+        (says(b"plain words", kind=""), "plain words"),
+        (says(b"", kind="text/plain"), ""),
+        (says(b"", status="204 No Content", kind=""), ""),
+        (says({"output": 1}, kind="text/plain"), 1),
+        (says({"output": 1}, kind="text/html"), 1),
+        (says({"output": 1}, status="201 Created", kind="application/problem+json; charset=utf-8"), 1),
+        (says(b"\xef\xbb\xbf{\"output\": 1}"), 1),
+        (says(b"caf\xe9", kind="text/plain"), "caf\ufffd"),
+        (writes(b"HTTP/1.0 200 OK\r\n\r\nuntil the end"), "until the end"),
+        (writes(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{\"o\r\n9\r\nutput\": 1\r\n1\r\n}\r\n0\r\n\r\n"), 1),
+        (writes(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"), "hi"),
+    ],
+)  # fmt: skip
+def test_what_is_no_json_is_text_where_nothing_else_was_promised(ask: Any, script: Any, output: Any) -> None:
+    answer = ask(script)
+    assert (True, output) == (answer["ok"], answer["output"])
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"output": None, "is_error": True, "error": "city not found"}, {"error": "city not found"}),
+        ({"output": {"reason": "no"}, "is_error": True, "error": "NO"}, {"error": "NO", "reason": "no"}),
+        ({"output": {"error": "long words"}, "is_error": True, "error": "SHORT"}, {"error": "long words"}),
+        ({"output": 5, "is_error": "true", "error": {"a": 1}}, {"error": '{"a": 1}', "output": 5}),
+        ({"is_error": True}, {"error": "the tool failed and did not say why"}),
+    ],
+)
+def test_the_error_of_an_answer_reaches_the_model(ask: Any, body: Any, told: Any) -> None:
+    answer = ask(says(body))
+    assert (False, True, None, "tool_error") == tuple(answer[key] for key in ("ok", "is_error", "output", "code"))
+    assert told == json.loads(answer["content"])
+
+
+HOSTILE = {
+    "an error status": (says({"output": "not read"}, status="500 Oops"), 'returned HTTP 500: {"output": "not read"}'),
+    "a refusal without a word": (says(b"", status="404 Not Found"), "returned HTTP 404"),
+    "a long error": (says(b"x" * 1000, status="400 Bad"), f": {'x' * 200}"),
+    "a redirect": (says(b"", status="302 Found", more="Location: http://127.0.0.1:1/\r\n"), "redirected (HTTP 302)"),
+    "not modified": (says(b"", status="304 Not Modified"), "redirected (HTTP 304)"),
+    "a web page": (says(b"<html>Welcome</html>", kind="text/html; charset=utf-8"), "answered a web page: <html>Welcome"),
+    "broken JSON": (says(b'{"output": 1'), "JSON that cannot be read"),
+    "endless nesting": (says(b"[" * 50_000), "JSON that cannot be read"),
+    "nothing, as JSON": (says(b""), "JSON that cannot be read"),
+    "something compressed": (says(b"\x1f\x8b", more="Content-Encoding: gzip\r\n"), "compressed form"),
+    "half of it": (writes(b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"output": 1}'), "in the middle of the answer"),
+    "half a chunk": (writes(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nab"), "in the middle of the answer"),
+    "another protocol": (writes(b"SSH-2.0-OpenSSH_9.6\r\n"), "is not HTTP"),
+    "nothing": (writes(b""), "ended before the answer"),
+    "half a head": (writes(b"HTTP/1.1 200 OK\r\nContent-"), "ended before the answer"),
+    "an endless head": (writes(b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 50_000), "not HTTP"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_answer_is_an_error_that_says_what_came(ask: Any, name: str) -> None:
+    script, said = HOSTILE[name]
+    answer = ask(script)
+    assert (False, "callback_failed", None) == (answer["ok"], answer["code"], answer["output"])
+    assert said in answer["error"]
+    assert list(json.loads(answer["content"])) == ["error"]
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/plain"])
+def test_a_large_answer_is_cut_and_says_so(kind: str) -> None:
+    body = b'{"output": "' + b"x" * 5000 + b'"}'
+    with serving(max_result_size=1000) as server, calling_back(says(body, kind=kind)) as callback:
+        server.register(callback_url=callback.url)
+        answer = server.call()
+    assert answer["ok"]
+    text, _, note = answer["output"].partition("\n")
+    assert body[:1000].decode() == text
+    assert "[... cut here: the callback's answer is larger than 1000 bytes ...]" == note
+
+
+def test_an_endless_answer_ends_at_the_limit() -> None:
+    stopped = threading.Event()
+
+    def endless(connection: socket.socket, end: threading.Event) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        try:
+            while not end.is_set():
+                connection.sendall(b"x" * 65536)
+        except OSError:
+            stopped.set()
+
+    with serving(max_result_size=100_000) as server, calling_back(endless) as callback:
+        server.register(callback_url=callback.url)
+        assert "cut here" in server.call()["content"]
+        assert stopped.wait(BOUND)  # the connection was ended from here
+
+
+def hangs_after_the_head(connection: socket.socket, end: threading.Event) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n")
+    end.wait(BOUND)
+
+
+def drips(connection: socket.socket, end: threading.Event) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+    while not end.wait(0.01):
+        connection.sendall(b"x")
+
+
+@pytest.mark.parametrize("script", [hangs, hangs_after_the_head, drips])
+def test_one_deadline_holds_for_all_of_a_call(ask: Any, script: Any) -> None:
+    answer = ask(script, timeout_seconds=0.2)
+    assert (False, "tool_timeout") == (answer["ok"], answer["code"])
+    assert "timed out after 0.2s" in answer["content"]
+
+
+def test_a_callback_that_is_not_there_has_not_run(server: Any) -> None:
+    server.register(callback_url=f"http://127.0.0.1:{free_port()}/")
+    answer = server.call()
+    assert "callback_failed" == answer["code"]
+    assert "Connection refused; the tool did not run" in answer["content"]
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.0.0.1"])
+def test_localhost_is_never_looked_up(server: Any, host: str, monkeypatch: Any) -> None:
+    def look_up(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a name was looked up")
+
+    with calling_back(says("done")) as callback:
+        server.register(callback_url=f"http://{host}:{callback.port}/")
+        body = json.dumps({"name": "a"}).encode()
+        with socket.create_connection(("127.0.0.1", server.port), timeout=BOUND) as connection:
+            monkeypatch.setattr(socket, "getaddrinfo", look_up)
+            head = f"POST /api/tools/call HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            connection.sendall(head.encode() + body)
+            answer = b"".join(iter(lambda: connection.recv(65536), b""))
+            monkeypatch.undo()
+    assert b'"output":"done"' in answer
+    assert f"{host.lower()}:{callback.port}" == callback.calls[0].header("host")
+
+
+def test_proxies_of_the_environment_are_not_asked(server: Any, monkeypatch: Any) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
+    with calling_back(says("done")) as callback:
+        server.register(callback_url=callback.url)
+        assert "done" == server.call()["output"]
+
+
+def test_an_unknown_tool_is_told_with_the_nearest_names(server: Any) -> None:
+    server.register("get_weather")
+    answer = server.call("get_wether")
+    assert (False, "unknown_tool") == (answer["ok"], answer["code"])
+    assert "Did you mean 'get_weather'?" in answer["content"]
+
+
+def test_a_tool_of_this_process_can_be_called_too(server: Any) -> None:
+    from patchbay.tools import ToolDefinition
+
+    server.app.managers["ben"].register_tool(ToolDefinition("add", handler=lambda numbers: {"sum": numbers["a"] + numbers["b"]}))
+    assert {"sum": 3} == server.call("add", role="ben", arguments={"a": 1, "b": 2})["output"]
+
+
+def test_a_result_that_json_does_not_know_is_shown_as_a_model_is_shown_it(server: Any) -> None:
+    from patchbay.tools import ToolDefinition
+
+    server.app.managers["ann"].register_tool(
+        ToolDefinition("odd", handler=lambda _: {"a": 2**80, "b": float("inf"), "c": object})
+    )
+    answer = server.call("odd")
+    assert answer["ok"]
+    assert "1208925819614629174706176" in answer["content"]

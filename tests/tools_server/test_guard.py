@@ -1,0 +1,270 @@
+"""Who is let in, and that it is decided before a byte of the body is read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from typing import Any
+
+import pytest
+
+from patchbay.errors import ConfigurationError
+from patchbay.server.tools.guard import TRUSTED, Guard
+from patchbay.server.tools.settings import ToolsSettings, listed, read_token
+from tools_server.rig import BOUND, TOKEN, serving
+
+LOCAL = [("host", "127.0.0.1:48911")]
+
+
+def admitted(
+    headers: list[tuple[str, str]] = LOCAL,
+    *,
+    peer: Any = ("127.0.0.1", 5),
+    method: str = "GET",
+    body: list[bytes] | None = None,
+    **settings: Any,
+) -> tuple[int, Any, int]:
+    """Put a request to a guard; return status and body of the answer (200: what the app behind it saw), and what was read."""
+    read = 0
+
+    async def receive() -> Any:
+        nonlocal read
+        pieces = body or [b""]
+        assert read < len(pieces), "the body was read beyond its end"
+        read += 1
+        return {"type": "http.request", "body": pieces[read - 1], "more_body": read < len(pieces)}
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        message = await receive()
+        seen = json.dumps({"trusted": scope[TRUSTED], "body": message["body"].decode(), "more": message["more_body"]})
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": seen.encode()})
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": "/api/tools",
+        "client": peer,
+        "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers],
+    }
+    asyncio.run(Guard(app, ToolsSettings(**settings))(scope, receive, send))
+    return sent[0]["status"], json.loads(sent[1]["body"]), read
+
+
+@pytest.mark.parametrize("peer", ["127.0.0.1", "::1", "::ffff:127.0.0.1", "::FFFF:127.0.0.1", "localhost"])
+def test_programs_on_this_machine_are_let_in(peer: str) -> None:
+    assert 200 == admitted(peer=(peer, 5))[0]
+
+
+@pytest.mark.parametrize("peer", ["10.0.0.1", "127.0.0.2", "::2", "::ffff:10.0.0.1", "fe80::1", "", "testclient", None])
+def test_other_machines_are_403_before_their_body(peer: str | None) -> None:
+    status, body, read = admitted([*LOCAL, ("content-type", "application/json")], peer=peer and (peer, 5), method="POST")
+    assert (403, "not_local", 0) == (status, body["error_code"], read)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "127.0.0.1:1", "127.9.9.9:65535", "localhost", "LocalHost:80", "localhost.", "localhost.:80", "[::1]", "[::1]:5",
+     "[::ffff:127.0.0.1]:5"],
+)  # fmt: skip
+def test_a_host_of_this_machine_is_taken(host: str) -> None:
+    assert 200 == admitted([("host", host)])[0]
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [[], ["127.0.0.1", "127.0.0.1"], ["localhost", "evil.com"], ["evil.com"], ["evil.com:48911"], ["127.0.0.1.nip.io"], ["10.0.0.1"],
+     ["localhost:0"], ["localhost:65536"], ["localhost:"], ["localhost:x"], ["localhost:1:2"], [""], ["::1"], ["[::1"], ["0.0.0.0"],
+     ["localhost/evil.com"], ["a@localhost"], ["localhost, evil.com"], [" localhost"], ["localhost.evil.com"], ["*"], ["[localhost]x"],
+     ["127.1"], ["2130706433"], ["\xb9\xb2\xb7.0.0.1"], ["testserver"]],
+)  # fmt: skip
+def test_any_other_host_is_400(hosts: list[str]) -> None:
+    status, body, _ = admitted([("host", host) for host in hosts])
+    assert (400, {"ok": False, "error_code": "untrusted_host", "error": "Invalid Host header"}) == (status, body)
+
+
+def test_hosts_can_be_listed_and_a_star_alone_is_passed_over() -> None:
+    allowed = ("tools.example.com", "*.Example.org.", "*")
+    for host, status in {
+        "tools.example.com": 200, "TOOLS.example.com.:80": 200, "a.b.example.org": 200, "example.org": 400, "x.example.com": 400,
+        "evilexample.org": 400, "evil.com": 400,
+    }.items():  # fmt: skip
+        assert status == admitted([("host", host)], allowed_hosts=allowed)[0], host
+
+
+@pytest.mark.parametrize("origin", ["http://localhost", "http://127.0.0.1:3000", "https://[::1]:5", "HTTP://LOCALHOST:80"])
+def test_a_page_of_this_machine_is_let_in(origin: str) -> None:
+    assert 200 == admitted([*LOCAL, ("origin", origin)])[0]
+
+
+@pytest.mark.parametrize(
+    "origins",
+    [["https://evil.com"], ["null"], [""], ["http://localhost", "http://localhost"], ["http://localhost.evil.com"], ["file://"],
+     ["http://localhost@evil.com"], ["http://evil.com#localhost"], ["chrome-extension://localhost"], ["http://localhost/x"],
+     ["http://127.0.0.1.nip.io"], ["localhost"], ["http://localhost:99999"], ["http://[::1"]],
+)  # fmt: skip
+def test_a_page_of_another_site_is_403(origins: list[str]) -> None:
+    status, body, _ = admitted([*LOCAL, *(("origin", origin) for origin in origins)])
+    assert (403, "untrusted_origin") == (status, body["error_code"])
+
+
+def test_origins_can_be_listed() -> None:
+    assert 200 == admitted([*LOCAL, ("origin", "https://App.example.com")], allowed_origins=("https://app.example.com/",))[0]
+
+
+@pytest.mark.parametrize("name", ["x-forwarded-for", "X-Forwarded-Host", "forwarded", "x-real-ip", "cf-connecting-ip"])
+@pytest.mark.parametrize("value", ["127.0.0.1", "8.8.8.8", ""])
+def test_what_came_through_a_proxy_that_nobody_configured_is_403(name: str, value: str) -> None:
+    status, body, _ = admitted([*LOCAL, (name, value)])
+    assert (403, "unexpected_proxy") == (status, body["error_code"])
+
+
+def test_what_comes_through_a_configured_proxy_must_show_the_token() -> None:
+    for peer in ("127.0.0.1", "172.17.0.1"):
+        through = {"peer": (peer, 5), "proxies": ("127.0.0.1", "172.17.0.1"), "token": TOKEN}
+        forwarded = [*LOCAL, ("x-forwarded-for", "127.0.0.1")]
+        assert 401 == admitted(forwarded, **through)[0]
+        status, seen, _ = admitted([*forwarded, ("authorization", f"Bearer {TOKEN}")], **through)
+        assert (200, True) == (status, seen["trusted"])
+
+
+@pytest.mark.parametrize(
+    ("value", "status", "trusted"),
+    [(None, 200, False), (f"Bearer {TOKEN}", 200, True), (f"bearer  {TOKEN}", 200, True), ("Bearer wrong", 401, None),
+     (TOKEN, 401, None), (f"Basic {TOKEN}", 401, None), (f"Bearer {TOKEN}x", 401, None), ("Bearer ", 401, None)],
+)  # fmt: skip
+def test_the_token_raises_trust_and_a_wrong_one_is_401(value: str | None, status: int, trusted: bool | None) -> None:
+    headers = [*LOCAL, *([("authorization", value)] if value is not None else [])]
+    answered, body, _ = admitted(headers, token=TOKEN)
+    assert (status, trusted) == (answered, body.get("trusted"))
+
+
+def test_without_a_token_of_its_own_the_server_passes_over_what_is_shown() -> None:
+    status, seen, _ = admitted([*LOCAL, ("authorization", "Bearer anything")])
+    assert (200, False) == (status, seen["trusted"])
+
+
+@pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8", "application/vnd.api+json"])
+def test_a_json_body_is_passed_on_whole(kind: str) -> None:
+    headers = [*LOCAL, ("content-type", kind)]
+    assert (200, {"trusted": False, "body": "abc", "more": False}, 2) == admitted(headers, method="POST", body=[b"a", b"bc"])
+
+
+@pytest.mark.parametrize("kinds", [[], ["text/plain"], ["application/x-www-form-urlencoded"], ["multipart/form-data"], [""],
+                                   ["application/json", "text/plain"], ["application/jsonx"], ["text/plain; application/json"]])  # fmt: skip
+def test_a_body_of_another_type_is_422_and_not_read(kinds: list[str]) -> None:
+    status, body, read = admitted([*LOCAL, *(("content-type", kind) for kind in kinds)], method="POST")
+    assert (422, "model_attributes_type", ["body"], 0) == (status, body["detail"][0]["type"], body["detail"][0]["loc"], read)
+
+
+JSON = [*LOCAL, ("content-type", "application/json")]
+
+
+def test_a_body_that_is_declared_too_large_is_413_and_not_read() -> None:
+    status, body, read = admitted([*JSON, ("content-length", "11")], method="POST", max_body_size=10)
+    assert (413, "request_too_large", 0) == (status, body["error_code"], read)
+
+
+def test_a_body_that_grows_too_large_is_413_and_read_no_further() -> None:
+    status, body, read = admitted(JSON, method="POST", body=[b"x" * 6] * 5, max_body_size=10)
+    assert (413, "request_too_large", 2) == (status, body["error_code"], read)
+
+
+def test_a_body_of_exactly_the_limit_is_taken() -> None:
+    assert 200 == admitted([*JSON, ("content-length", "10")], method="POST", body=[b"x" * 10], max_body_size=10)[0]
+
+
+def test_a_length_that_is_no_number_is_400() -> None:
+    assert 400 == admitted([*JSON, ("content-length", "-1")], method="POST")[0]
+
+
+def test_websockets_are_not_let_in() -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def never(*_: Any) -> None:
+        raise AssertionError
+
+    asyncio.run(Guard(never, ToolsSettings())({"type": "websocket"}, never, send))
+    assert [{"type": "websocket.close", "code": 1008}] == sent
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [("Host: evil.com\r\n", 400), ("Host: 127.0.0.1\r\nOrigin: https://evil.com\r\n", 403),
+     ("Host: 127.0.0.1\r\nX-Forwarded-For: 127.0.0.1\r\n", 403), ("Host: 127.0.0.1\r\nContent-Type: text/plain\r\n", 422),
+     ("Host: 127.0.0.1\r\nHost: 127.0.0.1\r\n", 400)],
+)  # fmt: skip
+def test_who_never_sends_a_body_is_answered_all_the_same(server: Any, headers: str, status: int) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=BOUND) as connection:
+        head = f"POST /api/tools/register HTTP/1.1\r\n{headers}Content-Length: 1000\r\n\r\n"
+        connection.sendall(head.encode())
+        assert connection.recv(65536).startswith(f"HTTP/1.1 {status} ".encode())
+
+
+def test_an_endless_body_is_413(server: Any) -> None:
+    with serving(max_body_size=1000) as small, socket.create_connection(("127.0.0.1", small.port), timeout=BOUND) as connection:
+        head = "POST /api/tools/register HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+        connection.sendall(head.encode() + b"3e9\r\n" + b" " * 1001 + b"\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
+
+
+def test_another_address_of_the_loopback_net_is_another_machine(server: Any) -> None:
+    with socket.socket() as connection:
+        connection.settimeout(BOUND)
+        connection.bind(("127.0.0.2", 0))
+        connection.connect(("127.0.0.1", server.port))
+        connection.sendall(b"GET /api/tools HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 403 ")
+
+
+# What the guard is told
+
+
+def test_a_token_file_is_read_if_only_its_owner_can(tmp_path: Any) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    file.chmod(0o600)
+    assert TOKEN == read_token(file)
+    for mode in (0o640, 0o604, 0o660, 0o601):
+        file.chmod(mode)
+        with pytest.raises(ConfigurationError, match="chmod 600"):
+            read_token(file)
+
+
+def test_a_token_file_that_is_missing_empty_or_no_text_is_refused(tmp_path: Any) -> None:
+    with pytest.raises(ConfigurationError, match="No such file"):
+        read_token(tmp_path / "none")
+    file = tmp_path / "token"
+    file.touch(0o600)
+    with pytest.raises(ConfigurationError, match="is empty"):
+        read_token(file)
+    file.write_bytes(b"\xff\xff")
+    with pytest.raises(ConfigurationError, match="not ASCII"):
+        read_token(file)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"token": "short"}, {"token": "x" * 20 + " x"}, {"proxies": ("127.0.0.1",)}, {"allowed_hosts": ("a b",)}, {"max_body_size": 0},
+     {"max_result_size": 0}, {"lease": -1}, {"lease": float("nan")}, {"max_failures": 0}, {"connect_timeout": 0}],
+)  # fmt: skip
+def test_settings_that_cannot_work_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        ToolsSettings(**settings)
+
+
+def test_settings_do_not_show_the_token() -> None:
+    assert TOKEN not in repr(ToolsSettings(token=TOKEN))
+
+
+def test_a_list_may_be_written_with_commas() -> None:
+    assert ("a", "b", "c") == listed(["a, b", ",c,"]) == listed("a,b,c")

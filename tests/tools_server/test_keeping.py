@@ -1,0 +1,215 @@
+"""What is registered outlives the server."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from patchbay.cli.children import listening
+from patchbay.server.tools import ToolsSettings, create_tools_app
+from patchbay.store import Store
+from tools_server.rig import BOUND, calling_back, free_port, says, serving
+
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("PATCHBAY_", "NEKO_", "MAIN_SERVER"))}
+
+
+def test_registrations_are_there_after_a_restart_and_work(tmp_path: Any) -> None:
+    store = f"sqlite:///{tmp_path}/tools.db"
+    with calling_back(says("done")) as callback:
+        with serving(store=store) as server:
+            assert server.register("a", callback.url, description="x", timeout_seconds=5, source="s")["stored"]
+            server.register("b", callback.url, role="ben")
+            server.register("gone", callback.url)
+            server.post("unregister", name="gone")
+            server.post("unregister", name="a", role="ben")
+            before = server.ask("GET", "/api/tools").json
+        with serving(store=store) as server:
+            after = server.ask("GET", "/api/tools").json
+            assert before["tools_by_role"] == after["tools_by_role"]
+            assert (["a"], ["b"]) == tuple([tool["name"] for tool in tools] for tools in after["tools_by_role"].values())
+            assert "done" == server.call("a")["output"]
+            assert (0o600, None) == ((tmp_path / "tools.db").stat().st_mode & 0o777, server.app.managers["ann"].active)
+
+
+def test_a_secret_outlives_the_server_too(tmp_path: Any) -> None:
+    signatures = []
+    with calling_back(says("done")) as callback:
+        for start in range(2):
+            with serving(store=f"{tmp_path}/tools.db") as server:
+                if not start:
+                    server.register("a", callback.url)
+                server.call("a", call_id="c")
+            call = callback.calls[-1]
+            signatures.append(call.header("x-patchbay-signature"))
+    assert signatures[0] == signatures[1]
+
+
+def test_what_the_lease_drops_is_dropped_for_good(tmp_path: Any) -> None:
+    store = f"{tmp_path}/tools.db"
+    with serving(store=store, lease=0.01) as server, server.awaiting("clear"):
+        server.register("a", f"http://127.0.0.1:{free_port()}/", source="plugin:p")
+    with serving(store=store) as server:
+        assert {} == server.tools()
+
+
+def test_after_a_restart_what_nobody_answers_for_is_hidden_and_comes_back(tmp_path: Any) -> None:
+    store = f"{tmp_path}/tools.db"
+    with contextlib.ExitStack() as callbacks:
+        callback = callbacks.enter_context(calling_back(says("done")))
+        with serving(store=store) as server:
+            server.register("a", callback.url)
+        callbacks.close()
+        app = create_tools_app(("ann",), store=store, settings=ToolsSettings(lease=0.02))
+        hidden = threading.Event()
+        app.registry.subscribe(lambda change: hidden.set() if change.action == "hide" else None)
+        with serving(app=app) as server:
+            assert hidden.wait(BOUND)
+            with server.awaiting("show"):
+                callbacks.enter_context(calling_back(says("done"), port=callback.port))
+            assert "done" == server.call("a")["output"]
+
+
+@pytest.mark.parametrize("next_change", [True, False])
+def test_what_could_not_be_written_is_written_later_and_the_answer_says_so(
+    tmp_path: Any, monkeypatch: Any, next_change: bool
+) -> None:
+    broken = threading.Event()
+    broken.set()
+    write = Store.write
+
+    async def writing(self: Any, work: Any) -> Any:
+        if broken.is_set():
+            raise OSError("disk full")
+        return await write(self, work)
+
+    monkeypatch.setattr(Store, "write", writing)
+    store = f"{tmp_path}/tools.db"
+    with serving(store=store) as server:
+        answer = server.register("a")
+        assert (True, False) == (answer["ok"], answer["stored"])
+        assert ["a"] == list(server.tools())
+        broken.clear()
+        if next_change:
+            assert server.register("b")["stored"]
+    with serving(store=store) as server:
+        assert ["a", "b"][: 1 + next_change] == list(server.tools())
+
+
+def test_without_a_store_nothing_is_said_to_be_stored(server: Any) -> None:
+    assert server.register("a")["stored"] is False
+
+
+def test_a_thousand_registrations_at_once_are_all_kept(tmp_path: Any) -> None:
+    store = f"{tmp_path}/tools.db"
+    with serving(("ann",), store=store) as server, ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda n: server.register(f"t{n}", source=f"plugin:{n % 50}"), range(1000)))
+    assert all(answer["ok"] and answer["stored"] for answer in answers)
+    with serving(("ann",), store=store) as server:
+        assert 1000 == len(server.tools())
+
+
+# The command
+
+
+@contextlib.contextmanager
+def patchbay_serve(*flags: str) -> Iterator[Any]:
+    with listening([sys.executable, "-m", "patchbay", "serve", "--port", "0", *flags], name="patchbay serve") as child:
+        yield child
+
+
+def tools_of(url: str) -> list[str]:
+    with urllib.request.urlopen(f"{url}/api/tools", timeout=BOUND) as answer:
+        return [tool["name"] for tool in json.load(answer)["tools_by_role"]["ann"]]
+
+
+def post(url: str, path: str, **fields: Any) -> Any:
+    request = urllib.request.Request(f"{url}/api/tools/{path}", json.dumps(fields).encode(), {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=BOUND) as answer:
+        return json.load(answer)
+
+
+def test_the_command_says_where_it_listens_and_what_was_told_ok_outlives_a_kill(tmp_path: Any) -> None:
+    flags = ("--roles", "ann, ben", "--store", f"sqlite:///{tmp_path}/tools.db", "--lease", "0")
+    with patchbay_serve(*flags) as child:
+        assert post(child.url, "register", name="a", callback_url="http://localhost:9/")["stored"]
+        os.kill(child.pid, signal.SIGKILL)
+    with patchbay_serve(*flags) as child:
+        assert ["a"] == tools_of(child.url)
+        assert "patchbay serve listening on" in "".join(child.printed)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_is_clean(how: signal.Signals, tmp_path: Any) -> None:
+    command = [sys.executable, "-m", "patchbay", "serve", "--port", "0", "--store", str(tmp_path / "tools.db")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("patchbay serve listening on http://127.0.0.1:")
+        process.send_signal(how)
+        _, errors = process.communicate(timeout=BOUND)
+    assert (0, "") == (process.returncode, errors)
+
+
+def test_the_seeds_variable_gives_the_port() -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "patchbay", "serve", "--store", "memory"]
+    environment = {**ENVIRONMENT, "MAIN_SERVER_PORT": str(port)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        assert f"patchbay serve listening on http://127.0.0.1:{port}\n" == process.stdout.readline()
+        process.terminate()
+        process.communicate(timeout=BOUND)
+
+
+def run(*flags: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "patchbay", "serve", *flags]
+    return subprocess.run(command, capture_output=True, text=True, timeout=BOUND, env={**ENVIRONMENT, "COLUMNS": "110"})
+
+
+def test_help_shows_the_port_the_variables_and_examples() -> None:
+    done = run("--help")
+    assert (0, "") == (done.returncode, done.stderr)
+    for text in ("48911", "MAIN_SERVER_PORT", "--roles", "--store", "--token-file", "Examples", "patchbay serve --roles ann,ben"):
+        assert text in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--roles", " , "], "--roles needs at least one name"),
+        (["--token-file", "/nowhere/token"], "token file /nowhere/token cannot be read"),
+        (["--store", "mysql://x/y"], "mysql"),
+        (["--proxy", "127.0.0.1"], "a proxy needs a token"),
+        (["--callback-ports", "5-x"], "'5-x' is no port"),
+        (["--callback-ports", "70000"], "'70000' is no port"),
+        (["--callback-ports", "9-5"], "'9-5' is no port"),
+        (["--max-result-size", "big"], "is not a size"),
+        (["--allow-host", "a b"], "is no host name"),
+        (["--port", "70000"], "'--port'"),
+    ],
+)
+def test_flags_that_cannot_work_are_told_on_one_line(flags: list[str], said: str) -> None:
+    done = run("--store", "memory", *flags)
+    assert (2, "") == (done.returncode, done.stdout)
+    assert said in done.stderr
+    assert 1 == done.stderr.count("\n")
+
+
+def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = run("--store", "memory", "--port", str(taken.getsockname()[1]))
+    assert 2 == done.returncode
+    assert "address already in use" in done.stderr

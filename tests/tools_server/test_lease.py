@@ -1,0 +1,126 @@
+"""Callbacks that are gone, and come back."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from patchbay.tools import Tool
+from tools_server.rig import calling_back, free_port, hangs, says, serving, writes
+
+
+def plugin(server: Any, name: str, port: int, source: str = "plugin:p", role: str | None = None) -> None:
+    assert server.register(name, f"http://127.0.0.1:{port}/{name}", source=source, role=role)["ok"]
+
+
+def states(server: Any, role: str = "ann") -> dict[str, str]:
+    return {name: tool["state"] for name, tool in server.tools(role).items()}
+
+
+def test_the_first_connection_that_fails_hides_what_is_there_and_nothing_else(server: Any) -> None:
+    gone = free_port()
+    with calling_back(says("done")) as there:
+        plugin(server, "a", gone)
+        plugin(server, "b", gone, role="ben")
+        plugin(server, "c", gone, source="other")
+        plugin(server, "d", there.port)
+        server.call("a")
+        assert {"a": "hidden", "c": "active", "d": "active"} == states(server)
+        assert {"a": "hidden", "c": "active", "d": "active", "b": "hidden"} == states(server, "ben")
+        assert "unknown_tool" == server.call("a")["code"]  # no model is told of it, and none can call it
+        assert "done" == server.call("d")["output"]
+
+
+def test_the_third_in_a_row_drops_a_plugins_tools_from_every_role(server: Any) -> None:
+    gone = free_port()
+    plugin(server, "a", gone)
+    plugin(server, "b", gone, role="ben")
+    plugin(server, "mine", gone, source="my_plugin")
+    before = server.app.registry.snapshot("ann").tools
+    with server.awaiting("clear"):
+        for _ in range(3):
+            fail(server, before["a"])
+    assert (["mine"], ["mine"]) == (list(server.tools("ann")), list(server.tools("ben")))
+
+
+def test_tools_of_others_are_hidden_and_never_dropped(server: Any) -> None:
+    plugin(server, "a", free_port(), source="my_plugin")
+    tool = server.app.registry.snapshot("ann").tools["a"]
+    for _ in range(5):
+        fail(server, tool)
+    assert {"a": "hidden"} == states(server)
+
+
+def call_as_before(server: Any, tool: Any) -> Any:
+    """Call a tool that a turn took before it was hidden."""
+
+    class Turn(Tool):
+        async def run(self, arguments: Any, context: Any) -> Any:
+            return await tool.run({}, context)
+
+    server.app.managers["ann"].register_tool(Turn("turn"))
+    answer = server.call("turn")
+    server.app.managers["ann"].unregister_tool("turn")
+    return answer
+
+
+def fail(server: Any, tool: Any) -> None:
+    assert "Connection refused" in call_as_before(server, tool)["content"]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [says({"is_error": True, "error": "x"}), says(b"", status="500 Oops"), says(b"", status="404 Not Found")],
+)  # fmt: skip
+def test_any_answer_begins_the_count_anew(server: Any, script: Any) -> None:
+    port = free_port()
+    plugin(server, "a", port)
+    tool = server.app.registry.snapshot("ann").tools["a"]
+    for _ in range(2):
+        fail(server, tool)
+        fail(server, tool)
+        assert {"a": "hidden"} == states(server)
+        with calling_back(script, port=port), server.awaiting("show"):
+            call_as_before(server, tool)
+        assert {"a": "active"} == states(server)
+
+
+@pytest.mark.parametrize("script", [hangs, writes(b""), writes(b"nonsense\r\n\r\n")])
+def test_who_takes_connections_is_not_gone_whatever_it_says(server: Any, script: Any) -> None:
+    with calling_back(script) as callback:
+        server.register("a", callback.url, source="plugin:p", timeout_seconds=0.05)
+        for _ in range(4):
+            assert not server.call("a")["ok"]
+        assert {"a": "active"} == states(server)
+
+
+def test_who_registers_again_is_counted_anew(server: Any) -> None:
+    port = free_port()
+    plugin(server, "a", port)
+    tool = server.app.registry.snapshot("ann").tools["a"]
+    for _ in range(2):
+        fail(server, tool)
+    plugin(server, "a", port)
+    assert "active" == states(server)["a"]
+    fail(server, tool)
+    assert "hidden" == states(server)["a"]
+
+
+def test_a_look_from_time_to_time_hides_what_is_gone_and_shows_what_is_back() -> None:
+    with serving(lease=0.02) as server, ExitStack() as callbacks:
+        callback = callbacks.enter_context(calling_back(says("done")))
+        server.register("a", callback.url, source="my_plugin")
+        assert {"a": "active"} == states(server)
+        with server.awaiting("hide"):
+            callbacks.close()
+        assert "unknown_tool" == server.call("a")["code"]
+        with server.awaiting("show"):
+            callbacks.enter_context(calling_back(says("done"), port=callback.port))
+        assert "done" == server.call("a")["output"]
+
+
+def test_a_plugin_that_stays_away_is_dropped() -> None:
+    with serving(lease=0.01) as server, server.awaiting("clear"):
+        plugin(server, "a", free_port())
