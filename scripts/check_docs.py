@@ -1,13 +1,13 @@
 """Documentation that cannot lie: every example runs, every command exists, every quoted help text is the real one.
 
-    python scripts/check_docs.py           check README.md, docs/ and the other pages
+    python scripts/check_docs.py           check README.md, docs/, examples/ and the other pages
     python scripts/check_docs.py --write   write the generated parts first
 
 What is checked, in every page:
 
 - ```python blocks run, one after the other in one process for a page. Ollama's address is a scripted model server in them,
   and the proxy's own address a proxy before it. A ```text output block behind one holds what it prints (``...`` is anything).
-- ```sh blocks: the commands, flags, make targets and modules exist.
+- ```sh blocks: the commands, flags, make targets and modules exist; a script is looked for from the page's own folder.
 - what stands between ``<!-- generated: COMMAND -->`` and ``<!-- end -->`` is what the command prints.
 - relative links and anchors lead somewhere.
 """
@@ -31,10 +31,11 @@ from patchbay.cli.children import listening
 from patchbay.testing import ContractModel, ScriptedUpstream
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.md")])
 OLLAMA = "http://localhost:11434/v1"
 PROXY = "http://127.0.0.1:8787/v1"
-KNOWN_PROGRAMS = {"cd", "curl", "export", "git", "npx", "ollama", "pip", "uv", ".ci/run"}
+INTERPRETERS = {"python", "node"}
+KNOWN_PROGRAMS = {"cd", "curl", "export", "git", "node", "npx", "ollama", "pip", "uv", ".ci/run"}
 SECONDS_PER_PAGE = 120
 
 FENCE = re.compile(r"^(?P<ticks>```+)(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=ticks)$", re.MULTILINE | re.DOTALL)
@@ -108,19 +109,19 @@ def check_examples(page: Path, blocks: list[Block], addresses: dict[str, str]) -
                 yield f"line {after.line}: the example above prints\n{said}"
 
 
-def check_commands(blocks: list[Block]) -> Iterator[str]:
-    """Look up every command of the page's shell blocks."""
+def check_commands(blocks: list[Block], folder: Path = ROOT) -> Iterator[str]:
+    """Look up every command of the shell blocks of a page in ``folder``."""
     for block in blocks:
         if block.info not in ("sh", "console"):
             continue
         for line in block.body.replace("\\\n", " ").splitlines():
             words = shlex.split(line.removeprefix("$ "), comments=True)
-            problem = wrong_with(words) if words else None
+            problem = wrong_with(words, folder) if words else None
             if problem is not None:
                 yield f"line {block.line}: {problem}"
 
 
-def wrong_with(words: list[str]) -> str | None:
+def wrong_with(words: list[str], folder: Path) -> str | None:
     while "=" in words[0]:
         words = words[1:]
     program = words[0].rpartition("/")[2] if words[0].startswith(".venv/") else words[0]
@@ -144,6 +145,8 @@ def wrong_with(words: list[str]) -> str | None:
         module = words[words.index("-m") + 1]
         sys.path.insert(0, str(ROOT))
         return None if importlib.util.find_spec(module) else f"there is no module {module}"
+    if program in INTERPRETERS and len(words) > 1 and not words[1].startswith("-"):
+        return None if (folder / words[1]).is_file() else f"there is no file {words[1]}"
     return None if program in KNOWN_PROGRAMS or program.startswith("python") else f"what is {program!r}?"
 
 
@@ -226,7 +229,7 @@ def main() -> None:
             blocks = blocks_of(text)
             found = [
                 *check_examples(page, blocks, {OLLAMA: upstream.url, PROXY: proxy}),
-                *check_commands(blocks),
+                *check_commands(blocks, page.parent),
                 *check_generated(text),
                 *check_links(page, text),
             ]

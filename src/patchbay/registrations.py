@@ -9,7 +9,6 @@ come, and what could not be written is written with the next change.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
@@ -119,15 +118,20 @@ class RegistrationStore:
 
     async def _make_private(self) -> None:
         """Make the file before SQLite does, so that it is never readable by others. What SQLite puts beside it is likewise."""
-        if not self._private and (file := self._store.file) is not None:
+        if self._private or (file := self._store.file) is None:
+            return
 
-            def make() -> None:
-                # Where it cannot be made, opening the database says why.
-                with contextlib.suppress(OSError):
-                    os.close(os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        def make() -> None:
+            # Only a new one is opened: to close any handle of a file ends the locks that SQLite has on it in this process.
+            try:
+                os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            except FileExistsError:
+                pass
+            except OSError:
+                return  # opening the database says why
+            self._private = True
 
-            await self._store.run(make)
-        self._private = True
+        await self._store.run(make)
 
 
 _FIELDS: Final = ("name", "description", "parameters", "source", "role", "timeout_seconds", "callback_url", "metadata", "secret")

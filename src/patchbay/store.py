@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
+import sqlite3
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -148,7 +151,7 @@ class Store:
 
         try:
             version = self._within(engine, self._make_tables, writes=True)
-        except sqlalchemy.exc.OperationalError as error:
+        except sqlalchemy.exc.DatabaseError as error:  # no file, no password, no right to make tables, no database at all
             where = self.url.render_as_string(hide_password=True)
             raise ConfigurationError(f"The database {where} cannot be opened: {error.orig}") from error
         if version > self._version:
@@ -189,7 +192,7 @@ class Store:
         import sqlalchemy
 
         try:
-            engine = sqlalchemy.create_engine(self.url, pool_size=_POSTGRES_THREADS, pool_pre_ping=True)
+            engine = sqlalchemy.create_engine(self.url, pool_size=_POSTGRES_THREADS, pool_pre_ping=True, hide_parameters=True)
         except ModuleNotFoundError as error:
             raise ConfigurationError("PostgreSQL needs its driver: install 'patchbay[postgres]'.") from error
         return _Open(engine, ThreadPoolExecutor(_POSTGRES_THREADS, thread_name_prefix="patchbay-store"))
@@ -202,6 +205,7 @@ class Store:
             self.url,
             poolclass=sqlalchemy.pool.StaticPool,
             connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
+            hide_parameters=True,  # errors are logged, and what is kept is not for logs
         )
         sqlalchemy.event.listen(engine, "connect", _prepare_sqlite)
         sqlalchemy.event.listen(engine, "begin", _begin_sqlite)
@@ -268,11 +272,27 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     try:
         # Readers and a writer do not wait for each other. A commit outlives the process at once, and the machine's power a moment
         # later: to wait for the disk with every event would make a turn many times as long.
-        cursor.execute("PRAGMA journal_mode=WAL")
+        _use_wal(cursor)
         cursor.execute("PRAGMA synchronous=NORMAL")
         cursor.execute("PRAGMA foreign_keys=ON")
     finally:
         cursor.close()
+
+
+def _use_wal(cursor: Any) -> None:
+    # SQLite waits for other processes everywhere but here: who has read that a new file is not in WAL mode yet, and finds another
+    # one writing to it, is turned away at once.
+    until = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            # The low byte is the kind of an error, the rest says more of it.
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(random.uniform(0.001, 0.02))  # noqa: S311  (so that two do not keep meeting)
+        else:
+            return
 
 
 def _begin_sqlite(connection: Connection) -> None:

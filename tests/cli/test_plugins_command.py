@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -10,6 +11,9 @@ import stat
 import subprocess
 import sys
 import textwrap
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -25,6 +29,10 @@ class Greeter(PluginBase):
     @lifecycle(id="shutdown")
     def shutdown(self, reason):
         print("bye", reason)
+
+    @lifecycle(id="config_change")
+    def changed(self, config):
+        print("units", config["own.units"])
 
     @llm_tool
     def greet(self):
@@ -47,11 +55,14 @@ def patchbay(*arguments, **options):
     return subprocess.run(command, capture_output=True, text=True, timeout=BOUND, check=False, **options)
 
 
+def command_of(*arguments, server):
+    return [sys.executable, "-m", "patchbay", "plugins", "run", *map(str, arguments), "--port", "0", "--server", server]
+
+
 @contextmanager
 def running(*arguments):
     with socket.create_server(("127.0.0.1", 0)) as nobody:  # takes connections, and answers none
-        server = f"http://127.0.0.1:{nobody.getsockname()[1]}"
-        command = [sys.executable, "-m", "patchbay", "plugins", "run", *map(str, arguments), "--port", "0", "--server", server]
+        command = command_of(*arguments, server=f"http://127.0.0.1:{nobody.getsockname()[1]}")
         with listening(command, name="patchbay plugins") as child:
             yield child, child.url.rpartition(":")[2]
 
@@ -68,6 +79,15 @@ def followed(port, text):
         finally:
             process.terminate()
     raise AssertionError(f"{text!r} was not logged")
+
+
+def until_running(port):
+    """Ask until all plugins run and have said what tools they have."""
+    deadline = time.monotonic() + BOUND
+    while not all(
+        each["state"] == "running" and each["tools"] for each in json.loads(patchbay("list", "--json", "--port", port).stdout)
+    ):
+        assert time.monotonic() < deadline
 
 
 def test_a_host_is_listed_reloaded_read_and_stopped(folder):
@@ -103,6 +123,63 @@ def test_a_class_is_run_by_its_name(folder, monkeypatch):
         assert patchbay("list", "--port", port).stdout.startswith("main  ")
 
 
+def test_a_plugin_is_frozen_and_unfrozen(folder):
+    with running(folder) as (_, port):
+        until_running(port)
+        frozen = patchbay("freeze", "greeter", "--port", port)
+        assert (0, "frozen greeter\n", "") == (frozen.returncode, frozen.stdout, frozen.stderr)
+        [status] = json.loads(patchbay("list", "--json", "--port", port).stdout)
+        assert ("frozen", [{"name": "greet", "state": "pending", "reason": "the plugin is frozen"}]) == (
+            status["state"],
+            status["tools"],
+        )
+        assert "unfrozen greeter\n" == patchbay("unfreeze", "greeter", "--port", port).stdout
+        again = patchbay("unfreeze", "greeter", "--port", port)
+        assert (1, "patchbay: Plugin 'greeter' is not frozen: it is running.\n") == (again.returncode, again.stderr)
+
+
+def test_a_new_configuration_is_handed_over_without_a_new_process(folder):
+    with running(folder) as (_, port):
+        until_running(port)
+        before = json.loads(patchbay("list", "--json", "--port", port).stdout)[0]["pid"]
+        toml = folder / "greeter" / "plugin.toml"
+        toml.write_text(toml.read_text() + '[own]\nunits = "F"\n')
+        done = patchbay("reload", "greeter", "--config", "--port", port)
+        assert (0, "configured greeter\n") == (done.returncode, done.stdout)
+        lines = [json.loads(line) for line in patchbay("logs", "--json", "--port", port).stdout.splitlines()]
+        assert ("greeter", "stdout") in [(line["plugin"], line["stream"]) for line in lines if line["text"] == "units F"]
+        assert before == json.loads(patchbay("list", "--json", "--port", port).stdout)[0]["pid"]
+
+
+def test_a_reader_of_logs_ends_at_ctrl_c_without_a_word(folder):
+    with running(folder) as (_, port):
+        until_running(port)
+        patchbay("freeze", "greeter", "--port", port)  # which is a line to be shown
+        command = [sys.executable, "-m", "patchbay", "plugins", "logs", "--follow", "--port", port]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert "[greeter] * It is frozen" in process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=BOUND)
+        assert (130, "") == (process.returncode, said)
+
+
+def test_when_stop_returns_the_host_is_gone(folder):
+    with running(folder) as (_, port):
+        until_running(port)
+        assert 0 == patchbay("stop", "--port", port).returncode
+        with socket.create_server(("127.0.0.1", int(port))):
+            pass
+        assert "no plugin host runs" in patchbay("list", "--port", port).stderr
+
+
+@pytest.mark.parametrize("command", ["run", "list", "new", "reload", "freeze", "unfreeze", "stop", "logs"])
+def test_every_command_shows_how_it_is_used(command):
+    shown = patchbay(command, "--help")
+    assert 0 == shown.returncode
+    assert re.search(rf"Examples?\b.*patchbay plugins {command}", shown.stdout, re.DOTALL)
+
+
 def test_what_cannot_be_done_is_said_on_one_line(folder):
     with running(folder) as (_, port):
         failed = patchbay("reload", "nobody", "--port", port)
@@ -132,3 +209,118 @@ def test_watching_reloads_a_plugin_whose_file_was_changed(folder):
         main = folder / "greeter" / "main.py"
         main.write_text(main.read_text() + "\nprint('as it is now')\n")
         assert "[greeter]" in followed(port, "as it is now")
+
+
+@contextmanager
+def serving(folder):
+    command = [sys.executable, "-m", "patchbay", "serve", "--port", "0", "--store", "memory"]
+    with listening(command, name="patchbay serve") as server:
+        yield server.url
+
+
+def test_a_line_says_when_a_plugins_tools_are_registered(folder):
+    with (
+        serving(folder) as server,
+        subprocess.Popen(command_of(folder, server=server), stdout=subprocess.PIPE, text=True) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            assert "greeter: greet registered for default\n" in process.stdout
+        finally:
+            process.terminate()
+
+
+def test_a_host_whose_output_nobody_reads_goes_on(folder):
+    main = folder / "greeter" / "main.py"
+    main.write_text(main.read_text().replace("class Greeter(PluginBase):", "class Greeter(PluginBase):\n" + CHATTY))
+    with serving(folder) as server:
+        command = command_of(folder, server=server)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            port = process.stdout.readline().strip().rpartition(":")[2]
+            try:
+                until_said(port, "the last word")
+                assert 0 == patchbay("stop", "--port", port).returncode
+                assert 0 == process.wait(BOUND)
+            finally:
+                process.kill()
+
+
+CHATTY = """
+    @lifecycle(id="startup")
+    def startup(self):
+        for _ in range(3000):
+            print("x" * 100)
+        print("the last word")
+"""
+
+
+def until_said(port, text):
+    deadline = time.monotonic() + BOUND
+    while text not in patchbay("logs", "--lines", "5", "--port", port).stdout:
+        assert time.monotonic() < deadline
+
+
+def test_at_a_second_ctrl_c_calls_are_answered_and_not_waited_for(folder):
+    main = folder / "greeter" / "main.py"
+    main.write_text(main.read_text().replace("    @llm_tool\n", HANGING + "    @llm_tool\n"))
+    with (
+        serving(folder) as server,
+        ThreadPoolExecutor() as threads,
+        running_with(folder, "--drain-timeout", "600", server=server) as process,
+    ):
+        answer = threads.submit(post, f"{server}/api/tools/call", {"name": "hang", "arguments": {}})
+        until(process, "it hangs")
+        process.send_signal(signal.SIGINT)
+        until(process, "patchbay plugins stopping")
+        process.send_signal(signal.SIGINT)
+        assert 0 == process.wait(BOUND)
+        assert "ended while the call was under way" in answer.result(BOUND)["content"]
+
+
+HANGING = """
+    @llm_tool(timeout=300)
+    async def hang(self):
+        import asyncio
+        print("it hangs")
+        await asyncio.Event().wait()
+
+"""
+
+
+@contextmanager
+def running_with(*arguments, server):
+    command = command_of(*arguments, server=server)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            until(process, "registered for default")
+            yield process
+        finally:
+            process.kill()
+
+
+def until(process, text):
+    """Read what a host prints until a line has the text in it."""
+    assert any(text in line for line in process.stdout), f"{text!r} was not printed"
+
+
+def post(url, body):
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=BOUND) as answer:
+        return json.load(answer)
+
+
+def test_what_ends_as_soon_as_it_is_reloaded_was_not_reloaded(folder):
+    with running(folder) as (_, port):
+        until_running(port)
+        (folder / "greeter" / "main.py").write_text("import no_such_library_here")
+        failed = patchbay("reload", "greeter", "--port", port)
+        assert (1, "") == (failed.returncode, failed.stdout)
+        assert "ModuleNotFoundError: No module named 'no_such_library_here'" in failed.stderr
+
+
+@pytest.mark.parametrize("server", ["ftp://x", "http://x:99999"])
+def test_an_address_of_a_server_that_is_none_is_said_on_one_line_and_leaves_nothing_behind(folder, server):
+    failed = patchbay("run", folder, "--port", "0", "--server", server)
+    assert (2, 1) == (failed.returncode, len(failed.stderr.splitlines()))
+    assert not (folder / "patchbay").exists()

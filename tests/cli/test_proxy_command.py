@@ -75,7 +75,7 @@ def test_the_program_lists_its_commands_and_its_version() -> None:
         (["proxy", "--upstream", UPSTREAM, "--workers", "0"], "'--workers'"),
         (["proxy", "--upstream", UPSTREAM, "--host", "no.such.host.invalid"], "cannot listen on"),
         (["proxy", "--upstream", UPSTREAM, "--log-file", "/nowhere/log"], "log file"),
-        (["proxy", "--upstream", "http://localhost:8787/v1"], "is this proxy itself"),
+        (["proxy", "--upstream", "http://localhost:8787/v1"], "is this server itself"),
         (["poxy"], "No such command 'poxy'"),
     ],
 )  # fmt: skip

@@ -71,6 +71,10 @@ def test_addresses_are_replaced_in_examples(docs):
         ("patchbay --version", None),
         ("python -m patchbay.testing.upstream --port 1", None),
         ("python -m patchbay.no_such", "there is no module patchbay.no_such"),
+        ("python scripts/check_docs.py --write", None),
+        ("python scripts/no_such.py", "there is no file scripts/no_such.py"),
+        ("node examples/raw_http/plugin.mjs", None),
+        ("node examples/raw_http/no_such.mjs", "there is no file examples/raw_http/no_such.mjs"),
         ("frobnicate", "what is 'frobnicate'?"),
     ],
 )

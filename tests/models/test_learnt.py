@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from patchbay.errors import UpstreamError
-from patchbay.models.learnt import complained_of, demands_stream, without
+from patchbay.models.learnt import Learnt, complained_of, demands_stream, without
 
 BODY: dict[str, Any] = {
     "model": "m",
@@ -60,3 +60,13 @@ def test_what_is_left_out_is_left_out_everywhere_and_the_body_stays_what_it_was(
 def test_a_model_that_answers_in_a_stream_only_is_understood(said: str) -> None:
     assert demands_stream(UpstreamError(said, upstream_status=400))
     assert not demands_stream(UpstreamError(said, upstream_status=503))
+
+
+def test_what_is_learnt_is_bounded_and_the_oldest_goes_first() -> None:
+    learnt = Learnt()
+    first = learnt.of("first")
+    assert first is learnt.of("first")
+    for number in range(2000):
+        learnt.of(number)
+    assert first is not learnt.of("first")
+    assert learnt.of(1999) is learnt.of(1999)

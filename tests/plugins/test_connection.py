@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from patchbay.plugins.connection import DROP_ABOVE, Connection
+from patchbay.plugins.connection import DROP_ABOVE, MOST_HELD, Connection
 from patchbay.plugins.errors import FrameError
 from patchbay.plugins.frames import Channel, encode
 from patchbay.plugins.messages import Ack, Ping, Progress, Result
@@ -20,12 +20,12 @@ BIG = Result(req_id="r", success=True, data=bytes(8 * 1024 * 1024))
 class End:
     """One end under test, and the bare socket at the other."""
 
-    def __init__(self):
+    def __init__(self, **options):
         self.taken = []
         self.closed = asyncio.get_running_loop().create_future()
         self.news = asyncio.Event()
         self.arrived = asyncio.Event()
-        self.connection = Connection(self._take, self.closed.set_result)
+        self.connection = Connection(self._take, self.closed.set_result, **options)
         self.peer = Channel()
         received = self.connection.data_received
 
@@ -44,6 +44,12 @@ class End:
         await asyncio.get_running_loop().sock_sendall(self.socket, data)
         await self.arrived.wait()
 
+    async def say_until_closed(self, data):
+        try:
+            await asyncio.get_running_loop().sock_sendall(self.socket, data)
+        except ConnectionError:  # it has been closed at the other end
+            await self.closed
+
     async def hear(self, count):
         """Read frames until so many messages have come (acknowledgements do not count)."""
         heard = []
@@ -55,8 +61,8 @@ class End:
 
 
 @asynccontextmanager
-async def one_end():
-    end = End()
+async def one_end(**options):
+    end = End(**options)
     ours, end.socket = socket.socketpair()
     with end.socket:
         end.socket.setblocking(False)
@@ -91,6 +97,30 @@ def test_nothing_is_taken_before_its_acknowledgement_is_with_the_kernel():
     run(main())
 
 
+def test_the_side_that_asks_acknowledges_with_its_next_message():
+    async def main():
+        async with one_end(asks=True) as end:
+            await end.say(end.peer.send(Ping()))
+            with pytest.raises(BlockingIOError):
+                end.socket.recv(1)
+            end.connection.send(Ping())
+            await end.hear(1)
+            assert end.peer.sent == end.peer.acknowledged
+
+    run(main())
+
+
+def test_the_side_that_asks_acknowledges_also_when_it_has_nothing_to_say():
+    async def main():
+        async with one_end(asks=True) as end:
+            await end.say(end.peer.send(Ping()))
+            while end.peer.acknowledged < 1:
+                end.peer.feed(await asyncio.get_running_loop().sock_recv(end.socket, 1 << 20))
+                assert end.peer.receive() is None
+
+    run(main())
+
+
 def test_what_may_be_dropped_is_dropped_when_too_much_waits_and_nothing_else_is():
     async def main():
         async with one_end() as end:
@@ -103,6 +133,19 @@ def test_what_may_be_dropped_is_dropped_when_too_much_waits_and_nothing_else_is(
             assert not end.connection.offer(Progress(req_id="\ud800"))
 
     run(main())
+
+
+def test_a_side_that_says_much_and_reads_nothing_is_left():
+    async def main():
+        async with one_end() as end:
+            end.connection.send(BIG)
+            said = 0
+            while not end.closed.done():
+                await end.say_until_closed(end.peer.send(BIG))
+                said += len(BIG.data)
+            return str(await end.closed), said >= MOST_HELD, end.taken
+
+    assert ("The other side says much and reads nothing.", True, []) == run(main())
 
 
 def test_delivered_waits_for_the_acknowledgement_of_what_was_sent_before():
@@ -130,6 +173,36 @@ def test_delivered_is_false_when_the_connection_is_gone():
             assert not await end.connection.delivered()
             end.connection.send(Ping())  # goes nowhere
             assert end.connection.is_closed
+
+    run(main())
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_what_the_other_side_said_before_its_end_is_heard_though_a_write_fails_first(asks):
+    async def main():
+        async with one_end(asks=asks) as end:
+            end.connection.send(Ping())
+            await end.hear(1)
+            assert not end.connection.was_heard_out
+            # All in one step of the loop: it has read nothing of this when its write fails.
+            end.socket.send(end.peer.acknowledge() + end.peer.send(Ping()))
+            end.socket.close()
+            end.connection.send(Ping())
+            await asyncio.shield(end.closed)
+            assert (1, True) == (end.connection.acknowledged, end.connection.was_heard_out)
+            assert [Ping()] * asks == end.taken
+
+    run(main())
+
+
+def test_of_a_side_that_is_cut_off_while_it_lives_it_is_not_known_what_it_would_have_said():
+    async def main():
+        async with one_end() as end:
+            end.connection.send(Ping())
+            await end.hear(1)
+            end.connection.abort()
+            await asyncio.shield(end.closed)
+            assert not end.connection.was_heard_out
 
     run(main())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -75,10 +76,11 @@ def test_a_timeout_that_cannot_be_kept_is_a_value_error(timeout):
         llm_tool(timeout=timeout)(neko_plugin)
 
 
-def test_only_methods_can_be_marked():
+@pytest.mark.parametrize("thing", [5, object, functools.partial(print), property(print)])
+def test_only_methods_can_be_marked(thing):
     for mark in (llm_tool(name="x"), lifecycle(id="startup")):
         with pytest.raises(TypeError, match="marks methods"):
-            mark(5)
+            mark(thing)
     with pytest.raises(TypeError, match="marks classes"):
         neko_plugin(lambda: None)
 

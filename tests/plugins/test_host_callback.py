@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -12,7 +15,8 @@ from patchbay.plugins import envelope
 from patchbay.plugins.connection import Connection
 from patchbay.plugins.host.callback import CallbackApp, Target
 from patchbay.plugins.host.calls import Calls
-from patchbay.plugins.messages import CancelRun, Result, Trigger
+from patchbay.plugins.messages import CancelRun, Progress, Result, Trigger
+from patchbay.server.client import HttpClient, Origin
 from plugins.host_rig import run
 from plugins.tool_server import Served, post
 
@@ -46,8 +50,11 @@ async def connected(calls, tmp_path):
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
 
+    def take(message):
+        (calls.progress if isinstance(message, Progress) else calls.settle)(message)
+
     def accept():
-        connection = Connection(calls.settle, lambda _error: calls.detach(connection))
+        connection = Connection(take, lambda _error: calls.detach(connection))
         ready.set_result(connection)
         return connection
 
@@ -55,6 +62,8 @@ async def connected(calls, tmp_path):
     _, plugin.connection = await loop.create_unix_connection(
         lambda: Connection(plugin.take, lambda _error: None), str(tmp_path / "s")
     )
+    while (await ready)._transport is None:
+        await asyncio.sleep(0)
     calls.attach(await ready)
     try:
         yield plugin
@@ -158,8 +167,7 @@ def test_of_a_plugin_that_is_gone_a_call_says_whether_it_may_have_begun(tmp_path
         async with connected(calls, tmp_path) as plugin:
             begun = asyncio.create_task(calls.call("t", "{}", within=30))
             await plugin.hear(Trigger)
-            host_end = calls._connection
-            await host_end.delivered()
+            await calls._connection.delivered()
             plugin.connection._transport.pause_reading()
             sent = asyncio.create_task(calls.call("t", "{}", within=30))
             await asyncio.sleep(0)
@@ -169,6 +177,19 @@ def test_of_a_plugin_that_is_gone_a_call_says_whether_it_may_have_begun(tmp_path
             assert "nobody knows what it did" in bodies[0]["output"]["error"]
             assert "it did not run" in bodies[1]["output"]["error"]
             assert not calls.is_attached
+
+    run(main())
+
+
+def test_of_a_plugin_that_was_cut_off_nobody_claims_that_a_call_did_not_run(tmp_path):
+    async def main():
+        calls = Calls("p")
+        async with connected(calls, tmp_path) as plugin:
+            plugin.connection._transport.pause_reading()
+            sent = asyncio.create_task(calls.call("t", "{}", within=30))
+            await asyncio.sleep(0)
+            calls.detach(calls._connection)
+            assert "may have run" in json.loads(await sent)["output"]["error"]
 
     run(main())
 
@@ -253,3 +274,150 @@ def test_who_may_come_in_is_decided_before_the_body_is_read(status, peer, hosts)
         assert (status == 200) == bool(read)
 
     run(main())
+
+
+IN_LINES = [(b"Accept", b"application/json, application/x-ndjson;q=0.9")]
+
+
+@asynccontextmanager
+async def asked(url, headers=IN_LINES):
+    """Send a call, and give its answer when the head of it is there."""
+    origin, path = url[: url.index("/", 8)], url[url.index("/", 8) :]
+    client = HttpClient(Origin(origin), connect_timeout=5)
+    sent = [*headers, (b"Content-Type", b"application/json")]
+    asking = asyncio.create_task(client.request(b"POST", path.encode(), sent, b'{"arguments": {}}'))
+    try:
+        yield asking
+    finally:
+        asking.cancel()
+        await asyncio.wait({asking})
+        if not asking.cancelled():
+            asking.result().close()
+        await client.close()
+
+
+async def line_of(answer, kept):
+    """Read the next line of an answer; ``kept`` has what was read after it."""
+    while b"\n" not in kept:
+        piece = await answer.read()
+        assert piece, bytes(kept)
+        kept += piece
+    line, _, rest = bytes(kept).partition(b"\n")
+    kept[:] = rest
+    return json.loads(line)
+
+
+def test_progress_is_told_as_it_comes_and_the_result_is_the_last_line(tmp_path):
+    async def main():
+        calls = Calls("p")
+        async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url) as asking:
+            [trigger] = await plugin.hear(Trigger)
+            say = partial(Progress, req_id=trigger.req_id)
+            plugin.connection.send(say(message="half", fraction=0.5))
+            answer, kept = await asking, bytearray()
+            assert (200, "application/x-ndjson") == (answer.status, answer.content_type)
+            assert {"progress": {"message": "half", "fraction": 0.5}} == await line_of(answer, kept)
+            plugin.connection.send(say(data='{"n":\n1}'))
+            assert {"progress": {"data": {"n": 1}}} == await line_of(answer, kept)
+            await plugin.answer(trigger, {"found": 3})
+            assert {"output": {"found": 3}, "is_error": False} == await line_of(answer, kept)
+            assert (b"", b"") == (bytes(kept), await answer.read())
+
+    run(main())
+
+
+def test_progress_that_came_with_the_result_stands_before_it(tmp_path):
+    async def main():
+        calls = Calls("p")
+        async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url) as asking:
+            [trigger] = await plugin.hear(Trigger)
+            for number in range(100):
+                plugin.connection.send(Progress(req_id=trigger.req_id, fraction=number / 100))
+            await plugin.answer(trigger, "done")
+            answer, kept = await asking, bytearray()
+            lines = [await line_of(answer, kept) for _ in range(101)]
+            assert [{"progress": {"fraction": number / 100}} for number in range(100)] == lines[:100]
+            assert {"output": "done", "is_error": False} == lines[100]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [[], [(b"Accept", b"*/*")], [(b"Accept", b"application/json")], [(b"Accept", b"application/x-ndjson;q=0, application/json")]],
+)
+def test_who_did_not_ask_for_lines_is_answered_in_one_piece(tmp_path, headers):
+    async def main():
+        calls = Calls("p")
+        async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url, headers) as asking:
+            [trigger] = await plugin.hear(Trigger)
+            plugin.connection.send(Progress(req_id=trigger.req_id, message="half"))
+            await plugin.answer(trigger, 1)
+            answer = await asking
+            assert ("application/json", "29") == (answer.content_type, answer.header(b"content-length"))
+            assert b'{"output":1,"is_error":false}' == await answer.read()
+
+    run(main())
+
+
+def test_a_call_without_progress_is_answered_in_one_piece(tmp_path):
+    async def main():
+        calls = Calls("p")
+        async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url) as asking:
+            [trigger] = await plugin.hear(Trigger)
+            plugin.connection.send(Progress(req_id="another", message="not of this call"))
+            await plugin.answer(trigger, 1)
+            assert ("application/json", "29") == ((answer := await asking).content_type, answer.header(b"content-length"))
+
+    run(main())
+
+
+def test_progress_that_is_too_long_or_too_much_is_not_passed_on(tmp_path):
+    async def main():
+        calls = Calls("p")
+        async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url) as asking:
+            [trigger] = await plugin.hear(Trigger)
+            plugin.connection.send(Progress(req_id=trigger.req_id, message="x" * 70_000))
+            for number in range(1500):
+                plugin.connection.send(Progress(req_id=trigger.req_id, message=str(number)))
+            await plugin.answer(trigger, "done")
+            answer, kept = await asking, bytearray()
+            lines = [await line_of(answer, kept) for _ in range(1001)]
+            assert [str(number) for number in range(1000)] == [line["progress"]["message"] for line in lines[:1000]]
+            assert "done" == lines[1000]["output"]
+
+    run(main())
+
+
+def test_a_caller_that_leaves_in_the_middle_of_the_progress_cancels_the_call(tmp_path):
+    async def main():
+        calls = Calls("p")
+        async with connected(calls, tmp_path) as plugin, served(calls) as url:
+            async with asked(url) as asking:
+                [trigger] = await plugin.hear(Trigger)
+                plugin.connection.send(Progress(req_id=trigger.req_id, message="half"))
+                await asking
+            [cancel] = await plugin.hear(CancelRun)
+            assert (trigger.run_id, 0) == (cancel.run_id, len(calls))
+
+    run(main())
+
+
+def test_a_plugin_that_dies_after_progress_is_answered_for_on_the_last_line(tmp_path):
+    async def main():
+        calls = Calls("p")
+        async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url) as asking:
+            [trigger] = await plugin.hear(Trigger)
+            plugin.connection.send(Progress(req_id=trigger.req_id, message="half"))
+            answer, kept = await asking, bytearray()
+            assert "half" == (await line_of(answer, kept))["progress"]["message"]
+            plugin.connection.abort()
+            assert "PLUGIN_NOT_RUNNING" == (await line_of(answer, kept))["error"]
+
+    run(main())
+
+
+def test_the_host_needs_no_web_framework():
+    probe = "import sys, patchbay.plugins.host.run, patchbay.server.tools.settings; print({'fastapi', 'pydantic'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=True)
+    assert "set()\n" == done.stdout

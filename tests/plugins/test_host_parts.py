@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +12,6 @@ from patchbay.plugins.host.output import LineReader
 from patchbay.plugins.host.policy import HostPolicy
 from patchbay.plugins.host.spec import find_plugins, spec_of
 from patchbay.plugins.host.watch import look_at
-from patchbay.plugins.scaffold import write_scaffold
 from plugins.host_rig import write_plugin
 
 
@@ -104,29 +99,3 @@ def test_a_folder_looks_different_when_a_source_changes_and_not_for_caches(tmp_p
     (tmp_path / "more.py").touch()
     assert before != look_at(tmp_path)
     assert frozenset() == look_at(tmp_path / "gone")
-
-
-def test_the_files_of_a_new_plugin_have_a_test_that_passes(tmp_path):
-    files = write_scaffold(tmp_path / "my-weather")
-    assert ["plugin.toml", "main.py", "test_my_weather.py"] == [path.name for path in files]
-    [spec] = find_plugins(tmp_path).specs
-    assert ("my-weather", "main:MyWeatherPlugin") == (spec.id, spec.entry)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", str(tmp_path / "my-weather")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
-    assert 0 == done.returncode, done.stdout
-    assert "2 passed" in done.stdout
-
-
-@pytest.mark.parametrize("name", ["7up", "a b", "a.b", "-", "x" * 65])
-def test_a_new_plugin_needs_a_name_that_works_everywhere(tmp_path, name):
-    with pytest.raises(ConfigurationError):
-        write_scaffold(tmp_path / name)
-    assert not (tmp_path / name).exists()
-
-
-def test_a_new_plugin_overwrites_nothing(tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "file").touch()
-    with pytest.raises(ConfigurationError, match="is there already"):
-        write_scaffold(tmp_path / "mine")
-    assert Path("file") == Path(*[each.name for each in (tmp_path / "mine").iterdir()])

@@ -354,3 +354,30 @@ def test_a_plugin_that_prints_without_end_holds_up_nobody_and_is_kept_within_bou
             assert 5000 > max(len(line.text) for line in lines)
 
     run(main())
+
+
+def test_a_plugin_whose_handler_blocks_everything_in_it_does_not_hold_up_another(tmp_path, weather):
+    stuck = write_plugin(
+        tmp_path / "stuck",
+        """
+        import time
+        class Plugin(NekoPluginBase):
+            @llm_tool(timeout=60)
+            async def block(self):
+                print("blocking", flush=True)
+                time.sleep(60)  # in the event loop: nothing in this process runs any more
+        """,
+    )
+
+    async def main():
+        async with ToolServer() as server, Stand(stuck, weather, server=server) as stand:
+            await stand.registered()
+            calls = [asyncio.create_task(stand.call("stuck", "block")) for _ in range(64)]
+            await stand.said("stuck", "blocking")
+            bodies = await asyncio.gather(*(stand.call("weather", "get_weather", {"city": "Rome"}) for _ in range(20)))
+            assert not any(body["is_error"] for body in bodies)
+            assert not any(call.done() for call in calls)
+            await stand.host.plugins["stuck"].kill()
+            assert {"PLUGIN_NOT_RUNNING"} == {body["error"] for body in await asyncio.gather(*calls)}
+
+    run(main())

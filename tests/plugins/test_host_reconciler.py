@@ -9,6 +9,7 @@ from itertools import groupby
 
 import pytest
 
+from patchbay.errors import ConfigurationError
 from patchbay.plugins.host.policy import HostPolicy
 from patchbay.plugins.host.reconciler import Reconciler
 from patchbay.plugins.host.server_api import HttpToolsApi, Listing, WantedTool
@@ -24,11 +25,21 @@ class Told:
 
     def __init__(self) -> None:
         self.states: list[tuple[str, str, str, str]] = []
+        self.lines: list[tuple[str, set[str], tuple[str, ...]]] = []
         self._news = asyncio.Event()
 
     def __call__(self, plugin_id, message):
         self.states.append((plugin_id, message.name, message.state, message.reason))
         self._news.set()
+
+    def registered(self, plugin_id, names, roles):
+        self.lines.append((plugin_id, set(names), tuple(roles)))
+        self._news.set()
+
+    async def until_line(self):
+        while not self.lines:
+            self._news.clear()
+            await self._news.wait()
 
     async def until(self, plugin_id, name, state, *, times=1):
         while sum((plugin_id, name, state) == each[:3] for each in self.states) < times:
@@ -39,7 +50,7 @@ class Told:
 @asynccontextmanager
 async def reconciling(url, *, policy=QUICK, **options):
     told = Told()
-    reconciler = Reconciler(HttpToolsApi(url, **options), tell=told, policy=policy)
+    reconciler = Reconciler(HttpToolsApi(url, **options), tell=told, registered=told.registered, policy=policy)
     reconciler.start()
     try:
         yield reconciler, told
@@ -335,3 +346,53 @@ def test_a_list_that_was_asked_for_before_a_registration_was_answered_says_nothi
     shown = Shown.of(Listing({"ann": []}, "i"), 4)
     assert "gone" == shown.judge(wish)
     assert wish.settled > shown.asked
+
+
+def test_tools_that_are_registered_together_are_told_of_together_with_their_roles():
+    async def main():
+        async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
+            reconciler.want(wanted("one"))
+            await told.until("p", "one", "active")
+            reconciler.want(wanted("two"))
+            await told.until_line()
+            assert [("p", {"one", "two"}, ("ann", "ben"))] == told.lines
+
+    run(main())
+
+
+def test_a_token_that_cannot_be_read_for_a_while_is_waited_for():
+    async def main():
+        wrong = [OSError("no such file"), ConfigurationError("its mode is 0644")]
+
+        def token():
+            if wrong:
+                raise wrong.pop()
+            return "t"
+
+        async with ToolServer() as server:
+            server.token = "t"
+            async with reconciling(server.url, token=token) as (reconciler, told):
+                reconciler.want(wanted("one"))
+                await told.until("p", "one", "active")
+
+    run(main())
+
+
+def test_two_hosts_with_one_plugin_do_not_take_its_tools_from_each_other_for_ever():
+    async def main():
+        policy = replace(QUICK, refused_retry=1000)
+        async with ToolServer() as server, reconciling(server.url) as (first, _):
+            first.want(wanted("one"))
+            await server.until(lambda: server.names())
+            async with reconciling(server.url, policy=policy) as (second, told):
+                second.want(wanted("one", callback_url="http://127.0.0.1:10/one"))
+                await told.until("p", "one", "refused")
+                assert "another host has registered it too: http://127.0.0.1:9/" in told.states[-1][3]
+
+    run(main())
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://x:99999", "http://x:one", "http://[::1", "http://" + "é" * 64])
+def test_an_address_that_is_none_is_refused(url):
+    with pytest.raises(ConfigurationError, match="address"):
+        HttpToolsApi(url)

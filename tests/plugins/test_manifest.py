@@ -65,7 +65,9 @@ def test_what_it_does_not_say_has_a_default(tmp_path):
     ("text", "words"),
     [
         ("[plugin", "plugin.toml"),
+        ("a = " + "[" * 20_000, "plugin.toml"),
         ("", "plugin.entry must be 'module:Class'"),
+        ('[plugin]\nid = ".."\nentry = "m:C"', "plugin.id must not be '..'"),
         ('[plugin]\nentry = "main"', "plugin.entry must be"),
         ('[plugin]\nentry = "main:"', "plugin.entry must be"),
         ("[plugin]\nentry = 5", "entry must be a string"),

@@ -26,6 +26,8 @@ from patchbay.plugins import (
     neko_plugin,
 )
 from patchbay.plugins.messages import LlmToolState
+from patchbay.plugins.sdk.llm_tool import LlmToolMeta
+from patchbay.plugins.sdk.tool_table import ToolTable
 from patchbay.testing import run_plugin
 from plugins.host_rig import BOUND, run
 
@@ -206,6 +208,7 @@ def test_handlers_of_a_tool_have_context_variables_of_their_own():
         ({"images": []}, {"images": []}),
         (Ok({"a": 1}), {"a": 1}),
         (Ok(None), None),
+        (Ok(Ok(5)), 5),  # a helper's result that was handed on as it was
         ((1, 2), [1, 2]),
         ({1: "int key"}, {"1": "int key"}),
         (math.nan, None),
@@ -274,6 +277,7 @@ def test_what_a_handler_raises_is_told_with_its_class_and_message():
     [
         ("no such city", "no such city", "no such city", "tool_error"),
         (LookupError("no such city"), "LookupError: no such city", "LookupError", "tool_error"),
+        (Err("no such city"), "no such city", "no such city", "tool_error"),
         (ToolFailed("No."), "Error: No. Do not try the same again", "ToolFailed", "tool_failed"),
     ],
 )
@@ -288,6 +292,16 @@ def test_an_err_with_data_shows_the_data():
     assert ({"reason": "closed", "until": 9}, True, "TOOL_ERROR") == (result.output, result.is_error, result.error)
 
 
+def test_an_err_within_an_ok_is_a_failure_all_the_same():
+    assert called(lambda self: Ok(Err("no such city"))).body == called(lambda self: Err("no such city")).body
+
+
+@pytest.mark.parametrize("silent", ["", None])
+def test_an_err_that_says_nothing_has_a_name_all_the_same(silent):
+    result = called(lambda self: Err(silent))
+    assert (True, "TOOL_ERROR", silent) == (result.is_error, result.error, result.output)
+
+
 def test_what_a_tool_tells_the_model_to_do_reaches_it():
     def handler(self):
         raise ToolRetry("The city must be in English.")
@@ -297,15 +311,38 @@ def test_what_a_tool_tells_the_model_to_do_reaches_it():
     assert "tool_retry" == result.code
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), asyncio.CancelledError(), KeyboardInterrupt()])
-def test_no_exception_of_a_handler_ends_the_plugin(error):
-    def handler(self, bad: bool):
+def raising(kind: str, error: BaseException):
+    """A handler of some kind that raises ``error`` for ``bad``, and gives "fine" otherwise."""
+
+    def give(bad: bool) -> str:
         if bad:
             raise error
         return "fine"
 
+    def sync(self, bad: bool):
+        return give(bad)
+
+    async def coroutine(self, bad: bool):
+        return give(bad)
+
+    def generator(self, bad: bool):
+        yield give(bad)
+
+    async def async_generator(self, bad: bool):
+        yield give(bad)
+
+    return {each.__name__: each for each in (sync, coroutine, generator, async_generator)}[kind]
+
+
+@pytest.mark.parametrize("kind", ["sync", "coroutine", "generator", "async_generator"])
+@pytest.mark.parametrize(
+    "error",
+    [SystemExit(3), GeneratorExit(), asyncio.CancelledError(), KeyboardInterrupt(), BaseExceptionGroup("x", [SystemExit()])],
+    ids=lambda error: type(error).__name__,
+)
+def test_no_exception_of_a_handler_ends_the_plugin(error, kind):
     async def main():
-        async with run_plugin(plugin_with(handler)) as plugin:
+        async with run_plugin(plugin_with(raising(kind, error))) as plugin:
             return (await plugin.call("tool", bad=True)).is_error, (await plugin.call("tool", bad=False)).output
 
     assert (True, "fine") == run(main())
@@ -429,6 +466,14 @@ def test_sync_generators_do_the_same_in_their_thread():
     assert ("broken", ("one",)) == (called(handler, fail=True).error, called(handler, fail=True).progress)
 
 
+def test_what_a_sync_generator_returns_is_the_result():
+    def handler(self):
+        yield "looking"
+        return "found"
+
+    assert (("looking",), "found") == (called(handler).progress, called(handler).output)
+
+
 def test_a_generator_that_raises_is_a_failure():
     async def handler(self):
         yield "one"
@@ -525,6 +570,8 @@ def test_a_name_that_is_taken_is_a_conflict_and_changes_nothing():
         ({"name": "a b"}, ValueError),
         ({"parameters": []}, TypeError),
         ({"parameters": {"type": "no such type"}}, ValueError),
+        ({"parameters": {"type": "array"}}, ValueError),
+        ({"parameters": {"type": ["object", "null"]}}, ValueError),
         ({"parameters": {"properties": {"x": {"const": {1, 2}}}}}, ValueError),
         ({"parameters": {"properties": {"x": {"maximum": 2**70}}}}, ValueError),
         ({"timeout": 0}, ValueError),
@@ -577,6 +624,19 @@ def test_waiting_ends_with_the_reason_when_a_tool_is_refused():
 
     state = run(main())
     assert ("refused", "taken") == (state.state, state.reason)
+
+
+def test_who_has_given_up_waiting_is_forgotten():
+    async def main():
+        table = ToolTable("p", lambda _message: None)
+        table.add(lambda: 1, LlmToolMeta("tool"))
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0):
+                    await table.registered()
+        return table._waiters
+
+    assert [] == run(main())
 
 
 def test_a_tool_that_is_taken_back_is_not_waited_for():
@@ -672,12 +732,24 @@ def test_hooks_are_called_in_their_turn_with_what_they_take():
     assert ["start start", "freeze", "unfreeze", ("C", "F", "F"), {"reason": "stop"}] == said
 
 
-@pytest.mark.parametrize("outcome", [Err("no key"), RuntimeError("no key"), SystemExit("no key")])
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Err("no key"),
+        Ok(Err("no key")),
+        RuntimeError("no key"),
+        SystemExit("no key"),
+        KeyboardInterrupt("no key"),
+        asyncio.CancelledError("no key"),
+        BaseExceptionGroup("no key", [SystemExit()]),
+    ],
+    ids=lambda outcome: type(outcome).__name__,
+)
 def test_a_startup_that_fails_is_told(outcome):
     class Plugin(NekoPluginBase):
         @lifecycle(id="startup")
         async def startup(self, **_):
-            if isinstance(outcome, Err):
+            if isinstance(outcome, Err | Ok):
                 return outcome
             raise outcome
 
@@ -713,15 +785,16 @@ def test_a_startup_that_takes_too_long_is_stopped_even_if_it_will_not_be():
     run(main())
 
 
-def test_a_hook_that_fails_later_is_told_and_ends_nothing():
+@pytest.mark.parametrize("error", [ValueError("too hot"), asyncio.CancelledError("too hot"), SystemExit("too hot")])
+def test_a_hook_that_fails_later_is_told_and_ends_nothing(error):
     class Plugin(Shop):
         @lifecycle(id="freeze")
-        def cool(self):
-            raise ValueError("too hot")
+        async def cool(self):
+            raise error
 
         @lifecycle(id="shutdown")
-        def shutdown(self):
-            raise ValueError("too late")
+        async def shutdown(self):
+            raise error
 
     async def main():
         async with run_plugin(Plugin) as running:
@@ -729,7 +802,7 @@ def test_a_hook_that_fails_later_is_told_and_ends_nothing():
             await running.unfreeze()
             return frozen.error, (await running.call("open_shop", city="Rome")).output
 
-    assert ("ValueError", "Rome") == run(main())
+    assert ("ValueError" if isinstance(error, ValueError) else "PluginError", "Rome") == run(main())
 
 
 def test_calls_under_way_are_cancelled_when_the_plugin_stops():

@@ -159,7 +159,7 @@ def test_the_recommended_plugin_runs_as_printed(tmp_path, source, city, weather)
 
     async def main():
         async with RigHost(tmp_path, entry="weather:WeatherPlugin") as host:
-            assert StartupResult(status="ready") == await host.ready()
+            assert StartupResult(status="ready", hooks=("startup",)) == await host.ready()
             (tool,) = await host.register()
             assert ("get_weather", 30.0, None, ["city"]) == (
                 tool.name,

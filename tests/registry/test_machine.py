@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -188,6 +188,34 @@ class RegistryMachine(RuleBasedStateMachine):
 
 def content_of(snapshot: Snapshot) -> Any:
     return [(each.name, each.source, each.description, snapshot.state(each.name)) for each in snapshot.registrations.values()]
+
+
+@st.composite
+def registrations_of(draw: st.DrawFn, source: str) -> list[Registration]:
+    wanted = draw(st.lists(st.tuples(st.sampled_from("ab"), maybe_role), max_size=6))
+    return [
+        Registration(name, f"{source} {number}", source=source, role=role, callback_url="http://127.0.0.1:1/")
+        for number, (name, role) in enumerate(wanted)
+    ]
+
+
+@given(registrations_of("old"), st.lists(st.tuples(st.sampled_from("ab"), maybe_role), max_size=3), registrations_of("new"))
+def test_what_is_restored_after_a_registration_is_as_if_it_had_been_restored_before(old, removed, new) -> None:
+    before = ToolRegistry(ROLES)
+    for each in old:
+        before.register(each)
+    for name, role in removed:
+        before.unregister(name, role)
+    stored = before.registrations()
+    first, later = ToolRegistry(ROLES), ToolRegistry(ROLES)
+    first.restore(stored)
+    for registry in (first, later):
+        for each in new:
+            registry.register(each, inside=True)
+    change = later.restore(stored)
+    assert {each.key: each for each in first.registrations()} == {each.key: each for each in later.registrations()}
+    rows = {each.key: each for each in stored} | {key: later.get(key) for key in change.keys}
+    assert all(later.get(key) == row for key, row in rows.items())
 
 
 TestRegistry = RegistryMachine.TestCase

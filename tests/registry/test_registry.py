@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from patchbay.errors import ConfigurationError, PatchbayError, UnknownRoleError
@@ -252,9 +254,53 @@ def test_what_was_stored_comes_back_as_it_was_also_for_roles_that_come_later():
     assert "z" == names(again, "ann")[-1]
 
 
+def seen(registry: ToolRegistry, name: str) -> dict[str, str]:
+    return {role: snapshot.registrations[name].source for role, snapshot in registry.snapshots().items()}
+
+
+def test_what_is_restored_for_all_leaves_a_role_the_tool_it_has():
+    registry = registry_of(remote("t", "mine", "ann"))
+    change = registry.restore([remote("t", "old")])
+    assert ({"ann": "mine", "ben": "old"}, ("ben",)) == (seen(registry, "t"), change.affected_roles)
+    assert ((Key(None, "t"),), frozenset({"ann"})) == (change.keys, registry.get(Key(None, "t")).excluded)
+    assert (1, ("ann",)) == ((gone := registry.unregister("t", "ann")).removed, gone.affected_roles)
+
+
+def test_what_is_restored_for_a_role_does_not_take_the_place_of_what_is_there_for_all():  # W6: a builtin, say
+    registry = registry_of(remote("t", "builtin"), roles=("ann", "ben"))
+    change = registry.restore([remote("t", "old", "ann"), remote("t", "old", "eve"), remote("u", "old", "ann")])
+    assert {"ann": "builtin", "ben": "builtin"} == seen(registry, "t")
+    assert {Key("ann", "t"), Key("eve", "t")} == {*change.keys}  # whoever stores them has them no longer
+    assert ["t", "u"] == names(registry, "ann")
+
+
+def test_of_two_that_were_stored_by_two_processes_the_roles_own_is_the_roles():
+    for order in ((None, "ann"), ("ann", None)):
+        registry = registry_of()
+        change = registry.restore([remote("t", str(role), role) for role in order])
+        assert ({"ann": "ann", "ben": "None"}, (Key(None, "t"),)) == (seen(registry, "t"), change.keys)
+        assert 1 == registry.unregister("t", "ann").removed
+
+
+@pytest.mark.parametrize("parameters", [{1: 2, "a": 3}, {"a": {1}}, {"a": object()}, {"a": float("nan")}, "deep", "cycle"])
+def test_a_schema_that_is_no_json_is_refused_and_the_list_stays_readable(parameters):
+    if parameters in ("deep", "cycle"):
+        inner = parameters = {}
+        for _ in range(100_000):
+            inner["a"] = inner = {}
+        inner["a"] = {} if parameters == "deep" else parameters
+    registry = registry_of(remote("fine"))
+    with pytest.raises(ConfigurationError, match=r"^parameters of tool 't' are no JSON"):
+        registry.register(remote("t", parameters=parameters))
+    registry.restore([remote("t", parameters=parameters)])
+    assert (["fine"], 32) == (names(registry, "ann"), len(registry.snapshot("ann").etag))
+
+
 def test_what_is_registered_already_stays_when_older_things_are_restored():
     registry = registry_of(remote("a", description="newer"))
-    assert not registry.restore([remote("a", description="older")]).changed
+    assert not registry.restore(registry.registrations()).changed
+    change = registry.restore([remote("a", description="older")])
+    assert ((), (Key(None, "a"),)) == (change.affected_roles, change.keys)  # what is stored has to follow
     assert "newer" == registry.snapshot("ann").registrations["a"].description
 
 
@@ -299,6 +345,34 @@ def test_a_listener_may_change_the_registry_and_all_are_told_in_order():
     assert ["a", "b", "c"] == told
 
 
+def test_when_a_change_returns_its_listeners_have_been_told_also_by_another_thread():
+    registry = registry_of()
+    told: list[int] = []
+    begun, gate = threading.Event(), threading.Event()
+    returned: list[list[int]] = []
+
+    def slow(change):
+        begun.set()
+        assert gate.wait(30)
+        told.append(change.revision)
+
+    registry.subscribe(slow)
+
+    def second() -> None:
+        registry.register(remote("b"))
+        returned.append([*told])
+
+    threads = [threading.Thread(target=registry.register, args=(remote("a"),)), threading.Thread(target=second)]
+    threads[0].start()
+    assert begun.wait(30)
+    threads[1].start()
+    threads[1].join(0.2)  # long enough to come back untold, if it does
+    gate.set()
+    for thread in threads:
+        thread.join(30)
+    assert [[registry.revision - 1, registry.revision]] == returned
+
+
 def test_a_listener_that_fails_spares_the_others(caplog):
     registry = registry_of()
     told = []
@@ -318,6 +392,12 @@ def test_a_listener_that_fails_spares_the_others(caplog):
         {"name": ""},
         {"name": " "},
         {"name": 3},
+        {"description": None},
+        {"source": None},
+        {"role": 3},
+        {"callback_url": 3},
+        {"parameters": []},
+        {"metadata": None},
         {"callback_url": None},
         {"tool": ToolDefinition("t", handler=dict)},
         {"timeout_seconds": None},

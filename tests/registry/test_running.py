@@ -66,7 +66,9 @@ def failing(args: dict) -> Any:
         "around it": {"is_error": True, "error": "no", "hint": "try again"},
         "fine": {"output": [1], "is_error": False},
         "not quite": {"output": 5, "is_error": "false"},
+        "with images": {"output": 3, "images": ["aGVsbG8="]},
         "plain": {"output": 1},
+        "plain images": {"images": []},
         "plain error": {"error": "x"},
         "odd": {"output": 7, "is_error": 1},
     }
@@ -87,7 +89,9 @@ def failing(args: dict) -> Any:
         ("around it", True, '{"error": "no", "hint": "try again"}'),
         ("fine", False, "[1]"),
         ("not quite", False, "5"),  # W10
+        ("with images", False, "3"),
         ("plain", False, '{"output": 1}'),
+        ("plain images", False, '{"images": []}'),
         ("plain error", False, '{"error": "x"}'),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -101,7 +102,7 @@ def test_a_tool_that_cannot_be_written_spares_the_others(url, caplog):
     for _ in range(100_000):
         deep = {"properties": deep}
     registry = registry_of(roles=("ann",))
-    changes = [registry.register(remote("deep", parameters=deep)), registry.register(remote("fine"))]
+    changes = [registry.register(remote("deep", metadata=deep)), registry.register(remote("fine"))]
     run(keep(url, registry, *changes))
     assert (["fine"], True) == ([each.name for each in run(kept(url))], "deep" in caplog.text)
 
@@ -143,7 +144,9 @@ def test_a_database_in_memory_will_do_for_as_long_as_it_is_open():
 
 
 def test_a_database_that_cannot_be_opened_is_told(tmp_path):
-    for url in (f"sqlite:///{tmp_path / 'nowhere' / 'tools.db'}", str(tmp_path)):
+    junk = tmp_path / "junk.db"
+    junk.write_bytes(b"no database at all\n" * 100)
+    for url in (f"sqlite:///{tmp_path / 'nowhere' / 'tools.db'}", str(tmp_path), str(junk)):
         with pytest.raises(ConfigurationError, match="cannot be opened"):
             run(kept(url))
     with pytest.raises(ConfigurationError):
@@ -162,6 +165,7 @@ def test_what_could_not_be_saved_is_saved_with_the_next_change(tmp_path):
             await store.save(registry, registry.register(remote("b")))
 
     run(work())
+    assert "-rw-------" == stat.filemode((folder / "tools.db").stat().st_mode)
     assert ["a", "b"] == [each.name for each in run(kept(str(folder / "tools.db")))]
 
 
@@ -277,3 +281,60 @@ def test_two_processes_on_one_database_lose_nothing_of_each_other(url):
         assert {(each.role, each.name): each for each in alone.registrations()} == {
             (each.role, each.name): each for each in found if each.source == source
         }
+
+
+def test_a_new_file_that_another_process_is_making_its_tables_in_is_waited_for(tmp_path):
+    """SQLite itself does not wait there: the file is not in WAL mode yet, and a reader that would change that is turned away."""
+    file = tmp_path / "tools.db"
+    other = sqlite3.connect(file, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    other.execute("CREATE TABLE t (a)")
+
+    async def work():
+        async with RegistrationStore(file) as store:
+            loading = asyncio.create_task(store.load())
+            await asyncio.wait({loading}, timeout=0.3)  # long enough for it to be turned away, if it is
+            other.execute("COMMIT")
+            return await loading
+
+    assert [] == run(work())
+    other.close()
+
+
+def test_what_cannot_be_saved_is_told_without_its_secrets(url):
+    registry = registry_of()
+
+    async def work():
+        async with RegistrationStore(url) as store:
+            await store.load()
+            engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+            with engine.begin() as connection:
+                connection.exec_driver_sql("ALTER TABLE patchbay_registrations RENAME COLUMN body TO other")
+            engine.dispose()
+            with pytest.raises(sa.exc.DBAPIError) as caught:
+                await store.save(registry, registry.register(remote("t", secret="hush")))
+            return str(caught.value)
+
+    said = run(work())
+    assert (True, False) == ("body" in said, "hush" in said)
+
+
+def test_two_stores_of_one_process_on_one_file_lose_nothing_when_another_process_comes_and_goes(tmp_path):
+    """A process that closes any handle of a file gives up all its locks on it, those of SQLite's own handles too."""
+    file = tmp_path / "tools.db"
+
+    def count_elsewhere() -> str:
+        reads = "import sqlite3, sys; print(*sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM patchbay_registrations'))"
+        command = [sys.executable, "-c", reads, str(file)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+
+    async def work():
+        registry = registry_of()
+        async with RegistrationStore(file) as first, RegistrationStore(file) as second:
+            await first.save(registry, registry.register(remote("a")))
+            await second.load()
+            before = count_elsewhere()
+            await first.save(registry, registry.register(remote("b")))
+            return before, count_elsewhere()
+
+    assert ("(1,)", "(2,)") == run(work())

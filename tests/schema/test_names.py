@@ -50,6 +50,14 @@ def test_a_tool_of_an_earlier_turn_has_an_allowed_name_too():
     assert "unheard_of" == Aliases([], OPENAI_NAMES).own("unheard_of")
 
 
+def test_a_name_that_somebody_else_answers_for_is_sent_as_it_is_and_is_nobodys_alias():
+    taken = OPENAI_NAMES.alias("a.b")
+    aliases = Aliases(["a.b", "天气", "c"], OPENAI_NAMES, fixed=[taken, "天气", "c"])
+    assert ["天气", "c", taken] == [aliases.wire(name) for name in ("天气", "c", taken)]
+    assert aliases.wire("a.b") not in (taken, "a.b")
+    assert ["a.b", taken] == [aliases.own(aliases.wire("a.b")), aliases.own(taken)]
+
+
 def test_a_line_end_is_no_part_of_an_allowed_name():
     assert not OPENAI_NAMES.allows("name\n")
     assert not GEMINI_NAMES.allows("2nd")

@@ -146,6 +146,7 @@ class Callback:
     script: Script
     port: int
     calls: list[Call] = field(default_factory=list)
+    end: threading.Event = field(default_factory=threading.Event)
 
     @property
     def url(self) -> str:
@@ -173,7 +174,7 @@ def hangs(connection: socket.socket, end: threading.Event) -> None:
 def calling_back(script: Script, *, port: int = 0) -> Iterator[Callback]:
     listener = socket.create_server(("127.0.0.1", port))
     callback = Callback(script, listener.getsockname()[1])
-    end = threading.Event()
+    end = callback.end
     threads: list[threading.Thread] = []
 
     def answer(connection: socket.socket) -> None:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from patchbay import ToolCall
+from patchbay.executor import Executor
+from patchbay.server.client import HttpClient
+from patchbay.server.tools.dispatch import Dispatcher
+from patchbay.server.tools.lease import Lease
+from patchbay.tools.registry import Registration, ToolRegistry
 from tools_server.rig import BOUND, calling_back, free_port, hangs, says, serving, writes
 
 
@@ -167,6 +175,16 @@ def test_a_hostile_answer_is_an_error_that_says_what_came(ask: Any, name: str) -
     assert list(json.loads(answer["content"])) == ["error"]
 
 
+@pytest.mark.parametrize("status", ["301 Moved", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"])
+def test_where_a_redirect_leads_to_is_never_asked(server: Any, status: str) -> None:
+    with calling_back(says("not this one")) as other:
+        with calling_back(says(b"", status=status, more=f"Location: {other.url}\r\n")) as callback:
+            server.register(callback_url=callback.url)
+            answer = server.call()
+        assert ("callback_failed", []) == (answer["code"], other.calls)
+    assert f"redirected (HTTP {status[:3]})" in answer["content"]
+
+
 @pytest.mark.parametrize("kind", ["application/json", "text/plain"])
 def test_a_large_answer_is_cut_and_says_so(kind: str) -> None:
     body = b'{"output": "' + b"x" * 5000 + b'"}'
@@ -207,7 +225,19 @@ def drips(connection: socket.socket, end: threading.Event) -> None:
         connection.sendall(b"x")
 
 
-@pytest.mark.parametrize("script", [hangs, hangs_after_the_head, drips])
+def drips_its_head(connection: socket.socket, end: threading.Event) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\nX-Long: ")
+    while not end.wait(0.01):
+        connection.sendall(b"x")
+
+
+def drips_progress(connection: socket.socket, end: threading.Event) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\n\r\n")
+    while not end.wait(0.01):
+        connection.sendall(b'{"progress": {"message": "still here"}}\n')
+
+
+@pytest.mark.parametrize("script", [hangs, hangs_after_the_head, drips, drips_its_head, drips_progress])
 def test_one_deadline_holds_for_all_of_a_call(ask: Any, script: Any) -> None:
     answer = ask(script, timeout_seconds=0.2)
     assert (False, "tool_timeout") == (answer["ok"], answer["code"])
@@ -219,6 +249,49 @@ def test_a_callback_that_is_not_there_has_not_run(server: Any) -> None:
     answer = server.call()
     assert "callback_failed" == answer["code"]
     assert "Connection refused; the tool did not run" in answer["content"]
+
+
+def test_a_call_that_a_kept_connection_ends_under_is_not_sent_again(server: Any) -> None:
+    """The callback may have carried it out before it died; only who made the call can know whether to make it again."""
+    heads: list[bytes] = []
+
+    def keeps_the_connection(connection: socket.socket, _end: threading.Event) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        heads.append(connection.recv(65536))
+
+    with calling_back(keeps_the_connection) as callback:
+        server.register(callback_url=callback.url)
+        assert server.call()["ok"]
+        answer = server.call()
+        assert "the tool may have run" in answer["content"]
+        assert (1, 1) == (len(callback.calls), len(heads))
+
+
+def test_a_call_may_bring_its_own_idempotency_key(server: Any) -> None:
+    with calling_back(says(1)) as callback:
+        server.register(callback_url=callback.url)
+        server.call(idempotency_key="mine")
+        server.call()
+        server.call()
+        keys = [call.header("idempotency-key") for call in callback.calls]
+    assert "mine" == keys[0]
+    assert 3 == len({*keys, "mine"})
+    for wrong in ("", "k" * 257, "a\nb", "\u00e9"):
+        assert 422 == server.post("call", name="a", idempotency_key=wrong).status
+
+
+def test_64_calls_of_a_slow_callback_do_not_hold_up_another(server: Any) -> None:
+    with calling_back(hangs) as slow, calling_back(says("quick")) as quick, ThreadPoolExecutor(64) as threads:
+        server.register("slow", slow.url)
+        server.register("quick", quick.url)
+        calls = [threads.submit(server.call, "slow") for _ in range(64)]
+        while len(slow.calls) < 64:
+            assert not any(call.done() for call in calls), "no slow call may end before the last one has come"
+            slow.end.wait(0.01)
+        assert ["quick"] * 8 == [server.call("quick")["output"] for _ in range(8)]
+        assert not any(call.done() for call in calls)
+        slow.end.set()
+        assert {"callback_failed"} == {call.result(BOUND)["code"] for call in calls}
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.0.0.1"])
@@ -270,3 +343,59 @@ def test_a_result_that_json_does_not_know_is_shown_as_a_model_is_shown_it(server
     answer = server.call("odd")
     assert answer["ok"]
     assert "1208925819614629174706176" in answer["content"]
+
+
+def test_connections_that_nobody_needs_any_more_are_closed_but_none_that_a_call_took_meanwhile() -> None:
+    async def main() -> list[Any]:
+        lease = Lease(max_failures=3, connect_timeout=BOUND)
+        dispatcher = Dispatcher(max_result_size=1000, connect_timeout=BOUND, strict_arguments=False, lease=lease)
+        lease.registry = ToolRegistry(["ann"], dispatcher.tool)
+        for name, callback in (("first", first), ("second", second)):
+            lease.registry.register(Registration(name, source="s", callback_url=callback.url))
+        tools = lease.registry.snapshot("ann").tools
+        executor = Executor(tools.values())
+
+        async def called(name: str) -> Any:
+            [execution] = await executor.run([ToolCall("c", name, "{}")])
+            return execution.value if execution.error is None else execution.error
+
+        values = [await called("first"), await called("second")]
+        late: list[asyncio.Task[Any]] = []
+        close = HttpClient.close
+
+        async def closing(client: HttpClient) -> None:
+            if not late:  # while the first is being closed, a call of the second begins
+                late.append(asyncio.ensure_future(called("second")))
+                while len(second.calls) < 2:
+                    await asyncio.sleep(0.005)
+            await close(client)
+            go_on.set()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(HttpClient, "close", closing)
+            await dispatcher.keep_only(())
+        values.append(await late[0])
+        await dispatcher.close()
+        return values
+
+    go_on = threading.Event()
+
+    def answers_slowly(connection: socket.socket, end: threading.Event) -> None:
+        if len(second.calls) > 1:
+            go_on.wait(BOUND)
+        says("done")(connection, end)
+
+    with calling_back(says("done")) as first, calling_back(answers_slowly) as second:
+        assert ["done"] * 3 == asyncio.run(main())
+
+
+def test_a_stored_tool_whose_port_is_not_allowed_any_more_is_left_out(tmp_path: Any, caplog: Any) -> None:
+    store = f"{tmp_path}/tools.db"
+    with calling_back(says("done")) as callback:
+        with serving(store=store) as server:
+            server.register("a", callback.url)
+        with serving(store=store, callback_ports=frozenset({1})) as server:
+            assert {} == server.tools()
+        with serving(store=store, callback_ports=frozenset({callback.port})) as server:
+            assert "done" == server.call("a")["output"]
+    assert "The stored tool 'a' cannot be used" in caplog.text

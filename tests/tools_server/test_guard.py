@@ -268,3 +268,13 @@ def test_settings_do_not_show_the_token() -> None:
 
 def test_a_list_may_be_written_with_commas() -> None:
     assert ("a", "b", "c") == listed(["a, b", ",c,"]) == listed("a,b,c")
+
+
+@pytest.mark.parametrize("framing", ["Content-Length: 100", "Transfer-Encoding: chunked"])
+def test_a_body_that_stops_coming_is_408_and_the_connection_ends(framing: str) -> None:
+    with serving(body_timeout=0.05) as server, socket.create_connection(("127.0.0.1", server.port), timeout=BOUND) as connection:
+        head = f"POST /api/tools/clear HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{framing}\r\n\r\n"
+        connection.sendall(head.encode() + b"1\r\n{\r\n")
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b'"error_code":"body_timeout"' in answer

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
 from patchbay.tools import ToolDefinition
 from patchbay.tools.registry import Registration
-from tools_server.rig import TOKEN, serving
+from tools_server.rig import BOUND, TOKEN, serving
 
 URL = "http://127.0.0.1:9/call"
 WEATHER = {
@@ -115,6 +116,41 @@ def test_a_role_whose_session_was_not_told_has_failed_and_the_others_have_not(se
         ],
     } == only(answer, "ok", "affected_roles", "failed_roles")
     assert ["a"] == list(server.tools("ben"))  # its next turn has it
+
+
+def test_a_role_whose_session_was_not_told_is_shown_until_it_was(server: Any) -> None:
+    told = threading.Event()
+
+    class Fails:
+        left = 2
+
+        async def use_tools(self, snapshot: Any) -> None:
+            self.left -= 1
+            if self.left >= 0:
+                raise ConnectionError("gone")
+            told.set()
+
+    server.app.managers["ben"]._again._delays = [0.01] * 3
+    before = server.ask("GET", "/api/tools")
+    assert [] == before.json["pending_roles"]
+    server.app.managers["ben"].active = Fails()
+    answer = server.register()
+    assert (["ben"], True) == (answer["pending_roles"], answer["ok"])
+    assert told.wait(BOUND)
+    while (listing := server.ask("GET", "/api/tools")).json["pending_roles"]:
+        pass
+    assert listing.json["revision"] == answer["revision"]
+    assert listing.headers["etag"] != before.headers["etag"]
+
+
+def test_the_etag_says_whether_sessions_are_behind(server: Any) -> None:
+    no_session(server, "ben")
+    server.register()
+    behind = server.ask("GET", "/api/tools")
+    assert ["ben"] == behind.json["pending_roles"]
+    assert 304 == server.ask("GET", "/api/tools", if_none_match=behind.headers["etag"]).status
+    server.app.managers["ben"].untold.clear()
+    assert 200 == server.ask("GET", "/api/tools", if_none_match=behind.headers["etag"]).status
 
 
 def test_where_no_session_was_told_no_role_has_accepted_it(server: Any) -> None:
@@ -435,7 +471,7 @@ def test_the_description_names_every_path_and_field(server: Any) -> None:
     assert {"name", "description", "parameters", "callback_url", "role", "source", "timeout_seconds", "secret"} == set(
         fields["properties"]
     )
-    assert {"200", "400", "401", "403", "404", "413", "422"} == set(
+    assert {"200", "400", "401", "403", "404", "408", "413", "422"} == set(
         described["paths"]["/api/tools/register"]["post"]["responses"]
     )
 

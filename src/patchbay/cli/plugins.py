@@ -10,7 +10,8 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,6 +40,11 @@ _Port = Annotated[
     ),
 ]
 
+_Json = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
+
+_STATUS = """[bold]Exit status[/bold]: 0 it is done; 1 no host runs there, or it cannot be done; 2 the command was called wrongly;
+130 Ctrl-C. What went wrong is said on one line on stderr."""
+
 plugins = typer.Typer(
     name="plugins",
     no_args_is_help=True,
@@ -46,7 +52,9 @@ plugins = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings=_CONTEXT,
-    help="Run plugins, each in a process of its own, and register their tools with the server.",
+    help="Run plugins, each in a process of its own, and register their tools with the server (patchbay serve).\n\n"
+    "One terminal has the host ([bold]run[/bold]); the other commands ask it, by its port.",
+    epilog=" ".join(_STATUS.split()),
 )
 
 
@@ -71,7 +79,12 @@ def run(
             help="Port that the server's calls come in by; 0 takes a free one.",
         ),
     ] = PORT,
-    watch: Annotated[bool, typer.Option("--watch", help="Reload a plugin when its files change.")] = False,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch", help="Reload a plugin when its files change; hand it its new configuration, where it has a hook for that."
+        ),
+    ] = False,
     token_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", envvar="PATCHBAY_TOKEN_FILE", help="File of mode 0600 with the server's bearer token."),
@@ -81,9 +94,13 @@ def run(
         typer.Option(min=0, metavar="SECONDS", envvar="PATCHBAY_DRAIN_TIMEOUT", help="How long calls have to end at a stop."),
     ] = 5.0,
 ) -> None:
-    """Run plugins until Ctrl-C; a second one does not wait for their calls.
+    """Run plugins until Ctrl-C.
 
-    The server may come later, and be restarted: the tools are registered again.
+    Their tools are registered with the server, which may come later and be
+    restarted; a line says when they are ("weather: get_weather registered for
+    default"). What they print and log is shown with their names. At Ctrl-C the
+    tools are taken away and calls have time to end; a second Ctrl-C does not
+    wait for them.
 
     [bold]Examples[/bold]
 
@@ -93,6 +110,7 @@ def run(
 
       patchbay plugins run my_package.weather:WeatherPlugin --server http://127.0.0.1:9000
     """  # fmt: skip
+    from patchbay.cli.printer import Printer
     from patchbay.plugins.host.policy import HostPolicy
     from patchbay.plugins.host.run import run_host
     from patchbay.server.serve import listen_on, url_of
@@ -103,12 +121,17 @@ def run(
     listener = listen_on("127.0.0.1", port)
     url = url_of(listener)
 
+    printer = Printer()
+
     def ready(_host: Any) -> None:
-        print(f"patchbay plugins listening on {url}")
-        print(f"  server {server}; plugins: {', '.join(spec.id for spec in specs) or 'none'}", flush=True)
+        printer.print(f"patchbay plugins listening on {url}")
+        printer.print(f"  server {server}; plugins: {', '.join(spec.id for spec in specs) or 'none'}")
+
+    def registered(plugin_id: str, names: Sequence[str], roles: Sequence[str]) -> None:
+        printer.print(f"{plugin_id}: {', '.join(names)} registered" + (f" for {', '.join(roles)}" if roles else ""))
 
     _log_to_stderr()
-    with listener:
+    with listener, closing(printer):
         asyncio.run(
             run_host(
                 specs,
@@ -118,8 +141,10 @@ def run(
                 policy=HostPolicy(drain=drain_timeout),
                 token=token,
                 watch=watch,
-                shown=_show,
+                shown=lambda line: printer.print(_line_of(line)),
+                registered=registered,
                 ready=ready,
+                stopping=lambda: printer.print("patchbay plugins stopping (Ctrl-C: do not wait for calls)"),
             )
         )
 
@@ -131,13 +156,18 @@ def list_(
         typer.Argument(metavar="DIR", help="What is in this folder; without it, what the running host has.", show_default=False),
     ] = None,
     port: _Port = PORT,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    as_json: _Json = False,
 ) -> None:
-    """List plugins: those of a folder, or those that run, with their tools.
+    """List plugins: those that run with their tools, or those of a folder.
+
+    A tool is active (models can call it), pending, refused by the server, or
+    stale (the server has lost it), and it is said why.
 
     [bold]Examples[/bold]
 
       patchbay plugins list
+
+      patchbay plugins list --json
 
       patchbay plugins list ./plugins
     """  # fmt: skip
@@ -156,7 +186,7 @@ def list_(
         for row in rows if not as_json else ():
             print(f"{row['id']}  {row['entry']}  {row['version']}  {row['description']}".rstrip())
     else:
-        rows = _ask(port, do="list")
+        rows = list(_ask(port, do="list"))
         for row in rows if not as_json else ():
             _print_status(row)
     if as_json:
@@ -184,11 +214,60 @@ def new(
 @plugins.command(context_settings=_CONTEXT)
 def reload(
     plugin: Annotated[str | None, typer.Argument(metavar="ID", help="Without it all are reloaded.", show_default=False)] = None,
+    config: Annotated[
+        bool, typer.Option("--config", help="Only hand over the sections of its own in plugin.toml; its process goes on.")
+    ] = False,
     port: _Port = PORT,
 ) -> None:
-    """Stop a running plugin and start it anew, from its files as they are now; or take up one that is new in the folder."""
-    for answer in _ask(port, do="reload", plugin=plugin):
-        print(f"reloaded {answer['done']}")
+    """Stop a plugin and start it anew, as its files are now.
+
+    It returns when the plugin runs, or has ended again, which is a failure. A
+    plugin that was stopped is started, and one that is new in the host's folder
+    is taken up. One that is frozen stays so.
+
+    [bold]Examples[/bold]
+
+      patchbay plugins reload weather
+
+      patchbay plugins reload weather --config
+    """  # fmt: skip
+    for answer in _ask(port, do="reload", plugin=plugin, config=config):
+        print(f"configured {answer['done']}" if config else f"reloaded {answer['done']}", flush=True)
+
+
+@plugins.command(context_settings=_CONTEXT)
+def freeze(
+    plugin: Annotated[str, typer.Argument(metavar="ID", help="Which plugin.", show_default=False)], port: _Port = PORT
+) -> None:
+    """Let a plugin take no calls, and keep its process.
+
+    Its tools are taken from the server, calls under way have time to end, and
+    its freeze hook is run. It stays frozen, also through a crash and a reload,
+    until unfreeze or stop.
+
+    [bold]Example[/bold]
+
+      patchbay plugins freeze weather
+    """  # fmt: skip
+    for answer in _ask(port, do="freeze", plugin=plugin):
+        print(f"frozen {answer['done']}")
+
+
+@plugins.command(context_settings=_CONTEXT)
+def unfreeze(
+    plugin: Annotated[str, typer.Argument(metavar="ID", help="Which plugin.", show_default=False)], port: _Port = PORT
+) -> None:
+    """Let a frozen plugin take calls again.
+
+    Its unfreeze hook is run, and its tools are registered. If the hook fails,
+    it stays frozen.
+
+    [bold]Example[/bold]
+
+      patchbay plugins unfreeze weather
+    """  # fmt: skip
+    for answer in _ask(port, do="unfreeze", plugin=plugin):
+        print(f"unfrozen {answer['done']}")
 
 
 @plugins.command(context_settings=_CONTEXT)
@@ -196,9 +275,20 @@ def stop(
     plugin: Annotated[str | None, typer.Argument(metavar="ID", help="Without it the host stops.", show_default=False)] = None,
     port: _Port = PORT,
 ) -> None:
-    """Stop a running plugin (reload starts it again), or the whole host."""
+    """Stop a plugin, or the host with all of them.
+
+    Its tools are taken from the server, calls under way have time to end, then
+    its process ends. It returns when that is done; reload starts the plugin
+    again.
+
+    [bold]Examples[/bold]
+
+      patchbay plugins stop weather
+
+      patchbay plugins stop
+    """  # fmt: skip
     for answer in _ask(port, do="stop", plugin=plugin):
-        print(f"stopped {answer['done']}" if answer["done"] else "the host stops")
+        print(f"stopped {answer['done']}" if answer["done"] else "the host stops", flush=True)
 
 
 @plugins.command(context_settings=_CONTEXT)
@@ -207,25 +297,35 @@ def logs(
         str | None, typer.Argument(metavar="ID", help="Without it those of all plugins.", show_default=False)
     ] = None,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, metavar="N", help="How many of the last lines.")] = 100,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each line as JSON.")] = False,
     port: _Port = PORT,
 ) -> None:
-    """Show what running plugins have printed and logged."""
-    from patchbay.plugins.host.control import ask, folder_of
+    """Show what running plugins have printed and logged.
+
+    Lines of stderr are marked with "!", those of the host about a plugin with "*".
+
+    [bold]Examples[/bold]
+
+      patchbay plugins logs weather --follow
+
+      patchbay plugins logs -n 20 --json
+    """  # fmt: skip
     from patchbay.plugins.host.logs import LogLine
 
-    try:
-        for answer in ask(folder_of(port), do="logs", plugin=plugin, lines=lines, follow=follow):
-            _show(LogLine(**answer))
-    except PatchbayError as error:
-        fail(str(error), 1)
+    for answer in _ask(port, do="logs", plugin=plugin, lines=lines, follow=follow):
+        if as_json:
+            print(json.dumps(answer, ensure_ascii=True), flush=True)
+        else:
+            _show(_line_of(LogLine(**answer)))
 
 
-def _ask(port: int, **asked: Any) -> list[dict[str, Any]]:
+def _ask(port: int, **asked: Any) -> Iterator[dict[str, Any]]:
+    """Ask the host at a port, and yield its answers as they come; say what cannot be done, and exit with 1."""
     from patchbay.plugins.host.control import ask, folder_of
 
     try:
-        return list(ask(folder_of(port), **asked))
+        yield from ask(folder_of(port), **asked)
     except ConfigurationError:
         raise
     except PatchbayError as error:
@@ -257,13 +357,17 @@ def _token_of(path: Path | None) -> Callable[[], str | None]:
     return lambda: read_token(path.expanduser())
 
 
-def _show(line: LogLine) -> None:
+def _line_of(line: LogLine) -> str:
     at = time.strftime("%H:%M:%S", time.localtime(line.time))
     mark = {"stderr": "! ", "host": "* "}.get(line.stream, "")
+    return f"{at} [{line.plugin}] {mark}{line.text}"
+
+
+def _show(text: str) -> None:
     try:
-        print(f"{at} [{line.plugin}] {mark}{line.text}", flush=True)
+        print(text, flush=True)
     except UnicodeEncodeError:
-        print(f"{at} [{line.plugin}] {mark}{line.text.encode('ascii', 'backslashreplace').decode()}", flush=True)
+        print(text.encode("ascii", "backslashreplace").decode(), flush=True)
 
 
 def _print_status(row: dict[str, Any]) -> None:

@@ -6,33 +6,16 @@ parser and its libraries would stay in memory for as long as the proxy lives, a 
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from patchbay.cli import upstream_flags as flags
 from patchbay.cli.proxy_process import Plan, become_proxy
 from patchbay.errors import ConfigurationError
 
-_SERVER = "Server"
-_TOOLS = "Tools and text"
 _LOG = "Log"
-
-
-class SystemInjection(StrEnum):
-    """Where the tool instructions go."""
-
-    merge = "merge"
-    prepend = "prepend"
-
-
-class ToolMode(StrEnum):
-    """Who is to understand tools: the model, or the text contract."""
-
-    auto = "auto"
-    text = "text"
-    native = "native"
 
 
 def proxy(
@@ -45,15 +28,7 @@ def proxy(
             help="Base URL of the OpenAI-compatible server, such as http://127.0.0.1:11434/v1. Required.",
         ),
     ] = "",
-    upstream_key: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY",
-            envvar=["UPSTREAM_API_KEY", "PATCHBAY_UPSTREAM_KEY"],
-            help="API key for the upstream; without it, each client's own key goes there. "
-            "Better given by the environment: a flag can be read in the list of processes.",
-        ),
-    ] = None,
+    upstream_key: flags.UpstreamKey = None,
     port: Annotated[
         int,
         typer.Option(
@@ -61,60 +36,44 @@ def proxy(
             max=65535,
             metavar="PORT",
             envvar=["PORT", "PATCHBAY_PORT"],
-            rich_help_panel=_SERVER,
+            rich_help_panel=flags.SERVER,
             help="Port to listen on; 0 takes a free one.",
         ),
     ] = 8787,
     host: Annotated[
         str,
-        typer.Option(metavar="HOST", envvar=["HOST", "PATCHBAY_HOST"], rich_help_panel=_SERVER, help="Address to listen on."),
+        typer.Option(
+            metavar="HOST", envvar=["HOST", "PATCHBAY_HOST"], rich_help_panel=flags.SERVER, help="Address to listen on."
+        ),
     ] = "127.0.0.1",
     api_key: Annotated[
         str | None,
         typer.Option(
             metavar="KEY",
             envvar=["PROXY_API_KEY", "PATCHBAY_API_KEY"],
-            rich_help_panel=_SERVER,
+            rich_help_panel=flags.SERVER,
             help="Key that clients must send as their bearer token. Better given by the environment, as above.",
         ),
     ] = None,
     base_path: Annotated[
         str,
-        typer.Option(metavar="PATH", envvar="PATCHBAY_BASE_PATH", rich_help_panel=_SERVER, help="Path of the API here."),
+        typer.Option(metavar="PATH", envvar="PATCHBAY_BASE_PATH", rich_help_panel=flags.SERVER, help="Path of the API here."),
     ] = "/v1",
     cors: Annotated[
         bool,
-        typer.Option("--cors", envvar="PATCHBAY_CORS", rich_help_panel=_SERVER, help="Let web pages of any origin in."),
+        typer.Option("--cors", envvar="PATCHBAY_CORS", rich_help_panel=flags.SERVER, help="Let web pages of any origin in."),
     ] = False,
     max_body_size: Annotated[
         str,
         typer.Option(
             metavar="SIZE",
             envvar="PATCHBAY_MAX_BODY_SIZE",
-            rich_help_panel=_SERVER,
+            rich_help_panel=flags.SERVER,
             help="Largest body of a chat request: 10MiB, 10mb, 1048576.",
         ),
     ] = "10MiB",
-    upstream_timeout: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            metavar="SECONDS",
-            envvar="PATCHBAY_UPSTREAM_TIMEOUT",
-            rich_help_panel=_SERVER,
-            help="How long the upstream may send nothing at all; 0 is without limit.",
-        ),
-    ] = 600.0,
-    drain_timeout: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            metavar="SECONDS",
-            envvar="PATCHBAY_DRAIN_TIMEOUT",
-            rich_help_panel=_SERVER,
-            help="How long running requests may take to finish when the proxy is stopped.",
-        ),
-    ] = 30,
+    upstream_timeout: flags.UpstreamTimeout = 600.0,
+    drain_timeout: flags.DrainTimeout = 30,
     workers: Annotated[
         int,
         typer.Option(
@@ -122,76 +81,18 @@ def proxy(
             max=256,
             metavar="N",
             envvar="PATCHBAY_WORKERS",
-            rich_help_panel=_SERVER,
+            rich_help_panel=flags.SERVER,
             help="Number of processes; one per core is what a busy proxy wants.",
         ),
     ] = 1,
-    tools: Annotated[
-        ToolMode,
-        typer.Option(
-            envvar="PATCHBAY_TOOLS",
-            rich_help_panel=_TOOLS,
-            help="auto asks natively first and learns per model; text always teaches the contract; native passes tools on.",
-        ),
-    ] = ToolMode.auto,
-    format: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME|PATH",
-            envvar="PATCHBAY_FORMAT",
-            rich_help_panel=_TOOLS,
-            help=(
-                "How the model is told of tools and writes its calls: a format, a file of one's own (.toml), or a "
-                "checkpoint's files. auto goes by the model's name, and reads all formats."
-            ),
-        ),
-    ] = "auto",
-    repair_rounds: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            metavar="N",
-            envvar="PATCHBAY_REPAIR_ROUNDS",
-            rich_help_panel=_TOOLS,
-            help="How often a call whose arguments do not fit its schema is asked for again.",
-        ),
-    ] = 0,
-    tag: Annotated[
-        str,
-        typer.Option(metavar="TAG", envvar="PATCHBAY_TAG", rich_help_panel=_TOOLS, help="Label of the blocks that hold calls."),
-    ] = "tool_call",
-    no_examples: Annotated[
-        bool,
-        typer.Option(
-            "--no-examples",
-            envvar="PATCHBAY_NO_EXAMPLES",
-            rich_help_panel=_TOOLS,
-            help="Leave the worked example out of the instructions.",
-        ),
-    ] = False,
-    system_injection: Annotated[
-        SystemInjection,
-        typer.Option(
-            envvar="PATCHBAY_SYSTEM_INJECTION",
-            rich_help_panel=_TOOLS,
-            help="Merge the instructions into the client's system message, or prepend one.",
-        ),
-    ] = SystemInjection.merge,
-    reasoning_tag: Annotated[
-        str,
-        typer.Option(
-            metavar="TAG",
-            envvar="PATCHBAY_REASONING_TAG",
-            rich_help_panel=_TOOLS,
-            help="Tag around the model's reasoning, which is split out of the text.",
-        ),
-    ] = "think",
-    no_reasoning: Annotated[
-        bool,
-        typer.Option(
-            "--no-reasoning", envvar="PATCHBAY_NO_REASONING", rich_help_panel=_TOOLS, help="Leave reasoning in the text."
-        ),
-    ] = False,
+    tools: flags.Tools = flags.ToolMode.auto,
+    format: flags.FormatName = "auto",
+    repair_rounds: flags.RepairRounds = 0,
+    tag: flags.CallTag = "tool_call",
+    no_examples: flags.NoExamples = False,
+    system_injection: flags.Injection = flags.SystemInjection.merge,
+    reasoning_tag: flags.ReasoningTag = "think",
+    no_reasoning: flags.NoReasoning = False,
     log_file: Annotated[
         Path | None,
         typer.Option(
@@ -226,7 +127,7 @@ def proxy(
     """  # fmt: skip
     if not upstream:
         raise ConfigurationError("--upstream is missing: the model server's base URL, by flag or as UPSTREAM_BASE_URL.")
-    _refuse_flags_as_keys(upstream_key=upstream_key, api_key=api_key)
+    flags.refuse_flags_as_keys(upstream_key=upstream_key, api_key=api_key)
     become_proxy(
         Plan(
             app={
@@ -251,10 +152,3 @@ def proxy(
             serve={"host": host, "port": port, "workers": workers, "drain_timeout": drain_timeout},
         )
     )
-
-
-def _refuse_flags_as_keys(**keys: str | None) -> None:
-    for name, key in keys.items():
-        if key is not None and key.startswith("--"):
-            flag = "--" + name.replace("_", "-")
-            raise ConfigurationError(f"{flag} needs a key, and got the flag {key.partition('=')[0]}.")

@@ -67,7 +67,7 @@ def serve_plan(plan: Plan) -> int:
 
     options = ServeOptions(**plan.serve)
     app = make_app()  # whatever is wrong is said before anything runs
-    _refuse_itself(app.settings.upstream, options.host, options.port)
+    refuse_itself(app.settings.upstream, options.host, options.port)
     return serve(
         make_app if options.workers > 1 else lambda: app,
         options,
@@ -89,15 +89,15 @@ def _announce(url: str, host: str, settings: ProxySettings) -> None:
     print(f"  {dim}upstream{plain} {settings.upstream}", flush=True)
 
 
-def _refuse_itself(upstream: str, host: str, port: int) -> None:
-    """Refuse an upstream that is this proxy: each request would ask itself until the connections run out."""
+def refuse_itself(upstream: str, host: str, port: int) -> None:
+    """Refuse an upstream that is this server: each request would ask itself until the connections run out."""
     from urllib.parse import urlsplit
 
     from patchbay.errors import ConfigurationError
 
     target = urlsplit(upstream)
     if target.port == port and (target.hostname == host or (_is_loopback(target.hostname or "") and _is_loopback(host))):
-        raise ConfigurationError(f"the upstream {upstream!r} is this proxy itself.")
+        raise ConfigurationError(f"the upstream {upstream!r} is this server itself.")
 
 
 def _is_loopback(host: str) -> bool:

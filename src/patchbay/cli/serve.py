@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from patchbay.cli import upstream_flags as flags
 from patchbay.errors import ConfigurationError
 
 PORT = 48911
@@ -16,6 +17,7 @@ PORT = 48911
 
 _ACCESS = "Who may come in"
 _TOOLS = "Tools"
+_MODELS = "Models that are given the tools"
 
 
 def serve(
@@ -47,15 +49,7 @@ def serve(
             "memory keeps them until the server ends.",
         ),
     ] = "sqlite:///tools.db",
-    drain_timeout: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            metavar="SECONDS",
-            envvar="PATCHBAY_DRAIN_TIMEOUT",
-            help="How long running requests may take to finish when the server is stopped.",
-        ),
-    ] = 30,
+    drain_timeout: flags.DrainTimeout = 30,
     token_file: Annotated[
         Path | None,
         typer.Option(
@@ -139,11 +133,42 @@ def serve(
             help="How often to see whether callbacks still answer; 0 is never.",
         ),
     ] = 2.0,
+    upstream: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            envvar=["UPSTREAM_BASE_URL", "PATCHBAY_UPSTREAM"],
+            rich_help_panel=_MODELS,
+            help="Base URL of an OpenAI-compatible server, such as http://127.0.0.1:11434/v1. "
+            "Its models get the tools, at /v1/chat/completions here.",
+        ),
+    ] = None,
+    upstream_key: flags.UpstreamKey = None,
+    upstream_timeout: flags.UpstreamTimeout = 600.0,
+    max_iterations: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            metavar="N",
+            envvar="PATCHBAY_MAX_ITERATIONS",
+            rich_help_panel=_MODELS,
+            help="How often a model is asked for one answer, with the results of its calls.",
+        ),
+    ] = 10,
+    tools: flags.Tools = flags.ToolMode.auto,
+    format: flags.FormatName = "auto",
+    repair_rounds: flags.RepairRounds = 0,
+    tag: flags.CallTag = "tool_call",
+    no_examples: flags.NoExamples = False,
+    system_injection: flags.Injection = flags.SystemInjection.merge,
+    reasoning_tag: flags.ReasoningTag = "think",
+    no_reasoning: flags.NoReasoning = False,
 ) -> None:
     """Serve the registry of tools: other processes register theirs while it runs.
 
     Tools come in by POST /api/tools/register, and are called at the URL that they were registered with. GET /openapi.json
-    describes all of it. Only programs on this machine are let in.
+    describes all of it. Only programs on this machine are let in. With --upstream, clients of OpenAI's API can be pointed at /v1
+    here: the models answer with the tools' help.
 
     [bold]Examples[/bold]
 
@@ -151,11 +176,17 @@ def serve(
 
       patchbay serve --roles ann,ben --store sqlite:////var/lib/patchbay/tools.db
 
+      patchbay serve --upstream http://127.0.0.1:11434/v1
+
       MAIN_SERVER_PORT=9000 patchbay serve --token-file ~/.config/patchbay/token --strict-arguments
     """  # fmt: skip
+    from patchbay.cli.format_flag import given_format
+    from patchbay.cli.proxy_process import refuse_itself
+    from patchbay.models.options import TextOptions
     from patchbay.server.serve import ServeOptions
-    from patchbay.server.settings import parse_size
+    from patchbay.server.settings import ProxySettings, parse_size
     from patchbay.server.tools import ToolsSettings, create_tools_app
+    from patchbay.server.tools.chat.settings import ChatSettings
     from patchbay.server.tools.settings import listed, read_token
     from patchbay.server.workers import serve as run
 
@@ -173,11 +204,28 @@ def serve(
         max_result_size=parse_size(max_result_size),
         lease=lease,
     )
-    app = create_tools_app(names, store=None if store == "memory" else store, settings=settings)
+    proxied = chat = None
+    if upstream:
+        flags.refuse_flags_as_keys(upstream_key=upstream_key)
+        proxied = ProxySettings(upstream, upstream_key=upstream_key, upstream_timeout=upstream_timeout)
+        refuse_itself(proxied.upstream, host, port)
+        options = TextOptions(
+            tools=tools.value,
+            format=given_format(format),
+            tool_call_tag=tag,
+            include_examples=not no_examples,
+            system_injection=system_injection.value,
+            reasoning=not no_reasoning,
+            reasoning_tag=reasoning_tag,
+            repair_rounds=repair_rounds,
+        )
+        chat = ChatSettings(options, max_iterations=max_iterations)
+    kept = None if store == "memory" else store
+    app = create_tools_app(names, store=kept, settings=settings, upstream=proxied, chat=chat)
     status = run(
         lambda: app,
         ServeOptions(host=host, port=port, drain_timeout=drain_timeout),
-        ready=lambda url: _announce(url, names, store),
+        ready=lambda url: _announce(url, names, store, proxied.upstream if proxied is not None else None),
     )
     sys.exit(status)
 
@@ -194,14 +242,15 @@ def read_ports(text: str) -> frozenset[int]:
     return frozenset(ports)
 
 
-def _announce(url: str, roles: tuple[str, ...], store: str) -> None:
+def _announce(url: str, roles: tuple[str, ...], store: str, upstream: str | None) -> None:
     """Say where the server is: what is to be put into a client comes first."""
     in_colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     bold, dim, plain = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if in_colour else ("", "", "")
     print(f"patchbay serve listening on {bold}{url}{plain}")
     print(f"  {dim}tools{plain} {url}/api/tools")
     print(f"  {dim}roles{plain} {', '.join(roles)}")
-    print(f"  {dim}kept in{plain} {_without_password(store)}", flush=True)
+    print(f"  {dim}kept in{plain} {_without_password(store)}")
+    print(f"  {dim}chat{plain} {f'{url}/v1, with the models of {upstream}' if upstream else 'none (--upstream)'}", flush=True)
 
 
 def _without_password(store: str) -> str:

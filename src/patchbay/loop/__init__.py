@@ -9,6 +9,7 @@ closing the generator stops the model and the tools.
 
 from __future__ import annotations
 
+from patchbay.loop.conversation import answered
 from patchbay.loop.events import (
     FinalEvent,
     IterationEndEvent,
@@ -32,6 +33,7 @@ __all__ = [
     "ToolCallEvent",
     "ToolProgressEvent",
     "ToolResultEvent",
+    "answered",
     "relaxed",
     "turn",
 ]

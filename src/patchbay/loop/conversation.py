@@ -11,17 +11,19 @@ import re
 import uuid
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from patchbay.executor import Run, ToolExecution
 from patchbay.models.chat import ChatRequest
 from patchbay.schema import read_arguments
 from patchbay.tools import well_formed
 from patchbay.tools.attachments import introduction
-from patchbay.types import NO_USAGE, IncompleteCall, Message, Reply, ToolCall, ToolResult, Usage
+from patchbay.types import NO_USAGE, IncompleteCall, Message, Reply, ToolCall, ToolResult, ToolSpec, Usage
 
 # What a server is sure to accept as a function's name.
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+
+_NONE: Final[frozenset[str]] = frozenset()
 
 
 @dataclass
@@ -31,6 +33,7 @@ class Conversation:
     messages: list[Message]
     parameters: dict[str, Any]
     run: Run
+    external: tuple[ToolSpec, ...] = ()
     executions: list[ToolExecution] = field(default_factory=list)
     usage: Usage = NO_USAGE
 
@@ -39,11 +42,20 @@ class Conversation:
         # The run's own set: agents that do not see each other's calls must not give theirs the same ids, or the same keys.
         self._ids = self.run.call_ids
         self._ids.update(each for each in ids if isinstance(each, str))
+        self._external_names = frozenset(spec.name for spec in self.external) if self.external else _NONE
 
     def request(self, tool_choice: Any, *, stream: bool) -> ChatRequest:
         """Return what the model is asked now. The list is the model's own, so that a recorded request stays what it was."""
         specs = self.run.specs
+        if self.external:
+            # First, since the run's may grow at the end: what was told stays a prefix of what is told.
+            specs = (*self.external, *(spec for spec in specs if spec.name not in self._external_names))
         return ChatRequest(list(self.messages), specs, tool_choice if specs else None, self.parameters, stream)
+
+    def left_to_caller(self, calls: Sequence[ToolCall | IncompleteCall]) -> tuple[ToolCall, ...]:
+        """Return those of ``calls`` that are the caller's to carry out. One that was cut off is nobody's: it gets an error."""
+        names = self._external_names
+        return tuple(call for call in calls if isinstance(call, ToolCall) and call.name in names) if names else ()
 
     def add_reply(self, reply: Reply, usage: Usage) -> list[ToolCall | IncompleteCall]:
         """Append the assistant's message; return its calls, each with an id that is its own in this conversation."""
@@ -56,7 +68,8 @@ class Conversation:
             "content": well_formed(reply.content) if reply.content else (reply.content if calls else ""),
         }
         if calls:
-            message["tool_calls"] = [_sent(call, self.run.tools) for call in calls]
+            known = {*self.run.tools, *self._external_names} if self.external else self.run.tools
+            message["tool_calls"] = [_sent(call, known) for call in calls]
         self.messages.append(message)
         self.usage += usage
         return calls
@@ -79,6 +92,21 @@ class Conversation:
             call = replace(call, id=f"call_{uuid.uuid4().hex[:24]}")
         self._ids.add(call.id)
         return call
+
+
+def answered(messages: Sequence[Message], results: Sequence[Message]) -> list[Message]:
+    """Return a conversation with ``results`` put to those of its last message with calls, all of them in call order.
+
+    ``results`` are ``tool`` messages. One for a call that is not there comes last: it is not ours to leave out.
+    """
+    begin = next((index for index in range(len(messages) - 1, -1, -1) if _calls_of(messages[index])), -1) + 1
+    end = begin
+    while end < len(messages) and messages[end].get("role") == "tool":
+        end += 1
+    order = {call.get("id"): place for place, call in enumerate(_calls_of(messages[begin - 1]) if begin else ())}
+    known = [*messages[begin:end], *results]
+    known.sort(key=lambda result: order.get(result.get("tool_call_id"), len(order)))  # (stable)
+    return [*messages[:begin], *known, *messages[end:]]
 
 
 def sendable_call(call_id: str, name: str, arguments: str, extra: Mapping[str, Any], tools: Container[str]) -> dict[str, Any]:

@@ -86,6 +86,9 @@ class FinalEvent:
     ``content`` is the last text of the model, None where there is none. ``messages`` is the whole conversation, each call with
     its result. ``finish_reason`` is "stop", "length", "content_filter", or the limit that ended the turn: "max_iterations",
     "max_calls" or "max_seconds". ``usage`` is summed over all rounds.
+
+    With "tool_calls" the turn ended with calls of external tools, which are left to the caller: ``pending`` has them, and they
+    alone have no result in ``messages`` yet (``patchbay.loop.answered`` puts theirs in).
     """
 
     type: ClassVar = "final"
@@ -95,6 +98,7 @@ class FinalEvent:
     finish_reason: str
     tool_executions: tuple[ToolExecution, ...]
     usage: Usage
+    pending: tuple[ToolCall, ...] = ()
 
 
 LoopEvent: TypeAlias = (

@@ -20,7 +20,7 @@ from patchbay.loop.events import (
     ToolResultEvent,
 )
 from patchbay.models.chat import ChatModel
-from patchbay.types import Message
+from patchbay.types import Message, ToolCall, ToolSpec
 
 _ENDINGS = {"length", "content_filter"}
 
@@ -34,6 +34,7 @@ async def turn(
     parameters: Mapping[str, Any] | None = None,
     max_iterations: int | None = 10,
     stream: bool = False,
+    external: Sequence[ToolSpec] = (),
     without: Container[type[LoopEvent]] = (),
 ) -> AsyncGenerator[LoopEvent, None]:
     """Ask ``model`` until it answers without calling a tool, or a limit is met: ``max_iterations`` rounds, or the run's budget.
@@ -43,15 +44,21 @@ async def turn(
     are carried out, one beyond the budget is told so, one that the end of the time finds running is stopped. A ``tool_choice``
     that demands a call is for the first round, then it is "auto": the model must be able to answer. ``messages`` is not changed.
     ToolCallEvents and ToolResultEvents are left out where they are in ``without``: to tell what nobody looks at costs too.
+
+    ``external`` are tools that the caller carries out itself. The model is told of them too, and of no other tool that has the
+    name of one. A reply that calls one ends the turn with the finish_reason "tool_calls": its other calls are carried out, and
+    those of external tools are the FinalEvent's ``pending``.
+
     What the model's server does wrong is raised as UpstreamError. Raises ConfigurationError for ``max_iterations`` below 1;
     with None the run's budget alone counts the rounds.
     """
     checked_count(max_iterations, "max_iterations")
     run = executor if isinstance(executor, Run) else executor.begin()
     budget = run.budget
-    conversation = Conversation(list(messages), dict(parameters or {}), run)
+    conversation = Conversation(list(messages), dict(parameters or {}), run, tuple(external))
     content: str | None = None
     finish_reason = "max_iterations"
+    pending: tuple[ToolCall, ...] = ()
     iteration = 0
     while max_iterations is None or iteration < max_iterations:
         if not budget.take_iteration():
@@ -90,6 +97,9 @@ async def turn(
             finish_reason = reason if reason in _ENDINGS else "stop"
             yield IterationEndEvent(iteration, finish_reason)
             break
+        if external and (pending := conversation.left_to_caller(written)):
+            written = [call for call in written if call not in pending]
+            calls = tuple(as_call(call) for call in written)
         if ToolCallEvent not in without:
             for call in calls:
                 yield ToolCallEvent(call, iteration)
@@ -105,12 +115,15 @@ async def turn(
             await batch.stop()
         conversation.add_results(batch.executions)
         yield IterationEndEvent(iteration, "tool_calls")
+        if pending:
+            finish_reason = "tool_calls"
+            break
         if budget.exceeded is not None:
             break
     if finish_reason == "max_iterations" and budget.exceeded is not None:
         finish_reason = budget.exceeded
     executions = tuple(conversation.executions)
-    yield FinalEvent(content, conversation.messages, iteration, finish_reason, executions, conversation.usage)
+    yield FinalEvent(content, conversation.messages, iteration, finish_reason, executions, conversation.usage, pending)
 
 
 def relaxed(tool_choice: Any) -> Any:

@@ -8,15 +8,18 @@ for ever, and models that answer in a stream only. They say so in an error. Whet
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from patchbay.errors import UpstreamError
-from patchbay.models.providers.quirks import SENT_BACK
+from patchbay.models.providers.quirks import REASONING_FIELDS, SENT_BACK, keep_fields
 from patchbay.types import Message
 
+Answer = TypeVar("Answer")
+
+_MOST_MODELS: Final = 1024
 _STATUSES: Final = frozenset({400, 422})
 _DISPENSABLE: Final = SENT_BACK | {"stream_options", "parallel_tool_calls"}
 """What may be left out of a request without changing what it asks for."""
@@ -53,14 +56,54 @@ class Known:
 
 
 class Learnt:
-    """What is known of the models of one server. Shared by the clients that talk to it; not persisted."""
+    """What is known of the models of one server. Shared by the clients that talk to it; not persisted, and bounded."""
 
     def __init__(self) -> None:
         self._models: dict[Any, Known] = {}
 
     def of(self, model: Any) -> Known:
         """What is known of the model of this name."""
-        return self._models.setdefault(model, Known())
+        known = self._models.get(model)
+        if known is None:
+            if len(self._models) >= _MOST_MODELS:
+                del self._models[next(iter(self._models))]
+            known = self._models[model] = Known()
+        return known
+
+
+async def asked(
+    ask: Callable[[dict[str, Any]], Awaitable[Answer]], body: dict[str, Any], known: Known, sent_back: frozenset[str]
+) -> Answer:
+    """Ask, and ask again without what the server refuses by name, and with what it misses; what it wanted is kept to.
+
+    ``sent_back`` are the fields of messages that its provider knows. What ``ask`` raises last is raised.
+    """
+    refused, all_reasoning, demanded = set(known.refused), known.all_reasoning, False
+    while True:
+        sent = _with_fields(body, sent_back, refused, all_reasoning=all_reasoning)
+        try:
+            answer = await ask(sent)
+        except UpstreamError as error:
+            if demands_reasoning(error):
+                refused -= REASONING_FIELDS
+                all_reasoning = demanded = True
+                if _with_fields(body, sent_back, refused, all_reasoning=True) == sent:
+                    raise
+                continue
+            named = complained_of(error, sent)
+            if demanded:
+                named -= REASONING_FIELDS
+            if not named:
+                raise
+            refused |= named
+        else:
+            known.refused, known.all_reasoning = refused, all_reasoning
+            return answer
+
+
+def _with_fields(body: dict[str, Any], kept: frozenset[str], refused: set[str], *, all_reasoning: bool) -> dict[str, Any]:
+    messages = keep_fields(body["messages"], kept, all_reasoning=all_reasoning and not kept.isdisjoint(REASONING_FIELDS))
+    return without({**body, "messages": messages}, refused)
 
 
 def complained_of(error: UpstreamError, body: Mapping[str, Any]) -> set[str]:

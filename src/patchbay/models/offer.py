@@ -78,22 +78,28 @@ class Offer:
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
         self._specs: tuple[ToolSpec, ...] = ()
+        self._written: Mapping[str, Mapping[str, Any]] = {}
         self._told = Told([], Aliases((), provider.dialect.names), {})
         self._reported: set[str] = set()
 
-    def of(self, specs: Sequence[ToolSpec]) -> Told:
-        """Tell these tools."""
-        if tuple(specs) != self._specs:
-            self._told = self._tell(specs)
+    def of(self, specs: Sequence[ToolSpec], *, written: Mapping[str, Mapping[str, Any]] | None = None) -> Told:
+        """Tell these tools. Those that are ``written`` already, in OpenAI's list and by their names, are told as they are."""
+        written = written or {}
+        if tuple(specs) != self._specs or written != self._written:
+            self._told = self._tell(specs, written)
             self._specs = tuple(specs)
+            self._written = written
         return self._told
 
-    def _tell(self, specs: Sequence[ToolSpec]) -> Told:
+    def _tell(self, specs: Sequence[ToolSpec], written: Mapping[str, Mapping[str, Any]]) -> Told:
         dialect = self._provider.dialect
-        names = Aliases([spec.name for spec in specs], dialect.names)
+        names = Aliases([spec.name for spec in specs], dialect.names, fixed=written)
         tools: list[dict[str, Any]] = []
         strict: dict[str, Mapping[str, Any]] = {}
         for spec in specs:
+            if (as_written := written.get(spec.name)) is not None:
+                tools.append(dict(as_written))
+                continue
             exact = self._strictly(spec)
             if exact is not None:
                 strict[spec.name] = spec.parameters

@@ -11,7 +11,7 @@ The package itself is not imported: errors and answers are read by their attribu
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
@@ -20,10 +20,9 @@ from patchbay.models.assemble import Assembly, whole_reply
 from patchbay.models.blocking import blocking_chunks, open_in_thread
 from patchbay.models.chat import ChatRequest, ModelEvent, ModelReply
 from patchbay.models.clienterrors import client_errors
-from patchbay.models.learnt import Learnt, complained_of, demands_reasoning, demands_stream, without
+from patchbay.models.learnt import Learnt, asked, demands_stream
 from patchbay.models.offer import Offer, Told
 from patchbay.models.providers import Provider, provider_at
-from patchbay.models.providers.quirks import REASONING_FIELDS, keep_fields
 from patchbay.tools.threads import run_in_thread
 
 
@@ -75,7 +74,7 @@ class OpenAIChatModel:
         if known.only_streams:
             return None
         try:
-            return whole_reply(await self._asked(self._answer, body))
+            return whole_reply(await asked(self._answer, body, known, self._provider.sent_back))
         except UpstreamError as error:
             if not demands_stream(error):
                 raise
@@ -89,36 +88,6 @@ class OpenAIChatModel:
             raise UpstreamError(f"The model's server failed in mid-answer: {end.finish_reason}.")
         return ModelReply(told.own(end.reply), reason, end.usage)
 
-    async def _asked(self, ask: Callable[[dict[str, Any]], Any], body: dict[str, Any]) -> Any:
-        """Ask, and ask again without what the server refuses by name, and with what it misses; what it wanted is kept to."""
-        known = self._learnt.of(body.get("model"))
-        refused, all_reasoning, demanded = set(known.refused), known.all_reasoning, False
-        while True:
-            sent = self._with_fields(body, refused, all_reasoning=all_reasoning)
-            try:
-                answer = await ask(sent)
-            except UpstreamError as error:
-                if demands_reasoning(error):
-                    refused -= REASONING_FIELDS
-                    all_reasoning = demanded = True
-                    if self._with_fields(body, refused, all_reasoning=True) == sent:
-                        raise
-                    continue
-                named = complained_of(error, sent)
-                if demanded:
-                    named -= REASONING_FIELDS
-                if not named:
-                    raise
-                refused |= named
-            else:
-                known.refused, known.all_reasoning = refused, all_reasoning
-                return answer
-
-    def _with_fields(self, body: dict[str, Any], refused: set[str], *, all_reasoning: bool) -> dict[str, Any]:
-        kept = self._provider.sent_back
-        messages = keep_fields(body["messages"], kept, all_reasoning=all_reasoning and not kept.isdisjoint(REASONING_FIELDS))
-        return without({**body, "messages": messages}, refused)
-
     async def _answer(self, body: dict[str, Any]) -> Any:
         with client_errors(self._keys):
             if self._is_async:
@@ -127,7 +96,8 @@ class OpenAIChatModel:
             return await answer if inspect.isawaitable(answer) else answer
 
     async def _chunks(self, body: dict[str, Any]) -> AsyncGenerator[Any, None]:
-        stream = await self._asked(self._stream, {"stream_options": {"include_usage": True}, **body, "stream": True})
+        wanted = {"stream_options": {"include_usage": True}, **body, "stream": True}
+        stream = await asked(self._stream, wanted, self._learnt.of(body.get("model")), self._provider.sent_back)
         if not hasattr(stream, "__aiter__"):
             stream = blocking_chunks(stream)
         try:

@@ -1,7 +1,7 @@
 """The client's request: checked, and turned into what the upstream is asked, native or with the contract.
 
-The body's fields are kept as the bytes they came in; only what has to be looked at is decoded. Reading the same tools again costs
-a look-up, so the contract's bytes are the same in every turn.
+Reading the same tools again costs a look-up, so the contract's bytes are the same in every turn. What can be read of a body
+without its tools stands in ``body``.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import msgspec
-
 from patchbay.errors import InvalidRequestError
 from patchbay.formats.contract import render_contract, render_tool_choice
 from patchbay.formats.parts import ToolRules, make_rules
 from patchbay.formats.rows import Format
 from patchbay.history import flatten_messages, text_of
+from patchbay.models.body import ChatBody, has_foreign_kind
 from patchbay.models.choice import Policy, read_policy
 from patchbay.models.options import TextOptions
-from patchbay.models.wire import Raw, decode, encode
+from patchbay.models.wire import decode, encode
 from patchbay.types import Message, ToolSpec, read_specs
 
 _MOST_REMEMBERED = 64 * 1024
@@ -58,7 +57,7 @@ def _read_offer(
     try:
         specs = read_specs(tools, param="functions" if legacy else "tools")
     except InvalidRequestError as error:
-        if not _has_foreign_kind(tools):
+        if not has_foreign_kind(tools):
             raise
         names = _function_names(tools)
         return Offer(None, names, make_rules(None, "text"), "", error)
@@ -76,87 +75,39 @@ def _read_offer(
 _remembered_offer = lru_cache(maxsize=64)(_read_offer)
 
 
-def _has_foreign_kind(tools: Any) -> bool:
-    return isinstance(tools, list) and any(
-        isinstance(tool, Mapping) and isinstance(tool.get("type"), str) and tool["type"] != "function" for tool in tools
-    )
-
-
 def _function_names(tools: list[Any]) -> frozenset[str]:
     found = (tool.get("function") for tool in tools if isinstance(tool, Mapping))
     return frozenset(f["name"] for f in found if isinstance(f, Mapping) and isinstance(f.get("name"), str))
 
 
-class ChatRequest:
-    """One body of ``POST /chat/completions``. Raises InvalidRequestError for what no upstream could serve."""
+class ChatRequest(ChatBody):
+    """A body of ``POST /chat/completions`` with its tools read. Raises InvalidRequestError for what no upstream could serve."""
 
     def __init__(self, body: bytes, options: TextOptions) -> None:
-        self.body = body
+        super().__init__(body)
         self._options = options
-        self.fields = _read_fields(body)
-        self.model = _field(self.fields, "model", str, "a string")
         self._how = options.prompt_format(self.model)
-        self.stream = bool(_field(self.fields, "stream", bool, "a boolean", optional=True))
-        count = _field(self.fields, "n", int, "a whole number", optional=True)
-        self.count = 1 if count is None else count
-        if self.count < 1:
-            raise InvalidRequestError("'n' must be at least 1.", param="n")
-        self._messages: list[Message] | None = None
-        self._check_messages()
-        self.legacy = not _is_set(self.fields.get("tools")) and _is_set(self.fields.get("functions"))
-        raw = self.fields.get("functions" if self.legacy else "tools")
         self.offer: Offer | None = None
         self.policy = Policy()
-        if raw is not None and _is_set(raw):
+        raw = self.tools
+        if raw is not None:
             self.offer = _offer(bytes(raw), options, self._how, legacy=self.legacy)
             if not self.offer.names and self.offer.specs is not None:
                 self.offer = None
         if self.offer is not None:
             self.policy = (
                 read_policy(
-                    self._tool_choice(), self._value("parallel_tool_calls") if not self.legacy else False, self.offer.names
+                    self._tool_choice(), self.value("parallel_tool_calls") if not self.legacy else False, self.offer.names
                 )
                 if self.offer.specs is not None
                 else Policy()
             )
 
-    def _value(self, name: str) -> Any:
-        raw = self.fields.get(name)
-        return None if raw is None else decode(bytes(raw))
-
     def _tool_choice(self) -> Any:
         if not self.legacy:
-            return self._value("tool_choice")
-        choice = self._value("function_call")
+            return self.value("tool_choice")
+        choice = self.value("function_call")
         return {"type": "function", "function": choice} if isinstance(choice, Mapping) else choice
-
-    def _check_messages(self) -> None:
-        raw = self.fields.get("messages")
-        if raw is None or bytes(raw[:1] if isinstance(raw, bytes) else bytes(raw)[:1]) != b"[":
-            raise InvalidRequestError("'messages' must be an array of messages.", param="messages")
-
-    @property
-    def include_usage(self) -> bool:
-        """Whether the client asked for usage in its stream."""
-        wanted = self._value("stream_options")
-        return isinstance(wanted, Mapping) and bool(wanted.get("include_usage"))
-
-    @property
-    def messages(self) -> list[Message]:
-        """The messages, decoded once. Raises InvalidRequestError."""
-        if self._messages is None:
-            messages = _guarded(bytes(self.fields["messages"]))
-            for index, message in enumerate(messages):
-                if not isinstance(message, dict):
-                    raise InvalidRequestError(f"'messages[{index}]' must be an object.", param=f"messages[{index}]")
-                if not isinstance(message.get("tool_calls") or [], list):
-                    raise InvalidRequestError(
-                        f"'messages[{index}].tool_calls' must be an array.", param=f"messages[{index}].tool_calls"
-                    )
-                if not isinstance(message.get("role"), str):
-                    raise InvalidRequestError(f"'messages[{index}].role' must be a string.", param=f"messages[{index}].role")
-            self._messages = messages
-        return self._messages
 
     def prompt_chars(self) -> tuple[int, bool]:
         """How many characters of text the messages hold, and whether they hold nothing else."""
@@ -209,46 +160,6 @@ class ChatRequest:
             elif name not in _TOOL_FIELDS:
                 body[name] = raw
         return encode(body)
-
-
-def _read_fields(body: bytes) -> dict[str, Raw]:
-    try:
-        fields = msgspec.json.decode(body, type=dict[str, Raw])
-    except msgspec.ValidationError:
-        raise InvalidRequestError("The request body must be a JSON object.") from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        value = _guarded(body)  # lone surrogates, or not JSON at all
-        if not isinstance(value, dict):
-            raise InvalidRequestError("The request body must be a JSON object.") from None
-        fields = {name: Raw(encode(field)) for name, field in value.items()}
-    except RecursionError:
-        raise InvalidRequestError("The request body is nested too deeply.") from None
-    return fields
-
-
-def _guarded(data: bytes) -> Any:
-    try:
-        return decode(data)
-    except RecursionError:
-        raise InvalidRequestError("The request body is nested too deeply.") from None
-    except ValueError as error:
-        raise InvalidRequestError(f"The request body is not valid JSON: {error}") from None
-
-
-def _is_set(raw: Raw | None) -> bool:
-    return raw is not None and bytes(raw) not in (b"null", b"[]")
-
-
-def _field(fields: dict[str, Raw], name: str, kind: type, words: str, *, optional: bool = False) -> Any:
-    raw = fields.get(name)
-    if raw is None and not optional:
-        raise InvalidRequestError(f"'{name}' is missing: it must be {words}.", param=name)
-    value = None if raw is None else _guarded(bytes(raw))
-    if value is None and optional:
-        return None
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)) or value == "":
-        raise InvalidRequestError(f"'{name}' must be {words}.", param=name)
-    return value
 
 
 def _inject(view: list[Message], contract: str, how: str) -> None:

@@ -159,10 +159,12 @@ class Envelope:
             b'"logprobs":null,"finish_reason":null}]}\n\n' % (self._head, index, place, encode(text))
         )
 
-    def finish(self, index: int, reason: str, usage: Any = None) -> bytes:
-        """A choice's last chunk; ``usage`` where it goes along with it."""
+    def finish(self, index: int, reason: str, usage: Any = None, **more: Any) -> bytes:
+        """A choice's last chunk; ``usage`` and ``more`` are fields that go along with it."""
         chunk = self.delta(index, {}, finish_reason=reason)
-        return chunk if usage is None else b'%s,"usage":%s}\n\n' % (chunk[:-3], encode(usage))
+        if usage is not None:
+            more["usage"] = usage
+        return b"%s,%s\n\n" % (chunk[:-3], encode(more)[1:]) if more else chunk
 
     def usage(self, usage: Any) -> bytes:
         """The last chunk, with no choice and the usage."""

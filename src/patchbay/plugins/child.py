@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import importlib
 import logging
 import os
 import signal
@@ -40,6 +41,7 @@ EXIT_SECONDS = 2.0
 """How long the interpreter has to end, once the plugin has."""
 
 _MOST_TRACEBACK = 16 * 1024
+_HERE = str(Path(__file__).parent) + os.sep
 
 _logger = logging.getLogger(__name__)
 
@@ -151,7 +153,7 @@ class _Child:
             )
             runtime.make()
         except (Exception, SystemExit) as error:  # noqa: BLE001  (the plugin's own code, which may do anything)
-            said = traceback.format_exc()[-_MOST_TRACEBACK:]
+            said = _traceback_of(error)[-_MOST_TRACEBACK:]
             self.send(Crash(error=well_formed(describe(error)), traceback=well_formed(said)))
             return None
         self._runtime = runtime
@@ -206,6 +208,18 @@ class _Child:
     def _host_is_gone(self) -> None:
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._finish, None)
+
+
+def _traceback_of(error: BaseException) -> str:
+    """Format it from the plugin's own first frame on: how it came to be imported is of no interest to who wrote it."""
+    place = error.__traceback__
+    while place is not None and _is_ours(place.tb_frame.f_code.co_filename):
+        place = place.tb_next
+    return "".join(traceback.format_exception(type(error), error, place))
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith(("<frozen importlib", _HERE)) or file == importlib.__file__
 
 
 async def _first(*futures: asyncio.Future[Any]) -> None:

@@ -20,7 +20,7 @@ import msgspec
 from patchbay.errors import ToolArgumentsError, ToolError, ToolTimeoutError
 from patchbay.plugins.sdk.outcome import Err, Ok
 from patchbay.tools import render_result, well_formed
-from patchbay.tools.envelope import is_true
+from patchbay.tools.envelope import is_envelope, is_true
 from patchbay.tools.results import describe
 
 
@@ -53,12 +53,12 @@ def as_json(value: Any) -> str:
 
 
 def body_of(value: Any) -> Body:
-    """Return the body for what a tool returned; ``Ok`` and ``Err`` are unwrapped."""
+    """Return the body for what a tool returned; ``Ok`` and ``Err`` are unwrapped, also within each other."""
+    while isinstance(value, Ok):
+        value = value.value
     if isinstance(value, Err):
         return _refusal(value.error)
-    if isinstance(value, Ok):
-        value = value.value
-    if isinstance(value, Mapping) and ("is_error" in value or ("output" in value and "images" in value)):
+    if is_envelope(value):
         return _envelope(value)
     return Body(f'{{"output":{as_json(value)},"is_error":false}}')
 
@@ -107,9 +107,11 @@ def too_large(name: str, size: int, limit: int) -> Body:
 
 
 def _refusal(error: Any) -> Body:
+    while isinstance(error, Ok | Err):
+        error = error.value if isinstance(error, Ok) else error.error
     if isinstance(error, BaseException):
         return body_of_failure("", error)
-    if isinstance(error, str):
+    if isinstance(error, str) and error:
         return failure(error, error=error, code=ToolError.code)
     return Body(
         f'{{"output":{as_json(error)},"is_error":true,"error":"TOOL_ERROR","code":"{ToolError.code}"}}', error="TOOL_ERROR"

@@ -53,7 +53,7 @@ def read_manifest(folder: Path) -> PluginManifest:
     path = folder / FILE_NAME
     try:
         whole = tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # also where it is not UTF-8
+    except (ValueError, RecursionError) as error:  # also where it is not UTF-8, or nested without end
         raise ConfigurationError(f"{path}: {error}") from None
     fields = _Fields(path)
     about = fields.table(whole, "plugin")
@@ -63,6 +63,8 @@ def read_manifest(folder: Path) -> PluginManifest:
         check_name(plugin_id, what="plugin.id")
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
+    if plugin_id in (".", ".."):
+        raise ConfigurationError(f"{path}: plugin.id must not be {plugin_id!r}: in an address it would stand for a folder.")
     entry = fields.text(about, "entry")
     if not all(entry.partition(":")):
         raise ConfigurationError(f"{path}: plugin.entry must be 'module:Class', not {entry!r}.")

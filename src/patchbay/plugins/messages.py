@@ -73,10 +73,11 @@ class Start(_Message, frozen=True, tag="START"):
 
 
 class StartupResult(_Message, frozen=True, tag="STARTUP_RESULT"):
-    """How the startup hook ended; the tools are registered after this."""
+    """How the startup hook ended; the tools are registered after this. ``hooks`` are the lifecycle ids that the plugin has."""
 
     status: Literal["ready", "failed"]
     startup_error: str | None = None
+    hooks: tuple[str, ...] = ()
     req_id: str = STARTUP_ID
 
 
@@ -140,13 +141,15 @@ class Result(_Message, frozen=True, tag="RESULT"):
     """The one answer to a TRIGGER, FREEZE, UNFREEZE or CONFIG_UPDATE.
 
     ``data`` is JSON text: for a TRIGGER the whole body of the callback's answer (``envelope``), to be sent on unread. ``error``
-    is the short name of what went wrong, None where ``success``.
+    is the short name of what went wrong, None where ``success``. ``ran`` is False where no handler was reached: the same call
+    may be carried out when it comes again.
     """
 
     req_id: str
     success: bool
     data: bytes = b""
     error: str | None = None
+    ran: bool = True
 
 
 class CancelRun(_Message, frozen=True, tag="CANCEL_RUN"):
@@ -156,9 +159,10 @@ class CancelRun(_Message, frozen=True, tag="CANCEL_RUN"):
 
 
 class Freeze(_Message, frozen=True, tag="FREEZE"):
-    """Run the freeze hook; calls are refused until UNFREEZE."""
+    """Refuse calls until UNFREEZE; give those under way ``drain`` seconds (None: let them be); then run the freeze hook."""
 
     req_id: str
+    drain: float | None = None
 
 
 class Unfreeze(_Message, frozen=True, tag="UNFREEZE"):
@@ -168,7 +172,7 @@ class Unfreeze(_Message, frozen=True, tag="UNFREEZE"):
 
 
 class ConfigUpdate(_Message, frozen=True, tag="CONFIG_UPDATE"):
-    """The configuration is ``config`` now (None: what ``plugin.toml`` says now). The config_change hook is run."""
+    """The configuration is ``config`` now (None: as ``plugin.toml`` says now); if that is new, the config_change hook is run."""
 
     req_id: str
     config: dict[str, Any] | None = None

@@ -116,8 +116,8 @@ class PluginRuntime:
             said = describe(error)
             self.context.logger.exception("The startup failed")
         else:
-            return StartupResult(status="ready")
-        return StartupResult(status="failed", startup_error=well_formed(said))
+            return StartupResult(status="ready", hooks=tuple(self._hooks))
+        return StartupResult(status="failed", startup_error=well_formed(said), hooks=tuple(self._hooks))
 
     def open(self) -> None:
         """Register the tools, and each change of them from now on."""
@@ -134,7 +134,7 @@ class PluginRuntime:
         elif isinstance(message, LlmToolState):
             self.context.tools.set_state(message)
         elif isinstance(message, Freeze):
-            self._in_task(self._freeze(message.req_id))
+            self._in_task(self._freeze(message))
         elif isinstance(message, Unfreeze):
             self._in_task(self._unfreeze(message.req_id))
         elif isinstance(message, ConfigUpdate):
@@ -143,10 +143,7 @@ class PluginRuntime:
     async def stop(self, *, reason: StopReason = "stop", drain: float = 0.0, grace: float = 5.0) -> None:
         """Take no more calls, give those under way ``drain`` seconds, run the hooks within ``grace`` seconds. Does not raise."""
         self._refusing = "is stopping"
-        with suppress(TimeoutError):
-            async with asyncio.timeout(drain):
-                await self._idle.wait()
-        await asyncio.gather(*(batch.stop() for _, batch in tuple(self._batches.values()) if batch is not None))
+        await self._drain(drain)
         try:
             await _within(grace, self._shutdown(reason))
         except _TooSlowError:
@@ -157,6 +154,13 @@ class PluginRuntime:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=deadlines.CANCEL_GRACE)
+
+    async def _drain(self, seconds: float) -> None:
+        """Give the calls under way so many seconds, and stop those that have not ended then."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        await asyncio.gather(*(batch.stop() for _, batch in tuple(self._batches.values()) if batch is not None))
 
     async def _shutdown(self, reason: StopReason) -> None:
         try:
@@ -177,9 +181,11 @@ class PluginRuntime:
         async with self._turn:
             return await call_hook(getattr(self.plugin, name), **about)
 
-    async def _freeze(self, req_id: str) -> None:
+    async def _freeze(self, message: Freeze) -> None:
         self._refusing = self._refusing or "is frozen"
-        await self._answer_with_hook(req_id, "freeze")
+        if message.drain is not None:
+            await self._drain(message.drain)
+        await self._answer_with_hook(message.req_id, "freeze")
 
     async def _unfreeze(self, req_id: str) -> None:
         if await self._answer_with_hook(req_id, "unfreeze") and self._refusing == "is frozen":
@@ -194,6 +200,9 @@ class PluginRuntime:
             self._answer(message.req_id, "config_change", envelope.body_of_failure("config_change", error))
             return
         config.replace(sections)
+        if config.snapshot() == previous.snapshot():
+            self._answer(message.req_id, "config_change", envelope.body_of(None))
+            return
         await self._answer_with_hook(message.req_id, "config_change", config=config, previous=previous)
 
     async def _answer_with_hook(self, req_id: str, id_: str, **about: Any) -> bool:
@@ -212,10 +221,10 @@ class PluginRuntime:
         name = trigger.entry_id.removeprefix(ENTRY_PREFIX)
         tool = self.context.tools.tools.get(name)
         if self._refusing:
-            self._answer(trigger.req_id, name, envelope.not_running(self.context.plugin_id, why=self._refusing))
+            self._answer(trigger.req_id, name, envelope.not_running(self.context.plugin_id, why=self._refusing), ran=False)
             return
         if tool is None:
-            self._answer(trigger.req_id, name, envelope.not_registered(self.context.plugin_id, name))
+            self._answer(trigger.req_id, name, envelope.not_registered(self.context.plugin_id, name), ran=False)
             return
         asked = trigger.timeout
         promised = tool.limit if asked is None or not asked > 0 else min(asked, tool.limit)
@@ -223,7 +232,7 @@ class PluginRuntime:
         self._batches[trigger.req_id] = (trigger, None)
         self._idle.clear()
         run = self._executor.begin(
-            surroundings=Surroundings(invocation_id=trigger.idempotency_key),
+            surroundings=Surroundings(idempotency_key=trigger.idempotency_key),
             tool_timeout=deadlines.for_tool(promised),
             on_settled=self._settled,
         )
@@ -240,13 +249,13 @@ class PluginRuntime:
             self._idle.set()
         self._answer(call.req_id, call.name, _body(call, execution))
 
-    def _answer(self, req_id: str, name: str, body: Body) -> None:
+    def _answer(self, req_id: str, name: str, body: Body, *, ran: bool = True) -> None:
         data = body.encode()
         if len(data) > MAX_FRAME_BYTES - _ROOM:
             body = envelope.too_large(name, len(data), MAX_FRAME_BYTES - _ROOM)
             data = body.encode()
         error = None if body.error is None else body.error[:_SHOWN]
-        self._send(Result(req_id=req_id, success=error is None, data=data, error=error))
+        self._send(Result(req_id=req_id, success=error is None, data=data, error=error, ran=ran))
 
     def _progress(self, call: ToolCall, progress: ToolProgress) -> None:
         assert isinstance(call, _Call)

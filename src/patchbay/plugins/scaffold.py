@@ -11,18 +11,20 @@ from pathlib import Path
 from patchbay.errors import ConfigurationError
 from patchbay.plugins.sdk.llm_tool import check_name
 
+# Each file of each plugin has a name of its own, so that the tests of many can run together.
+
 _TOML = """\
 [plugin]
 id = "{id}"
-entry = "main:{class_name}"
+entry = "{module}:{class_name}"
 description = "What it is for."
 version = "0.1.0"
 
-[{id_key}]
+[settings]
 greeting = "Hello"
 """
 
-_MAIN = '''\
+_PLUGIN = '''\
 from patchbay.plugins import Err, PluginBase, lifecycle, llm_tool, plugin
 
 
@@ -40,14 +42,15 @@ class {class_name}(PluginBase):
         """
         if not name.strip():
             return Err("nobody was named")
-        return f"{{self.config.get('{id}.greeting', 'Hello')}}, {{name}}!"
+        return f"{{self.config.get('settings.greeting', 'Hello')}}, {{name}}!"
 '''
 
 _TEST = """\
 import asyncio
 from pathlib import Path
 
-from main import {class_name}
+from {module} import {class_name}
+
 from patchbay.testing import run_plugin
 
 
@@ -74,20 +77,17 @@ def write_scaffold(folder: Path) -> list[Path]:
         raise ConfigurationError(f"a plugin's name begins with a letter: {plugin_id!r} does not.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigurationError(f"{folder} is there already.")
-    class_name = "".join(word[0].upper() + word[1:] for word in words) + "Plugin"
-    tool = "greet_" + "_".join(word.lower() for word in words)
-    if "." in plugin_id:
-        raise ConfigurationError(
-            f"a plugin's name has no '.' here: its section in plugin.toml would be another; not {plugin_id!r}."
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    texts = {
-        "plugin.toml": _TOML.format(id=plugin_id, id_key=plugin_id, class_name=class_name),
-        "main.py": _MAIN.format(id=plugin_id, class_name=class_name, tool=tool),
-        f"test_{'_'.join(words).lower()}.py": _TEST.format(class_name=class_name, tool=tool),
+    stem = "_".join(words).lower()
+    named = {
+        "id": plugin_id,
+        "module": f"{stem}_plugin",
+        "class_name": "".join(word[0].upper() + word[1:] for word in words) + "Plugin",
+        "tool": f"greet_{stem}"[:64],
     }
+    folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
-        written.append(folder / name)
+    for name, text in (("plugin.toml", _TOML), (f"{stem}_plugin.py", _PLUGIN), (f"test_{stem}.py", _TEST)):
+        path = folder / name
+        path.write_text(text.format(**named), encoding="utf-8")
+        written.append(path)
     return written

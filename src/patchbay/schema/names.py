@@ -51,13 +51,15 @@ GEMINI_NAMES: Final = NameRule(r"[A-Za-z_][A-Za-z0-9_.-]*")
 class Aliases:
     """The names of a set of tools on one provider's wire, and the way back.
 
-    No alias is the name of another tool of the set, and no two tools have one alias.
+    No alias is the name of another tool of the set, and no two tools have one alias. ``fixed`` are names that somebody else
+    answers for: they are sent as they are.
     """
 
-    def __init__(self, names: Iterable[str], rule: NameRule) -> None:
+    def __init__(self, names: Iterable[str], rule: NameRule, *, fixed: Iterable[str] = ()) -> None:
         self._rule = rule
-        own = list(dict.fromkeys(names))
-        taken = set(own)
+        self._fixed = frozenset(fixed)
+        own = list(dict.fromkeys(name for name in names if name not in self._fixed))
+        taken = {*own, *self._fixed}
         wire: dict[str, str] = {}
         for name in own:
             if rule.allows(name):
@@ -75,7 +77,7 @@ class Aliases:
         """Return what ``name`` is on the wire; also for one that is no tool (any more), as it may stand in a conversation."""
         alias = self.changed.get(name)
         if alias is None:
-            alias = name if self._rule.allows(name) else self._rule.alias(name)
+            alias = name if name in self._fixed or self._rule.allows(name) else self._rule.alias(name)
         return alias
 
     def own(self, name: str) -> str:

@@ -48,6 +48,16 @@ class MethodNotAllowedError(PatchbayError):
     status = 405
 
 
+class StoppingError(PatchbayError):
+    """The server was told to stop, and the request was not done in the time that it had left."""
+
+    code = "server_stopping"
+    status = 503
+
+    def __init__(self) -> None:
+        super().__init__("The server is stopping, and ended this request before it was done.")
+
+
 class UpstreamStatusError(UpstreamError):
     """The upstream answered with an error status. ``answer`` is the body for the client, secrets already removed."""
 

@@ -12,7 +12,7 @@ import hmac
 import itertools
 import logging
 import os
-from typing import Any
+from typing import Any, cast
 
 from patchbay.errors import PatchbayError, UpstreamError
 from patchbay.server.answers import (
@@ -21,11 +21,12 @@ from patchbay.server.answers import (
     AuthenticationError,
     MethodNotAllowedError,
     NotFoundError,
+    StoppingError,
     UpstreamStatusError,
     error_body,
 )
 from patchbay.server.body import Receive, check_length, declared_length, read_body
-from patchbay.server.chat import ChatExchange, ExchangeFactory, run_chat
+from patchbay.server.chat import Chat, ChatExchange, ExchangeFactory, run_chat
 from patchbay.server.headers import Headers
 from patchbay.server.journal import Journal
 from patchbay.server.passthrough import run_passthrough
@@ -94,7 +95,7 @@ class ProxyApp:
                 return
 
     async def _serve(self, scope: Any, receive: Receive, reply: Reply) -> None:
-        exchange: ChatExchange | None = None
+        exchange: Chat | None = None
         request_id = ""
         try:
             tail = await self._enter(scope, reply)
@@ -106,7 +107,7 @@ class ProxyApp:
             if chat:
                 body = await read_body(receive, self.settings.max_body_size)
                 self._log_request(request_id, scope, body=body)
-                exchange = self._make_exchange(body)
+                exchange = self._open(scope, body)
             else:
                 self._log_request(request_id, scope, passthrough=True)
             silence, interval = self.settings.upstream_timeout, self.settings.heartbeat
@@ -115,7 +116,7 @@ class ProxyApp:
                     request_id, scope, receive, reply, watch, self._upstream, self.settings, self._redact, self._journal
                 )
                 if exchange is not None:
-                    await run_chat(request, exchange)
+                    await self._carry_out(request, exchange)
                 else:
                     await run_passthrough(request, tail)
         except ClientLeftError as error:
@@ -123,6 +124,12 @@ class ProxyApp:
         except PatchbayError as error:
             self._log_failure(request_id, error)
             await self._fail(reply, exchange, error)
+        except asyncio.CancelledError:
+            stopping = StoppingError()
+            self._log_failure(request_id, stopping)
+            if not reply.started or (exchange is not None and exchange.streaming and reply.pausable):
+                await self._fail(reply, exchange, stopping)
+            raise
         except Exception as error:
             _logger.exception("The proxy failed on a request")
             failure = PatchbayError("The proxy failed on this request; its operator finds the reason in its output.")
@@ -173,7 +180,15 @@ class ProxyApp:
         right = hmac.compare_digest(_digest(token.strip()), self._key_digest or b"")
         return right and scheme.lower() == b"bearer"
 
-    async def _fail(self, reply: Reply, exchange: ChatExchange | None, error: PatchbayError) -> None:
+    def _open(self, scope: Any, body: bytes) -> Chat:  # noqa: ARG002 - for doors that look at more than the body
+        """Begin a chat completion. Raises PatchbayError for a request that cannot be served."""
+        return self._make_exchange(body)
+
+    async def _carry_out(self, request: Request, chat: Chat) -> None:
+        """Do what was begun with ``_open``."""
+        await run_chat(request, cast("ChatExchange", chat))
+
+    async def _fail(self, reply: Reply, exchange: Chat | None, error: PatchbayError) -> None:
         """Tell the client of a failure: by the status where that is still possible, else inside its stream, else by a cut."""
         if not reply.started:
             headers: Headers = [JSON_TYPE]

@@ -27,7 +27,7 @@ ANSWER_LIMIT = 64 * 1024 * 1024
 _JSON: dict[str, str] = {"Content-Type": "application/json"}
 # The text must be readable here, and a stream that has begun with a heartbeat can not turn out to be compressed.
 _READABLE = {**_JSON, "Accept-Encoding": "identity"}
-_OWN: dict[tuple[bool, bool], OwnHeaders] = {
+OWN_HEADERS: dict[tuple[bool, bool], OwnHeaders] = {
     # Whether the exchange is transparent, whether it streams.
     (True, False): own_headers(_JSON),
     (True, True): own_headers(_READABLE),
@@ -37,10 +37,18 @@ _OWN: dict[tuple[bool, bool], OwnHeaders] = {
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
-class ChatExchange(Protocol):
-    """What this driver needs of ``patchbay.models.exchange.Exchange``: see there for the meaning of each."""
+class Chat(Protocol):
+    """A chat completion that was begun: what must be known of it where it fails."""
 
     streaming: bool
+
+    def error_event(self, error: PatchbayError, /) -> bytes:
+        """Return the event that tells a stream's reader of a failure."""
+
+
+class ChatExchange(Chat, Protocol):
+    """What this driver needs of ``patchbay.models.exchange.Exchange``: see there for the meaning of each."""
+
     transparent: bool
     request: bytes
 
@@ -63,9 +71,6 @@ class ChatExchange(Protocol):
     def rescue(self) -> bytes | None:
         """Return the answer of an earlier attempt that may be given although the last one failed."""
 
-    def error_event(self, error: PatchbayError, /) -> bytes:
-        """Return the event that tells a stream's reader of a failure."""
-
 
 ExchangeFactory = Callable[[bytes], ChatExchange]
 
@@ -74,7 +79,7 @@ async def run_chat(request: Request, exchange: ChatExchange) -> None:
     """Carry out one exchange. Raises PatchbayError; whether the client's answer had begun is in ``request.reply``."""
     reply, watch, journal = request.reply, request.watch, request.journal
     streaming = exchange.streaming
-    headers = request.upward(_OWN[exchange.transparent, streaming])
+    headers = request.upward(OWN_HEADERS[exchange.transparent, streaming])
     if streaming:
         watch.beat(reply.heartbeat)
     capture = request.capture()
@@ -101,15 +106,13 @@ async def _attempt(request: Request, exchange: ChatExchange, headers: Headers, c
     """Ask the upstream once and pass on what it says; return whether to ask again."""
     answer = await request.upstream.post_chat(exchange.request, headers, request.scope.get("query_string", b""))
     try:
-        status = answer.status
-        if status >= 400 or status in _REDIRECTS:
-            return await _refused(request, exchange, answer)
+        if is_refusal(answer):
+            return await refused(request, exchange, answer)
         if exchange.transparent:
             await relay(answer, request.reply, request.watch, request.upstream, capture=capture)
             return False
-        if (coding := answer.header(b"content-encoding").strip().lower()) not in ("", "identity"):
-            raise UpstreamError(f"The upstream compressed its answer ({coding}), although it was asked not to.")
-        if exchange.streaming and not _is_json(answer):
+        check_is_plain(answer)
+        if exchange.streaming and not is_json(answer):
             return await _stream(request, exchange, answer, capture)
         return await _whole(request, exchange, answer, capture)
     finally:
@@ -142,7 +145,7 @@ async def _stream(request: Request, exchange: ChatExchange, answer: Answer, capt
             if not piece:
                 break
             if not declared:
-                _check_is_stream(answer, request.redact(piece))
+                check_is_stream(answer, request.redact(piece))
                 declared = True
             out = feed(piece)
             if out:
@@ -163,13 +166,7 @@ async def _stream(request: Request, exchange: ChatExchange, answer: Answer, capt
 
 async def _whole(request: Request, exchange: ChatExchange, answer: Answer, capture: Capture | None) -> bool:
     """Take an answer that is not a stream; return whether to ask again."""
-    request.watch.wait()
-    body = await read_bounded(answer, ANSWER_LIMIT, request.upstream)
-    if len(body) > ANSWER_LIMIT:
-        raise UpstreamError(f"The upstream's answer is larger than {ANSWER_LIMIT} bytes.")
-    if not _is_json(answer) and body.lstrip()[:1] not in (b"{", b"["):
-        raise _unreadable(answer, request.redact(body))
-    out, again = exchange.answer(body)
+    out, again = exchange.answer(await read_whole(request, answer))
     if exchange.streaming:
         await _emit(request, answer, out, again=again, capture=capture)
     elif not again:
@@ -196,7 +193,23 @@ async def _emit(request: Request, answer: Answer, out: bytes, *, again: bool, ca
         await reply.finish(out)
 
 
-async def _refused(request: Request, exchange: ChatExchange, answer: Answer) -> bool:
+async def read_whole(request: Request, answer: Answer) -> bytes:
+    """Read an answer that is not a stream; raises UpstreamError for one that is too large, or no JSON."""
+    request.watch.wait()
+    body = await read_bounded(answer, ANSWER_LIMIT, request.upstream)
+    if len(body) > ANSWER_LIMIT:
+        raise UpstreamError(f"The upstream's answer is larger than {ANSWER_LIMIT} bytes.")
+    if not is_json(answer) and body.lstrip()[:1] not in (b"{", b"["):
+        raise _unreadable(answer, request.redact(body))
+    return body
+
+
+def is_refusal(answer: Answer) -> bool:
+    """Say whether an answer has an error status, or one that leads elsewhere."""
+    return answer.status >= 400 or answer.status in _REDIRECTS
+
+
+async def refused(request: Request, exchange: ChatExchange, answer: Answer) -> bool:
     """Take an error status: True where the exchange asks again, else raises it as the client's answer."""
     status = answer.status
     if status in _REDIRECTS:
@@ -212,11 +225,18 @@ async def _refused(request: Request, exchange: ChatExchange, answer: Answer) -> 
     raise refusal(answer, body, chat=True, own_key=request.own_key, redact=request.redact)
 
 
-def _is_json(answer: Answer) -> bool:
+def is_json(answer: Answer) -> bool:
+    """Say whether an answer is declared to be one JSON."""
     return "json" in answer.content_type
 
 
-def _check_is_stream(answer: Answer, piece: bytes) -> None:
+def check_is_plain(answer: Answer) -> None:
+    """Raise UpstreamError for an answer that came compressed."""
+    if (coding := answer.header(b"content-encoding").strip().lower()) not in ("", "identity"):
+        raise UpstreamError(f"The upstream compressed its answer ({coding}), although it was asked not to.")
+
+
+def check_is_stream(answer: Answer, piece: bytes) -> None:
     """Accept a stream that is not declared as one (some servers say text/plain); raise UpstreamError for anything else."""
     first = piece.lstrip(b"\xef\xbb\xbf\r\n\t ")
     if first.startswith((b"<", b"{", b"[")) or "html" in answer.content_type:

@@ -24,7 +24,8 @@ _NOT_UP = _HOP | {
     b"x-client-ip", b"true-client-ip", b"x-http-method-override",
 }  # fmt: skip
 _NOT_UP_PREFIXES = (b"x-forwarded-", b"sec-", b"access-control-", b"cf-", b"x-amzn-", b"x-envoy-")
-_KEYS = frozenset({b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"})
+KEY_HEADERS = frozenset({b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"})
+"""The headers that hold a client's key."""
 _NOT_DOWN = _HOP | {
     b"set-cookie", b"set-cookie2", b"date", b"server", b"alt-svc", b"strict-transport-security", b"clear-site-data", b"nel",
     b"report-to", b"content-security-policy", b"www-authenticate", b"http2-settings",
@@ -72,10 +73,10 @@ def upward(headers: Iterable[tuple[bytes, bytes]], *, with_keys: bool, own: OwnH
         try:
             verdict = _up[name]
         except KeyError:
-            verdict = None if (name in _NOT_UP or name.startswith(_NOT_UP_PREFIXES)) and name not in _KEYS else name
+            verdict = None if (name in _NOT_UP or name.startswith(_NOT_UP_PREFIXES)) and name not in KEY_HEADERS else name
             _up.remember(name, verdict)
         if verdict is not None:
-            if name not in own and (with_keys or name not in _KEYS):
+            if name not in own and (with_keys or name not in KEY_HEADERS):
                 forwarded.append(pair)
         elif name == b"connection":
             nominated = _nominated(pair[1], nominated)

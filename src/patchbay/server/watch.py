@@ -30,7 +30,7 @@ class Watch:
 
     The work is ended by cancelling its task, as ``asyncio.timeout`` does, so it must not swallow CancelledError. Around each wait
     for the upstream the work sets ``waiting_since`` (the loop's time; 0 while it does not wait, so that a slow client is not
-    taken for a silent upstream).
+    taken for a silent upstream; negative while it waits for something else).
     """
 
     __slots__ = (
@@ -84,6 +84,10 @@ class Watch:
         """Note that the upstream is being waited for from now on."""
         self.waiting_since = self._loop.time()
 
+    def wait_elsewhere(self) -> None:
+        """Note that something else is waited for, such as a tool: the stream is kept alive, and the upstream may be silent."""
+        self.waiting_since = -1.0
+
     async def wrote(self) -> None:
         """Note that something is about to be written; waits for a heartbeat that is just going out."""
         self.waiting_since = 0.0
@@ -99,7 +103,7 @@ class Watch:
         next_look = self._interval if self._silence == 0 else min(self._interval, self._silence)
         if not self.listening:
             next_look = min(next_look, 2 * LISTEN_AFTER)
-        if self._silence and self.waiting_since:
+        if self._silence and self.waiting_since > 0:
             left = self.waiting_since + self._silence - now
             if left <= 0:
                 self._end(UpstreamTimeoutError(f"The upstream sent nothing for {self._silence:g} s (upstream timeout)."))

@@ -34,6 +34,7 @@ class Surroundings:
 
     ``state`` is what the calls' states read through to; it is never written to. ``session`` and ``invocation_context`` are the
     agents' own objects, handed through. ``invocation_id`` names the run, and is the same when the run is taken up again.
+    ``idempotency_key`` is the key of the one call that this is around, where whoever asks for it has given it one.
     ``check`` is shown what a call asks of the run, and raises what the call fails with where that cannot be.
     """
 
@@ -43,6 +44,7 @@ class Surroundings:
     invocation_context: Any = None
     state: Mapping[str, Any] = field(default_factory=dict)
     check: Callable[[ToolActions], None] | None = None
+    idempotency_key: str = ""
 
 
 NOWHERE = Surroundings()
@@ -147,10 +149,13 @@ class ToolContext:
     def idempotency_key(self) -> str:
         """32 hexadecimal digits for services that do a thing once per key: the same when this call is carried out again.
 
-        A run that has no id is not taken up again: its calls get keys of their own.
+        A run that has no id is not taken up again: its calls get keys of their own. A call of another process that came with a
+        key has that one, whatever it looks like.
         """
         if not self._key:
-            if self.invocation_id:
+            if self.surroundings.idempotency_key:
+                self._key = self.surroundings.idempotency_key
+            elif self.invocation_id:
                 text = f"{self.invocation_id}\n{self.call_id}"
                 self._key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
             else:

@@ -11,7 +11,7 @@ from typing import Any
 from patchbay.errors import ConfigurationError
 from patchbay.tools.base import Tool
 from patchbay.tools.context import ToolContext
-from patchbay.tools.envelope import open_envelope
+from patchbay.tools.envelope import is_envelope, open_envelope
 from patchbay.tools.invoke import invoke, is_async
 
 
@@ -40,6 +40,6 @@ class ToolDefinition(Tool):
         self.interruptible = is_async(handler)
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:  # noqa: ARG002  (the handler takes one dict)
-        """Call the handler with the arguments. A dict with ``is_error`` is an envelope (``open_envelope``)."""
+        """Call the handler with the arguments. It may give an envelope (``patchbay.tools.envelope``)."""
         value = await invoke(self.handler, (arguments,), {}, in_thread=not self.interruptible)
-        return open_envelope(value, tool_name=self.name) if isinstance(value, Mapping) and "is_error" in value else value
+        return open_envelope(value, tool_name=self.name) if is_envelope(value) else value

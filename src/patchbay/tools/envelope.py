@@ -1,7 +1,7 @@
 """What a tool gave back in an envelope, ``{"output", "is_error", "error"}``: its output, or an error that the model can read.
 
-What lives here: opening one. What does not: which answers are envelopes at all; each door says that for itself. A handler in
-this process gives one by having ``is_error`` in its dict (``definition``), and any other dict is plain data.
+What lives here: opening one, and which of a handler's dicts is one. What does not: which answers of a callback are; that door has
+a rule of its own (``patchbay.server.tools.dispatch``).
 """
 
 from __future__ import annotations
@@ -34,8 +34,21 @@ class ReportedError(ToolError):
         return render_result({"error": str(self)} if output is None else {"error": str(self), "output": output})
 
 
+def is_envelope(value: Any) -> bool:
+    """Whether what a handler returned is an envelope: a dict with ``is_error``, or with both ``output`` and ``images``.
+
+    Any other dict is plain data, ``{"output": 1}`` too.
+    """
+    return isinstance(value, Mapping) and ("is_error" in value or ("output" in value and "images" in value))
+
+
 def open_envelope(envelope: Mapping[str, Any], *, tool_name: str = "") -> Any:
-    """Return the output: what stands under ``output``, else all of it but ``images``. Raises ReportedError for ``is_error``."""
+    """Return the output: what stands under ``output``, else all of it but ``images``. Raises ReportedError for ``is_error``.
+
+    No model is shown the ``images``; that there were some is logged.
+    """
+    if envelope.get("images"):
+        _logger.warning("The images that tool %r answered with are left out", tool_name)
     failed = is_true(envelope.get("is_error"))
     message = envelope.get("error")
     if "output" in envelope:

@@ -42,6 +42,18 @@ class MemoryResultStore:
         self._size = 0
         self._count = 0
 
+    @property
+    def size(self) -> int:
+        """How many characters are kept."""
+        return self._size
+
+    def copy(self) -> MemoryResultStore:
+        """Return a store with the same texts under the same ids; what either keeps from now on, the other does not know."""
+        other = MemoryResultStore(max_chars=self._max_chars)
+        other._texts, other._ids = dict(self._texts), dict(self._ids)
+        other._size, other._count = self._size, self._count
+        return other
+
     async def keep(self, text: str) -> str:
         """Keep ``text`` and return its id."""
         if (known := self._ids.get(text)) is not None:

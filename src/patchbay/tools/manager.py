@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Protocol
 
 from patchbay.errors import ToolSyncError
 from patchbay.tools.base import Tool
 from patchbay.tools.collect import as_tool
 from patchbay.tools.registry import DEFAULT_ROLE, Change, Registration, Snapshot, ToolRegistry
 from patchbay.tools.results import describe
+from patchbay.tools.retrying import DELAYS, Retrying
+
+_SESSIONS: Final = ("active", "pending")
 
 _logger = logging.getLogger(__name__)
 
@@ -36,10 +39,15 @@ class LLMSessionManager:
     RuntimeError) for a session that could not be told; the change stands all the same. The others begin it in the background,
     where there is a running event loop, and log what goes wrong.
 
+    A session that could not be told is told again in the background, after each of ``retry_delays`` (seconds), until it was, or a
+    newer change is told. ``untold`` says which are behind, and why.
+
     Tools registered here are not stored: the program registers them again when it starts.
     """
 
-    def __init__(self, role: str = DEFAULT_ROLE, registry: ToolRegistry | None = None) -> None:
+    def __init__(
+        self, role: str = DEFAULT_ROLE, registry: ToolRegistry | None = None, *, retry_delays: Sequence[float] = DELAYS
+    ) -> None:
         self.role = role
         self.registry = registry if registry is not None else ToolRegistry(())
         self.registry.add_role(role)
@@ -47,11 +55,14 @@ class LLMSessionManager:
         self.pending: LiveSession | None = None
         self._one_sync = asyncio.Lock()
         self._syncs: set[asyncio.Task[None]] = set()
+        self.untold: dict[str, str] = {}
+        """The sessions (``active``, ``pending``) that have not been told of the last change, and what kept them from it."""
+        self._again = Retrying(self._tell_the_untold, self._gave_up, delays=retry_delays)
 
     def register_tool(self, tool: Tool | Callable[..., Any]) -> None:
         """Register a tool or a function, in the place of one of the same name. Its source is ``metadata["source"]``."""
         self._register(tool)
-        self._sync_later()
+        self.sync_later()
 
     async def register_tool_and_sync(self, tool: Tool | Callable[..., Any]) -> None:
         """Register a tool, and wait until the sessions have been told."""
@@ -61,7 +72,7 @@ class LLMSessionManager:
     def unregister_tool(self, name: str) -> bool:
         """Take a tool away from this role, whoever registered it. Returns whether there was one."""
         change = self._unregister(name)
-        self._sync_later()
+        self.sync_later()
         return change.removed > 0
 
     async def unregister_tool_and_sync(self, name: str) -> bool:
@@ -73,7 +84,7 @@ class LLMSessionManager:
     def clear_tools(self, source: str | None = None) -> int:
         """Take all tools of a source (None: all tools) away from this role. Returns how many there were."""
         change = self._clear(source)
-        self._sync_later()
+        self.sync_later()
         return change.removed
 
     async def clear_tools_and_sync(self, source: str | None = None) -> int:
@@ -92,28 +103,50 @@ class LLMSessionManager:
 
     async def sync(self) -> None:
         """Tell the active session, then the pending one, of the role's tools. Raises ToolSyncError when both have been tried."""
-        async with self._one_sync:
-            snapshot = self.snapshot()
-            failures: list[str] = []
-            for name, session in (("active", self.active), ("pending", self.pending)):
-                try:
-                    if session is not None:
-                        await session.use_tools(snapshot)
-                except Exception as error:  # noqa: BLE001  (a session may fail in any way; the other is told all the same)
-                    failures.append(f"{name}: {describe(error)}")
+        self._again.stop()  # what it would tell is old
+        try:
+            failures = await self._tell(_SESSIONS)
+        except asyncio.CancelledError:  # whoever waits has no more patience
+            self.untold |= {name: "it took too long" for name in _SESSIONS if getattr(self, name) is not None}
+            raise
+        finally:
+            if self.untold:
+                self._again.start()
+            else:
+                self._again.stop()
         if failures:
             raise ToolSyncError(f"tool sync failed: {'; '.join(failures)}")
 
-    def _register(self, tool: Tool | Callable[..., Any]) -> Change:
-        return self.registry.register(Registration.of(as_tool(tool), role=self.role), inside=True)
+    async def _tell(self, names: Iterable[str]) -> list[str]:
+        """Tell these sessions, and return what went wrong."""
+        async with self._one_sync:
+            snapshot: Snapshot | None = None
+            failures: list[str] = []
+            for name in names:
+                session: LiveSession | None = getattr(self, name)
+                try:
+                    if session is not None:
+                        # Made when there is somebody to tell: it is as long as the list of tools, and comes with each of them.
+                        snapshot = self.snapshot() if snapshot is None else snapshot
+                        await session.use_tools(snapshot)
+                except Exception as error:  # noqa: BLE001  (a session may fail in any way; the other is told all the same)
+                    self.untold[name] = describe(error)
+                    failures.append(f"{name}: {describe(error)}")
+                else:
+                    self.untold.pop(name, None)
+            return failures
 
-    def _unregister(self, name: str) -> Change:
-        return self.registry.unregister(name, self.role, inside=True)
+    async def _tell_the_untold(self) -> bool:
+        failures = await self._tell(tuple(self.untold))
+        if not failures:
+            _logger.info("The sessions of role %r have been told of their tools after all", self.role)
+        return not failures
 
-    def _clear(self, source: str | None) -> Change:
-        return self.registry.clear(source, self.role, inside=True)
+    def _gave_up(self) -> None:
+        _logger.error("The sessions of role %r cannot be told of their tools: %s", self.role, self.untold)
 
-    def _sync_later(self) -> None:
+    def sync_later(self) -> None:
+        """Begin to tell the sessions in the background, where there is a running event loop; log what goes wrong."""
         if self.active is None and self.pending is None:
             return
         try:
@@ -123,6 +156,15 @@ class LLMSessionManager:
         task = loop.create_task(self.sync())
         self._syncs.add(task)  # the loop itself keeps no task alive
         task.add_done_callback(self._synced)
+
+    def _register(self, tool: Tool | Callable[..., Any]) -> Change:
+        return self.registry.register(Registration.of(as_tool(tool), role=self.role), inside=True)
+
+    def _unregister(self, name: str) -> Change:
+        return self.registry.unregister(name, self.role, inside=True)
+
+    def _clear(self, source: str | None) -> Change:
+        return self.registry.clear(source, self.role, inside=True)
 
     def _synced(self, task: asyncio.Task[None]) -> None:
         self._syncs.discard(task)

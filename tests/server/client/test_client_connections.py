@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -93,6 +94,52 @@ def test_a_request_on_a_stale_connection_is_sent_once_more(reset: bool, run: Any
             assert [b"POST /2"] == [request[:7] for request in seen]
 
     run(main)
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+def test_what_must_not_be_sent_twice_is_not_where_the_connection_ends_under_it(reset: bool, run: Any) -> None:
+    async def main() -> None:
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await read_head(reader)
+            writer.write(OK)
+            await read_head(reader)  # and ends, perhaps having done what was asked
+            if reset:
+                writer.transport.abort()
+
+        async with running(handle) as server, client_of(server.port) as client:
+            assert b"ok" == await whole(await client.request(b"POST", b"/1", [], b"", once=True))
+            with pytest.raises(DisconnectedError):
+                await client.request(b"POST", b"/2", [], b"", once=True)
+            assert 1 == server.accepted
+
+    run(main)
+
+
+def test_what_must_not_be_sent_twice_is_not_sent_into_a_connection_that_has_ended_unnoticed(run: Any) -> None:
+    end, ended = threading.Event(), threading.Event()
+
+    def serve(listener: socket.socket) -> None:
+        for _ in range(2):
+            with listener.accept()[0] as peer:
+                peer.settimeout(BOUND)
+                assert peer.recv(65536).startswith(b"POST / ")
+                peer.sendall(OK)
+                assert end.wait(BOUND)
+            ended.set()
+
+    async def main() -> None:
+        async with client_of(listener.getsockname()[1]) as client:
+            assert b"ok" == await whole(await client.request(b"POST", b"/", [], b"", once=True))
+            end.set()
+            assert ended.wait(BOUND)  # which holds up the loop on purpose: it cannot have noticed
+            assert b"ok" == await whole(await client.request(b"POST", b"/", [], b"", once=True))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(BOUND)
+        server = threading.Thread(target=serve, args=(listener,), daemon=True)
+        server.start()
+        run(main)
+        server.join(BOUND)
 
 
 def test_a_request_on_a_new_connection_is_sent_once(run: Any) -> None:

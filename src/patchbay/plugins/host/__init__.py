@@ -2,10 +2,11 @@
 
 What lives here: the host's side of ``patchbay.plugins.messages``. What does not: the plugin's side (``runtime``, ``child``), the
 server's (``patchbay.server``), and the command line (``patchbay.cli.plugins``). It asks the server over HTTP like everybody else,
-and imports nothing of it but the HTTP client.
+and shares with it the HTTP client, who is let in (``server.tools.admission``) and how progress is written
+(``server.tools.progress``); no web framework is imported.
 
-    host ─┬─ supervisor (one per plugin) ── process ── socket ── the plugin
-          │        └── calls
+    host ─┬─ supervisor (one per plugin) ── life ── process ── socket ── the plugin
+          │        └── calls, plugin_tools
           ├─ reconciler ── server_api ──HTTP──> the server's /api/tools
           └─ callback  <──HTTP── the server
 """

@@ -1,7 +1,7 @@
 """``POST /api/llm-tools/callback/{plugin_id}/{tool_name}``: where the server sends the calls of plugins' tools. Raw ASGI.
 
-What lives here: who may ask, the request's body, and the answer's. What does not: carrying out the call (``calls``), and the
-bodies of failures (``plugins.envelope``).
+What lives here: the request's body, and the answer's. What does not: who may ask (the tool server's ``admission``), carrying out
+the call (``calls``), answers in lines (``telling``), and the bodies of failures (``plugins.envelope``).
 
 A call is answered with 200, whatever becomes of it: its failure is in the body. Other statuses are for what is no call.
 Arguments and results are handed on as the JSON text that they are.
@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,8 +22,20 @@ from patchbay.errors import InvalidRequestError, RequestTooLargeError
 from patchbay.plugins import envelope
 from patchbay.plugins.frames import MAX_FRAME_BYTES
 from patchbay.plugins.host.calls import Calls
+from patchbay.plugins.host.telling import Telling
 from patchbay.server.body import Receive, check_length, declared_length, read_body
 from patchbay.server.reply import Reply, Send
+from patchbay.server.tools.admission import (
+    HeaderLists,
+    NotAdmittedError,
+    check_host,
+    check_json,
+    check_origin,
+    check_peer,
+    headers_of,
+    peer_of,
+)
+from patchbay.server.tools.progress import is_accepted
 from patchbay.server.watch import ClientLeftError
 
 PREFIX: Final = "/api/llm-tools/callback/"
@@ -35,10 +46,6 @@ SIGNATURE: Final = b"x-patchbay-signature"
 IDEMPOTENCY: Final = b"idempotency-key"
 
 _JSON_TYPE: Final = (b"content-type", b"application/json")
-_PEERS: Final = ("127.0.0.1", "::1")
-_HOST: Final = re.compile(r"(?i:localhost\.?|127(?:\.[0-9]{1,3}){3}|\[::1\])(?::[0-9]{1,5})?")
-_ORIGIN: Final = re.compile(r"(?i:https?://(?:localhost|127(?:\.[0-9]{1,3}){3}|\[::1\])(?::[0-9]{1,5})?)")
-_FORWARDING: Final = (b"forwarded", b"x-real-ip", b"x-client-ip", b"true-client-ip", b"cf-connecting-ip")
 _KEY_CHARS: Final = 256
 
 
@@ -83,8 +90,13 @@ class CallbackApp:
             await send({"type": "websocket.close", "code": 1008})
             return
         reply = Reply(send, [])
+        telling = Telling(reply)
         try:
-            await reply.whole(200, [_JSON_TYPE], await self._answer(scope, receive))
+            body = await self._answer(scope, receive, telling)
+            if telling.has_begun:
+                await telling.finish(body)
+            else:
+                await reply.whole(200, [_JSON_TYPE], body)
         except _RefusedError as error:
             headers = [_JSON_TYPE, (b"connection", b"close")]
             if error.status == 405:
@@ -92,8 +104,10 @@ class CallbackApp:
             await reply.whole(error.status, headers, msgspec.json.encode({"detail": error.detail}))
         except ClientLeftError:
             pass
+        finally:
+            telling.drop()
 
-    async def _answer(self, scope: Any, receive: Receive) -> bytes:
+    async def _answer(self, scope: Any, receive: Receive, telling: Telling) -> bytes:
         headers = _admitted(scope)
         path: str = scope["path"]
         plugin_id, slash, name = path.removeprefix(PREFIX).partition("/")
@@ -105,20 +119,24 @@ class CallbackApp:
         target = self._find(plugin_id, name)
         if target is None:
             return envelope.not_registered(plugin_id, name).encode()
-        if target.secret is not None and not _is_genuine(headers.get(SIGNATURE, b""), body, target.secret):
+        if target.secret is not None and not _is_genuine(_only(headers, SIGNATURE), body, target.secret):
             raise _RefusedError(403, "Forbidden: the call is not signed by the server that has the tool.")
         try:
             call = _decoder.decode(body)
         except (msgspec.DecodeError, RecursionError):
             raise _RefusedError(400, "The body is no call: it must be a JSON object with arguments.") from None
         arguments = bytes(call.arguments)
-        key = headers.get(IDEMPOTENCY, b"").decode("latin-1")[:_KEY_CHARS]
+        keys = headers.get(IDEMPOTENCY, [])
+        if len(keys) > 1 or any(len(key) > _KEY_CHARS for key in keys):
+            # A key that was cut or chosen could be that of another call.
+            raise _RefusedError(400, f"There can be one Idempotency-Key, of at most {_KEY_CHARS} characters.")
         work = target.calls.call(
             name,
             arguments.decode() if arguments[:1] == b"{" else "{}",
             within=target.timeout,
             call_id=call.call_id[:_KEY_CHARS] if isinstance(call.call_id, str) else "",
-            idempotency_key=key,
+            idempotency_key=keys[0].decode("latin-1") if keys else "",
+            on_progress=telling.hear if is_accepted(headers.get(b"accept", ())) else None,
         )
         return await _unless_left(work, receive)
 
@@ -145,9 +163,9 @@ async def _left(receive: Receive) -> None:
         pass
 
 
-async def _body(headers: dict[bytes, bytes], receive: Receive) -> bytes:
+async def _body(headers: HeaderLists, receive: Receive) -> bytes:
     try:
-        check_length(declared_length(headers.get(b"content-length")), MAX_BODY_BYTES)
+        check_length(declared_length(_only(headers, b"content-length") or None), MAX_BODY_BYTES)
         return await read_body(receive, MAX_BODY_BYTES)
     except RequestTooLargeError as error:
         raise _RefusedError(413, str(error)) from None
@@ -155,28 +173,25 @@ async def _body(headers: dict[bytes, bytes], receive: Receive) -> bytes:
         raise _RefusedError(400, str(error)) from None
 
 
-def _admitted(scope: Any) -> dict[bytes, bytes]:
+def _admitted(scope: Any) -> HeaderLists:
     """Return the headers of a request that may come in, before a byte of its body was read; the rules are the tool server's."""
-    peer = (scope.get("client") or ("", 0))[0]
-    if peer.lower().removeprefix("::ffff:") not in _PEERS:
-        raise _RefusedError(403, "Forbidden: only programs on this machine are let in.")
-    headers: dict[bytes, bytes] = {}
-    hosts = 0
-    for name, value in scope["headers"]:
-        if name in _FORWARDING or name.startswith(b"x-forwarded-"):
-            raise _RefusedError(403, "Forbidden: this came through a proxy.")
-        hosts += name == b"host"
-        if name in (b"origin", b"content-type") and name in headers:
-            raise _RefusedError(400, "A header that may be there once is there twice.")
-        headers[name] = value
-    if hosts != 1 or _HOST.fullmatch(headers[b"host"].decode("latin-1")) is None:
-        raise _RefusedError(400, "Invalid Host header")
-    if b"origin" in headers and _ORIGIN.fullmatch(headers[b"origin"].decode("latin-1")) is None:
-        raise _RefusedError(403, "Forbidden: web pages of other sites are not let in.")
-    kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-    if scope["method"] == "POST" and kind != b"application/json":
-        raise _RefusedError(422, "The body must be JSON: send Content-Type: application/json")
+    headers = headers_of(scope)
+    try:
+        check_peer(peer_of(scope), headers)
+        check_host(headers)
+        check_origin(headers)
+        if scope["method"] == "POST":
+            check_json(headers)
+    except NotAdmittedError as error:
+        said = f"Forbidden: {error}." if error.status == 403 else str(error)
+        raise _RefusedError(error.status, said) from None
     return headers
+
+
+def _only(headers: HeaderLists, name: bytes) -> bytes:
+    """Return the one header of this name; what is there twice says nothing."""
+    values = headers.get(name, [])
+    return values[0] if len(values) == 1 else b""
 
 
 def _is_genuine(signature: bytes, body: bytes, secret: bytes) -> bool:

@@ -1,40 +1,47 @@
 """The calls of one plugin that are under way: each gets one answer, whatever becomes of the plugin.
 
-What lives here: calls waiting for their RESULT, their deadlines and their bounds. What does not: the process behind the
-connection (``process``), and HTTP (``callback``).
+What lives here: calls waiting for their RESULT, their callers, their deadlines and their bounds. What does not: the process
+behind the connection (``process``), HTTP (``callback``), and which calls were made before (``repeats``).
 
 An answer is the body of ``plugins.envelope``, as bytes. There are five ways to one, and the first of them takes it: the plugin's
-RESULT, the deadline, the end of the connection, no connection at all, too much under way. A caller that is cancelled gets none,
-and the plugin is told to stop.
+RESULT, the deadline, the end of the connection, no connection at all, too much under way. A caller that is cancelled gets none;
+when it was the call's last one, the plugin is told to stop. A call under an idempotency key may have several callers, and is
+waited for to its end also when none of them is left, since its key may come again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from patchbay.plugins import deadlines, envelope
 from patchbay.plugins.errors import FrameError
-from patchbay.plugins.messages import ENTRY_PREFIX, CancelRun, Message, Result, Trigger
+from patchbay.plugins.host.policy import HostPolicy
+from patchbay.plugins.host.repeats import KeyReusedError, Repeats, digest_of, reused
+from patchbay.plugins.messages import ENTRY_PREFIX, CancelRun, Message, Progress, Result, Trigger
 
 if TYPE_CHECKING:
     from patchbay.plugins.connection import Connection
 
 NOT_BEGUN = "ended before the call began: it did not run"
-UNDER_WAY = "ended while the call was under way: nobody knows what it did"
+UNDER_WAY = "ended while the call was under way: it may have run, and nobody knows what it did"
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """One call. ``number`` is that of its message: what the plugin has acknowledged may have begun."""
+    """One call. ``number`` is that of its message: what the plugin has acknowledged may have begun. ``key`` may be empty."""
 
+    req_id: str
     name: str
     timeout: float
     number: int
     size: int
-    answer: asyncio.Future[bytes]
+    key: str
+    callers: list[asyncio.Future[bytes]] = field(default_factory=list)
+    listeners: list[Callable[[Progress], object]] = field(default_factory=list)
     timer: asyncio.TimerHandle | None = None
 
 
@@ -42,9 +49,14 @@ class Calls:
     """The calls of the plugin ``plugin_id``; ``most`` at a time, ``bytes_most`` bytes of their arguments.
 
     It outlives the plugin's processes: ``attach`` each one's connection, ``detach`` it when it is over. For one event loop.
+    ``repeats`` is what calls are known again by (None: with the bounds of HostPolicy).
     """
 
-    def __init__(self, plugin_id: str, *, most: int = 256, bytes_most: int = 64 * 1024 * 1024) -> None:
+    def __init__(
+        self, plugin_id: str, *, most: int = 256, bytes_most: int = 64 * 1024 * 1024, repeats: Repeats | None = None
+    ) -> None:
+        self.refusing = ""
+        """Why no call is begun now ("is frozen"); "" where calls are."""
         self._plugin_id = plugin_id
         self._most = most
         self._bytes_most = bytes_most
@@ -52,6 +64,7 @@ class Calls:
         self._waiting: dict[str, _Waiting] = {}
         self._bytes = 0
         self._ids = itertools.count(1)
+        self._repeats = repeats if repeats is not None else HostPolicy().repeats()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -70,17 +83,53 @@ class Calls:
         if self._connection is not connection:
             return
         self._connection = None
-        acknowledged = connection.acknowledged
+        # Of what was sent to a connection that was not heard to its end nobody knows whether it has arrived.
+        begun = connection.acknowledged if connection.was_heard_out else None
         for req_id, call in tuple(self._waiting.items()):
-            why = NOT_BEGUN if call.number > acknowledged else UNDER_WAY
-            self._settle(req_id, envelope.not_running(self._plugin_id, why=why).encode())
+            ran = begun is None or call.number <= begun
+            body = envelope.not_running(self._plugin_id, why=UNDER_WAY if ran else NOT_BEGUN).encode()
+            self._settle(req_id, body, ran=ran)
 
-    async def call(self, name: str, args: str, *, within: float, call_id: str = "", idempotency_key: str = "") -> bytes:
+    async def call(
+        self,
+        name: str,
+        args: str,
+        *,
+        within: float,
+        call_id: str = "",
+        idempotency_key: str = "",
+        on_progress: Callable[[Progress], object] | None = None,
+    ) -> bytes:
         """Carry out one call and return the body that answers it; never later than ``within`` seconds, and a little before.
 
-        ``args`` is the JSON text of an object. Cancelling this cancels the call in the plugin. Raises nothing else.
+        ``args`` is the JSON text of an object. A call whose ``idempotency_key`` is under way joins that one, and one whose key
+        was answered lately gets the same answer; the key of another call is refused. ``on_progress`` is told what the tool says
+        before its answer, and must not raise. Cancelling this cancels the call in the plugin, unless others wait for it too.
+        Raises nothing else.
         """
+        if not idempotency_key:
+            call = self._begin(name, args, within, call_id, "")
+        else:
+            digest = digest_of(name, args)
+            try:
+                known = self._repeats.find(idempotency_key, digest)
+            except KeyReusedError:
+                return reused(self._plugin_id, idempotency_key)
+            if isinstance(known, str):
+                call = self._waiting[known]
+            elif known is not None:
+                return known
+            else:
+                call = self._begin(name, args, within, call_id, idempotency_key)
+                if isinstance(call, _Waiting):
+                    self._repeats.begin(idempotency_key, digest, call.req_id)
+        return call if isinstance(call, bytes) else await self._wait(call, on_progress)
+
+    def _begin(self, name: str, args: str, within: float, call_id: str, key: str) -> _Waiting | bytes:
+        """Send a call to the plugin; return the answer at once where that cannot be, and nothing has run."""
         connection = self._connection
+        if self.refusing:
+            return envelope.not_running(self._plugin_id, why=self.refusing).encode()
         if connection is None:
             return envelope.not_running(self._plugin_id).encode()
         size = len(args)
@@ -94,7 +143,7 @@ class Calls:
             timeout=within,
             run_id=req_id,
             call_id=call_id,
-            idempotency_key=idempotency_key,
+            idempotency_key=key,
         )
         try:
             number = connection.send(trigger)
@@ -102,25 +151,51 @@ class Calls:
             return envelope.failure(
                 f"the arguments cannot be sent: {error}", error="INVALID_ARGUMENTS", code="invalid_arguments"
             ).encode()
-        loop = asyncio.get_running_loop()
-        call = self._waiting[req_id] = _Waiting(name, within, number, size, loop.create_future())
+        call = self._waiting[req_id] = _Waiting(req_id, name, within, number, size, key)
         self._bytes += size
+        loop = asyncio.get_running_loop()
         call.timer = loop.call_later(deadlines.for_host(within), self._expire, req_id)
+        return call
+
+    async def _wait(self, call: _Waiting, on_progress: Callable[[Progress], object] | None) -> bytes:
+        """Be one of a call's callers until its answer is there."""
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        call.callers.append(answer)
+        if on_progress is not None:
+            call.listeners.append(on_progress)
         try:
-            return await call.answer
+            return await answer
         except asyncio.CancelledError:
-            if self._forget(req_id) is not None:
-                self._send(CancelRun(run_id=req_id))
+            call.callers.remove(answer)
+            if on_progress is not None:
+                call.listeners.remove(on_progress)
+            if not call.callers and call.req_id in self._waiting:
+                if not call.key:
+                    self._forget(call.req_id)
+                self._send(CancelRun(run_id=call.req_id))
             raise
 
     def settle(self, result: Result) -> None:
         """Take a RESULT. One that nobody waits for any more is passed over."""
-        self._settle(result.req_id, result.data)
+        self._settle(result.req_id, result.data, ran=result.ran)
 
-    def _settle(self, req_id: str, body: bytes) -> None:
+    def progress(self, progress: Progress) -> None:
+        """Take a PROGRESS. One of a call that is over is passed over."""
+        call = self._waiting.get(progress.req_id)
+        if call is not None:
+            for listener in tuple(call.listeners):
+                listener(progress)
+
+    def _settle(self, req_id: str, body: bytes, *, ran: bool = True) -> None:
+        """Answer all callers of a call. ``ran``: its handler may have been reached, so its key stays taken."""
         call = self._forget(req_id)
-        if call is not None and not call.answer.done():
-            call.answer.set_result(body)
+        if call is None:
+            return
+        if call.key:
+            self._repeats.end(call.key, body if ran else None)
+        for caller in call.callers:
+            if not caller.done():
+                caller.set_result(body)
 
     def _expire(self, req_id: str) -> None:
         call = self._waiting.get(req_id)

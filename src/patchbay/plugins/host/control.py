@@ -26,6 +26,11 @@ from patchbay.plugins.host.logs import LogLine
 
 _MOST_BYTES: Final = 64 * 1024
 _ASK_SECONDS: Final = 10.0
+_LONGEST_PATH: Final = 103
+"""Of a socket, in bytes; some systems allow 107."""
+_LONGEST_NAME: Final = len("/plugin-1000000")
+_END: Final[dict[str, Any]] = {}
+"""The last answer. Without it the host was gone before it had said all."""
 _WAITING_LINES: Final = 1000
 """How many lines wait for a reader of logs that is slow; then it misses some."""
 
@@ -46,6 +51,8 @@ def folder_of(port: int) -> Path:
 def make_folder(port: int) -> Path:
     """Make the folder of the host at ``port``, and return it. Raises ConfigurationError where it is not this user's alone."""
     folder = folder_of(port)
+    if len(os.fsencode(folder)) + _LONGEST_NAME > _LONGEST_PATH:
+        raise ConfigurationError(f"{folder} is too long for the path of a socket: set XDG_RUNTIME_DIR to a shorter one.")
     for each in (folder.parent, folder):
         with suppress(FileExistsError):
             each.mkdir(mode=0o700)
@@ -100,7 +107,8 @@ class ControlServer:
             async for answer in self._answers(asked, reader):
                 writer.write(json.dumps(answer).encode() + b"\n")
                 await writer.drain()
-        except (OSError, ValueError, KeyError, TypeError):
+            writer.write(json.dumps(_END).encode() + b"\n")
+        except (OSError, ValueError, KeyError, TypeError, OverflowError):
             pass  # who asks in another way, or has left, is not answered
         except PatchbayError as error:
             writer.write(json.dumps({"error": str(error)}).encode() + b"\n")
@@ -116,20 +124,45 @@ class ControlServer:
             for status in self._host.status():
                 yield asdict(status)
         elif what == "reload":
-            for each in [plugin] if plugin else list(self._host.plugins):
-                await self._host.reload(each)
-                yield {"done": each}
+            problems = []
+            doing = [
+                self._reload(each, config=bool(asked.get("config"))) for each in ([plugin] if plugin else self._host.plugins)
+            ]
+            for done in asyncio.as_completed(doing):
+                each, problem = await done
+                if problem:
+                    problems.append(problem)
+                else:
+                    yield {"done": each}
+            if problems:
+                raise PluginError("; ".join(problems))
+        elif what in ("freeze", "unfreeze"):
+            await (self._host.freeze if what == "freeze" else self._host.unfreeze)(plugin)
+            yield {"done": plugin}
         elif what == "stop" and plugin:
             await self._host.stop_plugin(plugin)
             yield {"done": plugin}
         elif what == "stop":
             yield {"done": ""}
             self._stop()
+            await asyncio.get_running_loop().create_future()  # until the host is closed, or who asks has no more patience
         elif what == "logs":
             async for line in self._logs(plugin, int(asked["lines"]), follow=bool(asked.get("follow")), reader=reader):
                 yield asdict(line)
         else:
             raise PluginError(f"A host does not know {what!r}.")
+
+    async def _reload(self, plugin: str, *, config: bool) -> tuple[str, str]:
+        """Reload one, and return its id and what went wrong: one that fails keeps no other from being reloaded."""
+        try:
+            if config:
+                await self._host.change_config(plugin)
+            else:
+                await self._host.reload(plugin)
+                await self._host.came_up(plugin)
+        except (PatchbayError, OSError) as error:
+            return plugin, str(error)
+        return plugin, ""
 
     async def _logs(
         self, plugin: str | None, count: int, *, follow: bool, reader: asyncio.StreamReader
@@ -160,16 +193,23 @@ class ControlServer:
 
 
 def ask(folder: Path, **asked: Any) -> Iterator[dict[str, Any]]:
-    """Ask the host of ``folder``, and yield its answers. Raises NoHostError, and PluginError for what it says cannot be done."""
+    """Ask the host of ``folder``, and yield its answers. Raises NoHostError, and PluginError for what it says cannot be done.
+
+    NoHostError also where it ended before it had answered, but for what ends with it: a stop of the host, and its logs.
+    """
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             connection.connect(str(socket_path(folder)))
+            connection.sendall(json.dumps(asked).encode() + b"\n")
         except OSError:
             raise NoHostError(f"no plugin host runs at port {folder.name}: start one with 'patchbay plugins run'.") from None
-        connection.sendall(json.dumps(asked).encode() + b"\n")
-        with connection.makefile("rb") as lines:
+        with suppress(ConnectionError), connection.makefile("rb") as lines:
             for line in lines:
                 answer = json.loads(line)
+                if answer == _END:
+                    return
                 if "error" in answer and len(answer) == 1:
                     raise PluginError(answer["error"])
                 yield answer
+    if asked["do"] != "logs" and (asked["do"] != "stop" or asked.get("plugin")):
+        raise NoHostError(f"the plugin host at port {folder.name} ended before it had answered.")

@@ -9,21 +9,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from patchbay.errors import ConfigurationError
 from patchbay.plugins.deadlines import DEFAULT_TIMEOUT
 from patchbay.plugins.errors import PluginError
 from patchbay.plugins.host.callback import PREFIX, CallbackApp, Target
+from patchbay.plugins.host.life import Surroundings
 from patchbay.plugins.host.logs import LogBook
 from patchbay.plugins.host.policy import HostPolicy
-from patchbay.plugins.host.reconciler import Reconciler
+from patchbay.plugins.host.reconciler import Reconciler, Registered
 from patchbay.plugins.host.server_api import HttpToolsApi, ToolsApi
 from patchbay.plugins.host.spec import PluginSpec, find_plugins, read_spec
-from patchbay.plugins.host.supervisor import PluginState, PluginSupervisor, Surroundings
+from patchbay.plugins.host.supervisor import PluginState, PluginSupervisor
 from patchbay.plugins.host.watch import watch
 from patchbay.plugins.manifest import FILE_NAME
 from patchbay.plugins.messages import LlmToolState, ToolStateName
@@ -61,7 +62,8 @@ class PluginHost:
 
     ``server`` is its address, or what asks it (``api``). ``folder`` is for sockets: nobody else may be able to enter it, and its
     path must be short (a socket has about 100 characters). ``plugins`` is a folder in which ``reload`` finds plugins that are
-    new. ``token`` gives the server's bearer token. Belongs to one event loop.
+    new. ``token`` gives the server's bearer token. ``registered`` is called with a plugin's id, the names of tools that the
+    server has taken, and the roles that have them. Belongs to one event loop.
     """
 
     def __init__(
@@ -75,17 +77,18 @@ class PluginHost:
         plugins: Path | None = None,
         policy: HostPolicy | None = None,
         token: Callable[[], str | None] = lambda: None,
+        registered: Registered = lambda _plugin_id, _names, _roles: None,
     ) -> None:
         self.policy = policy or HostPolicy()
         self.book = LogBook()
         self._secret = secrets.token_hex(32)
         if api is None:
             api = HttpToolsApi(server, secret=self._secret, token=token, timeout=self.policy.server_timeout)
-        self.reconciler = Reconciler(api, tell=self._tell, policy=self.policy)
+        self.reconciler = Reconciler(api, tell=self._tell, registered=registered, policy=self.policy)
         self.app = CallbackApp(self._find)
         self._plugins_folder = plugins
         self._changes: list[asyncio.Future[None]] = []
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: set[asyncio.Task[None]] = set()
         self._around = Surroundings(
             reconciler=self.reconciler,
             book=self.book,
@@ -122,7 +125,7 @@ class PluginHost:
         await self._get(plugin_id).stop()
 
     async def reload(self, plugin_id: str) -> None:
-        """Stop a plugin and start it as its ``plugin.toml`` says now, or take it up if it is new.
+        """Stop a plugin and start it as its ``plugin.toml`` says now, or take it up if it is new; does not wait until it runs.
 
         Raises PluginError where there is none of this id, ConfigurationError for a wrong ``plugin.toml``: then it runs on.
         """
@@ -135,22 +138,45 @@ class PluginHost:
             found = await asyncio.to_thread(read_spec, spec.folder)
             if found is None:
                 await plugin.stop()
-                return
+                raise PluginError(f"Plugin {plugin_id!r} is stopped: its {FILE_NAME} says that it is not enabled.")
             if found.id != plugin_id:
                 raise PluginError(f"The plugin in {spec.folder} is called {found.id!r} now: stop the host and run it again.")
             spec = found
         await plugin.reload(spec)
 
+    async def freeze(self, plugin_id: str) -> None:
+        """Let a plugin take no calls until it is unfrozen or stopped, and keep its process. Raises PluginError."""
+        await self._get(plugin_id).freeze()
+
+    async def unfreeze(self, plugin_id: str) -> None:
+        """Undo ``freeze``. Raises PluginError."""
+        await self._get(plugin_id).unfreeze()
+
+    async def came_up(self, plugin_id: str) -> None:
+        """Wait while a plugin is starting. Raises PluginError if that came to nothing; it may be tried again all the same."""
+        plugin = self._get(plugin_id)
+        await self.until(lambda: plugin.state != "starting")
+        if plugin.state in ("backoff", "failed"):
+            raise PluginError(f"Plugin {plugin_id!r} was started and has ended: {plugin.reason}")
+
+    async def change_config(self, plugin_id: str) -> None:
+        """Give a running plugin its configuration as ``plugin.toml`` says now, without starting it anew. Raises PluginError."""
+        await self._get(plugin_id).change_config()
+
     async def watch(self, *, interval: float = 0.5) -> None:
-        """Reload each plugin whose files change, from now until the host is closed."""
-        self._watching = asyncio.create_task(watch(self._folders, self._reload_changed, interval=interval))
+        """Reload each plugin whose files change, from now until the host is closed.
+
+        One that has a hook for it is given a new configuration as it runs, where nothing else has changed.
+        """
+        self._while_open(watch(self._folders, self._take_changes, interval=interval))
 
     async def aclose(self) -> None:
         """Stop all plugins, and close everything. Does not raise, and is not in haste: calls under way have their time."""
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait({self._watching})
-        await asyncio.gather(*(each.stop() for each in self.plugins.values()))
+        if watching := tuple(self._watching):
+            for task in watching:
+                task.cancel()
+            await asyncio.wait(watching)
+        await asyncio.gather(*(each.retire() for each in self.plugins.values()))
         await self.reconciler.aclose()
 
     async def kill(self) -> None:
@@ -179,7 +205,8 @@ class PluginHost:
         await self.until(are)
 
     def _status(self, plugin: PluginSupervisor) -> PluginStatus:
-        states = self.reconciler.states(plugin.spec.id)
+        held: dict[str, tuple[ToolStateName, str]] = {name: ("pending", why) for name, why in plugin.tools.held().items()}
+        states = held | self.reconciler.states(plugin.spec.id)
         tools = tuple(ToolStatus(name, state, reason) for name, (state, reason) in sorted(states.items()))
         return PluginStatus(plugin.spec.id, plugin.state, plugin.reason, plugin.pid, plugin.restarts, len(plugin.calls), tools)
 
@@ -203,24 +230,43 @@ class PluginHost:
     def _folders(self) -> dict[str, Path]:
         return {key: each.spec.folder for key, each in tuple(self.plugins.items()) if each.spec.folder is not None}
 
-    async def _reload_changed(self, plugin_ids: Iterable[str]) -> None:
-        async def one(plugin_id: str) -> None:
-            plugin = self.plugins[plugin_id]
-            if plugin.state == "stopped":
-                return
-            plugin.note("Its files have changed: it is reloaded")
-            try:
-                await self.reload(plugin_id)
-            except (ConfigurationError, PluginError, OSError) as error:
-                plugin.note(f"It is not reloaded: {error}", level=logging.ERROR)
+    def _take_changes(self, changes: Mapping[str, set[str]]) -> None:
+        for change in changes.items():
+            self._while_open(self._take_change(*change))  # each by itself: one that is slow to stop holds up no other
 
-        await asyncio.gather(*map(one, plugin_ids))
+    async def _take_change(self, plugin_id: str, files: set[str]) -> None:
+        plugin = self.plugins[plugin_id]
+        if plugin.state == "stopped":
+            return
+        try:
+            if await self._is_config_alone(plugin, files):
+                plugin.note("Its configuration has changed")
+                await plugin.change_config()
+            else:
+                plugin.note("Its files have changed: it is reloaded")
+                await self.reload(plugin_id)
+        except (ConfigurationError, PluginError, OSError) as error:
+            plugin.note(f"It is not reloaded: {error}", level=logging.ERROR)
+
+    def _while_open(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._watching.add(task)
+        task.add_done_callback(self._watching.discard)
+
+    async def _is_config_alone(self, plugin: PluginSupervisor, files: set[str]) -> bool:
+        """Whether nothing but a plugin's own sections of its ``plugin.toml`` has changed, and it wants to be told of that."""
+        folder = plugin.spec.folder
+        if folder is None or files != {str(folder / FILE_NAME)} or "config_change" not in plugin.hooks:
+            return False
+        if plugin.state not in ("running", "frozen") or not (folder / FILE_NAME).is_file():
+            return False
+        return await asyncio.to_thread(read_spec, folder) == plugin.spec
 
     def _find(self, plugin_id: str, name: str) -> Target | None:
         plugin = self.plugins.get(plugin_id)
         if plugin is None:
             return None
-        if not plugin.calls.is_attached:
+        if plugin.is_frozen or not plugin.calls.is_attached:
             return Target(plugin.calls, DEFAULT_TIMEOUT)  # whose answer is that it does not run
         wanted = self.reconciler.wanted(plugin_id, name)
         if wanted is None:

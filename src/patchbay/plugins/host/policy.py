@@ -8,6 +8,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from patchbay.plugins.host.repeats import Repeats
+
 
 @dataclass(frozen=True, kw_only=True)
 class HostPolicy:
@@ -27,7 +29,9 @@ class HostPolicy:
     ``server_timeout`` for each request; a refused tool is tried again after ``refused_retry`` or when the list of tools changes;
     ``clear_timeout`` for taking back a plugin's tools before it is stopped.
 
-    Bounds of one plugin: ``calls_most`` calls under way, ``call_bytes_most`` bytes of their arguments, ``tools_most`` tools.
+    Bounds of one plugin: ``calls_most`` calls under way, ``call_bytes_most`` bytes of their arguments, ``tools_most`` tools. Of
+    calls with an idempotency key that are over, the last ``answers_most`` are known again for ``answers_kept``, with
+    ``answer_bytes_most`` bytes of their answers.
     """
 
     hello_timeout: float = 30.0
@@ -50,6 +54,13 @@ class HostPolicy:
     calls_most: int = 256
     call_bytes_most: int = 64 * 1024 * 1024
     tools_most: int = 1000
+    answers_most: int = 4096
+    answers_kept: float = 600.0
+    answer_bytes_most: int = 4 * 1024 * 1024
+
+    def repeats(self) -> Repeats:
+        """Return a plugin's memory of the calls that may come again."""
+        return Repeats(most=self.answers_most, bytes_most=self.answer_bytes_most, seconds=self.answers_kept)
 
     def restart_delay(self, failures: int) -> float:
         """Return how long to wait before the restart after so many failures in a row (at least 1); a different time each time."""

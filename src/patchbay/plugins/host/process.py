@@ -124,14 +124,14 @@ class PluginProcess:
         """End what is left of the process, read what it still said, and free everything. May be called at any time, and again."""
         self._close_door()
         self.kill()
+        if self.connection is not None:
+            self.connection.abort()  # what it has said is heard; a child of it that holds the socket too is not waited for
         transport = self._transport
         if transport is not None:
             await asyncio.wait({self._exited})
             # The pipes end with the last process that holds them; one that has left the group may hold them for ever.
             await asyncio.wait({self._released}, timeout=_PIPES_SECONDS)
             transport.close()
-        if self.connection is not None:
-            self.connection.abort()
 
     def _kill_group(self) -> None:
         # The id is ours for as long as a member of the group lives, also after its leader's end.
@@ -142,7 +142,10 @@ class PluginProcess:
 
     def _accept(self) -> Connection:
         connection = Connection(
-            lambda message: self._receive(connection, message), lambda _error: self._lost(connection), limit=MAX_HELLO_BYTES
+            lambda message: self._receive(connection, message),
+            lambda _error: self._lost(connection),
+            limit=MAX_HELLO_BYTES,
+            asks=True,
         )
         self._strangers.add(connection)
         return connection

@@ -27,21 +27,33 @@ from patchbay.plugins.messages import LlmToolState, ToolStateName
 _PER_PLUGIN = 4
 _IN_ALL = 16
 """Requests to the server at a time."""
+_TOGETHER = 0.1
+"""Tools that are registered within so many seconds are told of together."""
 
 _logger = logging.getLogger(__name__)
 
 Tell = Callable[[str, LlmToolState], None]
+Registered = Callable[[str, Sequence[str], Sequence[str]], None]
 
 
 class Reconciler:
     """``api`` is the server; ``tell`` is called with a plugin's id and each change of the state of one of its tools.
 
+    ``registered`` is called with a plugin's id, the names of tools that the server has just taken, and the roles that have them.
     Belongs to one event loop: ``start`` it there, and ``aclose`` it.
     """
 
-    def __init__(self, api: ToolsApi, *, tell: Tell, policy: HostPolicy | None = None) -> None:
+    def __init__(
+        self,
+        api: ToolsApi,
+        *,
+        tell: Tell,
+        registered: Registered = lambda _plugin_id, _names, _roles: None,
+        policy: HostPolicy | None = None,
+    ) -> None:
         self._api = api
         self._tell = tell
+        self.registered = registered
         self._policy = policy or HostPolicy()
         self._plugins: dict[str, _PluginSync] = {}
         self._requests = asyncio.Semaphore(_IN_ALL)
@@ -135,7 +147,7 @@ class Reconciler:
         if sync.wishes.get(wish.tool.name) is not wish or (wish.state, wish.reason) == (state, reason):
             return
         if state == "refused":
-            _logger.warning("The server refuses tool %r of plugin %r: %s", wish.tool.name, sync.plugin_id, reason)
+            _logger.warning("Tool %r of plugin %r is refused: %s", wish.tool.name, sync.plugin_id, reason)
         wish.state, wish.reason = state, reason
         self._tell(
             sync.plugin_id,
@@ -226,6 +238,7 @@ class _PluginSync:
         self._wake = asyncio.Event()
         self._clearing: asyncio.Future[bool] | None = None
         self._removals: dict[tuple[str, str | None], None] = {}
+        self._taken: dict[tuple[str, ...], list[str]] = {}  # names by roles, of what was not told of yet
         self._changed = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -270,6 +283,10 @@ class _PluginSync:
             elif wish.state == "refused":
                 if changed:
                     wish.due = now  # what was in its way may be gone
+            elif verdict == "taken":
+                wish.due = now + spread(self._owner.policy.refused_retry)
+                reason = f"another host has registered it too: {shown.taken_by(wish.tool)}"
+                self._owner.set_state(self, wish, "refused", reason)
             elif wish.state == "pending":
                 if came_up:
                     wish.due = now
@@ -352,9 +369,18 @@ class _PluginSync:
         if isinstance(answer, Accepted):
             wish.signed = answer.signed
             self._owner.set_state(self, wish, "active")
+            if not self._taken:
+                self._loop.call_later(_TOGETHER, self._tell_of_taken)
+            self._taken.setdefault(answer.roles, []).append(wish.tool.name)
         else:
             wish.due = self._loop.time() + spread(self._owner.policy.refused_retry)
             self._owner.set_state(self, wish, "refused", answer.reason)
+
+    def _tell_of_taken(self) -> None:
+        taken, self._taken = self._taken, {}
+        for roles, names in taken.items():
+            if kept := [name for name in names if name in self.wishes]:
+                self._owner.registered(self.plugin_id, kept, roles)
 
     def _plan(self) -> None:
         """Come back when the next one is due."""

@@ -7,7 +7,6 @@ that the calls come in by. What does not: flags, and what is printed (``patchbay
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import socket
 from collections.abc import Callable, Iterable, Iterator
@@ -17,13 +16,13 @@ from typing import Any
 
 import uvicorn
 
-from patchbay.plugins.host.control import ControlServer, make_folder
+from patchbay.plugins.host.control import ControlServer, folder_of, make_folder
 from patchbay.plugins.host.host import PluginHost
 from patchbay.plugins.host.logs import LogLine
 from patchbay.plugins.host.policy import HostPolicy
+from patchbay.plugins.host.reconciler import Registered
 from patchbay.plugins.host.spec import PluginSpec
 
-_logger = logging.getLogger(__name__)
 _LAST_ANSWERS = 5
 """Seconds that the last answers have to be written in."""
 
@@ -38,18 +37,19 @@ async def run_host(
     token: Callable[[], str | None] = lambda: None,
     watch: bool = False,
     shown: Callable[[LogLine], None] = lambda _line: None,
+    registered: Registered = lambda _plugin_id, _names, _roles: None,
     ready: Callable[[PluginHost], None] = lambda _host: None,
+    stopping: Callable[[], None] = lambda: None,
 ) -> None:
     """Run plugins until SIGTERM, SIGINT, or a stop by the control socket; the second signal does not wait for calls.
 
-    ``listener`` is where the server's calls come in. ``shown`` is called with each line of a plugin, ``ready`` when calls are
-    taken. Raises ConfigurationError where the folder of the control socket cannot be had.
+    ``listener`` is where the server's calls come in. ``shown`` is called with each line of a plugin, ``registered`` as PluginHost
+    does it, ``ready`` when calls are taken, ``stopping`` when the end begins; none of them may wait for anything. Raises
+    ConfigurationError where the folder of the control socket cannot be had.
     """
     loop = asyncio.get_running_loop()
     port = listener.getsockname()[1]
-    folder = make_folder(port)
-    for old in folder.iterdir():  # of a host at this port that was killed
-        old.unlink()
+    folder = folder_of(port)
     host = PluginHost(
         specs,
         server=server,
@@ -58,7 +58,11 @@ async def run_host(
         plugins=plugins,
         policy=policy,
         token=token,
+        registered=registered,
     )
+    make_folder(port)
+    for old in folder.iterdir():  # of a host at this port that was killed
+        old.unlink()
     host.book.subscribe(shown)
     told = asyncio.Event()
     in_haste = asyncio.Event()
@@ -92,13 +96,13 @@ async def run_host(
             await host.watch()
         ready(host)
         await _first(told.wait(), asyncio.shield(serving))
-        _logger.info("The plugins are stopped")
+        stopping()
         await _first(host.aclose(), in_haste.wait())
     finally:
-        await control.aclose()
+        await host.kill()  # nothing is left to be killed but in haste; then this answers the calls that are under way
         web.should_exit = True
         await serving
-        await host.kill()
+        await control.aclose()  # who asked for the stop waits for this
         _remove(folder)
         for number in (signal.SIGTERM, signal.SIGINT):  # not before: a signal would leave things behind
             loop.remove_signal_handler(number)

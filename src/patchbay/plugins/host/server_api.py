@@ -53,11 +53,12 @@ class WantedTool:
 class Accepted:
     """The server has the tool. ``instance`` tells one run of the server from another, where it says so.
 
-    ``signed``: its calls carry a signature with the secret that was sent.
+    ``signed``: its calls carry a signature with the secret that was sent. ``roles``: who has it, as far as the server says.
     """
 
     instance: str | None = None
     signed: bool = False
+    roles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -111,11 +112,14 @@ class HttpToolsApi:
     def __init__(
         self, url: str, *, secret: str = "", token: Callable[[], str | None] = lambda: None, timeout: float = 5.0
     ) -> None:
-        parts = urlsplit(url)
+        try:
+            parts, origin = urlsplit(url), Origin(url)
+        except ValueError as error:  # no port, or no name, that there can be
+            raise ConfigurationError(f"the server's address {url!r} cannot be used: {error}.") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigurationError(f"the server's address must be an http:// URL, not {url!r}.")
         self._base = parts.path.rstrip("/").encode()
-        self._client = HttpClient(Origin(url), connect_timeout=min(timeout, _CONNECT_SECONDS))
+        self._client = HttpClient(origin, connect_timeout=min(timeout, _CONNECT_SECONDS))
         self._timeout = timeout
         self._secret = {"secret": secret} if secret else {}
         self._read_token = token
@@ -154,7 +158,8 @@ class HttpToolsApi:
             },
         )
         if status == 200 and body.get("ok") is True:
-            return Accepted(_instance(body), signed=bool(self._secret) and body.get("secret") == self._secret["secret"])
+            signed = bool(self._secret) and body.get("secret") == self._secret["secret"]
+            return Accepted(_instance(body), signed=signed, roles=_roles(body))
         if status >= 500 or status in (408, 409, 425, 429):
             raise ServerUnavailableError(f"answered with {status}: {_said(body)}")
         return Refused(_said(body), _instance(body))
@@ -183,7 +188,10 @@ class HttpToolsApi:
             head.append((b"Content-Type", b"application/json"))
             data = msgspec.json.encode(message)
         if self._token is None:
-            self._token = self._read_token()
+            try:
+                self._token = self._read_token()
+            except (PatchbayError, OSError) as error:  # it may be there again
+                raise ServerUnavailableError(str(error)) from error
         if self._token is not None:
             head.append((b"Authorization", b"Bearer " + self._token.encode("latin-1", "replace")))
         try:
@@ -223,6 +231,11 @@ def _object(body: bytes) -> dict[str, Any]:
 def _instance(body: Mapping[str, Any]) -> str | None:
     value = body.get("instance_id")
     return value if isinstance(value, str) else None
+
+
+def _roles(body: Mapping[str, Any]) -> tuple[str, ...]:
+    roles = body.get("affected_roles")
+    return tuple(map(str, roles)) if isinstance(roles, list) else ()
 
 
 def _lacks_trust(body: Mapping[str, Any]) -> bool:

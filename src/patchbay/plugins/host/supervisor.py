@@ -1,75 +1,37 @@
 """One plugin through all of its processes: started, restarted when it ends by itself, stopped in order.
 
-What lives here: its state, and what becomes of its messages. What does not: one process (``process``), its calls (``calls``), and
-what the server knows of its tools (``reconciler``).
+What lives here: its state, and what is asked of it. What does not: one of its processes (``life``), its calls (``calls``), and
+its tools (``plugin_tools``).
 
     stopped ── start ──> starting ──> running ── stop ──> stopping ──> stopped
                             ^            │ ended by itself
                             └─ backoff <─┘ ── too often, or a startup that must not fail ──> failed
+
+A plugin that is frozen is ``frozen`` in the place of ``running``: it has its process, and no tools and no calls. It stays so
+through a reload and a crash, until it is unfrozen or stopped.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from patchbay.plugins.connection import Connection
 from patchbay.plugins.errors import PluginError
 from patchbay.plugins.host.calls import Calls
-from patchbay.plugins.host.logs import LogBook
-from patchbay.plugins.host.policy import HostPolicy
-from patchbay.plugins.host.process import PluginProcess
-from patchbay.plugins.host.reconciler import Reconciler
-from patchbay.plugins.host.server_api import WantedTool
+from patchbay.plugins.host.life import Life, Surroundings
+from patchbay.plugins.host.plugin_tools import PluginTools
 from patchbay.plugins.host.spec import PluginSpec
-from patchbay.plugins.messages import (
-    Crash,
-    LlmToolRegister,
-    LlmToolState,
-    LlmToolUnregister,
-    Log,
-    Message,
-    Ping,
-    Result,
-    Start,
-    StartReason,
-    StartupResult,
-    Stop,
-    StopReason,
-)
+from patchbay.plugins.messages import ConfigUpdate, Freeze, LlmToolState, StartReason, StopReason, Unfreeze
 
-_numbers = itertools.count(1)
-
-PluginState = Literal["stopped", "starting", "running", "backoff", "failed", "stopping"]
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What all plugins of a host share.
-
-    ``sockets`` is a folder that nobody else can enter, ``slots`` bounds how many come up at a time. ``callback_url`` makes the
-    address of a tool of a plugin; ``changed`` is called when something has changed.
-    """
-
-    reconciler: Reconciler
-    book: LogBook
-    sockets: Path
-    policy: HostPolicy
-    callback_url: Callable[[str, str], str]
-    changed: Callable[[], None]
-    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(8))
+PluginState = Literal["stopped", "starting", "running", "frozen", "backoff", "failed", "stopping"]
 
 
 class PluginSupervisor:
     """Runs the plugin of ``spec``. Belongs to one event loop.
 
     ``state`` and ``reason`` say how it is, ``restarts`` how often it was started again after it had ended by itself, ``pid`` is
-    its process (0: none). ``calls`` are its calls, whichever process is there.
+    its process (0: none). ``calls`` are its calls, whichever process is there, ``hooks`` the lifecycle ids that it has hooks for.
     """
 
     def __init__(self, spec: PluginSpec, around: Surroundings) -> None:
@@ -78,27 +40,31 @@ class PluginSupervisor:
         self.state: PluginState = "stopped"
         self.reason = ""
         self.restarts = 0
-        self.calls = Calls(spec.id, most=policy.calls_most, bytes_most=policy.call_bytes_most)
+        self.hooks: frozenset[str] = frozenset()
+        self.calls = Calls(spec.id, most=policy.calls_most, bytes_most=policy.call_bytes_most, repeats=policy.repeats())
+        self.tools = PluginTools(
+            spec.id, around.reconciler, most=policy.tools_most, callback_url=around.callback_url, tell=self.tell
+        )
         self._around = around
         self._policy = policy
-        self._process: PluginProcess | None = None
+        self._life: Life | None = None
         self._task: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
         self._stopping = False
-        self._started: asyncio.Future[StartupResult] | None = None
-        self._cut: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._crash = ""
-        self._tools: set[str] = set()
-        around.reconciler.manage(spec.id)
+        self._is_retired = False
 
     @property
     def pid(self) -> int:
         """The process that runs now, 0 where none does."""
-        process = self._process
-        return process.pid if process is not None and process.is_running else 0
+        return 0 if self._life is None else self._life.pid
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the plugin takes no calls until it is unfrozen, whichever process is there."""
+        return self.calls.refusing != ""
 
     async def start(self, reason: StartReason = "start") -> None:
-        """Start the plugin, if it does not run; does not wait until it does."""
+        """Start the plugin, if it does not run; does not wait until it does. Raises PluginError when it was retired."""
         async with self._turn:
             self._begin(reason)
 
@@ -106,18 +72,70 @@ class PluginSupervisor:
         """Stop the plugin: its tools first, then its calls, its hooks, its process and all that this has started."""
         async with self._turn:
             await self._end("stop")
+            self.calls.refusing = ""
+            self.tools.is_held = False
 
     async def reload(self, spec: PluginSpec | None = None) -> None:
-        """Stop the plugin, and start it anew, as ``spec`` says now (None: as before)."""
+        """Stop the plugin, and start it anew, as ``spec`` says now (None: as before). Raises PluginError when it was retired."""
         async with self._turn:
             await self._end("reload")
             if spec is not None:
                 self.spec = spec
             self._begin("reload")
 
+    async def retire(self) -> None:
+        """Stop the plugin for good: whoever is about to start it, does not."""
+        self._is_retired = True
+        await self.stop()
+
+    async def freeze(self) -> None:
+        """Take the plugin's tools away and let it take no calls until ``unfreeze``; its process stays.
+
+        Calls under way have ``drain`` seconds to end, then the freeze hook is run. Raises PluginError for a plugin that does not
+        run, and for a hook that fails: frozen is the plugin all the same.
+        """
+        async with self._turn:
+            if self.is_frozen:
+                return
+            if self.state != "running" or self._life is None:
+                raise PluginError(f"Plugin {self.spec.id!r} is {self.state}: only one that runs can be frozen.")
+            life, drain = self._life, self._policy.drain
+            self.calls.refusing = "is frozen"
+            self.note("It is frozen")
+            self._set("frozen", self.reason)
+            if not await self.tools.hold():
+                self._note_server_away()
+            if wrong := await life.ask(lambda id_: Freeze(req_id=id_, drain=drain), drain=drain):
+                raise PluginError(f"Plugin {self.spec.id!r} is frozen, but its freeze hook failed: {wrong}")
+
+    async def unfreeze(self) -> None:
+        """Undo ``freeze``. Raises PluginError for a plugin that is not frozen, and for a hook that fails: it stays frozen."""
+        async with self._turn:
+            if not self.is_frozen:
+                raise PluginError(f"Plugin {self.spec.id!r} is not frozen: it is {self.state}.")
+            if self.state == "frozen" and self._life is not None:
+                if wrong := await self._life.ask(lambda id_: Unfreeze(req_id=id_)):
+                    raise PluginError(f"Plugin {self.spec.id!r} stays frozen: its unfreeze hook failed: {wrong}")
+                if self.state == "frozen":  # and has not ended over it
+                    self._set("running", self.reason)
+            self.calls.refusing = ""
+            self.note("It is frozen no more")
+            self.tools.release()
+
+    async def change_config(self) -> None:
+        """Have the plugin read its own sections of ``plugin.toml`` again; its hook is run where they are others now.
+
+        Raises PluginError for a plugin that does not run, and for a file that is wrong or a hook that fails.
+        """
+        async with self._turn:
+            if self.state not in ("running", "frozen") or self._life is None:
+                raise PluginError(f"Plugin {self.spec.id!r} is {self.state}: it reads its configuration when it starts.")
+            if wrong := await self._life.ask(lambda id_: ConfigUpdate(req_id=id_)):
+                raise PluginError(f"Plugin {self.spec.id!r} did not take its new configuration well: {wrong}")
+
     async def kill(self) -> None:
         """End the plugin's processes now, and do not start it again."""
-        self._stopping = True
+        self._is_retired = self._stopping = True
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -125,49 +143,44 @@ class PluginSupervisor:
 
     def tell(self, state: LlmToolState) -> None:
         """Tell the plugin what became of one of its tools."""
-        process = self._process
-        if process is not None and process.connection is not None:
-            process.connection.send(state)
+        if self._life is not None:
+            self._life.tell(state)
         self._around.changed()
 
+    def note(self, text: str, *, level: int = logging.INFO) -> None:
+        """Write down something about the plugin."""
+        self._around.book.add(self.spec.id, "host", text, level=level)
+
     def _begin(self, reason: StartReason) -> None:
+        if self._is_retired:
+            raise PluginError(f"Plugin {self.spec.id!r} is not started any more: the host stops.")
         if self._task is None or self._task.done():
-            self._stopping = False
+            self._stopping = self.tools.closed = False
             self.restarts = 0
             self._set("starting")
             self._task = asyncio.get_running_loop().create_task(self._run(reason))
 
     async def _end(self, reason: StopReason) -> None:
-        task, process = self._task, self._process
+        task, life = self._task, self._life
         if task is None or task.done():
             self._set("stopped")
             return
-        self._stopping = True
+        self._stopping = self.tools.closed = True
         self._set("stopping")
         if not await self._around.reconciler.clear(self.spec.id):
-            self.note("The server could not be told that its tools are gone", level=logging.WARNING)
-        if process is not None and process.connection is not None and process.is_running:
-            policy = self._policy
-            process.connection.send(Stop(reason=reason, drain=policy.drain, grace=policy.grace))
-            if not await process.ended(within=policy.drain + policy.grace + policy.exit_margin):
-                self.note("It does not end: its processes are killed", level=logging.WARNING)
+            self._note_server_away()
+        if life is not None and not await life.stop(reason):
+            self.note("It does not end: its processes are killed", level=logging.WARNING)
         task.cancel()
         await asyncio.wait({task})
-        self._task = None
         self._set("stopped")
 
     async def _run(self, reason: StartReason) -> None:
         """Start the plugin, and start it again whenever it ends by itself."""
         failures = 0
+        loop = asyncio.get_running_loop()
         while True:
-            loop = asyncio.get_running_loop()
-            ready_at, why, final = None, "", False
-            try:
-                ready_at, why, final = await self._live(reason)
-            except PluginError as error:
-                why = str(error)
-            except OSError as error:
-                why = f"its socket cannot be made: {error}"
+            ready_at, why, final = await self._live(reason)
             if self._stopping:
                 return
             healthy = ready_at is not None and loop.time() - ready_at >= self._policy.healthy_after
@@ -185,140 +198,34 @@ class PluginSupervisor:
 
     async def _live(self, reason: StartReason) -> tuple[float | None, str, bool]:
         """Be one process from its start to its end: return when it was ready (None: never), why it ended, whether for good."""
-        loop = asyncio.get_running_loop()
-        spec, policy = self.spec, self._policy
         self._set("starting")
-        self._crash = ""
-        self._started = started = loop.create_future()
-        ready_at = None
-        start = Start(
-            plugin_id=spec.id,
-            entry=spec.entry,
-            folder="" if spec.folder is None else str(spec.folder),
-            reason=reason,
-            startup_timeout=spec.startup_timeout,
-            startup_failure=spec.startup_failure,
-            grace=policy.grace,
-        )
-        process = self._process = PluginProcess(
-            start,
-            socket=self._around.sockets / f"plugin-{next(_numbers)}",
-            on_message=self._receive,
-            on_closed=self._lost,
-            on_line=self._print,
-        )
-        ending: asyncio.Task[bool] | None = None
-        self._cut = loop.create_future()
+        spec = self.spec
+        life = self._life = Life(spec, reason, self._around, calls=self.calls, tools=self.tools)
         try:
-            async with self._around.slots:
-                connection = await process.open(within=policy.hello_timeout)
-            self.calls.attach(connection)
-            ending = loop.create_task(process.ended())
-            limit = spec.startup_timeout + policy.startup_margin
-            await asyncio.wait({started, ending}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-            if not started.done():
-                if process.is_running:
-                    return None, f"the startup did not end within {limit:g} s", False
-                return None, self._crash or process.how_it_ended(), False
-            result = started.result()
-            failed = result.status == "failed"
-            if failed and spec.startup_failure != "ignore":
-                self.note(f"The startup failed: {result.startup_error}", level=logging.WARNING)
-            if failed and spec.startup_failure == "fail":
-                await process.ended(within=policy.grace + policy.exit_margin)
-                return None, f"the startup failed: {result.startup_error}", True
-            ready_at = loop.time()
-            self._set("running", f"the startup failed: {result.startup_error}" if failed else "")
-            why = await self._watch(connection, ending)
-            return ready_at, why or self._crash or process.how_it_ended(), False
+            started = await life.begin()
+            why = f"the startup failed: {started.startup_error}" if started.status == "failed" else ""
+            if why and spec.startup_failure != "ignore":
+                self.note(f"The startup failed: {started.startup_error}", level=logging.WARNING)
+            if why and spec.startup_failure == "fail":
+                await life.ended(within=self._policy.grace + self._policy.exit_margin)
+                return None, why, True
+            ready_at = asyncio.get_running_loop().time()
+            self.hooks = frozenset(started.hooks)
+            if self.is_frozen:
+                life.tell(Freeze(req_id=""))
+            self._set("frozen" if self.is_frozen else "running", why)
+            return ready_at, await life.end(), False
+        except PluginError as error:
+            return None, str(error), False
         finally:
-            if ending is not None:
-                ending.cancel()
             # Whatever happened: no tool of it may be shown, no call of it may wait, nothing of it may run.
             if not self._stopping:
                 self._around.reconciler.drop(spec.id)
-            self._tools.clear()
-            await asyncio.shield(self._close(process))
+            self.tools.forget()
+            await asyncio.shield(life.close())
 
-    async def _watch(self, connection: Connection, ending: asyncio.Task[bool]) -> str:
-        """Wait for the end of the process; return why it must be ended, where it does not read what it is sent."""
-        loop = asyncio.get_running_loop()
-        number, since = 0, loop.time()
-        while not ending.done():
-            if connection.is_closed:
-                # The process has the time of its own end, and no more: nothing can be asked of it.
-                await asyncio.wait({ending}, timeout=self._policy.exit_margin)
-                return "" if ending.done() else "its connection is gone"
-            if connection.acknowledged >= number:
-                number, since = connection.send(Ping()), loop.time()
-            elif loop.time() - since > self._policy.stuck_after:
-                return f"it has not read anything for {self._policy.stuck_after:g} s"
-            watched: tuple[asyncio.Future[Any], ...] = (ending, self._cut)
-            await asyncio.wait(watched, timeout=self._policy.ping_interval, return_when=asyncio.FIRST_COMPLETED)
-        return ""
-
-    async def _close(self, process: PluginProcess) -> None:
-        await process.close()
-        if process.connection is not None:
-            self.calls.detach(process.connection)
-
-    def _lost(self, connection: Connection) -> None:
-        self.calls.detach(connection)
-        if not self._cut.done():
-            self._cut.set_result(None)
-
-    def _receive(self, message: Message) -> None:
-        """Take what the plugin says."""
-        if isinstance(message, Result):
-            self.calls.settle(message)
-        elif isinstance(message, Log):
-            dropped = f" ({message.dropped} before it were dropped)" if message.dropped else ""
-            text = f"{message.message}{dropped}"
-            for line in text.splitlines() or [""]:
-                self._around.book.add(self.spec.id, "log", line, level=message.level, created=message.created)
-        elif isinstance(message, LlmToolRegister):
-            self._register(message)
-        elif isinstance(message, LlmToolUnregister):
-            self._tools.discard(message.name)
-            self._around.reconciler.unwant(self.spec.id, message.name, message.registration)
-            self._around.changed()
-        elif isinstance(message, StartupResult):
-            if self._started is not None and not self._started.done():
-                self._started.set_result(message)
-        elif isinstance(message, Crash):
-            self._crash = message.error
-            for line in message.traceback.splitlines():
-                self.note(line, level=logging.ERROR)
-
-    def _register(self, message: LlmToolRegister) -> None:
-        """Want a tool; the plugin's name is what the host knows it by, whatever the message says."""
-        if self._stopping:
-            return
-        if message.name not in self._tools and len(self._tools) >= self._policy.tools_most:
-            reason = f"a plugin may have no more than {self._policy.tools_most} tools"
-            self.tell(LlmToolState(name=message.name, state="refused", reason=reason, registration=message.registration))
-            return
-        self._tools.add(message.name)
-        self._around.reconciler.want(
-            WantedTool(
-                plugin_id=self.spec.id,
-                name=message.name,
-                description=message.description,
-                parameters=message.parameters,
-                callback_url=self._around.callback_url(self.spec.id, message.name),
-                timeout_seconds=message.timeout_seconds,
-                role=message.role,
-                registration=message.registration,
-            )
-        )
-        self._around.changed()
-
-    def note(self, text: str, *, level: int = logging.INFO) -> None:
-        """Write down something about the plugin."""
-        self._around.book.add(self.spec.id, "host", text, level=level)
-
-    def _print(self, stream: str, line: str) -> None:
-        self._around.book.add(self.spec.id, "stderr" if stream == "stderr" else "stdout", line)
+    def _note_server_away(self) -> None:
+        self.note("The server could not be told that its tools are gone", level=logging.WARNING)
 
     def _set(self, state: PluginState, reason: str = "") -> None:
         if (self.state, self.reason) != (state, reason):

@@ -7,7 +7,7 @@ Files are looked at and not subscribed to: plugins are few small folders, and th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -42,20 +42,23 @@ def look_at(folder: Path) -> Look:
 
 
 async def watch(
-    folders: Callable[[], Mapping[str, Path]], changed: Callable[[Iterable[str]], Awaitable[None]], *, interval: float = 0.5
+    folders: Callable[[], Mapping[str, Path]],
+    changed: Callable[[Mapping[str, set[str]]], object],
+    *,
+    interval: float = 0.5,
 ) -> None:
-    """Look at all folders each ``interval`` seconds, for ever, and tell ``changed`` the keys of those that have changed.
+    """Look at all folders each ``interval`` seconds, for ever, and tell ``changed`` of those that have changed: key, and files.
 
     What changes in several steps (an editor that saves, a checkout) is told when one look is like the one before.
     """
     known: dict[str, Look] = {}
-    unsettled: set[str] = set()
+    unsettled: dict[str, set[str]] = {}
     while True:
         looks = await asyncio.to_thread(lambda: {key: look_at(folder) for key, folder in folders().items()})
         moved = {key for key, look in looks.items() if key in known and known[key] != look}
-        settled = unsettled - moved
-        unsettled = moved
+        settled = {key: files for key, files in sorted(unsettled.items()) if key in looks and key not in moved}
+        unsettled = {key: unsettled.get(key, set()) | {path for path, _, _ in looks[key] ^ known[key]} for key in moved}
         known = looks
-        if settled & looks.keys():
-            await changed(sorted(settled & looks.keys()))
+        if settled:
+            changed(settled)
         await asyncio.sleep(interval)

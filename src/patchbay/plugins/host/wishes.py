@@ -15,8 +15,10 @@ from patchbay.plugins.messages import ToolStateName
 
 _MOST_EDITS = 3
 """So often a tool that the server shows otherwise than it was registered is registered again; then the server has its way."""
+_MOST_TAKEN = 3
+"""So often a tool that somebody else has registered at another address is taken back at once."""
 
-Verdict = Literal["there", "edited", "gone"]
+Verdict = Literal["there", "edited", "gone", "taken"]
 Rows = list[tuple[str, Mapping[str, Any]]]
 """A tool's rows: the role, and what the server shows for it."""
 
@@ -27,7 +29,7 @@ class Wish:
 
     ``due`` is when it is to be sent next (on the loop's clock; None: not at all), ``failures`` how often in a row it was not.
     ``edits``: how often in a row it was found to be shown otherwise, ``accepted``: how the server shows it for good.
-    ``signed``: its calls carry a signature.
+    ``signed``: its calls carry a signature. ``taken``: how often it was found at another host.
     """
 
     tool: WantedTool
@@ -39,6 +41,7 @@ class Wish:
     edits: int = 0
     accepted: Rows | None = None
     signed: bool = False
+    taken: int = 0
 
 
 @dataclass(frozen=True)
@@ -66,13 +69,12 @@ class Shown:
         A server that says which run it is keeps a tool for all roles in each of them; where a role lacks it, somebody took it
         away there, and that stands. Of any other server a role that lacks it was made anew, and the tool is gone there.
         """
-        tool = wish.tool
-        rows = self.rows.get(tool.source, {}).get(tool.name, [])
-        if tool.role is not None:
-            rows = [(role, row) for role, row in rows if role == tool.role]
+        tool, rows = wish.tool, self._rows_of(wish.tool)
         missing = tool.role is None and self.instance is None and len(rows) < self.roles
         if not rows or missing or any(not _reaches(row, tool) for _, row in rows):
-            return "gone"
+            is_taken = self.taken_by(tool) != ""
+            wish.taken += is_taken
+            return "taken" if is_taken and wish.taken > _MOST_TAKEN else "gone"
         if all(_is_as_wanted(row, tool) for _, row in rows):
             wish.edits, wish.accepted = 0, None
             return "there"
@@ -82,6 +84,15 @@ class Shown:
             wish.accepted = rows
             return "there"
         return "edited"
+
+    def taken_by(self, tool: WantedTool) -> str:
+        """Return the address at which somebody else has the tool now, "" where nobody has."""
+        others = [row for _, row in self._rows_of(tool) if row.get("callback_url") != tool.callback_url]
+        return next((str(row.get("callback_url")) for row in others if row.get("state", "active") == "active"), "")
+
+    def _rows_of(self, tool: WantedTool) -> Rows:
+        rows = self.rows.get(tool.source, {}).get(tool.name, [])
+        return rows if tool.role is None else [(role, row) for role, row in rows if role == tool.role]
 
     def leftovers(self, source: str, wanted: Mapping[str, Wish]) -> Iterator[tuple[str, str | None]]:
         """Yield the names and roles of tools that the server has of this source, and that are not wanted."""

@@ -5,6 +5,7 @@ What lives here: the decorator, and finding and calling what it marks. What does
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
@@ -13,6 +14,7 @@ from patchbay.errors import ConfigurationError
 from patchbay.plugins.errors import EntryConflictError, PluginError
 from patchbay.plugins.sdk.outcome import Err, Ok, unwrap
 from patchbay.tools.invoke import invoke, is_async
+from patchbay.tools.results import describe
 
 IDS: Final = ("startup", "shutdown", "reload", "freeze", "unfreeze", "config_change")
 
@@ -36,7 +38,7 @@ def lifecycle(*, id: str) -> Callable[[F], F]:  # noqa: A002  (the seed's name f
 
     def mark(method: F) -> F:
         target: Any = getattr(method, "__func__", method)
-        if not callable(target):
+        if not inspect.isroutine(target):
             raise TypeError(f"@lifecycle marks methods, not {type(method).__name__}.")
         setattr(target, _MARK, id)
         return method
@@ -70,13 +72,24 @@ def functions_of(plugin_class: type) -> Iterator[tuple[str, Callable[..., Any]]]
 
 
 async def call_hook(hook: Callable[..., Any], **about: Any) -> Any:
-    """Call a hook with what it takes of ``about``. Raises what it raises, PluginError for a SystemExit, and an Err's error."""
+    """Call a hook with what it takes of ``about``, and return what it gave.
+
+    Raises the Exception that it raises, PluginError for what is none (a SystemExit), and an Err's error.
+    """
     taken = {name: value for name, value in about.items() if _takes(hook, name)}
     try:
         outcome = await invoke(hook, (), taken, in_thread=not is_async(hook))
-    except SystemExit as error:  # in a task it would end the event loop
-        raise PluginError(f"It called sys.exit({error.code!r}).") from error
-    return unwrap(outcome) if isinstance(outcome, Ok | Err) else outcome
+    except (Exception, GeneratorExit):
+        raise
+    except BaseException as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise
+        # The hook's own. Out of a task it would end the event loop, or pass for a cancellation of whoever waits.
+        raise PluginError(describe(error)) from error
+    while isinstance(outcome, Ok | Err):
+        outcome = unwrap(outcome)
+    return outcome
 
 
 def _takes(hook: Callable[..., Any], name: str) -> bool:

@@ -6,6 +6,7 @@ method (``plugin_tool``), and which ones are registered (``tool_table``).
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -90,7 +91,7 @@ def llm_tool(
 
     def mark(method: F) -> F:
         target: Any = getattr(method, "__func__", method)
-        if not callable(target):
+        if not inspect.isroutine(target):
             raise TypeError(f"@llm_tool marks methods, not {type(method).__name__}.")
         meta = LlmToolMeta(
             name=name if name is not None else target.__name__,

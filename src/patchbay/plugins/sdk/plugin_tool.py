@@ -17,6 +17,7 @@ from patchbay.plugins.envelope import Body, body_of
 from patchbay.plugins.sdk.llm_tool import LlmToolMeta
 from patchbay.plugins.sdk.outcome import Err, Ok
 from patchbay.tools import FunctionTool, Progress, ToolContext
+from patchbay.tools.results import describe
 from patchbay.tools.threads import run_in_thread
 
 
@@ -24,7 +25,8 @@ class PluginTool(FunctionTool):
     """A handler that takes a call's arguments by keyword, and ``tool_context`` if it asks for it.
 
     What a generator yields is told as progress the moment it is yielded: a str as its message, a Progress as it is, all else as
-    its data. The last one that is no Progress is the result; an ``Ok`` or ``Err`` is the result at once, and ends the generator.
+    its data. The last one that is no Progress is the result, unless the generator returns one; an ``Ok`` or ``Err`` is the result
+    at once, and ends it.
 
     ``limit`` is the tool's own in seconds; ``timeout`` stays None, since what a caller was promised may be less. Raises
     ConfigurationError for a schema that cannot be used, or that has not what the handler needs.
@@ -44,14 +46,17 @@ class PluginTool(FunctionTool):
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Body:
         """Call the handler and return the body for what it gave."""
         args, kwargs = self._binding(arguments, context)
-        if self.is_async:
-            value = self.function(*args, **kwargs)
-        else:
-            value = await run_in_thread(functools.partial(_call, self.function, args, kwargs, context))
-        if inspect.isawaitable(value):
-            value = await value
-        if isinstance(value, AsyncIterator):
-            value = await _last(value, context)
+        try:
+            if self.is_async:
+                value = self.function(*args, **kwargs)
+            else:
+                value = await run_in_thread(functools.partial(_call, self.function, args, kwargs, context))
+            if inspect.isawaitable(value):
+                value = await value
+            if isinstance(value, AsyncIterator):
+                value = await _last(value, context)
+        except KeyboardInterrupt as error:  # raised by the handler itself; it would end the event loop and all other calls
+            raise RuntimeError(describe(error)) from error
         return body_of(value)
 
     def _takes_a_dict(self, schema: Mapping[str, Any]) -> None:
@@ -72,7 +77,8 @@ def _as_json_schema(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         schema = json.loads(json.dumps(parameters, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"parameters of tool {name!r} are no JSON: {error}") from None
-    schema.setdefault("type", "object")
+    if schema.setdefault("type", "object") != "object":
+        raise ConfigurationError(f"parameters of tool {name!r} must be of type 'object', not {schema['type']!r}.")
     return dict(schema)
 
 
@@ -82,10 +88,11 @@ def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     if not isinstance(value, Iterator):
         return value
     last: Any = None
-    for each in value:
-        last = _tell(context, each, last)
-        if isinstance(last, Ok | Err) or context.cancelled.is_set():
-            break
+    try:
+        while not (isinstance(last, Ok | Err) or context.cancelled.is_set()):
+            last = _tell(context, next(value), last)
+    except StopIteration as end:
+        return last if end.value is None else end.value
     if (close := getattr(value, "close", None)) is not None:
         close()
     return last

@@ -123,7 +123,11 @@ class ToolTable:
                     return
                 waiter = loop.create_future()
                 self._waiters.append((loop, waiter))
-            await waiter
+            try:
+                await waiter
+            finally:
+                with self._lock:
+                    self._waiters = [each for each in self._waiters if each[1] is not waiter]
 
     def _is_done(self, name: str, number: int) -> bool:
         """Whether a registration is not to be waited for: models can call it, or it is no more."""

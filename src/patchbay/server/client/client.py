@@ -35,6 +35,7 @@ class HttpClient:
         body: bytes | AsyncIterator[bytes] | None = None,
         *,
         length: int | None = None,
+        once: bool = False,
     ) -> Answer:
         """Send a request and return its answer when the head is there. Close it when done with it.
 
@@ -42,7 +43,9 @@ class HttpClient:
         ``length`` bytes (None: chunked), and Host, which is the origin's. There is no time limit but the one for connecting;
         cancelling frees the connection at once. Raises ClientError, or what the body's iterator raised.
 
-        A pooled connection that the upstream had closed in the meantime is not a failure: the request is sent once more.
+        A pooled connection that the upstream had closed in the meantime is not a failure: the request is sent once more. Not with
+        ``once``, where a request that is carried out twice does harm: only a connection that is seen to be alive is taken then,
+        and what becomes of it after that is told.
         """
         if isinstance(body, bytes):
             length = len(body)
@@ -52,14 +55,14 @@ class HttpClient:
         loop = asyncio.get_running_loop()
         if pool is None or pool.loop is not loop:
             self._pool = pool = Pool(self._origin)
-        connection = pool.take()
+        connection = pool.take(alive=once)
         if connection is not None:
             started = loop.time()
             try:
                 return await _ask(connection, head, body, length, bodiless=bodiless)
             except DisconnectedError as error:
                 again = body is None or isinstance(body, bytes)
-                if not (error.silent and again and loop.time() - started < _STALE):
+                if once or not (error.silent and again and loop.time() - started < _STALE):
                     raise
         connection = await pool.connect(self._connect_timeout)
         return await _ask(connection, head, body, length, bodiless=bodiless)

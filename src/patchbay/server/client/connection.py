@@ -8,6 +8,7 @@ answer is awaited has a task.
 from __future__ import annotations
 
 import asyncio
+import select
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, cast
 
@@ -58,6 +59,15 @@ class Connection(asyncio.Protocol):
     def open(self) -> bool:
         """Whether a request may be sent: neither side has closed."""
         return self._transport is not None and not self._transport.is_closing()
+
+    def is_silent(self) -> bool:
+        """Whether nothing has come that was not read, the end of the connection among it. Costs a system call."""
+        connection = None if self._transport is None else self._transport.get_extra_info("socket")
+        if connection is None or not hasattr(select, "poll"):
+            return True  # it cannot be known
+        poll = select.poll()
+        poll.register(connection.fileno(), select.POLLIN)
+        return not poll.poll(0)
 
     def send(self, head: bytes, body: bytes | AsyncIterator[bytes], *, length: int | None, bodiless: bool) -> Answer:
         """Write a request and return its answer-to-be.

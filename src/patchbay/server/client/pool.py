@@ -26,12 +26,17 @@ class Pool:
         self._emptied: asyncio.Future[None] | None = None
         self._closed = False
 
-    def take(self) -> Connection | None:
-        """Return the idle connection that was used last; None where there is none."""
+    def take(self, *, alive: bool = False) -> Connection | None:
+        """Return the idle connection that was used last; None where there is none.
+
+        ``alive``: only one that the kernel, too, does not know to be closed. The loop may not have been told yet.
+        """
         while self._idle:
             connection, _ = self._idle.popitem()
             if connection.open:
-                return connection
+                if not alive or connection.is_silent():
+                    return connection
+                connection.abort()
         return None
 
     async def connect(self, limit: float) -> Connection:

@@ -11,12 +11,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
-from fastapi import APIRouter, FastAPI, Query, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from patchbay.errors import ConfigurationError, UnknownRoleError
 from patchbay.server.tools.callback_url import CallbackUrlError, check_port, read_callback_url
+from patchbay.server.tools.described import BODY_REFUSALS, IF_NONE_MATCH, LIST_RESPONSES, REFUSALS, ROLE
 from patchbay.server.tools.desk import Desk
 from patchbay.server.tools.guard import TRUSTED
 from patchbay.server.tools.models import (
@@ -25,7 +26,6 @@ from patchbay.server.tools.models import (
     ClearBody,
     Cleared,
     Listing,
-    Problem,
     RegisterBody,
     Registered,
     UnregisterBody,
@@ -37,20 +37,16 @@ _SHOWN: Final = 200
 _UNREADABLE: Final = "There was an error parsing the body"
 """What the framework says, with status 400, of a body that is not even text, or too deep to be read."""
 
-_REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
-    400: {"description": "The Host header is not this machine's."},
-    401: {"model": Problem, "description": "The token is not the one of this server."},
-    403: {"model": Problem, "description": "The caller is not on this machine, or is a web page of another site."},
-    404: {"model": Problem, "description": "There is no such role."},
-    413: {"model": Problem, "description": "The body is too large."},
-}
-
 
 def make_router(desk: Desk, *, callback_ports: frozenset[int] | None) -> APIRouter:
     """Return the routes over ``desk``. ``callback_ports``: all that callbacks may have, None for any but the server's own."""
-    router = APIRouter(prefix="/api/tools", tags=["tools"], responses=_REFUSALS)
+    router = APIRouter(prefix="/api/tools", tags=["tools"])
+    posted: dict[str, Any] = {"responses": {**REFUSALS, **BODY_REFUSALS}}
+    listed: dict[str, Any] = {"responses": {**REFUSALS, **LIST_RESPONSES}, "openapi_extra": {"parameters": [ROLE, IF_NONE_MATCH]}}
 
-    @router.post("/register", response_model=Registered, summary="Register a tool, or replace it")
+    @router.post(
+        "/register", response_model=Registered, operation_id="register_tool", summary="Register a tool, or replace it", **posted
+    )
     async def register(body: RegisterBody, request: Request) -> Response:
         own = (request.scope.get("server") or ("", None))[1]
         try:
@@ -59,29 +55,30 @@ def make_router(desk: Desk, *, callback_ports: frozenset[int] | None) -> APIRout
             raise _invalid("callback_url", body.callback_url, str(error)) from None
         return _json(await desk.register(body, trusted=_is_trusted(request)))
 
-    @router.post("/unregister", response_model=Unregistered, summary="Take a tool away")
+    @router.post("/unregister", response_model=Unregistered, operation_id="unregister_tool", summary="Take a tool away", **posted)
     async def unregister(body: UnregisterBody, request: Request) -> Response:
         return _json(await desk.unregister(body, trusted=_is_trusted(request)))
 
-    @router.post("/clear", response_model=Cleared, summary="Take all tools of a source away")
+    @router.post(
+        "/clear", response_model=Cleared, operation_id="clear_tools", summary="Take all tools of a source away", **posted
+    )
     async def clear(body: ClearBody, request: Request) -> Response:
         return _json(await desk.clear(body, trusted=_is_trusted(request)))
 
-    @router.post("/call", response_model=Called, summary="Carry out one call, for tests and scripts")
+    @router.post(
+        "/call", response_model=Called, operation_id="call_tool", summary="Carry out one call, for tests and scripts", **posted
+    )
     async def call(body: CallBody) -> Response:
         return _json(await desk.call(body))
 
-    unchanged: dict[int | str, dict[str, Any]] = {304: {"description": "Nothing has changed since If-None-Match."}}
-
-    @router.get("", response_model=Listing, responses=unchanged, summary="List the tools")
-    async def list_tools(
-        request: Request, role: str | None = Query(None, description="Whose tools; empty for all roles.")
-    ) -> Response:
-        etag = f'"{desk.etag(role or None)}"'
+    @router.get("", response_model=Listing, operation_id="list_tools", summary="List the tools", **listed)
+    async def list_tools(request: Request) -> Response:
+        role = request.query_params.get("role") or None
+        etag = f'"{desk.etag(role)}"'
         headers = {"etag": etag, "cache-control": "no-cache"}
         if _is_among(etag, request.headers.getlist("if-none-match")):
             return Response(status_code=304, headers=headers)
-        return Response(desk.listing(role or None), media_type="application/json", headers=headers)
+        return Response(desk.listing(role), media_type="application/json", headers=headers)
 
     return router
 

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
 
 import patchbay
+from patchbay.errors import ConfigurationError
 from patchbay.registrations import RegistrationStore
 from patchbay.server.body import Receive
 from patchbay.server.reply import Send
+from patchbay.server.routes import find_tail, own_path
+from patchbay.server.settings import ProxySettings
 from patchbay.server.tools.api import handle_errors, make_router
+from patchbay.server.tools.chat.door import ChatDoor, no_upstream
+from patchbay.server.tools.chat.settings import ChatSettings
+from patchbay.server.tools.described import describe_token
 from patchbay.server.tools.desk import Desk
 from patchbay.server.tools.dispatch import Dispatcher
-from patchbay.server.tools.guard import Guard
+from patchbay.server.tools.guard import OPENAI_BASE, AsgiApp, Guard
 from patchbay.server.tools.keeper import Keeper
 from patchbay.server.tools.lease import Lease
 from patchbay.server.tools.settings import ToolsSettings
 from patchbay.tools.manager import LLMSessionManager
-from patchbay.tools.registry import DEFAULT_ROLE, RESERVED, ToolRegistry
+from patchbay.tools.registry import DEFAULT_ROLE, RESERVED, Change, ToolRegistry
 
 
 class ToolsApp:
@@ -46,12 +54,17 @@ def create_tools_app(
     *,
     store: RegistrationStore | str | None = None,
     settings: ToolsSettings | None = None,
+    upstream: str | ProxySettings | None = None,
+    chat: ChatSettings | None = None,
 ) -> ToolsApp:
     """Return a tool server for ``roles``. ``store`` (or its URL) is where registrations are kept; None keeps them in memory.
 
+    ``upstream`` is the OpenAI-compatible server (or its base URL) whose models ``/v1`` gives the tools to, as ``chat`` says.
     Where no token is configured the sources of plugins are anybody's, as the seeds' plugin hosts expect; the builtins never are.
     Raises ConfigurationError.
     """
+    if chat is not None and upstream is None:
+        raise ConfigurationError("chat says how an upstream's models are given tools: it needs an upstream.")
     settings = settings if settings is not None else ToolsSettings()
     lease = Lease(max_failures=settings.max_failures, connect_timeout=settings.connect_timeout)
     dispatcher = Dispatcher(
@@ -59,6 +72,7 @@ def create_tools_app(
         connect_timeout=settings.connect_timeout,
         strict_arguments=settings.strict_arguments,
         lease=lease,
+        callback_ports=settings.callback_ports,
     )
     registry = lease.registry = ToolRegistry(
         roles,
@@ -67,8 +81,10 @@ def create_tools_app(
         needs_secret=settings.needs_secret,
     )
     managers = {role: LLMSessionManager(role, registry) for role in registry.roles}
+    lease.tell = partial(_tell_sessions, managers)
     kept = RegistrationStore(store) if isinstance(store, str) else store
     keeper = Keeper(registry, kept) if kept is not None else None
+    door = _chat_door(upstream, registry, chat or ChatSettings(), settings) if upstream is not None else None
     desk = Desk(registry, managers, lease, keeper, sync_timeout=settings.sync_timeout)
 
     @contextlib.asynccontextmanager
@@ -82,6 +98,8 @@ def create_tools_app(
             if watching is not None:
                 watching.cancel()
                 await asyncio.wait([watching])
+            if door is not None:
+                await door.aclose()
             await dispatcher.close()
             if keeper is not None:
                 await keeper.close()
@@ -96,4 +114,28 @@ def create_tools_app(
     )
     api.include_router(make_router(desk, callback_ports=settings.callback_ports))
     handle_errors(api)
-    return ToolsApp(registry, managers, api, Guard(api, settings))
+    describe_token(api)
+    return ToolsApp(registry, managers, api, Guard(_by_path(api, door if door is not None else no_upstream), settings))
+
+
+def _tell_sessions(managers: Mapping[str, LLMSessionManager], change: Change) -> None:
+    for role in change.affected_roles:
+        if role in managers:
+            managers[role].sync_later()
+
+
+def _chat_door(upstream: str | ProxySettings, registry: ToolRegistry, chat: ChatSettings, settings: ToolsSettings) -> ChatDoor:
+    proxy = upstream if isinstance(upstream, ProxySettings) else ProxySettings(upstream)
+    # The guard has bounded the body already, and asked for the token where it must be shown.
+    proxy = replace(proxy, base_path=OPENAI_BASE, api_key=None, max_body_size=settings.max_body_size)
+    return ChatDoor(proxy, registry, chat, token=settings.token)
+
+
+def _by_path(api: AsgiApp, chat: AsgiApp) -> AsgiApp:
+    """Return an application of two, by the path that is asked for."""
+
+    async def serve(scope: Any, receive: Receive, send: Send) -> None:
+        is_chat = scope["type"] == "http" and find_tail(own_path(scope), OPENAI_BASE) is not None
+        await (chat if is_chat else api)(scope, receive, send)
+
+    return serve

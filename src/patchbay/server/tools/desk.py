@@ -22,6 +22,7 @@ from patchbay.executor.settle import told
 from patchbay.server.tools.keeper import Keeper
 from patchbay.server.tools.lease import Lease, Place
 from patchbay.server.tools.models import CallBody, ClearBody, RegisterBody, UnregisterBody
+from patchbay.tools import Surroundings
 from patchbay.tools.manager import LLMSessionManager
 from patchbay.tools.registry import Change, Key, Registration, ToolRegistry
 from patchbay.types import ToolCall
@@ -70,7 +71,12 @@ class Desk:
             self._lease.renewed(Place(registration.source, registration.origin))
         affected, failed, stored = await self._carry_on(change)
         answer = self._answer(
-            ok=bool(affected), registered=body.name, affected_roles=affected, failed_roles=failed, stored=stored
+            ok=bool(affected),
+            registered=body.name,
+            affected_roles=affected,
+            failed_roles=failed,
+            pending_roles=self._pending_roles(),
+            stored=stored,
         )
         if change.ok:
             answer["secret"] = registration.secret
@@ -93,8 +99,9 @@ class Desk:
 
     def etag(self, role: str | None) -> str:
         """Return what a listing is known by; another one after each change and each start."""
-        about = uuid.uuid5(uuid.NAMESPACE_OID, role.encode("utf-8", "replace").hex()).hex[:8] if role else "all"
-        return f"{self.instance_id}.{self.registry.revision}.{about}"
+        about = _digest(role) if role else "all"
+        behind = self._pending_roles()
+        return f"{self.instance_id}.{self.registry.revision}.{about}{f'.{_digest(*behind)}' if behind else ''}"
 
     def listing(self, role: str | None) -> bytes:
         """Return the tools of a role, or of all, as JSON. Raises UnknownRoleError."""
@@ -105,6 +112,7 @@ class Desk:
             {
                 **answer,
                 "tools_by_role": {name: [dict(tool) for tool in each.listing] for name, each in snapshots.items()},
+                "pending_roles": self._pending_roles(),
                 "etag": etag,
                 "etags_by_role": {name: each.etag for name, each in snapshots.items()},
             },
@@ -122,7 +130,8 @@ class Desk:
         except UnknownToolError as error:
             message, code = told(body.name, error)
             return self._called(role, call, content=message, error=str(error), code=code)
-        [execution] = await Executor([tool], max_result_chars=None).run([call])
+        around = Surroundings(idempotency_key=body.idempotency_key or "")
+        [execution] = await Executor([tool], max_result_chars=None).run([call], surroundings=around)
         if execution.error is not None:
             return self._called(
                 role,
@@ -141,6 +150,7 @@ class Desk:
             affected_roles=affected,
             failed_roles=failed,
             refused_roles=[{"role": refusal.role, "owned_by": refusal.owned_by} for refusal in change.refused_roles],
+            pending_roles=self._pending_roles(),
             stored=stored,
         )
 
@@ -182,6 +192,10 @@ class Desk:
         errors = await asyncio.gather(*map(sync, managers.values()))
         return {role: error for role, error in zip(managers, errors, strict=True) if error is not None}
 
+    def _pending_roles(self) -> list[str]:
+        """Return the roles with a live session that has not been told of the last change yet; it is told again by and by."""
+        return [role for role, manager in self._managers.items() if manager.untold]
+
     def _secret(self, body: RegisterBody, *, trusted: bool) -> str:
         """Return a new secret; to a trusted caller the one that the tool has, so that an equal registration changes nothing."""
         known = self.registry.get(Key(body.role or None, body.name)) if trusted else None
@@ -207,6 +221,11 @@ class Desk:
         answer = self._answer(ok=not failed, name=call.name, role=role, call_id=call.id, is_error=failed)
         answer |= {"output": _shown(output, content), "content": content, "seconds": round(seconds, 6)}
         return {**answer, "error": error, "code": code} if failed else answer
+
+
+def _digest(*texts: str) -> str:
+    joined = "\n".join(texts).encode("utf-8", "replace").hex()
+    return uuid.uuid5(uuid.NAMESPACE_OID, joined).hex[:8]
 
 
 def _written(arguments: Body) -> str:

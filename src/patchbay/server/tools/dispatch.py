@@ -13,7 +13,7 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from patchbay.errors import ConfigurationError, ToolError
@@ -29,9 +29,10 @@ from patchbay.server.client import (
     NotHttpError,
     Origin,
 )
-from patchbay.server.tools.callback_url import CallbackUrl, CallbackUrlError, read_callback_url
+from patchbay.server.tools.callback_url import CallbackUrl, CallbackUrlError, check_port, read_callback_url
 from patchbay.server.tools.lease import Lease, Place
-from patchbay.tools import Tool, Validation, render_result
+from patchbay.server.tools.progress import ACCEPT, MOST_BYTES, NDJSON, Lines, TooMuchProgressError
+from patchbay.tools import Progress, Tool, Validation, render_result
 from patchbay.tools.context import ToolContext
 from patchbay.tools.envelope import open_envelope
 from patchbay.tools.registry import Registration
@@ -47,7 +48,7 @@ _JSON: Final = re.compile(r"application/([\w.!#$&^+-]+\+)?json")
 _PAGES: Final = frozenset({"text/html", "application/xhtml+xml"})
 _HEADERS: Final = (
     (b"Content-Type", b"application/json"),
-    (b"Accept", b"application/json"),
+    (b"Accept", ACCEPT.encode()),
     (b"Accept-Encoding", b"identity"),
     (b"User-Agent", b"patchbay"),
 )
@@ -69,9 +70,21 @@ class CallbackError(ToolError):
 
 
 class Dispatcher:
-    """Keeps the connections to callbacks, one client for each origin. For one event loop at a time."""
+    """Keeps the connections to callbacks, one client for each origin. For one event loop at a time.
 
-    def __init__(self, *, max_result_size: int, connect_timeout: float, strict_arguments: bool, lease: Lease) -> None:
+    ``callback_ports``: all that callbacks may have, None for any.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_result_size: int,
+        connect_timeout: float,
+        strict_arguments: bool,
+        lease: Lease,
+        callback_ports: frozenset[int] | None = None,
+    ) -> None:
+        self.callback_ports = callback_ports
         self.max_result_size = max_result_size
         self.strict_arguments = strict_arguments
         self.lease = lease
@@ -84,9 +97,19 @@ class Dispatcher:
         return CallbackTool(registration, self)
 
     async def post(
-        self, callback: CallbackUrl, place: Place, headers: list[tuple[bytes, bytes]], body: bytes
+        self,
+        callback: CallbackUrl,
+        place: Place,
+        headers: list[tuple[bytes, bytes]],
+        body: bytes,
+        *,
+        on_progress: Callable[[Progress], object],
     ) -> tuple[Answer, bytes, bool]:
-        """Send a call; return the answer, what was read of its body, and whether that is all of it. Raises ClientError."""
+        """Send a call; return the answer, what was read of its body, and whether that is all of it.
+
+        Of an answer in lines that is the last one; what the others tell goes to ``on_progress`` as it comes. Raises ClientError,
+        TooMuchProgressError.
+        """
         origin = callback.origin
         client = self._clients.get(origin)
         if client is None:
@@ -94,9 +117,13 @@ class Dispatcher:
             client = self._clients[origin] = HttpClient(target, connect_timeout=self._connect_timeout)
         self._busy[origin] = self._busy.get(origin, 0) + 1
         try:
-            answer = await client.request(b"POST", callback.target, headers, body)
+            # Once: who was killed over a call may have carried it out, and only who made the call may make it again.
+            answer = await client.request(b"POST", callback.target, headers, body, once=True)
             try:
-                read, whole = await _read(answer, self.max_result_size)
+                if _is_in_lines(answer):
+                    read, whole = await _read_lines(answer, self.max_result_size, on_progress)
+                else:
+                    read, whole = await _read(answer, self.max_result_size)
             finally:
                 answer.close()
         except (ConnectError, ConnectTimeoutError):
@@ -109,9 +136,10 @@ class Dispatcher:
 
     async def keep_only(self, origins: Collection[str]) -> None:
         """Close the connections to all other origins, except where a call is under way."""
-        for origin in [each for each in self._clients if each not in origins and not self._busy.get(each)]:
-            self._busy.pop(origin, None)
-            await self._clients.pop(origin).close()
+        for origin in [each for each in self._clients if each not in origins]:
+            if origin in self._clients and not self._busy.get(origin):  # now: calls begin while another is being closed
+                self._busy.pop(origin, None)
+                await self._clients.pop(origin).close()
 
     async def close(self) -> None:
         """End all connections."""
@@ -137,6 +165,8 @@ class CallbackTool(Tool):
         )
         try:
             self._callback = read_callback_url(registration.callback_url or "")
+            # Of a tool that was stored, too: fewer ports may be allowed by now.
+            check_port(self._callback, own=(), allowed=dispatcher.callback_ports)
         except CallbackUrlError as error:
             raise ConfigurationError(f"Tool {registration.name!r}: {error}.") from None
         self._dispatcher = dispatcher
@@ -165,9 +195,18 @@ class CallbackTool(Tool):
         if self._secret is not None:
             headers.append((SIGNATURE.encode(), signature_of(body, self._secret).encode()))
         try:
-            answer, read, whole = await self._dispatcher.post(self._callback, self._place, headers, body)
+            answer, read, whole = await self._dispatcher.post(
+                self._callback,
+                self._place,
+                headers,
+                body,
+                on_progress=lambda said: context.progress(said.message, fraction=said.fraction, data=said.data),
+            )
         except ClientError as error:
             raise self._failure(error) from error
+        except TooMuchProgressError:
+            said = f"remote tool callback told more than {MOST_BYTES} bytes of progress; the tool may have run"
+            raise self._error(said) from None
         return self._value(answer, read, whole=whole)
 
     def _value(self, answer: Answer, body: bytes, *, whole: bool) -> Any:
@@ -177,17 +216,19 @@ class CallbackTool(Tool):
             raise self._error(f"remote tool callback returned HTTP {status}{_quoted(body)}")
         if status >= 300:
             raise self._error(f"remote tool callback redirected (HTTP {status}), which is not followed")
-        if answer.header(b"content-encoding").strip().lower() not in ("", "identity"):
+        if not _is_plain(answer):
             raise self._error("remote tool callback answered in a compressed form, which it was not asked for")
         if status in (204, 205):
             return ""
         kind = answer.content_type
         if not whole:
             return _cut(body, self._dispatcher.max_result_size)
+        if kind == NDJSON and not body:
+            raise self._error("remote tool callback's answer ended before its result; the tool may have run")
         try:
             value = json.loads(body)
         except (ValueError, RecursionError):
-            if _JSON.fullmatch(kind):
+            if kind == NDJSON or _JSON.fullmatch(kind):
                 raise self._error(f"remote tool callback answered JSON that cannot be read{_quoted(body)}") from None
             if kind in _PAGES:
                 raise self._error(f"remote tool callback answered a web page{_quoted(body)}") from None
@@ -228,6 +269,25 @@ async def _read(answer: Answer, limit: int) -> tuple[bytes, bool]:
         if size > limit:
             return b"".join(pieces)[:limit], False
     return b"".join(pieces), True
+
+
+async def _read_lines(answer: Answer, limit: int, on_progress: Callable[[Progress], object]) -> tuple[bytes, bool]:
+    """Read an answer in lines: its last one, at most ``limit`` bytes of it, and whether that was all of it."""
+    lines = Lines(limit)
+    while piece := await answer.read():
+        for progress in lines.feed(piece):
+            on_progress(progress)
+        if lines.is_cut:
+            break
+    return lines.close()
+
+
+def _is_in_lines(answer: Answer) -> bool:
+    return answer.status < 300 and answer.content_type == NDJSON and _is_plain(answer)
+
+
+def _is_plain(answer: Answer) -> bool:
+    return answer.header(b"content-encoding").strip().lower() in ("", "identity")
 
 
 def _cut(body: bytes, limit: int) -> str:

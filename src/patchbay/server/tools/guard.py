@@ -1,34 +1,43 @@
 """Who is let in to the tools: decided from the head of a request, before a byte of its body is read. Pure ASGI.
 
-Whoever reaches the registry decides what models are told and what is called, so the guard keeps out other machines, web pages of
-other sites (which reach a local server through the user's browser: by a name that resolves to it, or by a form), and what came
-through a proxy that nobody spoke of. A body is taken in whole, bounded, once its sender is known.
+What lives here: the token, proxies that are known, and the answers to those who are turned away; a body is taken in whole,
+bounded, once its sender is known. What does not: what a request's head tells of where it comes from (``admission``).
+
+Whoever reaches the registry decides what models are told and what is called.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
-import re
 from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
 from patchbay.errors import InvalidRequestError, RequestTooLargeError
 from patchbay.server.body import Receive, check_length, declared_length, read_body
 from patchbay.server.reply import Reply, Send
-from patchbay.server.tools.loopback import is_local_peer, is_this_machine
+from patchbay.server.routes import find_tail, own_path
+from patchbay.server.tools.admission import (
+    HeaderLists,
+    NotAdmittedError,
+    check_host,
+    check_json,
+    check_origin,
+    check_peer,
+    headers_of,
+    peer_of,
+)
 from patchbay.server.tools.settings import ToolsSettings
 from patchbay.server.watch import ClientLeftError
 
 TRUSTED = "patchbay.trusted"
 """The key of the ASGI scope that says whether the caller has shown the token."""
 
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s/@,]+)(?::([0-9]{1,5}))?")
-_FORWARDING = (b"forwarded", b"x-real-ip", b"x-client-ip", b"true-client-ip", b"cf-connecting-ip")
-_JSON = re.compile(rb"application/([a-z0-9.!#$&^_-]+\+)?json", re.IGNORECASE)
+OPENAI_BASE = "/v1"
+"""The path below which the server speaks OpenAI's API."""
 
 AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -44,11 +53,16 @@ class Refusal(Exception):  # noqa: N818  (an answer, not a fault)
 
 
 class Guard:
-    """Stands before ``app``, and passes on what may come in. ``scope[TRUSTED]`` says whether it has shown the token."""
+    """Stands before ``app``, and passes on what may come in. ``scope[TRUSTED]`` says whether it has shown the token.
 
-    def __init__(self, app: AsgiApp, settings: ToolsSettings) -> None:
+    Below ``openai_base`` clients of OpenAI's API come in: a bearer that is not the token is their key for a model's server, and
+    they are turned away with OpenAI's error body.
+    """
+
+    def __init__(self, app: AsgiApp, settings: ToolsSettings, *, openai_base: str = OPENAI_BASE) -> None:
         self._app = app
         self._settings = settings
+        self._openai_base = openai_base
         self._digest = _digest(settings.token.encode()) if settings.token is not None else None
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -64,7 +78,7 @@ class Guard:
             if scope["method"] == "POST":
                 receive = await self._taken_in(receive)
         except Refusal as refusal:
-            body = msgspec.json.encode(refusal.body)
+            body = msgspec.json.encode(_in_openais_words(refusal) if self._is_openais(scope) else refusal.body)
             await Reply(send, []).whole(refusal.status, [(b"content-type", b"application/json"), *refusal.headers], body)
         except ClientLeftError:
             return
@@ -73,57 +87,46 @@ class Guard:
 
     def _admit(self, scope: Any) -> bool:
         """Say whether the caller is trusted; raises Refusal for one who may not come in."""
-        headers: dict[bytes, list[bytes]] = {}
-        for name, value in scope["headers"]:
-            headers.setdefault(name.lower(), []).append(value)
-        peer = (scope.get("client") or ("", 0))[0]
+        headers = headers_of(scope)
+        peer = peer_of(scope)
         through_proxy = peer in self._settings.proxies
-        if not through_proxy:
-            if not is_local_peer(peer):
-                raise _forbidden("only programs on this machine are let in", "not_local")
-            if any(name in _FORWARDING or name.startswith(b"x-forwarded-") for name in headers):
-                raise _forbidden("this came through a proxy, and no proxy is configured here", "unexpected_proxy")
-        self._check_host(headers.get(b"host", []))
-        self._check_origin(headers.get(b"origin", []))
-        trusted = self._is_trusted(headers.get(b"authorization", []))
+        try:
+            if not through_proxy:
+                check_peer(peer, headers)
+            check_host(headers, self._settings.allowed_hosts)
+            check_origin(headers, self._settings.allowed_origins)
+        except NotAdmittedError as error:
+            raise _refusal(error) from None
+        trusted = self._is_trusted(headers.get(b"authorization", []), or_key=self._is_openais(scope))
         if through_proxy and not trusted:
             raise _unauthorized("what comes through a proxy must show the token")
         if scope["method"] == "POST":
             self._check_body(headers)
         return trusted
 
-    def _check_host(self, values: list[bytes]) -> None:
-        match = _HOST.fullmatch(values[0].decode("latin-1")) if len(values) == 1 else None
-        if match is not None and (match[2] is None or 0 < int(match[2]) < 65536):
-            name = match[1].strip("[]").removesuffix(".").lower()
-            if is_this_machine(name) or any(_fits(name, pattern) for pattern in self._settings.allowed_hosts):
-                return
-        raise Refusal(400, {"ok": False, "error_code": "untrusted_host", "error": "Invalid Host header"})
+    def _is_openais(self, scope: Any) -> bool:
+        return find_tail(own_path(scope), self._openai_base) is not None
 
-    def _check_origin(self, values: list[bytes]) -> None:
-        if not values:
-            return
-        origin = values[0].decode("latin-1").lower()
-        if len(values) > 1 or not (origin in self._settings.allowed_origins or _is_local_origin(origin)):
-            raise _forbidden("web pages of other sites are not let in", "untrusted_origin")
-
-    def _is_trusted(self, values: list[bytes]) -> bool:
+    def _is_trusted(self, values: list[bytes], *, or_key: bool) -> bool:
+        """Say whether the token was shown; with ``or_key`` something else may have been."""
         if self._digest is None or not values:
             return False
         scheme, _, token = values[0].partition(b" ")
         # Both digests have one length, and what differs takes as long as what is equal.
         right = hmac.compare_digest(_digest(token.strip()), self._digest)
+        if or_key and len(values) == 1 and not right:
+            return False
         if len(values) > 1 or scheme.lower() != b"bearer" or not right:
             raise _unauthorized("the token is not the one of this server")
         return True
 
-    def _check_body(self, headers: dict[bytes, list[bytes]]) -> None:
-        kinds = headers.get(b"content-type", [])
-        if len(kinds) != 1 or not _JSON.fullmatch(kinds[0].partition(b";")[0].strip()):
+    def _check_body(self, headers: HeaderLists) -> None:
+        try:
+            check_json(headers)
+        except NotAdmittedError as error:
             # As the framework behind would say it, had it been asked: a form of another site must not get that far.
-            message = "The body must be JSON: send Content-Type: application/json"
-            detail = [{"type": "model_attributes_type", "loc": ["body"], "msg": message, "input": None}]
-            raise Refusal(422, {"detail": detail})
+            detail = [{"type": "model_attributes_type", "loc": ["body"], "msg": str(error), "input": None}]
+            raise Refusal(error.status, {"detail": detail}) from None
         lengths = headers.get(b"content-length")
         try:
             check_length(declared_length(lengths[0] if lengths else None), self._settings.max_body_size)
@@ -133,11 +136,13 @@ class Guard:
     async def _taken_in(self, receive: Receive) -> Receive:
         """Read the body, and return a ``receive`` that gives it again."""
         try:
-            body = await read_body(receive, self._settings.max_body_size)
+            async with asyncio.timeout(self._settings.body_timeout):
+                body = await read_body(receive, self._settings.max_body_size)
         except RequestTooLargeError as error:
-            # The rest is not read: the connection cannot be used again.
-            headers = ((b"connection", b"close"),)
-            raise Refusal(error.status, {"detail": str(error), "error_code": error.code}, headers=headers) from None
+            raise _unread(error.status, error.code, str(error)) from None
+        except TimeoutError:
+            why = f"The request body did not come within {self._settings.body_timeout:g} s."
+            raise _unread(408, "body_timeout", why) from None
         message: Any = {"type": "http.request", "body": body, "more_body": False}
 
         async def again() -> Any:
@@ -150,27 +155,28 @@ class Guard:
         return again
 
 
-def _forbidden(why: str, code: str) -> Refusal:
-    return Refusal(403, {"detail": f"Forbidden: {why}.", "error_code": code})
+def _refusal(error: NotAdmittedError) -> Refusal:
+    if error.status == 400:
+        return Refusal(400, {"ok": False, "error_code": error.code, "error": str(error)})
+    return Refusal(error.status, {"detail": f"Forbidden: {error}.", "error_code": error.code})
+
+
+def _unread(status: int, code: str, why: str) -> Refusal:
+    """Refuse a body of which the rest is not read: the connection cannot be used again."""
+    return Refusal(status, {"detail": why, "error_code": code}, headers=((b"connection", b"close"),))
+
+
+def _in_openais_words(refusal: Refusal) -> dict[str, Any]:
+    body = refusal.body
+    said = body.get("detail", body.get("error", ""))
+    message = said if isinstance(said, str) else said[0]["msg"]
+    kind = "authentication_error" if refusal.status == 401 else "invalid_request_error"
+    return {"error": {"message": message, "type": kind, "code": body.get("error_code", "not_json"), "param": None}}
 
 
 def _unauthorized(why: str) -> Refusal:
     body = {"detail": f"Unauthorized: {why}.", "error_code": "wrong_token"}
     return Refusal(401, body, headers=((b"www-authenticate", b"Bearer"),))
-
-
-def _fits(name: str, pattern: str) -> bool:
-    return name.endswith(pattern[1:]) if pattern.startswith("*.") else name == pattern
-
-
-def _is_local_origin(origin: str) -> bool:
-    try:
-        parts = urlsplit(origin)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        return False
-    plain = parts.scheme in ("http", "https") and not (parts.path or parts.query or parts.fragment or "@" in parts.netloc)
-    return plain and host is not None and is_this_machine(host)
 
 
 def _digest(token: bytes) -> bytes:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from patchbay.server.client import ClientError, Origin
 from patchbay.server.tools.callback_url import CallbackUrlError, read_callback_url
-from patchbay.tools.registry import ToolRegistry
+from patchbay.tools.registry import Change, ToolRegistry
 
 PLUGIN: Final = "plugin:"
 """How the sources begin whose tools are dropped: a plugin's host registers them again when it is back."""
@@ -40,11 +40,13 @@ class Place(NamedTuple):
 class Lease:
     """Counts for each place how many connections have failed in a row. For one event loop at a time.
 
-    The registry is given after it was made (``registry``), since its tools are made with this.
+    The registry is given after it was made (``registry``), since its tools are made with this. ``tell`` is called with each
+    change that is made here, which no request waits for.
     """
 
     def __init__(self, *, max_failures: int, connect_timeout: float) -> None:
         self.registry: ToolRegistry | None = None
+        self.tell: Callable[[Change], object] | None = None
         self._max_failures = max_failures
         self._connect_timeout = connect_timeout
         self._failures: dict[Place, int] = {}
@@ -54,18 +56,19 @@ class Lease:
         assert self.registry is not None
         count = self._failures[place] = self._failures.get(place, 0) + 1
         if count >= self._max_failures and place.source.startswith(PLUGIN):
-            change = self.registry.clear(place.source, origin=place.origin, inside=True)
             self._failures.pop(place, None)
-            if change.changed:
-                _logger.warning("Nobody answers at %s: the tools of %s there are dropped", place.origin, place.source)
-        elif self.registry.hide(place.source, origin=place.origin).changed:
-            _logger.warning("Nobody answers at %s: the tools of %s there are hidden", place.origin, place.source)
+            change = self.registry.clear(place.source, origin=place.origin, inside=True)
+            self._made(change, "Nobody answers at %s: the tools of %s there are dropped", place)
+        else:
+            change = self.registry.hide(place.source, origin=place.origin)
+            self._made(change, "Nobody answers at %s: the tools of %s there are hidden", place)
 
     def reached(self, place: Place) -> None:
-        """Note that a connection was made, or that somebody registered a tool there just now."""
+        """Note that a connection was made: what was hidden is shown, and failures are counted anew."""
         assert self.registry is not None
-        if self._failures.pop(place, None) is not None and self.registry.show(place.source, origin=place.origin).changed:
-            _logger.warning("The tools of %s at %s are back", place.source, place.origin)
+        if self._failures.pop(place, None) is not None:
+            change = self.registry.show(place.source, origin=place.origin)
+            self._made(change, "Somebody answers at %s again: the tools of %s there are back", place)
 
     def renewed(self, place: Place) -> None:
         """Note that a tool was registered there: it is counted anew, and what is hidden stays so until somebody answers."""
@@ -80,6 +83,12 @@ class Lease:
             for each in self.registry.registrations()
             if each.callback_url is not None and each.origin is not None
         }
+
+    def _made(self, change: Change, message: str, place: Place) -> None:
+        if change.changed:
+            _logger.warning(message, place.origin, place.source)
+            if self.tell is not None:
+                self.tell(change)
 
     async def look(self) -> Collection[str]:
         """Try to connect to every callback, once for each origin; return the origins."""

@@ -7,9 +7,9 @@ numbers may come as text, as the seeds' clients were always allowed.
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, RootModel, field_validator
 
 from patchbay.schema.arguments import MAX_DEPTH, deeper_than
 from patchbay.server.tools.callback_url import read_callback_url
@@ -21,15 +21,25 @@ Role = Annotated[str | None, Field(description="The role that is meant; null or 
 Secret = Annotated[str | None, Field(max_length=256, description="What only the tool's owner and the server know.")]
 
 
+_OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_PORT = "(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5][0-9]{4}|[1-9][0-9]{0,3})"
+_CALLBACK_URL = rf"^https?://(localhost|127(\.{_OCTET}){{3}}|\[::1\])(:{_PORT})?([/?#][^\x00-\x20\x7f\\]*)?$"
+"""The URLs that are taken, for whoever reads the description; ``callback_url`` has the rule, which knows more spellings."""
+
+
 class RegisterBody(BaseModel):
     """A tool that answers its calls at a URL."""
 
-    name: Name
+    name: Annotated[Name, Field(json_schema_extra={"pattern": r"\S"})]
     description: str = Field("", description="What models are told the tool is for.")
     parameters: dict[str, Any] = Field(
         default_factory=lambda: dict(EMPTY_PARAMETERS), description="JSON Schema of the arguments. Kept as it is."
     )
-    callback_url: str = Field(min_length=1, description="Where calls are POSTed to: http or https, on this machine.")
+    callback_url: str = Field(
+        min_length=1,
+        description="Where calls are POSTed to: http or https, on this machine, and not at this server's own port.",
+        json_schema_extra={"pattern": _CALLBACK_URL},
+    )
     role: Role = None
     source: str = Field("external", description="What the owner calls itself; `clear` goes by it.")
     timeout_seconds: float = Field(
@@ -88,6 +98,11 @@ class CallBody(BaseModel):
     raw_arguments: str | None = Field(None, description="The arguments as a model wrote them, in the place of `arguments`.")
     role: Role = Field(None, description="Whose tools; null or empty for the first role.")
     call_id: str = Field("", max_length=256, description="The call's id; empty for a new one.")
+    idempotency_key: str | None = Field(
+        None,
+        pattern=r"^[\x21-\x7e]{1,256}$",
+        description="Sent on as `Idempotency-Key`. A plugin's tool runs once for each key, however often the call is made.",
+    )
 
 
 class FailedRole(BaseModel):
@@ -118,6 +133,7 @@ class Changed(Answer):
 
     affected_roles: list[str]
     failed_roles: list[FailedRole]
+    pending_roles: list[str] = Field(description="Roles with a live session that was not told yet; it is told again by itself.")
     stored: bool = Field(description="Whether it will outlive the server.")
 
 
@@ -156,13 +172,14 @@ class ListedTool(BaseModel):
     parameters: dict[str, Any]
     timeout_seconds: float | None
     role: str | None = Field(description="The role it was registered for; null for all.")
-    state: str = Field(description="`active`, or `hidden` while nobody answers at its callback_url.")
+    state: Literal["active", "hidden"] = Field(description="`hidden` while nobody answers at its callback_url.")
 
 
 class Listing(Answer):
     """The tools by role."""
 
     tools_by_role: dict[str, list[ListedTool]]
+    pending_roles: list[str] = Field(description="Roles with a live session that was not told of the last change yet.")
     etag: str = Field(description="Goes into If-None-Match.")
     etags_by_role: dict[str, str] = Field(description="Digests of the lists, the same after a restart if the lists are.")
 
@@ -181,7 +198,43 @@ class Called(Answer):
     seconds: float
 
 
-class Problem(BaseModel):
-    """Why a request was not served."""
+class Refused(BaseModel):
+    """Why a request was turned away."""
 
     detail: str
+    error_code: str
+
+
+class HostRefused(BaseModel):
+    """Why a request was turned away by its Host header."""
+
+    ok: bool
+    error_code: str
+    error: str
+
+
+class BadRequest(RootModel[HostRefused | Refused]):
+    """Why a request was turned away by its head."""
+
+
+class NoSuchRole(BaseModel):
+    """Which role there is not."""
+
+    detail: str
+    code: str
+
+
+class Fault(BaseModel):
+    """What is wrong with a body, and where. `input` is what stands there, cut short."""
+
+    type: str
+    loc: list[str | int]
+    msg: str
+    input: Any = None
+    ctx: dict[str, Any] | None = None
+
+
+class Unfit(BaseModel):
+    """All that is wrong with a body."""
+
+    detail: list[Fault]

@@ -24,7 +24,7 @@ class ToolsSettings:
     ``token`` is what trusted callers show; without one everybody on this machine may do what they may. ``allowed_hosts`` are Host
     headers beside those of this machine (``*.example.com`` is all below it), ``allowed_origins`` Origin headers likewise.
     ``proxies`` are the addresses of reverse proxies: what comes through one must show the token. ``callback_ports`` are all that
-    callbacks may have, None for any. Sizes are bytes, times seconds.
+    callbacks may have, None for any. Sizes are bytes, times seconds; ``body_timeout`` is for all of a request's body.
 
     ``strict_arguments``: calls whose arguments do not fit the tool's schema are answered with an error and not passed on.
     ``needs_secret``: who replaces or removes a tool must know its secret, or show the token.
@@ -41,6 +41,7 @@ class ToolsSettings:
     needs_secret: bool = False
     max_body_size: int = 16 * MIB
     max_result_size: int = MIB
+    body_timeout: float = 30.0
     connect_timeout: float = 5.0
     sync_timeout: float = 5.0
     lease: float = 2.0
@@ -54,7 +55,7 @@ class ToolsSettings:
             raise ConfigurationError(f"the token must be at least {_SHORTEST_TOKEN} ASCII characters without blanks.")
         if self.proxies and self.token is None:
             raise ConfigurationError("a proxy needs a token too: what comes through it could come from anywhere.")
-        for name in ("max_body_size", "max_result_size", "connect_timeout", "sync_timeout", "max_failures"):
+        for name in ("max_body_size", "max_result_size", "body_timeout", "connect_timeout", "sync_timeout", "max_failures"):
             if not getattr(self, name) > 0:
                 raise ConfigurationError(f"{name} must be more than 0.")
         if not self.lease >= 0:

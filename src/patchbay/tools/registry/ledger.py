@@ -100,10 +100,32 @@ class Ledger:
         registration = entry.registration
         self._set(replace(entry, registration=replace(registration, excluded=registration.excluded - {role})))
 
-    def restore(self, entry: Entry) -> None:
-        """Take an entry in as it is, place and exclusions too."""
-        place = entry.registration.place if entry.registration.place is not None else self._next_place
-        self._set(replace(entry, registration=replace(entry.registration, place=place)))
+    def restore(self, entries: Iterable[Entry]) -> tuple[list[Entry], list[Key]]:
+        """Take in what was stored, places and exclusions too, as if it had come before all that is there already.
+
+        Returns what came in, and the keys of what was stored and is not so here: for what is there takes its place, or excludes
+        a role from it.
+        """
+        older = list(entries)
+        there = {entry.key.name: self.named(entry.key.name) for entry in older}
+        came, differ = [], []
+        for entry in older:
+            key = entry.key
+            newer = [each for each in there[key.name] if each.key == key or (key.role and each.registration.reaches(key.role))]
+            if newer:
+                if entry.registration not in [each.registration for each in newer]:
+                    differ.append(key)
+                continue
+            place = entry.registration.place if entry.registration.place is not None else self._next_place
+            self._set(replace(entry, registration=replace(entry.registration, place=place)))
+            came.append(key)
+        for key in [key for key in came if key.role is None]:
+            own = {entry.key.role for entry in self.named(key.name) if entry.key.role is not None}
+            entry = self._by_name[key.name][None]
+            if not own <= (excluded := entry.registration.excluded):
+                self._set(replace(entry, registration=replace(entry.registration, excluded=excluded | own)))
+                differ.append(key)
+        return [self._by_name[key.name][key.role] for key in came], differ
 
     def mark(self, entry: Entry, *, hidden: bool) -> None:
         """Hide an entry, or show it again."""

@@ -20,6 +20,7 @@ class Listeners:
         self._listeners: tuple[Callable[[Change], object], ...] = ()
         self._untold: deque[Change] = deque()
         self._telling = threading.Lock()
+        self._teller: int | None = None
 
     def add(self, listener: Callable[[Change], object]) -> Callable[[], None]:
         """Tell ``listener`` too; what is returned ends that."""
@@ -40,15 +41,20 @@ class Listeners:
         self._untold.append(change)
 
     def tell(self) -> None:
-        """Tell what has not been told. One thread does it for all others, and for changes that a listener makes."""
-        while self._untold and self._telling.acquire(blocking=False):
+        """Return when all that was queued has been told; what a listener changes itself is told after that."""
+        if self._teller == threading.get_ident():
+            return
+        with self._telling:
+            self._teller = threading.get_ident()
             try:
                 while self._untold:
-                    change = self._untold.popleft()
-                    for listener in self._listeners:
-                        try:
-                            listener(change)
-                        except Exception:
-                            _logger.exception("A listener of the registry failed")
+                    self._tell(self._untold.popleft())
             finally:
-                self._telling.release()
+                self._teller = None
+
+    def _tell(self, change: Change) -> None:
+        for listener in self._listeners:
+            try:
+                listener(change)
+            except Exception:
+                _logger.exception("A listener of the registry failed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -15,6 +16,17 @@ MAX_TIMEOUT: Final = 300.0
 """The longest that a callback may be waited for, in seconds."""
 
 DEFAULT_TIMEOUT: Final = 30.0
+
+_TYPES: Final = (
+    ("description", str, False),
+    ("parameters", Mapping, False),
+    ("source", str, False),
+    ("role", str, True),
+    ("callback_url", str, True),
+    ("metadata", Mapping, False),
+    ("secret", str, True),
+)
+"""Which field is of which type, and whether it may be None instead."""
 
 _PORTS: Final = {"http": 80, "https": 443}
 
@@ -55,6 +67,9 @@ class Registration:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
             raise ConfigurationError(f"A tool's name must be a non-empty string, not {self.name!r}.")
+        for field_, kind, optional in _TYPES:
+            if not isinstance(value := getattr(self, field_), kind) and not (optional and value is None):
+                raise ConfigurationError(f"{field_} of tool {self.name!r} must be a {kind.__name__.lower()}, not {value!r}.")
         if (self.callback_url is None) == (self.tool is None):
             raise ConfigurationError(f"Tool {self.name!r} needs either callback_url or tool.")
         if self.tool is not None and self.tool.name != self.name:
@@ -78,6 +93,13 @@ class Registration:
             tool=tool,
             metadata=metadata,
         )
+
+    def check(self) -> None:
+        """Raise ConfigurationError for a schema that is no JSON: no list that it is in could be shown."""
+        try:
+            json.dumps(self.parameters, sort_keys=True, allow_nan=False, default=_as_dict)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigurationError(f"parameters of tool {self.name!r} are no JSON: {error}") from None
 
     @property
     def key(self) -> Key:
@@ -110,3 +132,9 @@ class Registration:
     def reaches(self, role: str) -> bool:
         """Whether the role has it."""
         return self.role == role if self.role is not None else role not in self.excluded
+
+
+def _as_dict(value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"there is a {type(value).__name__} in it")

@@ -98,7 +98,8 @@ class ToolRegistry:
     def subscribe(self, listener: Callable[[Change], object]) -> Callable[[], None]:
         """Have ``listener`` called after each change, one after the other in their order; call what is returned to end it.
 
-        It is called in whichever thread made a change, and must not block. What it raises is logged.
+        It is called in some thread that makes a change, and must not block: a change returns when all have been told of it. What
+        it changes itself is told later. What it raises is logged.
         """
         return self._listeners.add(listener)
 
@@ -147,8 +148,7 @@ class ToolRegistry:
         reach = self._reach(trusted=trusted, inside=inside, secret=secret)
         with self._lock:
             self._targets(registration.role)  # before the tool is made: the role's error is told first
-        tool = registration.tool if registration.tool is not None else self._make_remote(registration)
-        entry = Entry(replace(registration, excluded=frozenset(), place=None), tool)
+        entry = self._entry(replace(registration, excluded=frozenset(), place=None))
 
         def work(change: Changing) -> None:
             targets = self._targets(registration.role)
@@ -227,26 +227,28 @@ class ToolRegistry:
     def restore(self, registrations: Iterable[Registration]) -> Change:
         """Take in what was stored: as it was, whoever's it is, and also for roles that do not exist yet.
 
-        What is registered already stays. One whose tool cannot be made is left out, and logged.
+        What is registered already stays, as if it had come later. One whose tool cannot be made is left out, and logged.
         """
         made: list[Entry] = []
         for registration in registrations:
             try:
-                tool = registration.tool if registration.tool is not None else self._make_remote(registration)
+                made.append(self._entry(registration))
             except Exception:
                 _logger.exception("The stored tool %r cannot be used", registration.name)
-                continue
-            made.append(Entry(registration, tool))
 
         def work(change: Changing) -> None:
-            for entry in made:
-                if self._ledger.get(entry.key) is None:
-                    self._ledger.restore(entry)
-                    change.roles.update(dict.fromkeys(each for each in self._roles if entry.registration.reaches(each)))
+            came, differ = self._ledger.restore(made)
+            change.keys.update(dict.fromkeys(differ))
+            for entry in came:
+                change.roles.update(dict.fromkeys(each for each in self._roles if entry.registration.reaches(each)))
 
         return self._change("restore", work)
 
     # What all of them do
+
+    def _entry(self, registration: Registration) -> Entry:
+        registration.check()
+        return Entry(registration, registration.tool if registration.tool is not None else self._make_remote(registration))
 
     def _change(self, action: Action, work: Callable[[Changing], None]) -> Change:
         changing = Changing()

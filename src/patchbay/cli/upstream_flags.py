@@ -1,0 +1,144 @@
+"""The flags that say how a model's server is asked: the same wherever there is an upstream.
+
+What lives here: their types, for the commands' signatures. What does not: their defaults, which stand with each command.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from patchbay.errors import ConfigurationError
+
+SERVER = "Server"
+TOOLS = "Tools and text"
+
+
+class SystemInjection(StrEnum):
+    """Where the tool instructions go."""
+
+    merge = "merge"
+    prepend = "prepend"
+
+
+class ToolMode(StrEnum):
+    """Who is to understand tools: the model, or the text contract."""
+
+    auto = "auto"
+    text = "text"
+    native = "native"
+
+
+UpstreamKey = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KEY",
+        envvar=["UPSTREAM_API_KEY", "PATCHBAY_UPSTREAM_KEY"],
+        help="API key for the upstream; without it, each client's own key goes there. "
+        "Better given by the environment: a flag can be read in the list of processes.",
+    ),
+]
+
+UpstreamTimeout = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        metavar="SECONDS",
+        envvar="PATCHBAY_UPSTREAM_TIMEOUT",
+        rich_help_panel=SERVER,
+        help="How long the upstream may send nothing at all; 0 is without limit.",
+    ),
+]
+
+DrainTimeout = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        metavar="SECONDS",
+        envvar="PATCHBAY_DRAIN_TIMEOUT",
+        rich_help_panel=SERVER,
+        help="How long running requests may take to finish when it is told to stop.",
+    ),
+]
+
+Tools = Annotated[
+    ToolMode,
+    typer.Option(
+        envvar="PATCHBAY_TOOLS",
+        rich_help_panel=TOOLS,
+        help="auto asks natively first and learns per model; text always teaches the contract; native passes tools on.",
+    ),
+]
+
+FormatName = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME|PATH",
+        envvar="PATCHBAY_FORMAT",
+        rich_help_panel=TOOLS,
+        help=(
+            "How the model is told of tools and writes its calls: a format, a file of one's own (.toml), or a "
+            "checkpoint's files. auto goes by the model's name, and reads all formats."
+        ),
+    ),
+]
+
+RepairRounds = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        metavar="N",
+        envvar="PATCHBAY_REPAIR_ROUNDS",
+        rich_help_panel=TOOLS,
+        help="How often a call whose arguments do not fit its schema is asked for again.",
+    ),
+]
+
+CallTag = Annotated[
+    str,
+    typer.Option(metavar="TAG", envvar="PATCHBAY_TAG", rich_help_panel=TOOLS, help="Label of the blocks that hold calls."),
+]
+
+NoExamples = Annotated[
+    bool,
+    typer.Option(
+        "--no-examples",
+        envvar="PATCHBAY_NO_EXAMPLES",
+        rich_help_panel=TOOLS,
+        help="Leave the worked example out of the instructions.",
+    ),
+]
+
+Injection = Annotated[
+    SystemInjection,
+    typer.Option(
+        envvar="PATCHBAY_SYSTEM_INJECTION",
+        rich_help_panel=TOOLS,
+        help="Merge the instructions into the client's system message, or prepend one.",
+    ),
+]
+
+ReasoningTag = Annotated[
+    str,
+    typer.Option(
+        metavar="TAG",
+        envvar="PATCHBAY_REASONING_TAG",
+        rich_help_panel=TOOLS,
+        help="Tag around the model's reasoning, which is split out of the text.",
+    ),
+]
+
+NoReasoning = Annotated[
+    bool,
+    typer.Option("--no-reasoning", envvar="PATCHBAY_NO_REASONING", rich_help_panel=TOOLS, help="Leave reasoning in the text."),
+]
+
+
+def refuse_flags_as_keys(**keys: str | None) -> None:
+    """Raise ConfigurationError for a key that is a flag: the key itself was forgotten."""
+    for name, key in keys.items():
+        if key is not None and key.startswith("--"):
+            flag = "--" + name.replace("_", "-")
+            raise ConfigurationError(f"{flag} needs a key, and got the flag {key.partition('=')[0]}.")

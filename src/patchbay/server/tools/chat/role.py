@@ -1,0 +1,28 @@
+"""Which role a chat request is for: its header, else its ``user``, else the first role."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+from urllib.parse import unquote
+
+from patchbay.errors import ConfigurationError, UnknownRoleError
+
+ROLE_HEADER: Final = "X-Patchbay-Role"
+
+
+def role_of(header: bytes | None, user: Any, roles: Sequence[str]) -> str:
+    """Return one of ``roles``.
+
+    A header must name one, in UTF-8 or, for clients that send nothing but ASCII, percent-encoded. A ``user`` may be anything:
+    only if it happens to be a role's name it says which. Raises UnknownRoleError, and ConfigurationError where there is no role.
+    """
+    if not roles:
+        raise ConfigurationError("This server has no role.")
+    if header:
+        name = header.decode("utf-8", "replace")
+        for each in (name, unquote(name)):
+            if each in roles:
+                return each
+        raise UnknownRoleError(name)
+    return user if isinstance(user, str) and user in roles else roles[0]

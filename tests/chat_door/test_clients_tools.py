@@ -1,0 +1,211 @@
+"""A client's own tools: their calls are handed out, and what the client does not see of its conversation is not lost."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from chat_door.rig import THEIRS, USER, assert_answered_once, call, calls, calls_of, door, finish_of, report_of, text_of
+from patchbay.testing import Message
+from tools_server.rig import calling_back, says
+
+SUNNY = says({"output": "clear"})
+WEATHER = '{"city": "Rome"}'
+
+
+def handed_out(at: Any, *, streamed: bool, **fields: Any) -> tuple[dict[str, Any], str, Any]:
+    """Ask; return the assistant's message as a client keeps it, why it ended, and the report."""
+    if streamed:
+        chunks = at.stream(**fields)
+        made = [call(name, arguments, id_) for id_, name, arguments in calls_of(chunks)]
+        message = {"role": "assistant", "content": text_of(chunks) or None, "tool_calls": made}
+        return message, finish_of(chunks), report_of(chunks)
+    answer = at.ask(**fields)
+    said = answer.choices[0].message.model_dump(include={"role", "content", "tool_calls"})
+    return said, answer.choices[0].finish_reason, answer.model_extra["patchbay"]
+
+
+def result(message: dict[str, Any], content: str = "open", at: int = 0) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": message["tool_calls"][at]["id"], "content": content}
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_call_of_the_clients_alone_is_handed_out_as_it_is(streamed: bool) -> None:
+    with door([calls(call("open_door", '{"city":"Rome"}', "call_x"), content="I will."), "done"]) as at:
+        at.server.register("weather")
+        message, reason, report = handed_out(at, streamed=streamed, tools=[THEIRS])
+        assert ("tool_calls", "I will.", [call("open_door", '{"city":"Rome"}', "call_x")], []) == (
+            reason, message["content"], message["tool_calls"], report["calls"]
+        )  # fmt: skip
+        assert "done" == at.ask(messages=[USER, message, result(message)], tools=[THEIRS]).choices[0].message.content
+        assert [USER, message, result(message)] == at.asked[1]["messages"]
+
+
+def test_the_clients_definitions_reach_the_model_as_they_were_written() -> None:
+    odd = {"type": "function", "function": {"name": "开门", "parameters": {"type": "object", "properties": {}}}}
+    with door([calls(call("开门", "{}", "call_x"))]) as at:
+        at.server.register("weather")
+        message, reason, _ = handed_out(at, streamed=True, tools=[THEIRS, odd])
+        assert [THEIRS, odd] == at.asked[0]["tools"][:2]
+        assert ["weather"] == [tool["function"]["name"] for tool in at.asked[0]["tools"][2:]]
+        assert ("tool_calls", "开门") == (reason, message["tool_calls"][0]["function"]["name"])
+
+
+def test_a_clients_tool_wins_over_a_registered_one_of_its_name() -> None:
+    with calling_back(SUNNY) as callback, door([calls(call("open_door"))]) as at:
+        at.server.register("open_door", callback.url)
+        _, reason, _ = handed_out(at, streamed=False, tools=[THEIRS])
+        assert ("tool_calls", [THEIRS], []) == (reason, at.asked[0]["tools"], callback.calls)
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_of_both_kinds_in_one_reply_each_is_carried_out_where_it_belongs(streamed: bool) -> None:
+    both = calls(
+        call("weather", WEATHER, "a"),
+        call("open_door", "{}", "b"),
+        call("weather", '{"city": "Oslo"}', "c"),
+        reasoning_content="Hm.",
+    )
+
+    def script(body: dict[str, Any]) -> Any:
+        return "done" if body["messages"][-1]["role"] == "tool" else both
+
+    with calling_back(SUNNY) as callback, door(script) as at:
+        at.server.register("weather", callback.url)
+        message, reason, report = handed_out(at, streamed=streamed, tools=[THEIRS])
+        assert ("tool_calls", ["open_door"]) == (reason, [each["function"]["name"] for each in message["tool_calls"]])
+        assert (2, ["a", "c"]) == (len(callback.calls), [done["id"] for done in report["calls"]])
+
+        answer = at.ask(messages=[USER, message, result(message)], tools=[THEIRS])
+        assert "done" == answer.choices[0].message.content
+        seen = at.asked[1]["messages"]
+        assert_answered_once(seen)
+        assert [USER["content"], None, "clear", "open", "clear"] == [each["content"] for each in seen]
+        assert ["weather", "open_door", "weather"] == [each["function"]["name"] for each in seen[1]["tool_calls"]]
+        assert "Hm." == seen[1]["reasoning_content"]
+        assert 2 == len(callback.calls)
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_the_rounds_before_are_kept_too_also_over_several_requests(streamed: bool) -> None:
+    def script(body: dict[str, Any]) -> Any:
+        results = sum(message["role"] == "tool" for message in body["messages"])
+        return [
+            calls(call("weather", WEATHER, "a"), content="First."),
+            calls(call("open_door", "{}", "b")),
+            calls(call("weather", WEATHER, "a"), content="Again."),
+            calls(call("open_door", "{}", "b"), call("weather", WEATHER, "c")),
+        ][results] if results < 4 else "done"  # fmt: skip
+
+    with calling_back(SUNNY) as callback, door(script) as at:
+        at.server.register("weather", callback.url)
+        history: list[Any] = [USER]
+        for _ in range(2):
+            message, reason, _ = handed_out(at, streamed=streamed, messages=history, tools=[THEIRS])
+            assert "tool_calls" == reason
+            history += [message, result(message)]
+        assert "done" == at.ask(messages=history, tools=[THEIRS]).choices[0].message.content
+        seen = at.asked[-1]["messages"]
+        assert_answered_once(seen)
+        roles = [message["role"] for message in seen]
+        assert ["user", *["assistant", "tool"] * 3, "assistant", "tool", "tool"] == roles
+        assert ["First.", "Again."] == [each["content"] for each in seen if each["role"] == "assistant" and each["content"]]
+        for earlier, later in zip(at.asked, at.asked[1:], strict=False):
+            assert earlier["messages"] == later["messages"][: len(earlier["messages"])]  # what a prompt's cache goes by
+
+
+def test_a_text_model_sees_it_all_too() -> None:
+    both = '```tool_call\n{"name": "weather", "arguments": {"city": "Rome"}}\n```\n```tool_call\n{"name": "open_door", "arguments": {}}\n```'
+    with calling_back(SUNNY) as callback, door([both, "done"], tools="text") as at:
+        at.server.register("weather", callback.url)
+        message, _, _ = handed_out(at, streamed=True, tools=[THEIRS])
+        assert "done" == at.ask(messages=[USER, message, result(message, "wide open")], tools=[THEIRS]).choices[0].message.content
+        seen = json.dumps(at.asked[1]["messages"])
+        assert seen.index("clear") < seen.index("wide open")
+        assert "No result" not in seen
+
+
+def test_ids_are_made_anew_where_something_is_kept_and_cannot_be_guessed() -> None:
+    both = calls(call("weather", WEATHER, "call_0"), call("open_door", "{}", "call_1"))
+    with calling_back(SUNNY) as callback, door([both, both]) as at:
+        at.server.register("weather", callback.url)
+        ids = {handed_out(at, streamed=False, tools=[THEIRS])[0]["tool_calls"][0]["id"] for _ in range(2)}
+        assert 2 == len(ids)
+        assert all(len(each) == len("call_") + 32 for each in ids)
+
+
+def test_kept_is_what_was_asked_even_if_it_is_gone_on_with_twice() -> None:
+    both = calls(call("weather", WEATHER, "a"), call("open_door", "{}", "b"))
+    with calling_back(SUNNY) as callback, door([both, "one", "two"]) as at:
+        at.server.register("weather", callback.url)
+        message, _, _ = handed_out(at, streamed=False, tools=[THEIRS])
+        for expected in ("one", "two"):
+            assert expected == at.ask(messages=[USER, message, result(message)], tools=[THEIRS]).choices[0].message.content
+        assert at.asked[1]["messages"] == at.asked[2]["messages"]
+
+
+@pytest.mark.parametrize("chat", [{"max_kept": 0}, {"max_kept_size": 10}, {"kept_for": 0.0}])
+def test_where_nothing_is_kept_any_more_the_clients_own_history_goes_on(chat: dict[str, Any]) -> None:
+    both = calls(call("weather", WEATHER, "a"), call("open_door", "{}", "b"))
+    with calling_back(SUNNY) as callback, door([both, "done"], chat=chat) as at:
+        at.server.register("weather", callback.url)
+        message, _, _ = handed_out(at, streamed=False, tools=[THEIRS])
+        assert "done" == at.ask(messages=[USER, message, result(message)], tools=[THEIRS]).choices[0].message.content
+        seen = at.asked[1]["messages"]
+        assert_answered_once(seen)
+        assert ["user", "assistant", "tool"] == [each["role"] for each in seen]
+
+
+@pytest.mark.parametrize("fields", [{"tools": [THEIRS], "tool_choice": "none"}, {}])
+def test_what_is_kept_counts_also_where_no_tool_may_be_called_any_more(fields: dict[str, Any]) -> None:
+    both = calls(call("weather", WEATHER, "a"), call("open_door", "{}", "b"))
+    with calling_back(SUNNY) as callback, door([both, "done"]) as at:
+        at.server.register("weather", callback.url)
+        message, _, _ = handed_out(at, streamed=False, tools=[THEIRS])
+        at.server.post("unregister", name="weather")
+        assert "done" == at.ask(messages=[USER, message, result(message)], **fields).choices[0].message.content
+        assert_answered_once(at.asked[1]["messages"])
+        assert 4 == len(at.asked[1]["messages"])
+        assert fields.get("tools") == at.asked[1].get("tools")
+
+
+def test_a_call_that_the_client_took_out_of_its_history_is_not_left_dangling() -> None:
+    made = calls(call("weather", WEATHER, "a"), call("open_door", "{}", "b"), call("open_door", "{}", "c"))
+    with calling_back(SUNNY) as callback, door([made, "done"]) as at:
+        at.server.register("weather", callback.url)
+        message, _, _ = handed_out(at, streamed=False, tools=[THEIRS])
+        second = {**message, "tool_calls": message["tool_calls"][1:]}
+        at.ask(messages=[USER, second, result(second)], tools=[THEIRS])
+        assert_answered_once(at.asked[1]["messages"])
+        assert 2 == len(at.asked[1]["messages"][1]["tool_calls"])
+
+
+def test_a_long_result_can_still_be_read_when_the_client_has_answered() -> None:
+    def script(body: dict[str, Any]) -> Any:
+        results = [message["content"] for message in body["messages"] if message["role"] == "tool"]
+        if len(results) < 2:
+            return calls(call("weather", WEATHER, "a"), call("open_door", "{}", "b"))
+        if len(results) == 2:
+            return calls(call("read_result", '{"result_id": "result_1", "find": "needle"}', "c"))
+        return "found" if "needle" in results[2] else "lost"
+
+    hay = "hay " * 20_000
+    with calling_back(says({"output": f"{hay}needle{hay}"})) as callback, door(script) as at:
+        at.server.register("weather", callback.url)
+        message, _, _ = handed_out(at, streamed=False, tools=[THEIRS])
+        assert "found" == at.ask(messages=[USER, message, result(message)], tools=[THEIRS]).choices[0].message.content
+
+
+def test_a_call_bears_what_its_server_wants_to_see_again() -> None:
+    signed = {**call("open_door", "{}", "call_x"), "extra_content": {"google": {"thought_signature": "abc"}}}
+    with door([Message({"tool_calls": [signed]}, finish_reason="tool_calls")] * 2) as at:
+        at.server.register("weather")
+        whole = at.ask(tools=[THEIRS]).choices[0].message.tool_calls[0]
+        (piece,) = [
+            chunk.choices[0].delta.tool_calls[0]
+            for chunk in at.stream(tools=[THEIRS])
+            if chunk.choices and chunk.choices[0].delta.tool_calls
+        ]
+        assert signed["extra_content"] == whole.model_extra["extra_content"] == piece.model_extra["extra_content"]

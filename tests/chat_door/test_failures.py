@@ -1,0 +1,259 @@
+"""What goes wrong: upstreams that refuse, fail and fall silent, clients that leave, and requests that pass as in the proxy."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+from typing import Any
+
+import openai
+import pytest
+
+from chat_door.rig import MODEL, THEIRS, USER, call, calls, door, report_of, text_of
+from patchbay.testing import Raw, Text, events
+from tools_server.rig import BOUND, calling_back, hangs, says
+
+SUNNY = says({"output": "clear"})
+BODY = {"model": MODEL, "messages": [USER]}
+
+
+def refusal(status: int, **headers: str) -> Raw:
+    body = {"error": {"message": "no such luck", "type": "some_type", "param": None, "code": "some_code"}}
+    return Raw([json.dumps(body).encode()], status=status, content_type="application/json", headers=list(headers.items()))
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("status", [401, 429, 500])
+def test_an_upstreams_refusal_keeps_its_status(status: int, streamed: bool) -> None:
+    with door([refusal(status, **{"retry-after": "7"})]) as at:
+        at.server.register("weather")
+        with pytest.raises(openai.APIStatusError, match="no such luck") as caught:
+            at.ask(stream=streamed)
+        assert (status, "7", None) == (
+            caught.value.status_code, caught.value.response.headers["retry-after"], caught.value.response.headers.get("x-should-retry")
+        )  # fmt: skip
+
+
+def test_where_a_tool_has_run_nobody_is_to_ask_again_by_himself() -> None:
+    for answer in (refusal(503, **{"x-should-retry": "true"}), Raw([b"<html>"], content_type="text/html")):
+        with calling_back(SUNNY) as callback, door([calls(call("weather")), answer]) as at:
+            at.server.register("weather", callback.url)
+            with at.client(max_retries=2) as client, pytest.raises(openai.APIStatusError) as caught:
+                client.chat.completions.create(**BODY)
+            assert "false" == caught.value.response.headers["x-should-retry"]
+            assert ([1, 2], caught.value.status_code) == (
+                [len(callback.calls), len(at.asked)],
+                503 if answer.status == 503 else 502,
+            )
+
+
+def test_a_failure_in_a_stream_that_has_begun_is_its_last_event() -> None:
+    with calling_back(SUNNY) as callback, door([calls(call("weather"), content="Let me see."), refusal(503)]) as at:
+        at.server.register("weather", callback.url)
+        answer = at.post({**BODY, "stream": True})
+        assert 200 == answer.status
+        told = [json.loads(line[6:]) for line in answer.body.decode().split("\n\n") if line]
+        assert "no such luck" in told[-1]["error"]["message"]
+        assert "Let me see." == "".join(each["choices"][0]["delta"].get("content") or "" for each in told[:-1])
+
+
+@pytest.mark.parametrize("end", ["cut", "clean"])
+def test_an_answer_that_breaks_off_is_a_failure(end: Any) -> None:
+    chunk = {
+        "id": "x",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "m",
+        "choices": [{"index": 0, "delta": {"content": "It"}}],
+    }
+    with door([Raw([events(chunk, done=False)], end=end)]) as at:
+        at.server.register("weather")
+        with pytest.raises(openai.APIError):
+            at.stream()
+
+
+def test_one_json_for_a_stream_is_told_as_a_stream() -> None:
+    def whole(message: dict[str, Any], reason: str) -> Raw:
+        choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": reason}
+        answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+        return Raw([json.dumps(answer).encode()], content_type="application/json")
+
+    script = [whole({"content": None, "tool_calls": [call("weather")]}, "tool_calls"), whole({"content": "Clear."}, "stop")]
+    with calling_back(SUNNY) as callback, door(script) as at:
+        at.server.register("weather", callback.url)
+        chunks = at.stream()
+        assert ("Clear.", 1) == (text_of(chunks), len(report_of(chunks)["calls"]))
+
+
+def test_what_the_upstream_refuses_by_name_is_left_out() -> None:
+    def script(body: dict[str, Any]) -> Any:
+        if any("reasoning_content" in message for message in body["messages"]):
+            body = {"error": {"message": "property 'reasoning_content' is unsupported", "type": "x", "param": None, "code": None}}
+            return Raw([json.dumps(body).encode()], status=400, content_type="application/json")
+        return "done" if body["messages"][-1]["role"] == "tool" else calls(call("weather"), reasoning_content="Hm.")
+
+    with calling_back(SUNNY) as callback, door(script) as at:
+        at.server.register("weather", callback.url)
+        assert ["done", "done"] == [at.ask().choices[0].message.content for _ in range(2)]
+        assert (3 + 2, 2) == (len(at.asked), len(callback.calls))
+
+
+def leaving(at: Any, *, streamed: bool) -> Any:
+    connection = http.client.HTTPConnection("127.0.0.1", at.server.port, timeout=BOUND)
+    connection.request(
+        "POST", "/v1/chat/completions", json.dumps({**BODY, "stream": streamed}), {"content-type": "application/json"}
+    )
+    return connection
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_client_that_leaves_stops_the_tool_at_once(streamed: bool) -> None:
+    called, closed = threading.Event(), threading.Event()
+
+    def waits(connection: socket.socket, _end: threading.Event) -> None:
+        called.set()
+        assert b"" == connection.recv(1)
+        closed.set()
+
+    with calling_back(waits) as callback, door([calls(call("weather"))]) as at:
+        at.server.register("weather", callback.url)
+        connection = leaving(at, streamed=streamed)
+        assert called.wait(BOUND)
+        connection.close()
+        assert closed.wait(BOUND)
+        assert 1 == len(at.asked)
+
+
+def test_a_client_that_leaves_stops_the_model_at_once() -> None:
+    arrived = threading.Event()
+
+    def hangs(_: Any) -> Raw:
+        arrived.set()
+        return Raw([b": wait\n\n"], end="hang")
+
+    with door(hangs) as at:
+        at.server.register("weather")
+        connection = leaving(at, streamed=True)
+        assert arrived.wait(BOUND)
+        connection.close()
+        assert at.upstream.chats[0].left.wait(BOUND)
+
+
+def test_a_slow_tool_is_no_silent_upstream_and_keeps_the_stream_alive() -> None:
+    beaten = threading.Event()
+
+    def waits(connection: socket.socket, end: threading.Event) -> None:
+        assert beaten.wait(BOUND)
+        SUNNY(connection, end)
+
+    script = [calls(call("weather"), content="Let me see."), Text("Clear.", piece=9)]
+    with calling_back(waits) as callback, door(script, proxy={"upstream_timeout": 1.5, "heartbeat": 0.6}) as at:
+        at.server.register("weather", callback.url)
+        connection = leaving(at, streamed=True)
+        answer = connection.getresponse()
+        seen = b""
+        while seen.count(b": keep-alive\n\n") < 3:  # longer than the upstream may be silent
+            seen += answer.readline()
+        beaten.set()
+        seen += answer.read()
+        connection.close()
+        assert b"Clear." in seen
+        assert seen.endswith(b"data: [DONE]\n\n")
+
+
+def test_an_upstream_that_falls_silent_is_504() -> None:
+    with door([Raw([b": wait\n\n"], end="hang")], proxy={"upstream_timeout": 0.1}) as at:
+        at.server.register("weather")
+        assert (504, "upstream_timeout") == ((answer := at.post()).status, answer.json["error"]["code"])
+
+
+def test_a_request_that_is_none_is_400() -> None:
+    with door([]) as at:
+        at.server.register("weather")
+        for body in (
+            [],
+            {"model": MODEL},
+            {"messages": []},
+            {**BODY, "messages": [5]},
+            {**BODY, "tools": [5]},
+            {**BODY, "tools": "x"},
+            {**BODY, "stream": 1},
+        ):
+            answer = at.post(body)
+            assert (400, "invalid_request_error") == (answer.status, answer.json["error"]["type"]), body
+        assert [] == at.upstream.requests
+
+
+# Where the server adds nothing, it is the plain proxy
+
+CUSTOM = {"type": "custom", "custom": {"name": "code"}}
+FUNCTIONS = {"functions": [THEIRS["function"]]}
+
+
+@pytest.mark.parametrize(
+    ("registered", "fields"),
+    [(False, {}), (False, {"n": 2}), (True, {"tool_choice": "none"}), (True, {"tool_choice": "none", "tools": [THEIRS]}), (True, FUNCTIONS),
+     (True, {"tools": [CUSTOM]}), (True, {"tools": [THEIRS, CUSTOM]}), (False, {"tools": [THEIRS]})],
+)  # fmt: skip
+def test_where_there_is_nothing_to_add_all_passes_as_in_the_proxy(registered: bool, fields: dict[str, Any]) -> None:
+    body = json.dumps({**BODY, **fields}, indent=1).encode()
+    said = b'{"id": "x", "object": "chat.completion",   "choices": [{"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}]}'
+    with door([Raw([said], content_type="application/json")]) as at:
+        if registered:
+            at.server.register("weather")
+        answer = at.server.ask("POST", "/v1/chat/completions", raw=body)
+        assert (200, said, body) == (answer.status, answer.body, at.upstream.chats[0].body)
+
+
+def test_all_else_below_v1_passes_through() -> None:
+    with door([]) as at, at.client() as client:
+        assert ["scripted-model"] == [model.id for model in client.models.list()]
+        answer = at.server.ask("POST", "/v1/embeddings?a=b", {"input": "x"}, openai_project="p")
+        assert (200, "/v1/embeddings", "a=b", "p") == (
+            answer.status, (seen := at.upstream.requests[-1]).path, seen.query, seen.headers["openai-project"]
+        )  # fmt: skip
+        for path in ("/v1/../api/tools", "/v1/%2e%2e/secret"):
+            assert 404 == at.server.ask("GET", path).status
+
+
+def test_headers_of_the_client_go_up_with_every_round_but_not_one_that_is_for_one_request() -> None:
+    with calling_back(SUNNY) as callback, door([calls(call("weather")), Text("ok")]) as at:
+        at.server.register("weather", callback.url)
+        assert 200 == at.post(BODY, openai_project="p", idempotency_key="k").status
+        assert [("p", None)] * 2 == [
+            (each.headers["openai-project"], each.headers.get("idempotency-key")) for each in at.upstream.chats
+        ]
+
+
+def test_the_log_tells_of_every_round(tmp_path: Any) -> None:
+    log = tmp_path / "log"
+    with calling_back(SUNNY) as callback, door([calls(call("weather")), "ok"], proxy={"log_file": str(log)}) as at:
+        at.server.register("weather", callback.url)
+        assert "ok" == at.ask().choices[0].message.content
+    entries = [json.loads(line) for line in log.read_text().splitlines()]
+    assert ["client_request", "upstream_request", "upstream_request", "response"] == [entry["event"] for entry in entries]
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_turn_that_the_end_of_the_server_cuts_short_says_so_and_is_not_asked_for_again(streamed: bool) -> None:
+    with contextlib.ExitStack() as stack:
+        callback = stack.enter_context(calling_back(hangs))
+        with door([calls(call("weather"), content="Let me see." if streamed else None)]) as at:
+            at.server.register("weather", callback.url)
+            connection = stack.enter_context(
+                contextlib.closing(http.client.HTTPConnection("127.0.0.1", at.server.port, timeout=BOUND))
+            )
+            body = json.dumps({**BODY, "stream": streamed})
+            connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
+            while not callback.calls:
+                callback.end.wait(0.005)
+        response = connection.getresponse()
+        said = response.read()
+    assert b"server_stopping" in said
+    if streamed:
+        assert (200, True) == (response.status, b"Let" in said)
+    else:
+        assert (503, "false") == (response.status, response.getheader("x-should-retry"))

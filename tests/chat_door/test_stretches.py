@@ -1,0 +1,116 @@
+"""What is kept between two requests: found by ids that nobody can guess, within limits, and never another conversation's."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from patchbay.server.tools.chat.stretches import Stretches, hides
+from patchbay.tools.kept import MemoryResultStore
+from patchbay.types import ToolCall
+
+USER = {"role": "user", "content": "hi"}
+
+
+def kept(store: Stretches, text: str = "said") -> dict[str, Any]:
+    """Keep a stretch; the message that a client has in its place."""
+    pending = ToolCall("b", "theirs")
+    made = [ToolCall("a", "ours").to_openai(), pending.to_openai()]
+    stretch = [{"role": "assistant", "content": text, "tool_calls": made}, {"role": "tool", "tool_call_id": "a", "content": "A"}]
+    (call,) = store.keep(stretch, [pending], MemoryResultStore())
+    return {"role": "assistant", "content": None, "tool_calls": [call.to_openai()]}
+
+
+def store(clock: Any = lambda: 0.0, **limits: Any) -> Stretches:
+    return Stretches(**{"most": 3, "most_bytes": 100_000, "seconds": 10.0, "clock": clock, **limits})
+
+
+def is_found(stretches: Stretches, message: dict[str, Any]) -> bool:
+    answer = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "B"}
+    restored = stretches.restored([USER, message, answer])
+    assert restored.found == (restored.messages != [USER, message, answer])
+    return restored.found
+
+
+def test_a_message_is_replaced_by_all_that_it_stands_for() -> None:
+    stretches = store()
+    message = kept(stretches)
+    id_ = message["tool_calls"][0]["id"]
+    answer = {"role": "tool", "tool_call_id": id_, "content": "B"}
+    restored = stretches.restored([USER, message, answer, USER])
+    assert [("a", "A"), (id_, "B")] == [(each["tool_call_id"], each["content"]) for each in restored.messages[2:4]]
+    assert ["a", id_] == [call["id"] for call in restored.messages[1]["tool_calls"]]
+    assert ("said", USER, 5) == (restored.messages[1]["content"], restored.messages[4], len(restored.messages))
+
+
+def test_those_that_were_not_asked_about_for_longest_make_room() -> None:
+    stretches = store()
+    first, second, third = (kept(stretches, str(n)) for n in range(3))
+    assert is_found(stretches, first)
+    fourth = kept(stretches)
+    assert [True, False, True, True] == [is_found(stretches, each) for each in (first, second, third, fourth)]
+    assert 3 == len(stretches)
+
+
+def test_their_size_is_bounded_and_one_that_is_too_large_pushes_out_no_other() -> None:
+    stretches = store(most=100, most_bytes=3000)
+    first = kept(stretches, "x" * 1000)
+    assert not is_found(stretches, kept(stretches, "x" * 4000))
+    assert is_found(stretches, first)
+    kept(stretches, "x" * 2500)
+    assert not is_found(stretches, first)
+    assert 1 == len(stretches)
+
+
+def quoted(message: dict[str, Any]) -> list[dict[str, Any]]:
+    return [USER, message, {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "B"}]
+
+
+def test_long_results_of_turns_that_ended_are_not_kept_beside_the_limit() -> None:
+    stretches = store()
+    message = kept(stretches)
+    results = stretches.restored(quoted(message)).results
+    asyncio.run(results.keep("x" * 1000))  # the turn goes on, and ends with an answer
+    assert 0 == stretches.restored(quoted(message)).results.size
+
+
+def test_two_branches_of_a_conversation_have_their_own_long_results() -> None:
+    stretches = store()
+    message = kept(stretches)
+    one, other = (stretches.restored(quoted(message)).results for _ in range(2))
+    ids = [asyncio.run(results.keep(text)) for results, text in ((one, "one"), (other, "other"))]
+    assert ["one", "other"] == [asyncio.run(results.read(id_)) for results, id_ in zip((one, other), ids, strict=True)]
+    assert [None, None] == [asyncio.run(results.read("result_2")) for results in (one, other)]
+
+
+def test_one_that_nobody_asks_about_goes_with_time() -> None:
+    now = 0.0
+    stretches = store(lambda: now)
+    first, second = kept(stretches), kept(stretches)
+    now = 9.0
+    assert is_found(stretches, first)
+    now = 12.0
+    assert [True, False] == [is_found(stretches, first), is_found(stretches, second)]
+    now = 30.0
+    assert not is_found(stretches, first)
+    assert 0 == len(stretches)
+
+
+def test_only_a_message_of_nothing_but_its_calls_is_taken_for_it() -> None:
+    stretches = store()
+    one, other = kept(stretches), kept(stretches)
+    foreign = {"id": "call_1", "type": "function", "function": {"name": "x", "arguments": "{}"}}
+    for calls in (
+        [*one["tool_calls"], foreign], [foreign, *one["tool_calls"]], [*one["tool_calls"], *other["tool_calls"]], [foreign], [], None, "x", [5],
+        [{"id": 5}], [{}],
+    ):  # fmt: skip
+        messages = [USER, {"role": "assistant", "content": "mine", "tool_calls": calls}]
+        restored = stretches.restored(messages)
+        assert (messages, False) == (restored.messages, restored.found)
+    assert not stretches.restored([{**one, "role": "user"}]).found
+
+
+def test_what_is_hidden_is_more_than_one_message_or_a_field_that_is_not_told() -> None:
+    message = {"role": "assistant", "content": "x"}
+    shown = frozenset(message)
+    assert [False, True, True] == [hides([message], shown), hides([message, message], shown), hides([{**message, "y": 1}], shown)]

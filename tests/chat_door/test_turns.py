@@ -1,0 +1,369 @@
+"""A client without any tools gets answers that used the registry's, whole and as a stream."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import openai
+import pytest
+
+from chat_door.rig import USER, call, calls, door, finish_of, report_of, text_of
+from patchbay.errors import ConfigurationError
+from patchbay.server.tools import create_tools_app
+from patchbay.server.tools.chat.settings import ChatSettings
+from patchbay.testing import ContractModel, Message, Raw, Text, events
+from tools_server.rig import BOUND, calling_back, says
+
+SUNNY = says({"output": {"sky": "clear"}, "is_error": False})
+
+
+def rome(name: str = "weather") -> Message:
+    return calls(call(name, '{"city": "Rome"}'))
+
+
+def test_a_whole_answer_has_used_the_tool() -> None:
+    with calling_back(SUNNY) as callback, door([rome(), "It is clear."]) as at:
+        at.server.register("weather", callback.url, description="The sky.")
+        answer = at.ask(temperature=0.5, seed=7)
+        assert ("It is clear.", "stop") == (answer.choices[0].message.content, answer.choices[0].finish_reason)
+        assert {"city": "Rome"} == callback.calls[0].json["arguments"]
+        first, second = at.asked
+        assert (0.5, 7, ["weather"]) == (
+            first["temperature"], first["seed"], [tool["function"]["name"] for tool in first["tools"]]
+        )  # fmt: skip
+        assert [USER, {"role": "assistant", "content": None, "tool_calls": [call("weather", '{"city": "Rome"}')]},
+                {"role": "tool", "tool_call_id": "call_1", "content": '{"sky": "clear"}'}] == second["messages"]  # fmt: skip
+        assert second["tools"] == first["tools"]
+        assert (0.5, False) == (second["temperature"], second.get("stream", False))
+        report = answer.model_extra["patchbay"]
+        (done,) = report["calls"]
+        assert ("ann", "weather", '{"city": "Rome"}', '{"sky": "clear"}', False, None) == (
+            report["role"], done["name"], done["arguments"], done["content"], done["is_error"], done["code"]
+        )  # fmt: skip
+        assert report["revision"] == at.server.app.registry.snapshot("ann").revision
+
+
+def test_a_streamed_answer_has_used_the_tool() -> None:
+    with calling_back(SUNNY) as callback, door([rome(), Text("It is clear.", piece=3)]) as at:
+        at.server.register("weather", callback.url)
+        chunks = at.stream()
+        assert ("It is clear.", "stop") == (text_of(chunks), finish_of(chunks))
+        assert 4 <= sum(1 for chunk in chunks if chunk.choices and chunk.choices[0].delta.content)
+        assert ["assistant"] == [chunk.choices[0].delta.role for chunk in chunks if chunk.choices and chunk.choices[0].delta.role]
+        assert 1 == len({chunk.id for chunk in chunks})
+        assert not any(chunk.choices[0].delta.tool_calls for chunk in chunks)
+        assert ["weather"] == [done["name"] for done in report_of(chunks)["calls"]]
+        assert True is at.asked[1]["stream"]
+
+
+def test_the_usage_of_all_rounds_is_summed_also_its_details() -> None:
+    def usage(body: dict[str, Any]) -> Any:
+        round_ = sum(message["role"] == "tool" for message in body["messages"]) + 1
+        message = rome().message if round_ == 1 else {"content": "Clear."}
+        cost = {
+            "prompt_tokens": 10 * round_,
+            "completion_tokens": 1,
+            "total_tokens": 10 * round_ + 1,
+            "prompt_tokens_details": {"cached_tokens": 2},
+        }
+        choice = {"index": 0, "message": {"role": "assistant", "content": None, **message}, "finish_reason": "stop"}
+        answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": cost}
+        return Raw([json.dumps(answer).encode()], content_type="application/json")
+
+    with calling_back(SUNNY) as callback, door(usage) as at:
+        at.server.register("weather", callback.url)
+        total = at.ask().usage
+        assert (30, 2, 32, 4) == (
+            total.prompt_tokens, total.completion_tokens, total.total_tokens, total.prompt_tokens_details.cached_tokens
+        )  # fmt: skip
+        # The same answers where a stream was asked for.
+        chunks = at.stream(stream_options={"include_usage": True})
+        assert "Clear." == text_of(chunks)
+        assert ([], 32) == (chunks[-1].choices, chunks[-1].usage.total_tokens)
+
+
+def test_usage_is_told_in_a_stream_only_where_it_was_asked_for() -> None:
+    with calling_back(SUNNY) as callback, door([rome(), "x"] * 2) as at:
+        at.server.register("weather", callback.url)
+        assert not any(chunk.usage for chunk in at.stream())
+        chunks = at.stream(stream_options={"include_usage": True})
+        each = [request.get("stream_options") for request in at.asked]
+        assert [None, None, {"include_usage": True}, {"include_usage": True}] == each
+        assert chunks[-1].usage.total_tokens > 0
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_model_that_only_writes_text_uses_tools_too(streamed: bool) -> None:
+    with calling_back(says({"output": "42 degrees"})) as callback, door(ContractModel(), refuses=True, tools="auto") as at:
+        at.server.register("get_weather", callback.url, parameters={"type": "object", "properties": {"city": {"type": "string"}}})
+        ask = {"messages": [{"role": "user", "content": "What is the weather in Rome?"}]}
+        if streamed:
+            chunks = at.stream(**ask)
+            text, report = text_of(chunks), report_of(chunks)
+        else:
+            answer = at.ask(**ask)
+            text, report = answer.choices[0].message.content, answer.model_extra["patchbay"]
+        assert "42 degrees" in text
+        assert {"city": "Rome"} == callback.calls[0].json["arguments"]
+        assert ["get_weather"] == [done["name"] for done in report["calls"]]
+
+
+@pytest.mark.parametrize("name", ["天气", "what is the weather?", "a.b/c", "x" * 64])
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_tool_may_have_any_name(name: str, streamed: bool) -> None:
+    def script(body: dict[str, Any]) -> Any:
+        if body["messages"][-1]["role"] == "tool":
+            assert wire_name(body) == body["messages"][-2]["tool_calls"][0]["function"]["name"]
+            return "done"
+        return calls(call(wire_name(body), "{}"))
+
+    def wire_name(body: dict[str, Any]) -> str:
+        return str(body["tools"][0]["function"]["name"])
+
+    with calling_back(SUNNY) as callback, door(script) as at:
+        at.server.register(name, callback.url)
+        choice = {"type": "function", "function": {"name": name}}
+        text = text_of(at.stream(tool_choice=choice)) if streamed else at.ask(tool_choice=choice).choices[0].message.content
+        assert ("done", name) == (text, callback.calls[0].json["name"])
+        assert wire_name(at.asked[0]) == at.asked[0]["tool_choice"]["function"]["name"]
+        assert wire_name(at.asked[0]).isascii()
+        assert "auto" == at.asked[1]["tool_choice"]
+
+
+def test_required_is_for_the_first_round() -> None:
+    with calling_back(SUNNY) as callback, door([rome(), "done"]) as at:
+        at.server.register("weather", callback.url)
+        assert "done" == at.ask(tool_choice="required").choices[0].message.content
+        assert ["required", "auto"] == [body["tool_choice"] for body in at.asked]
+
+
+def test_a_choice_of_no_tool_is_400() -> None:
+    with door([]) as at:
+        at.server.register("weather")
+        with pytest.raises(openai.BadRequestError, match="sky") as caught:
+            at.ask(tool_choice={"type": "function", "function": {"name": "sky"}})
+        assert "tool_choice" == caught.value.param
+
+
+def test_several_answers_cannot_be_gone_on_with() -> None:
+    with door(["a"]) as at:
+        at.server.register("weather")
+        with pytest.raises(openai.BadRequestError, match="'n' must be 1") as caught:
+            at.ask(n=2)
+        assert "n" == caught.value.param
+        assert "a" == at.ask(n=1).choices[0].message.content
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_what_a_callback_says_went_wrong_reaches_the_model(streamed: bool) -> None:
+    script = says({"output": None, "is_error": True, "error": "city not found"})
+    with calling_back(script) as callback, door([rome(), "I do not know."]) as at:
+        at.server.register("weather", callback.url)
+        answer = at.stream() if streamed else at.ask()
+        assert "city not found" in at.asked[1]["messages"][-1]["content"]
+        report = report_of(answer) if streamed else answer.model_extra["patchbay"]
+        assert True is report["calls"][0]["is_error"]
+
+
+def test_an_unknown_tool_and_arguments_that_are_none_are_answered_too() -> None:
+    made = calls(call("wether", "{}", "a"), call("weather", '{"city": ', "b"))
+    with calling_back(SUNNY) as callback, door([made, "sorry"]) as at:
+        at.server.register("weather", callback.url)
+        assert "sorry" == at.ask().choices[0].message.content
+        results = at.asked[1]["messages"][2:]
+        assert ["a", "b"] == [result["tool_call_id"] for result in results]
+        assert "weather" in results[0]["content"]
+        assert {"_raw": '{"city": '} == callback.calls[0].json["arguments"]
+
+
+def test_the_text_of_all_rounds_is_told_whole_and_streamed_alike() -> None:
+    script = [calls(call("weather"), content="Let me see."), "It is clear."]
+    with calling_back(SUNNY) as callback, door(script * 2) as at:
+        at.server.register("weather", callback.url)
+        assert "Let me see.\n\nIt is clear." == at.ask().choices[0].message.content
+        assert "Let me see.\n\nIt is clear." == text_of(at.stream())
+
+
+def test_of_an_answer_in_json_only_the_last_round_counts() -> None:
+    script = [calls(call("weather"), content="Let me see."), '{"sky": "clear"}']
+    with calling_back(SUNNY) as callback, door(script * 2) as at:
+        at.server.register("weather", callback.url)
+        wanted = {"response_format": {"type": "json_object"}}
+        assert '{"sky": "clear"}' == at.ask(**wanted).choices[0].message.content
+        assert '{"sky": "clear"}' == text_of(at.stream(**wanted))
+        assert wanted.items() <= at.asked[0].items()
+
+
+def test_reasoning_is_told_as_reasoning_content() -> None:
+    script = [calls(call("weather"), reasoning_content="Hm."), Message({"content": "<think>So.</think>Clear."})]
+    with calling_back(SUNNY) as callback, door(script * 2) as at:
+        at.server.register("weather", callback.url)
+        message = at.ask().choices[0].message
+        assert ("Clear.", "Hm.\n\nSo.") == (message.content, message.reasoning_content)
+        assert "Hm." == at.asked[1]["messages"][1]["reasoning_content"]
+        deltas = [chunk.choices[0].delta for chunk in at.stream() if chunk.choices]
+        assert "Hm.\n\nSo." == "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas)
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_limit_ends_the_answer_as_a_length_does(streamed: bool) -> None:
+    script = [calls(call("weather", id=f"c{n}"), content=f"{n}") for n in range(2)]
+    with calling_back(SUNNY) as callback, door(script, chat={"max_iterations": 2}) as at:
+        at.server.register("weather", callback.url)
+        if streamed:
+            chunks = at.stream()
+            seen = (finish_of(chunks), text_of(chunks), report_of(chunks)["limit"], len(report_of(chunks)["calls"]))
+        else:
+            answer = at.ask()
+            report = answer.model_extra["patchbay"]
+            (choice,) = answer.choices
+            assert choice.message.tool_calls is None
+            seen = (choice.finish_reason, choice.message.content, report["limit"], len(report["calls"]))
+        assert ("length", "0\n\n1", "max_iterations", 2) == seen
+
+
+def test_a_long_result_can_be_read_on() -> None:
+    def script(body: dict[str, Any]) -> Any:
+        results = [message["content"] for message in body["messages"] if message["role"] == "tool"]
+        if not results:
+            return calls(call("weather"))
+        if len(results) == 1:
+            assert "read_result" in results[0]
+            return calls(call("read_result", '{"result_id": "result_1", "find": "needle"}', "call_2"))
+        return "found" if "needle" in results[1] else "lost"
+
+    hay = "hay " * 20_000
+    with calling_back(says({"output": f"{hay}needle{hay}"})) as callback, door(script) as at:
+        at.server.register("weather", callback.url)
+        assert "found" == at.ask().choices[0].message.content
+        assert ["weather", "read_result"] == [tool["function"]["name"] for tool in at.asked[1]["tools"]]
+
+
+def test_what_the_report_quotes_is_bounded() -> None:
+    with (
+        calling_back(says({"output": "x" * 9000})) as callback,
+        door([calls(call("weather", json.dumps({"a": "y" * 9000}))), "ok"]) as at,
+    ):
+        at.server.register("weather", callback.url)
+        (done,) = at.ask().model_extra["patchbay"]["calls"]
+        assert len(done["content"]) <= 2000
+        assert len(done["arguments"]) <= 2000
+        assert 9000 == len(at.asked[1]["messages"][-1]["content"])
+
+
+def test_logprobs_reach_who_asked_for_them() -> None:
+    logprobs = {"content": [{"token": "Cl", "logprob": -0.5, "bytes": None, "top_logprobs": []}], "refusal": None}
+
+    def chunk(delta: Any, reason: Any = None, logprobs: Any = None) -> Any:
+        choice = {"index": 0, "delta": delta, "finish_reason": reason, "logprobs": logprobs}
+        return {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+
+    answer = Raw([events(chunk({"content": "Clear."}, logprobs=logprobs), chunk({}, "stop"))])
+    with calling_back(SUNNY) as callback, door([rome(), answer]) as at:
+        at.server.register("weather", callback.url)
+        (told,) = [each.choices[0].logprobs for each in at.stream(logprobs=True) if each.choices and each.choices[0].logprobs]
+        assert "Cl" == told.content[0].token
+
+
+def test_tools_of_this_process_are_carried_out_too() -> None:
+    from patchbay.tools import ToolDefinition
+
+    async def handler(arguments: dict[str, Any]) -> Any:
+        return {"seen": arguments}
+
+    with door([rome(), "done"]) as at:
+        at.server.app.managers["ann"].register_tool(ToolDefinition("weather", "The sky.", handler=handler))
+        assert "done" == at.ask().choices[0].message.content
+        assert '{"seen": {"city": "Rome"}}' == at.asked[1]["messages"][-1]["content"]
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{"type": "array"}, {"type": "object", "properties": 5}, {"properties": {"a": {"$ref": "#/nowhere"}}}, {"type": ["x", 3]},
+     {"type": "object", "properties": {"a": {"pattern": "(?=x"}}}, {"$ref": "https://example.com/x.json"}, {"type": "object", "required": "a"}],
+)  # fmt: skip
+@pytest.mark.parametrize("tools", ["native", "text"])
+def test_a_schema_that_nobody_takes_does_not_harm_the_other_tools(parameters: Any, tools: str) -> None:
+    def script(body: dict[str, Any]) -> Any:
+        if "sky" in json.dumps(body["messages"][-1]):
+            return "done"
+        return rome() if tools == "native" else '```tool_call\n{"name": "weather", "arguments": {"city": "Rome"}}\n```'
+
+    with calling_back(says({"output": "sky"})) as callback, door(script, tools=tools) as at:
+        at.server.register("odd", parameters=parameters)
+        at.server.register("weather", callback.url)
+        assert "done" == at.ask().choices[0].message.content
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize("streamed", [True, False])
+def test_where_no_tool_can_be_told_of_the_model_answers_without(streamed: bool, as_json: bool) -> None:
+    choice = {"index": 0, "message": {"role": "assistant", "content": "Hello."}, "finish_reason": "stop"}
+    answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    with door([Raw([json.dumps(answer).encode()], content_type="application/json") if as_json else "Hello."]) as at:
+        at.server.register("odd", parameters={"type": "array"})
+        text = text_of(at.stream()) if streamed else at.ask().choices[0].message.content
+        assert ("Hello.", False) == (text, "tools" in at.asked[0])
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_when_the_time_is_up_the_answer_is_what_was_said(streamed: bool) -> None:
+    script = [calls(call("weather"), content="Let me see."), Raw([b": wait\n\n"], end="hang")]
+    with calling_back(SUNNY) as callback, door(script, chat={"max_seconds": 1.0}) as at:
+        at.server.register("weather", callback.url)
+        if streamed:
+            chunks = at.stream()
+            seen = (text_of(chunks), finish_of(chunks), report_of(chunks)["limit"])
+        else:
+            answer = at.ask()
+            seen = (answer.choices[0].message.content, answer.choices[0].finish_reason, answer.model_extra["patchbay"]["limit"])
+        assert ("Let me see.", "length", "max_seconds") == seen
+        assert at.upstream.chats[1].left.wait(BOUND)
+
+
+def test_a_turn_without_limits_is_refused_when_it_is_set() -> None:
+    for settings in (
+        {"max_iterations": 0},
+        {"max_iterations": None},
+        {"max_calls": 0},
+        {"max_seconds": -1},
+        {"max_kept": -1},
+        {"kept_for": -1},
+    ):
+        with pytest.raises(ConfigurationError):
+            ChatSettings(**settings)
+    with pytest.raises(ConfigurationError, match="upstream"):
+        create_tools_app(chat=ChatSettings())
+
+
+def test_calls_run_side_by_side() -> None:
+    both = threading.Barrier(2)
+
+    def waits(connection: Any, end: Any) -> None:
+        both.wait(BOUND)
+        SUNNY(connection, end)
+
+    script = [calls(call("weather", "{}", "a"), call("weather", "{}", "b")), "done"]
+    with calling_back(waits) as callback, door(script) as at:
+        at.server.register("weather", callback.url)
+        assert "done" == at.ask().choices[0].message.content
+
+
+def test_a_turn_sees_one_list_of_tools_from_its_beginning_to_its_end() -> None:
+    def script(body: dict[str, Any]) -> Any:
+        results = sum(message["role"] == "tool" for message in body["messages"])
+        if results == 0:
+            at.server.post("unregister", name="weather")
+            at.server.register("other", callback.url)
+        return calls(call("weather", id=f"c{results}")) if results < 2 else "done"
+
+    with calling_back(SUNNY) as callback, door(script) as at:
+        at.server.register("weather", callback.url)
+        revision = at.server.app.registry.snapshot("ann").revision
+        answer = at.ask()
+        assert [["weather"]] * 3 == [[tool["function"]["name"] for tool in body["tools"]] for body in at.asked]
+        report = answer.model_extra["patchbay"]
+        assert ([False, False], revision) == ([done["is_error"] for done in report["calls"]], report["revision"])
+        assert 2 == len(callback.calls)

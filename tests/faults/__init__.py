@@ -1,0 +1,1 @@
+"""Real processes, killed: the server, the plugins' host, the plugins."""

@@ -1,0 +1,288 @@
+"""Rounds of faults: calls and registrations go on all the time, somebody is killed, and then everything must be as it should.
+
+What is checked after each round stands in ``Rounds.check``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import http.client
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import sqlite3
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from faults.rig import BOUND, PATIENCE, House, is_alive, until, write_plugin
+from patchbay.registrations import RegistrationStore
+
+PLUGINS = ("left", "right")
+CALLERS = 4
+BACK_WITHIN = 15.0 * PATIENCE
+"""Seconds until the tools are back. The promise is 5 s on a machine that has time for it; where many tests run at once, starting an
+interpreter can take seconds by itself."""
+
+RECORDER = """
+import os
+
+@neko_plugin
+class Plugin(NekoPluginBase):
+    @llm_tool(
+        name="{name}_record",
+        timeout=10,
+        parameters={{"type": "object", "properties": {{"pause": {{"type": "number"}}}}, "required": ["pause"]}},
+    )
+    async def record(self, *, pause, tool_context):
+        fd = os.open({journal!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(fd, tool_context.idempotency_key.encode() + b"\\n")
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        import asyncio
+        await asyncio.sleep(pause)
+        return tool_context.idempotency_key
+"""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What became of a call: ``said`` is the server's answer, None where the connection to it ended without one."""
+
+    key: str
+    said: dict[str, Any] | None
+
+
+@dataclass
+class Registrar:
+    """Registers and takes away tools of its own, and keeps what it was told. ``open`` is the change that was not answered."""
+
+    house: House
+    chance: random.Random
+    callback_url: str
+    told: dict[str, str] = field(default_factory=dict)
+    open: tuple[str, str | None] | None = None
+
+    def work(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            if self.open is not None:
+                name, text = self.open  # an unanswered change is made again until it is answered
+            else:
+                name = f"x{self.chance.randrange(8)}"
+                text = None if name in self.told and self.chance.random() < 0.4 else uuid.uuid4().hex
+            self.open = (name, text)
+            try:
+                if text is None:
+                    answer = self.house.post("unregister", name=name)
+                else:
+                    answer = self.house.post("register", name=name, description=text, callback_url=self.callback_url)
+            except (OSError, http.client.HTTPException):
+                stop.wait(0.05)
+                continue
+            assert answer["ok"], answer
+            assert answer["stored"], answer
+            if text is None:
+                self.told.pop(name, None)
+            else:
+                self.told[name] = text
+            self.open = None
+            stop.wait(0.002)
+
+    def may_hold(self) -> list[dict[str, str]]:
+        """What the database may hold: what was told, with or without the change that was not answered."""
+        if self.open is None:
+            return [self.told]
+        name, text = self.open
+        other = {key: value for key, value in self.told.items() if key != name}
+        return [self.told, other if text is None else {**other, name: text}]
+
+
+class Rounds:
+    """Runs rounds in ``folder``; ``seed`` makes the same kills at the same moments, as far as the machine lets it."""
+
+    def __init__(self, folder: Path, *, seed: int) -> None:
+        self.folder = folder
+        self.journal = folder / "journal"
+        self.journal.touch()
+        self.house = House(folder)
+        self.chance = random.Random(seed)
+        self.answers: list[Answered] = []
+        self.kills: Counter[str] = Counter()
+        self.back: list[tuple[str, float]] = []
+        self.since = time.monotonic()
+        """When who was killed last could begin to come back: a plugin at once, the others when they are started again."""
+        self.orphans: list[int] = []
+        for name in PLUGINS:
+            write_plugin(self.house.plugins / name, RECORDER.format(name=name, journal=str(self.journal)))
+        self.tools = [f"{name}_record" for name in PLUGINS]
+
+    def run(self, count: int) -> None:
+        with self.house, taking_connections() as url:
+            registrar = Registrar(self.house, random.Random(self.chance.random()), url)
+            self.await_tools("start")
+            for number in range(count):
+                try:
+                    self.round(registrar)
+                except BaseException as error:
+                    error.add_note(f"in round {number}, after these kills: {dict(self.kills)}")
+                    raise
+        self.check_database(registrar)
+
+    def round(self, registrar: Registrar) -> None:
+        victims = [self.chance.choice(("server", "host", "plugin"))]
+        if self.chance.random() < 0.25:
+            victims.append(self.chance.choice(("server", "host", "plugin")))
+        stop = threading.Event()
+        # Who lost the server makes the call again, under its key. Over a host's end nobody remembers keys but the handlers.
+        again = "host" not in victims
+        with ThreadPoolExecutor(CALLERS + 1) as threads:
+            registering = threads.submit(registrar.work, stop)
+            calling = [threads.submit(self.call, stop, self.chance.random(), again) for _ in range(CALLERS)]
+            try:
+                for victim in victims:
+                    stop.wait(self.chance.uniform(0.0, 0.3))
+                    self.kill(victim, registrar)
+                self.await_tools(" and ".join(victims))
+            finally:
+                stop.set()
+            registering.result(BOUND)
+            for each in calling:
+                self.answers += each.result(2 * BOUND)
+        self.check()
+
+    # Calls.
+
+    def call(self, stop: threading.Event, seed: float, again: bool) -> list[Answered]:
+        """Make one call after the other; each ends with an answer, or with the end of its connection."""
+        chance = random.Random(seed)
+        answers = []
+        while not stop.is_set():
+            key = uuid.uuid4().hex
+            tool, pause = chance.choice(self.tools), chance.choice((0.0, 0.0, 0.02, 0.2))
+            said = self.ask(tool, key, pause)
+            while said is None and again and not stop.wait(0.05):
+                said = self.ask(tool, key, pause)
+            answers.append(Answered(key, said))
+            stop.wait(0.01)
+        return answers
+
+    def ask(self, tool: str, key: str, pause: float) -> dict[str, Any] | None:
+        try:
+            status, said = self.house.request(
+                "POST", "/api/tools/call", {"name": tool, "arguments": {"pause": pause}, "idempotency_key": key}
+            )
+        except (ConnectionError, http.client.HTTPException):
+            return None  # but never a timeout, which would be a call that nobody answers
+        assert 200 == status, said
+        return said
+
+    # Kills.
+
+    def kill(self, victim: str, registrar: Registrar) -> None:
+        self.kills[victim] += 1
+        if victim == "server":
+            self.house.server.kill()
+            self.check_database(registrar)
+            self.since = time.monotonic()
+            self.house.server.start()
+        elif victim == "host":
+            orphans = [status["pid"] for status in self.house.ask(do="list") if status["pid"]]
+            self.house.host.kill()
+            self.since = time.monotonic()
+            self.house.host.start()
+            self.orphans += orphans
+        else:
+            self.since = time.monotonic()
+            name = self.chance.choice(PLUGINS)
+            with contextlib.suppress(ProcessLookupError):
+                if pid := self.house.status(name)["pid"]:
+                    os.kill(pid, signal.SIGKILL)
+
+    def await_tools(self, what: str) -> None:
+        """Wait until every tool is listed once, and can be called."""
+
+        said: dict[str, Any] | None = None
+
+        def answers(tool: str) -> bool:
+            nonlocal said
+            said = self.ask(tool, uuid.uuid4().hex, 0.0)
+            return said is not None and said["ok"] and self.house.names().count(tool) == 1
+
+        for tool in self.tools:
+            try:
+                until(functools.partial(answers, tool), within=BACK_WITHIN, what=f"{tool} after the end of the {what}")
+            except AssertionError as error:
+                error.add_note(f"the last call: {said}; the load: {os.getloadavg()}")
+                error.add_note(f"the server has: {[row for row in self.house.rows() if row['source'] != 'external']}")
+                error.add_note(f"the host has: {self.house.ask(do='list')}")
+                error.add_note("".join(self.house.host.child.printed[-20:]))
+                raise
+        self.back.append((what, time.monotonic() - self.since))
+
+    # What must hold.
+
+    def check(self) -> None:
+        ran = Counter(self.journal.read_text().split())
+        assert {} == {key: times for key, times in ran.items() if times > 1}, "a handler ran twice for one key"
+        for answer in self.answers:
+            said = answer.said
+            if said is None:
+                continue
+            if said["ok"]:
+                assert (1, answer.key) == (ran[answer.key], said["output"]), answer
+            else:
+                assert said["code"], answer
+                if "did not run" in said["content"]:
+                    assert 0 == ran[answer.key], answer
+        self.seen = len(ran)
+        until(lambda: not any(map(is_alive, self.orphans)), what="the end of the plugins of a host that was killed")
+        self.orphans.clear()
+
+    def check_database(self, registrar: Registrar) -> None:
+        """Open what a killed server left behind, as the next one will find it."""
+        copy = self.folder / "copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        copy.mkdir()
+        for file in self.folder.glob("tools.db*"):
+            shutil.copy(file, copy)
+        with contextlib.closing(sqlite3.connect(copy / "tools.db")) as database:
+            assert [("ok",)] == database.execute("PRAGMA integrity_check").fetchall()
+
+        async def load() -> dict[str, str]:
+            async with RegistrationStore(f"sqlite:///{copy}/tools.db") as store:
+                return {each.name: each.description for each in await store.load() if each.source == "external"}
+
+        held = asyncio.run(load())
+        assert held in registrar.may_hold(), json.dumps([held, registrar.told, registrar.open], indent=1)
+
+
+@contextlib.contextmanager
+def taking_connections() -> Iterator[str]:
+    """A callback that is there, and is never called: its tools are neither hidden nor dropped."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    listener.accept()[0].close()
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(BOUND)

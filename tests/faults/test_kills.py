@@ -1,0 +1,44 @@
+"""kill -9 at random moments: of the server, of the plugins' host, of a plugin."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import defaultdict
+
+import pytest
+
+from faults.rig import PATIENCE
+from faults.rounds import Rounds
+
+ROUNDS = int(os.environ.get("PATCHBAY_FAULT_ROUNDS", "12"))
+"""``PATCHBAY_FAULT_ROUNDS=300`` takes some ten minutes; ``-s`` shows its figures."""
+SEED = int(os.environ.get("PATCHBAY_FAULT_SEED", "20260501"))
+
+
+def tell(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+
+
+@pytest.mark.timeout((120 + 20 * ROUNDS) * PATIENCE)
+def test_whoever_is_killed_no_call_is_lost_or_run_twice_and_the_tools_come_back(tmp_path):
+    rounds = Rounds(tmp_path, seed=SEED)
+    began = time.monotonic()
+    rounds.run(ROUNDS)
+    said = [answer.said for answer in rounds.answers]
+    lost = sum(each is None for each in said)
+    done = sum(bool(each and each["ok"]) for each in said)
+    tell(f"\n{ROUNDS} rounds, seed {SEED}, {time.monotonic() - began:.0f} s; kills: {dict(rounds.kills)}")
+    tell(
+        f"{len(said)} calls: {done} results, {len(said) - done - lost} errors, {lost} connections that ended; {rounds.seen} runs"
+    )
+    took = defaultdict(list)
+    for what, seconds in rounds.back:
+        took[what].append(seconds)
+    late = [seconds for _, seconds in rounds.back if seconds > 5.0]
+    tell(f"back {len(rounds.back)} times, {len(late)} of them later than 5 s; the load: {os.getloadavg()}")
+    for what, each in sorted(took.items()):
+        tell(f"back after {what}: {len(each)} times, median {sorted(each)[len(each) // 2]:.2f} s, longest {max(each):.2f} s")
+    assert ROUNDS <= sum(rounds.kills.values())
+    assert done > 0

@@ -1,0 +1,145 @@
+"""Tools that the caller carries out itself: their calls end the turn and are handed out, those beside them are carried out."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from patchbay.errors import ConfigurationError
+from patchbay.executor import Budget, Executor
+from patchbay.loop import FinalEvent, LoopEvent, answered, turn
+from patchbay.models.chat import ModelReply
+from patchbay.testing.scripted import ScriptedModel
+from patchbay.types import Attachment, IncompleteCall, Reply, ToolCall, ToolSpec
+
+USER = {"role": "user", "content": "hi"}
+THEIRS = ToolSpec("open_door", "Open a door.")
+
+
+async def echo(text: str = "") -> str:
+    return text
+
+
+async def picture() -> Attachment:
+    return Attachment(b"\x89PNG", "image/png")
+
+
+def play(steps: list[Any], *, tools: Any = (echo,), messages: Any = (USER,), run: Any = None, **options: Any) -> Any:
+    model = ScriptedModel(steps)
+    options.setdefault("external", [THEIRS])
+
+    async def main() -> list[LoopEvent]:
+        executor = Executor(tools)
+        return [event async for event in turn(model, executor.begin(**run) if run else executor, messages, **options)]
+
+    events = asyncio.run(asyncio.wait_for(main(), 10))
+    assert isinstance(events[-1], FinalEvent)
+    model.assert_consumed()
+    return events[-1], events, model
+
+
+def test_the_model_is_told_of_them_before_the_others():
+    _, _, model = play(["hello"])
+    assert ["open_door", "echo"] == [spec.name for spec in model.requests[0].tools]
+
+
+def test_a_call_of_one_ends_the_turn_and_is_handed_out():
+    call = ToolCall("c1", "open_door", '{"which": 1}')
+    end, events, _ = play([Reply("I will.", tool_calls=(call,))])
+    assert ("tool_calls", (call,), (), "I will.", 1) == (
+        end.finish_reason, end.pending, end.tool_executions, end.content, end.iterations
+    )  # fmt: skip
+    assert [USER, {"role": "assistant", "content": "I will.", "tool_calls": [call.to_openai()]}] == end.messages
+    assert ["text", "reply", "iteration_end", "final"] == [event.type for event in events]
+    assert "tool_calls" == events[-2].finish_reason
+
+
+def test_the_other_calls_of_the_reply_are_carried_out():
+    calls = [ToolCall("a", "echo", '{"text": "1"}'), ToolCall("b", "open_door"), ToolCall("c", "echo", '{"text": "2"}')]
+    end, events, _ = play([calls])
+    assert ["a", "c"] == [execution.call.id for execution in end.tool_executions]
+    assert ("tool_calls", ("b",)) == (end.finish_reason, tuple(call.id for call in end.pending))
+    assert ["a", "c"] == [event.tool_call.id for event in events if event.type == "tool_call"]
+    assert ["a", "b", "c"] == [call["id"] for call in end.messages[1]["tool_calls"]]
+    assert ["1", "2"] == [message["content"] for message in end.messages[2:]]
+    (reply,) = [event for event in events if event.type == "reply"]
+    assert ["a", "b", "c"] == [call.id for call in reply.calls]
+
+
+def test_rounds_before_it_are_as_ever():
+    end, _, _ = play([ToolCall("a", "echo"), ToolCall("b", "open_door")])
+    assert (2, "tool_calls", ["user", "assistant", "tool", "assistant"]) == (
+        end.iterations, end.finish_reason, [message["role"] for message in end.messages]
+    )  # fmt: skip
+
+
+def test_an_external_tool_wins_over_one_of_the_same_name():
+    end, _, model = play([ToolCall("a", "echo", '{"text": "x"}')], external=[ToolSpec("echo", "The caller's.")])
+    assert ["The caller's."] == [spec.description for spec in model.requests[0].tools]
+    assert (("a",), ()) == (tuple(call.id for call in end.pending), end.tool_executions)
+
+
+def test_without_tools_of_ones_own_there_are_still_theirs():
+    end, _, model = play([ToolCall("a", "open_door")], tools=(), tool_choice="required")
+    assert ("required", 1) == (model.requests[0].tool_choice, len(end.pending))
+
+
+def test_a_call_that_was_cut_off_is_not_handed_out():
+    reply = Reply(None, tool_calls=(ToolCall("a", "open_door"),), incomplete=(IncompleteCall("b", "open_door", '{"w', '{"w'),))
+    end, _, _ = play([ModelReply(reply, "length")])
+    assert (("a",), ["incomplete_call"]) == (
+        tuple(call.id for call in end.pending), [execution.result.code for execution in end.tool_executions]
+    )  # fmt: skip
+    end, _, _ = play([ModelReply(Reply(None, incomplete=reply.incomplete), "length"), "done"])
+    assert ("stop", "done", ()) == (end.finish_reason, end.content, end.pending)
+
+
+def test_ids_that_collide_are_made_distinct():
+    end, _, _ = play([[ToolCall("a", "open_door"), ToolCall("a", "open_door"), ToolCall("", "echo")]])
+    ids = [call["id"] for call in end.messages[1]["tool_calls"]]
+    assert 3 == len(set(ids))
+    assert ids[:2] == [call.id for call in end.pending]
+
+
+def test_odd_names_of_theirs_are_kept_in_the_conversation():
+    end, _, _ = play([ToolCall("a", "开门 !")], external=[ToolSpec("开门 !")])
+    assert "开门 !" == end.messages[1]["tool_calls"][0]["function"]["name"]
+
+
+@pytest.mark.parametrize("run", [{"budget": Budget(max_calls=1)}, {"budget": Budget(max_iterations=1)}])
+def test_what_is_handed_out_counts_for_more_than_a_limit(run):
+    calls = [ToolCall("a", "echo"), ToolCall("b", "echo"), ToolCall("c", "open_door")]
+    end, _, _ = play([calls], run=run)
+    assert ("tool_calls", ("c",), 2) == (end.finish_reason, tuple(call.id for call in end.pending), len(end.tool_executions))
+
+
+def test_a_turn_without_such_calls_has_none_pending():
+    end, _, _ = play([ToolCall("a", "echo"), "done"])
+    assert ("stop", ()) == (end.finish_reason, end.pending)
+
+
+def test_their_results_are_put_in_call_order_and_before_what_is_attached():
+    calls = [ToolCall("a", "open_door"), ToolCall("b", "picture"), ToolCall("c", "open_door")]
+    end, _, _ = play([calls], tools=(picture,), run={"attachments": ["image"]})
+    assert ["user", "assistant", "tool", "user"] == [message["role"] for message in end.messages]
+    theirs = [{"role": "tool", "tool_call_id": name, "content": name} for name in ("c", "x", "a")]
+    whole = answered(end.messages, theirs)
+    assert ["user", "assistant", "tool", "tool", "tool", "tool", "user"] == [message["role"] for message in whole]
+    assert ["a", "b", "c", "x"] == [message["tool_call_id"] for message in whole[2:6]]
+    assert whole == answered(whole, [])
+    assert [USER] == answered([USER], [])
+
+
+def test_the_conversation_goes_on_with_every_call_answered_once():
+    first, _, _ = play([[ToolCall("a", "open_door"), ToolCall("b", "echo")]])
+    messages = answered(first.messages, [{"role": "tool", "tool_call_id": "a", "content": "open"}])
+    end, _, model = play(["done"], messages=messages)
+    assert messages == list(model.requests[0].messages)
+    assert ["a", "b"] == [message["tool_call_id"] for message in end.messages if message["role"] == "tool"]
+
+
+def test_a_ceiling_is_still_checked():
+    with pytest.raises(ConfigurationError):
+        play([], max_iterations=0)

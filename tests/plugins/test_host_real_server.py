@@ -1,0 +1,173 @@
+"""``patchbay serve`` and ``patchbay plugins run`` as they are run: two processes, real plugins, and the end of each of them.
+
+Kills at random moments are in ``tests/faults``; here each has its moment, and what becomes of it is looked at closely.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from faults.rig import BOUND, House, is_alive, until, write_plugin
+
+WEATHER = """
+import asyncio, os, pathlib, subprocess
+
+@neko_plugin
+class Plugin(NekoPluginBase):
+    @llm_tool(name="get_weather", parameters={"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]})
+    async def get_weather(self, *, city):
+        return Err("city not found") if city == "Atlantis" else {"city": city, "temp_c": VERSION}
+
+    @llm_tool(name="once", timeout=20)
+    async def once(self, wait: bool, tool_context: ToolContext):
+        with open(self.ctx.folder / "runs", "a") as runs:
+            print(tool_context.idempotency_key, file=runs)
+        while wait and not (self.ctx.folder / "go").exists():
+            await asyncio.sleep(0.01)
+        return tool_context.idempotency_key
+
+    @llm_tool(name="start_a_process")
+    async def start_a_process(self):
+        return subprocess.Popen(["sleep", "600"]).pid
+"""
+
+NAMES = ["get_weather", "once", "start_a_process"]
+
+
+def write(folder: Path, *, version: int = 22) -> Path:
+    return write_plugin(folder, WEATHER.replace("VERSION", str(version)))
+
+
+def runs(folder: Path) -> list[str]:
+    file = folder / "runs"
+    return file.read_text().split() if file.exists() else []
+
+
+@pytest.fixture
+def house(tmp_path):
+    house = House(tmp_path, serve=("--lease", "0.2"))
+    write(house.plugins / "weather")
+    with house:
+        until(lambda: house.names() == NAMES, what="the tools")
+        yield house
+
+
+def temperature(house: House) -> int:
+    answer = house.call("get_weather", city="Rome")
+    return answer["output"]["temp_c"] if answer["ok"] else 0
+
+
+def test_tools_are_registered_called_reloaded_and_taken_away(house):
+    rows = {row["name"]: row for row in house.rows()}
+    base = f"{house.host.url}/api/llm-tools/callback/weather"
+    assert {(f"{base}/{name}", "plugin:weather") for name in NAMES} == {
+        (row["callback_url"], row["source"]) for row in rows.values()
+    }
+    assert ({"city": "北京", "temp_c": 22}, True) == tuple(
+        house.call("get_weather", city="北京")[key] for key in ("output", "ok")
+    )
+    assert {"error": "city not found"} == json.loads(house.call("get_weather", city="Atlantis")["content"])
+    assert "invalid_arguments" in house.call("get_weather", town="Rome")["content"] or not house.call("get_weather")["ok"]
+
+    old = house.status("weather")["pid"]
+    write(house.plugins / "weather", version=23)
+    house.ask(do="reload", plugin="weather")
+    until(lambda: temperature(house) == 23, what="the new version")
+    assert NAMES == house.names()
+    until(lambda: not is_alive(old))
+
+    house.ask(do="stop", plugin="weather")
+    assert [] == house.rows()
+    assert "unknown_tool" == house.call("get_weather", city="Rome")["code"]
+    house.ask(do="reload", plugin="weather")
+    until(lambda: house.names() == NAMES)
+
+    pid = house.status("weather")["pid"]
+    house.host.stop()
+    assert ([], False) == (house.rows(), is_alive(pid))
+
+
+def test_a_server_that_is_killed_has_the_tools_again_and_calls_work(house):
+    for _ in range(2):
+        house.server.kill()
+        house.server.start()
+        until(lambda: house.names() == NAMES and temperature(house) == 22, what="the tools")
+    assert sorted(NAMES) == sorted(row["name"] for row in house.rows())
+
+
+def test_a_server_that_has_forgotten_everything_is_told_again(house):
+    house.server.kill()
+    for file in house.folder.glob("tools.db*"):
+        file.unlink()
+    house.server.start()
+    until(lambda: house.names() == NAMES and temperature(house) == 22, what="the tools")
+
+
+def test_a_call_that_is_made_again_after_the_server_was_killed_runs_once(house):
+    folder = house.plugins / "weather"
+    with ThreadPoolExecutor(1) as threads:
+        lost = threads.submit(house.call, "once", key="k", wait=False)
+        assert "k" == lost.result(BOUND)["output"]
+    house.server.kill()
+    house.server.start()
+    until(lambda: house.names() == NAMES, what="the tools")
+    answer = until(lambda: house.call("once", key="k", wait=False))
+    assert (True, "k", ["k"]) == (answer["ok"], answer["output"], runs(folder))
+    other = house.call("once", key="k", wait=True)
+    assert "stands for another call" in other["content"]
+    assert ["k"] == runs(folder)
+
+
+def test_calls_of_one_key_at_once_run_once(house):
+    folder = house.plugins / "weather"
+    with ThreadPoolExecutor(4) as threads:
+        calls = [threads.submit(house.call, "once", key="k", wait=True) for _ in range(4)]
+        until(lambda: runs(folder))
+        (folder / "go").touch()
+        assert ["k"] * 4 == [call.result(BOUND)["output"] for call in calls]
+    assert ["k"] == runs(folder)
+
+
+def test_a_plugin_that_is_killed_answers_what_was_under_way_and_is_back(house):
+    folder = house.plugins / "weather"
+    child = house.call("start_a_process")["output"]
+    assert is_alive(child)
+    with ThreadPoolExecutor(1) as threads:
+        lost = threads.submit(house.call, "once", key="k", wait=True)
+        until(lambda: runs(folder))
+        os.kill(house.status("weather")["pid"], signal.SIGKILL)
+        assert "may have run" in lost.result(BOUND)["content"]
+    until(lambda: not is_alive(child), what="the end of what it had started")
+    until(lambda: house.names() == NAMES and temperature(house) == 22, what="the tools")
+    assert 1 == house.status("weather")["restarts"]
+    assert "may have run" in house.call("once", key="k", wait=True)["content"]
+    assert ["k"] == runs(folder)
+
+
+def test_a_host_that_is_killed_takes_its_plugins_along_and_the_next_one_registers_them_again(house):
+    folder = house.plugins / "weather"
+    pid, child = house.status("weather")["pid"], house.call("start_a_process")["output"]
+    with ThreadPoolExecutor(1) as threads:
+        lost = threads.submit(house.call, "once", key="k", wait=True)
+        until(lambda: runs(folder))
+        house.host.kill()
+        assert "the tool may have run" in lost.result(BOUND)["content"]
+    until(lambda: not is_alive(pid) and not is_alive(child), what="the end of the plugin and of what it had started")
+    until(lambda: house.names() == [], what="that the tools are hidden")
+    house.host.start()
+    until(lambda: house.names() == NAMES and temperature(house) == 22, what="the tools")
+    assert sorted(NAMES) == sorted(row["name"] for row in house.rows())
+
+
+def test_a_host_that_is_killed_and_soon_back_registers_nothing_twice(house):
+    for _ in range(2):
+        house.host.kill()
+        house.host.start()
+        until(lambda: temperature(house) == 22, what="the tools")
+    until(lambda: sorted(row["name"] for row in house.rows()) == NAMES and house.names() == NAMES)

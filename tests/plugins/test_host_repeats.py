@@ -1,0 +1,252 @@
+"""A call that comes again under its idempotency key: carried out once, and answered each time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from patchbay.plugins.host.calls import Calls
+from patchbay.plugins.host.repeats import KeyReusedError, Repeats
+from patchbay.plugins.messages import CancelRun, Result, Trigger
+from plugins.host_rig import run
+from plugins.test_host_callback import connected, served
+from plugins.tool_server import post
+
+DONE = {"output": 1, "is_error": False}
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def ask(calls, key="k", args="{}", name="t"):
+    return asyncio.create_task(calls.call(name, args, within=30, idempotency_key=key))
+
+
+def callers(calls):
+    return sum(len(call.callers) for call in calls._waiting.values())
+
+
+async def several(calls, count):
+    """So many of the same call, all of them under way."""
+    asking = [ask(calls) for _ in range(count)]
+    await asyncio.sleep(0)
+    return asking
+
+
+def test_calls_of_one_key_that_are_under_way_together_are_one_call(tmp_path):
+    async def main():
+        calls = Calls("p")
+        async with connected(calls, tmp_path) as plugin:
+            asking = await several(calls, 5)
+            [trigger] = await plugin.hear(Trigger)
+            assert ("k", 1) == (trigger.idempotency_key, len(calls))
+            await plugin.answer(trigger, 1)
+            assert [DONE] * 5 == [json.loads(body) for body in await asyncio.gather(*asking)]
+            assert 1 == len([each for each in plugin.heard if isinstance(each, Trigger)])
+
+    run(main())
+
+
+def test_a_call_that_is_over_is_answered_again_and_not_carried_out_again(tmp_path):
+    async def main():
+        calls = Calls("p")
+        async with connected(calls, tmp_path) as plugin:
+            first = ask(calls)
+            [trigger] = await plugin.hear(Trigger)
+            await plugin.answer(trigger, 1)
+            assert await first == await ask(calls)
+        assert DONE == json.loads(await ask(calls)), "also when the plugin is gone"
+
+    run(main())
+
+
+@pytest.mark.parametrize("over", [False, True])
+@pytest.mark.parametrize("other", [{"args": '{"a": 1}'}, {"name": "u"}])
+def test_another_call_under_a_key_that_is_taken_is_refused(tmp_path, over, other):
+    async def main():
+        calls = Calls("p")
+        async with connected(calls, tmp_path) as plugin:
+            first = ask(calls)
+            [trigger] = await plugin.hear(Trigger)
+            if over:
+                await plugin.answer(trigger, 1)
+                await first
+            refused = json.loads(await ask(calls, **other))
+            assert ("IDEMPOTENCY_KEY_REUSED", "idempotency_key_reused") == (refused["error"], refused["code"])
+            assert "did not run" in refused["output"]["error"]
+            if not over:
+                await plugin.answer(trigger, 1)
+            assert DONE == json.loads(await first), "the one that has the key is none the worse for it"
+            assert 1 == len([each for each in plugin.heard if isinstance(each, Trigger)])
+
+    run(main())
+
+
+def test_calls_without_a_key_and_calls_of_other_keys_are_calls_of_their_own(tmp_path):
+    async def main():
+        calls = Calls("p")
+        async with connected(calls, tmp_path) as plugin:
+            asking = [ask(calls, key) for key in ("", "", "a", "b")]
+            triggers = await plugin.hear(Trigger, 4)
+            assert ["", "", "a", "b"] == [each.idempotency_key for each in triggers]
+            for each in triggers:
+                await plugin.answer(each, 1)
+            await asyncio.gather(*asking)
+
+    run(main())
+
+
+def test_a_call_whose_plugin_died_is_not_run_again_under_its_key(tmp_path):
+    async def main():
+        calls = Calls("p")
+        async with connected(calls, tmp_path) as plugin:
+            first = ask(calls)
+            await plugin.hear(Trigger)
+            await calls._connection.delivered()
+        said = json.loads(await first)
+        assert "PLUGIN_NOT_RUNNING" == said["error"]
+        assert "may have run" in said["output"]["error"]
+        (tmp_path / "s").unlink()
+        async with connected(calls, tmp_path) as plugin:
+            assert said == json.loads(await ask(calls))
+            assert [] == plugin.heard
+
+    run(main())
+
+
+def test_a_call_that_reached_no_handler_runs_when_it_comes_again(tmp_path):
+    async def main():
+        calls = Calls("p")
+        assert "PLUGIN_NOT_RUNNING" == json.loads(await ask(calls))["error"]
+        async with connected(calls, tmp_path) as plugin:
+            second = ask(calls)
+            [trigger] = await plugin.hear(Trigger)
+            plugin.connection.send(Result(req_id=trigger.req_id, success=False, data=b'"frozen"', error="X", ran=False))
+            assert b'"frozen"' == await second
+            third = ask(calls)
+            [_, trigger] = await plugin.hear(Trigger, 2)
+            await plugin.answer(trigger, 1)
+            assert DONE == json.loads(await third)
+
+    run(main())
+
+
+def test_only_when_the_last_caller_has_left_is_a_call_stopped_and_its_end_is_kept(tmp_path):
+    async def main():
+        calls = Calls("p")
+        async with connected(calls, tmp_path) as plugin, served(calls) as url:
+            headers = [(b"Idempotency-Key", b"k")]
+            one, other = (asyncio.create_task(post(url, {}, headers=headers)) for _ in range(2))
+            [trigger] = await plugin.hear(Trigger)
+            while callers(calls) < 2:
+                await asyncio.sleep(0)
+            one.cancel()
+            while callers(calls) > 1:
+                await asyncio.sleep(0)
+            assert [] == [each for each in plugin.heard if isinstance(each, CancelRun)]
+            other.cancel()
+            [cancel] = await plugin.hear(CancelRun)
+            assert trigger.run_id == cancel.run_id
+            again = asyncio.create_task(post(url, {}, headers=headers))
+            while not callers(calls):
+                await asyncio.sleep(0)
+            await plugin.answer(trigger, 1)
+            assert DONE == await again
+            assert 1 == len([each for each in plugin.heard if isinstance(each, Trigger)])
+
+    run(main())
+
+
+def test_a_timeout_is_kept_too(tmp_path):
+    async def main():
+        calls = Calls("p")
+        async with connected(calls, tmp_path) as plugin:
+            first = json.loads(await calls.call("t", "{}", within=0.05, idempotency_key="k"))
+            assert ("TOOL_TIMEOUT", first) == (first["error"], json.loads(await ask(calls)))
+            assert 1 == len(await plugin.hear(Trigger))
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ([(b"Idempotency-Key", b"k" * 257)], 400),
+        ([(b"Idempotency-Key", b"k"), (b"Idempotency-Key", b"k")], 400),
+    ],
+)
+def test_a_key_that_would_have_to_be_cut_or_chosen_is_turned_away(headers, status):
+    async def main():
+        async with served(Calls("p")) as url:
+            assert status == (await post(url, {}, headers=headers))[0]
+
+    run(main())
+
+
+# What is kept, and how long.
+
+
+def kept(repeats, key):
+    """What a call of this key is answered with; None where it would run."""
+    return repeats.find(key, b"d")
+
+
+def finish(repeats, key, body):
+    repeats.begin(key, b"d", f"r-{key}")
+    repeats.end(key, body)
+
+
+def test_answers_are_kept_for_a_time():
+    clock = Clock()
+    repeats = Repeats(most=10, bytes_most=100, seconds=60.0, clock=clock)
+    finish(repeats, "a", b"1")
+    clock.now = 59.9
+    finish(repeats, "b", b"2")
+    assert (b"1", b"2") == (kept(repeats, "a"), kept(repeats, "b"))
+    clock.now = 60.1
+    assert (None, b"2") == (kept(repeats, "a"), kept(repeats, "b"))
+
+
+def test_only_so_many_are_kept_and_the_oldest_go_first():
+    repeats = Repeats(most=3, bytes_most=100, seconds=60.0)
+    for number in range(5):
+        finish(repeats, f"{number}", b"x")
+    assert [None, None, b"x", b"x", b"x"] == [kept(repeats, f"{number}") for number in range(5)]
+    assert 3 == len(repeats)
+
+
+def test_of_answers_that_are_too_much_only_that_they_were_given_is_kept():
+    repeats = Repeats(most=10, bytes_most=10, seconds=60.0)
+    finish(repeats, "a", b"12345678")
+    finish(repeats, "b", b"1234")
+    finish(repeats, "huge", b"12345678901")
+    assert b"1234" == kept(repeats, "b")
+    for key in ("a", "huge"):
+        said = json.loads(kept(repeats, key))
+        assert ("ANSWER_NOT_KEPT", "answer_not_kept") == (said["error"], said["code"])
+        assert "was carried out" in said["output"]["error"]
+
+
+def test_a_call_under_way_is_found_by_its_request_however_long_it_takes():
+    clock = Clock()
+    repeats = Repeats(most=1, bytes_most=1, seconds=1.0, clock=clock)
+    repeats.begin("a", b"d", "r1")
+    clock.now = 1000.0
+    finish(repeats, "b", b"x")
+    finish(repeats, "c", b"x")
+    assert "r1" == kept(repeats, "a")
+    with pytest.raises(KeyReusedError):
+        repeats.find("a", b"e")
+
+
+def test_what_did_not_run_is_not_kept():
+    repeats = Repeats(most=1, bytes_most=1, seconds=1.0)
+    repeats.begin("a", b"d", "r1")
+    repeats.end("a", None)
+    assert (None, 0) == (kept(repeats, "a"), len(repeats))

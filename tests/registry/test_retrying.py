@@ -1,0 +1,143 @@
+"""Live sessions that could not be told of a change are told again, until it works or a newer change comes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from patchbay.errors import ToolSyncError
+from patchbay.tools import ToolDefinition
+from patchbay.tools.manager import LLMSessionManager
+
+from .registering import run
+
+NEVER = 1000.0
+
+
+def definition(name: str) -> ToolDefinition:
+    return ToolDefinition(name=name, description="d", handler=dict)
+
+
+class Session:
+    """A live session that fails so many times, or hangs, before it can be told."""
+
+    def __init__(self, failures: int = 0, *, hangs: int = 0) -> None:
+        self.told: list[list[str]] = []
+        self.asked = 0
+        self.news = asyncio.Event()
+        self._failures = failures
+        self._hangs = hangs
+
+    async def use_tools(self, snapshot: Any) -> None:
+        self.asked += 1
+        self.news.set()
+        if self.asked <= self._hangs:
+            await asyncio.Event().wait()
+        if self.asked <= self._failures:
+            raise ConnectionError(f"gone {self.asked}")
+        self.told.append([*snapshot.tools])
+
+    async def until(self, asked: int) -> None:
+        while self.asked < asked:
+            self.news.clear()
+            await self.news.wait()
+
+
+async def settled(manager: LLMSessionManager) -> None:
+    """Let the other tasks run until all sessions have been told; ``run`` bounds it."""
+    while manager.untold:
+        await asyncio.sleep(0)
+
+
+def test_a_session_that_fails_twice_is_told_the_third_time(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        manager = LLMSessionManager("ann", retry_delays=[0.0] * 5)
+        session = manager.active = Session(2)
+        with pytest.raises(ToolSyncError):
+            await manager.register_tool_and_sync(definition("a"))
+        assert {"active": "ConnectionError: gone 1"} == manager.untold
+        await settled(manager)
+        assert (3, [["a"]]) == (session.asked, session.told)
+
+    with caplog.at_level("INFO"):
+        run(work())
+    assert "after all" in caplog.text
+
+
+def test_only_the_session_that_failed_is_told_again() -> None:
+    async def work() -> None:
+        manager = LLMSessionManager("ann", retry_delays=[0.0])
+        active, pending = manager.active, manager.pending = Session(), Session(1)
+        manager.register_tool(definition("a"))
+        await pending.until(2)
+        await settled(manager)
+        assert ([["a"]], [["a"]], 1) == (active.told, pending.told, active.asked)
+
+    run(work())
+
+
+def test_a_newer_change_takes_the_place_of_what_was_to_be_told_again() -> None:
+    async def work() -> None:
+        manager = LLMSessionManager("ann", retry_delays=[NEVER])
+        session = manager.active = Session(1)
+        with pytest.raises(ToolSyncError):
+            await manager.register_tool_and_sync(definition("a"))
+        await manager.register_tool_and_sync(definition("b"))
+        assert ({}, [["a", "b"]]) == (manager.untold, session.told)
+
+    run(work())
+
+
+def test_a_newer_change_does_not_wait_for_an_attempt_that_hangs() -> None:
+    async def work() -> None:
+        manager = LLMSessionManager("ann", retry_delays=[0.0, NEVER])
+        session = manager.active = Session(1, hangs=0)
+        with pytest.raises(ToolSyncError):
+            await manager.register_tool_and_sync(definition("a"))
+        session._hangs, session._failures = 2, 0
+        await session.until(2)
+        await manager.register_tool_and_sync(definition("b"))
+        assert ({}, [["a", "b"]]) == (manager.untold, session.told)
+
+    run(work())
+
+
+def test_a_session_whose_caller_had_no_more_patience_is_told_again() -> None:
+    async def work() -> None:
+        manager = LLMSessionManager("ann", retry_delays=[0.0])
+        session = manager.active = Session(hangs=1)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await manager.register_tool_and_sync(definition("a"))
+        assert {"active": "it took too long"} == manager.untold
+        await settled(manager)
+        assert [["a"]] == session.told
+
+    run(work())
+
+
+def test_it_is_not_tried_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        manager = LLMSessionManager("ann", retry_delays=[0.0, 0.0])
+        session = manager.active = Session(100)
+        with pytest.raises(ToolSyncError):
+            await manager.register_tool_and_sync(definition("a"))
+        while "cannot be told" not in caplog.text:
+            await asyncio.sleep(0)
+        assert (3, {"active": "ConnectionError: gone 3"}) == (session.asked, manager.untold)
+
+    run(work())
+
+
+def test_a_session_that_is_gone_need_not_be_told() -> None:
+    async def work() -> None:
+        manager = LLMSessionManager("ann", retry_delays=[0.0])
+        manager.active = Session(100)
+        with pytest.raises(ToolSyncError):
+            await manager.register_tool_and_sync(definition("a"))
+        manager.active = None
+        await settled(manager)
+
+    run(work())

@@ -1,0 +1,240 @@
+"""Answers in lines: progress as it comes, one result at the end, and everything that a callback may make of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from patchbay import ToolCall
+from patchbay.executor import Executor, ToolExecution
+from patchbay.server.tools import progress
+from patchbay.server.tools.dispatch import Dispatcher
+from patchbay.server.tools.lease import Lease
+from patchbay.server.tools.progress import (
+    MOST_BYTES,
+    MOST_LINE_BYTES,
+    MOST_LINES,
+    Lines,
+    TooMuchProgressError,
+    is_accepted,
+    one_line,
+    progress_line,
+)
+from patchbay.tools import Progress
+from patchbay.tools.registry import Registration, ToolRegistry
+from tools_server.rig import BOUND, Call, Script, calling_back, says, writes
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nConnection: close\r\n"
+RESULT = b'{"output": {"n": 1}, "is_error": false}\n'
+
+
+def told(*lines: bytes, head: bytes = HEAD) -> Script:
+    """Answer with these lines, in chunks of one line each."""
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(line), line) for line in lines)
+    return writes(head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
+
+
+def called(script: Script, *, limit: int = 1024 * 1024, on_progress: Any = None) -> tuple[ToolExecution, list[Progress], Call]:
+    """Call a callback that answers so; return what came of it, and what was told before."""
+    heard: list[Progress] = []
+
+    def hear(_call: ToolCall, progress: Progress) -> None:
+        heard.append(progress)
+        if on_progress is not None:
+            on_progress()
+
+    async def main(url: str) -> ToolExecution:
+        lease = Lease(max_failures=3, connect_timeout=BOUND)
+        dispatcher = Dispatcher(max_result_size=limit, connect_timeout=BOUND, strict_arguments=False, lease=lease)
+        lease.registry = ToolRegistry(["ann"], dispatcher.tool)
+        lease.registry.register(Registration("a", source="s", callback_url=url, timeout_seconds=BOUND))
+        try:
+            [execution] = await Executor(
+                lease.registry.snapshot("ann").tools.values(), on_progress=hear, max_result_chars=None
+            ).run([ToolCall("c", "a", "{}")])
+        finally:
+            await dispatcher.close()
+        return execution
+
+    with calling_back(script) as callback:
+        execution = asyncio.run(main(callback.url))
+    [call] = callback.calls
+    return execution, heard, call
+
+
+def test_progress_is_passed_on_while_the_call_is_under_way() -> None:
+    heard = threading.Event()
+
+    def script(connection: Any, _end: threading.Event) -> None:
+        connection.sendall(HEAD + b'\r\n{"progress": {"message": "half", "fraction": 0.5, "data": {"books": 3}}}\n')
+        assert heard.wait(BOUND)  # nothing more is said until it was
+        connection.sendall(RESULT)
+
+    execution, progress, call = called(script, on_progress=heard.set)
+    assert ([Progress("half", 0.5, {"books": 3})], {"n": 1}) == (progress, execution.value)
+    assert "application/json, application/x-ndjson;q=0.9" == call.header("accept")
+
+
+@pytest.mark.parametrize(
+    ("lines", "progress", "value"),
+    [
+        ([RESULT], [], {"n": 1}),
+        ([RESULT[:-1]], [], {"n": 1}),  # without a line break at its end
+        ([b"\r\n", b'{"progress": {}}\r\n', b"\n", RESULT, b"\n"], [Progress()], {"n": 1}),
+        ([b'{"progress": {"fraction": 7}}\n', RESULT], [Progress(None, 1.0)], {"n": 1}),
+        ([b'{"progress": {"fraction": -1e9, "message": 5}}\n', RESULT], [Progress(None, 0.0)], {"n": 1}),
+        ([b'{"progress": {"fraction": true, "message": null, "more": 1}}\n', RESULT], [Progress()], {"n": 1}),
+        ([b'{"progress": {"message": "\xc3\xa4"}}\n', b"[1, 2]\n"], [Progress("ä")], [1, 2]),
+        ([b'{"progress": 0.5}\n'], [], {"progress": 0.5}),  # nobody's progress, so a result like any other
+        ([b'{"progress": {}, "books": 5}\n'], [], {"progress": {}, "books": 5}),
+        ([b'{"output": {"progress": {}}}\n'], [], {"progress": {}}),
+    ],
+)
+def test_the_last_line_is_the_result(lines: list[bytes], progress: list[Progress], value: Any) -> None:
+    execution, heard, _ = called(told(*lines))
+    assert (None, value, progress) == (execution.error, execution.value, heard)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [b"no json", b"{", b'{"progress": "half"}', b'{"progress": {"fraction": NaN}}', b"\xff\xfe", b"[" * 5000, b"null", b"\0",
+     b'{"progress": {"fraction": 1e999}}',
+     b'{"progress": {"message": "\\ud800"}}', b'{"output": "an answer that something follows"}'],
+)  # fmt: skip
+def test_a_line_before_the_last_that_is_no_progress_is_passed_over(bad: bytes) -> None:
+    execution, heard, _ = called(told(bad + b"\n", b'{"progress": {"message": "go on"}}\n', RESULT))
+    assert (None, {"n": 1}, "go on") == (execution.error, execution.value, heard[-1].message)
+
+
+@pytest.mark.parametrize("lines", [[], [b"\n"], [b'{"progress": {"message": "half"}}\n'], [RESULT, b'{"progress": {}}\n']])
+def test_an_answer_that_ends_before_its_result_is_an_error(lines: list[bytes]) -> None:
+    execution, _, _ = called(told(*lines))
+    assert "ended before its result" in str(execution.error)
+
+
+def test_an_answer_that_breaks_off_is_an_error_whatever_it_has_told() -> None:
+    script = writes(HEAD + b"Content-Length: 500\r\n\r\n" + b'{"progress": {"message": "half"}}\n' + RESULT)
+    execution, heard, _ = called(script)
+    assert [Progress("half")] == heard
+    assert "in the middle of the answer" in str(execution.error)
+
+
+@pytest.mark.parametrize("last", [b'{"output": 1', b"a web page"])
+def test_a_last_line_that_cannot_be_read_is_an_error(last: bytes) -> None:
+    execution, _, _ = called(told(b'{"progress": {}}\n', last + b"\n"))
+    assert "JSON that cannot be read" in str(execution.error)
+
+
+def test_an_error_in_the_last_line_is_the_tool_s() -> None:
+    execution, heard, _ = called(told(b'{"progress": {}}\n', b'{"output": null, "is_error": true, "error": "city not found"}\n'))
+    assert ([Progress()], "city not found") == (heard, str(execution.error))
+
+
+def test_lines_of_a_failed_request_are_no_progress() -> None:
+    execution, heard, _ = called(told(b'{"progress": {}}\n', RESULT, head=HEAD.replace(b"200 OK", b"500 Oh")))
+    assert ([], True) == (heard, "HTTP 500" in str(execution.error))
+
+
+def test_an_answer_in_one_piece_is_read_as_before() -> None:
+    execution, heard, _ = called(says({"progress": {"message": "this is the result"}}))
+    assert ([], {"progress": {"message": "this is the result"}}) == (heard, execution.value)
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_a_result_that_is_too_large_is_cut_with_a_note(end: bytes) -> None:
+    execution, heard, _ = called(told(b'{"progress": {}}\n', b'{"output": "' + b"x" * 5000 + b'"}' + end), limit=1000)
+    assert [Progress()] == heard
+    assert execution.value.startswith('{"output": "xxx')
+    assert "larger than 1000 bytes" in execution.value
+
+
+def test_progress_that_is_too_long_or_too_much_is_passed_over() -> None:
+    many = [progress_line(str(number), None, None) for number in range(MOST_LINES + 100)]
+    long = progress_line("x" * MOST_LINE_BYTES, None, None)
+    execution, heard, _ = called(told(long, *many, RESULT))
+    assert [str(number) for number in range(MOST_LINES)] == [progress.message for progress in heard]
+    assert {"n": 1} == execution.value
+
+
+def test_a_callback_that_talks_without_end_is_stopped() -> None:
+    line = progress_line("x" * 50_000, None, None)
+
+    def script(connection: Any, end: threading.Event) -> None:
+        connection.sendall(HEAD + b"\r\n")
+        while not end.is_set():
+            connection.sendall(line)
+
+    execution, _, _ = called(script)
+    assert f"more than {MOST_BYTES} bytes of progress" in str(execution.error)
+
+
+@pytest.mark.parametrize("line", [b"x\n", b'{"progress": {}}\n', b'{"output": 1}\n'])
+def test_lines_that_nobody_is_told_of_are_not_read(line: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a callback that talks without end would keep the whole server busy."""
+    read: list[bytes] = []
+    reader = progress._decoder
+
+    class Counting:
+        def decode(self, line: bytes) -> Any:
+            read.append(line)
+            return reader.decode(line)
+
+    monkeypatch.setattr(progress, "_decoder", Counting())
+    lines = Lines(1000)
+    for _ in range(10):
+        lines.feed(line * MOST_LINES)
+    lines.feed(RESULT)
+    assert (RESULT.strip(), True) == lines.close()
+    assert MOST_LINES + 1 == len(read)  # and the last one
+
+
+def test_lines_without_end_are_refused_without_being_kept() -> None:
+    lines = Lines(10)
+
+    def feed() -> None:
+        for _ in range(2 * MOST_BYTES // 100_000):
+            assert [] == lines.feed(b"\n" * 100_000)
+
+    with pytest.raises(TooMuchProgressError):
+        feed()
+
+
+said = st.tuples(st.none() | st.text(), st.none() | st.floats(0, 1), st.none() | st.integers() | st.text())
+
+
+@given(st.lists(said, max_size=5), st.data())
+def test_however_an_answer_is_cut_the_same_is_read_of_it(items: list[Any], data: st.DataObject) -> None:
+    sent = [progress_line(message, fraction, None if about is None else json.dumps(about)) for message, fraction, about in items]
+    whole = b"".join(sent) + one_line(b'{"output":\n5}')
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
+    lines = Lines(1000)
+    heard = [
+        progress for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True) for progress in lines.feed(whole[start:end])
+    ]
+    expected = [(message, fraction, about) for message, fraction, about in items]
+    assert expected == [(progress.message, progress.fraction, progress.data) for progress in heard]
+    assert (b'{"output": 5}', True) == lines.close()
+
+
+@pytest.mark.parametrize(
+    ("accept", "accepted"),
+    [
+        ([], False),
+        ([b"*/*"], False),
+        ([b"application/json"], False),
+        ([b"application/x-ndjson"], True),
+        ([b"application/json, Application/X-NDJSON; q=0.9"], True),
+        ([b"application/json", b"application/x-ndjson"], True),
+        ([b"application/x-ndjson;q=0"], False),
+        ([b"application/x-ndjson; q=0.000, application/json"], False),
+        ([b",;,=;\xff"], False),
+    ],
+)
+def test_the_form_is_for_who_names_it(accept: list[bytes], accepted: bool) -> None:
+    assert accepted == is_accepted(accept)
