@@ -12,19 +12,24 @@ from pathlib import Path
 from typing import Any
 
 from bench import bars, building, install, parsers, proxies, start, table
+from bench.calls import bars as calls_bars
+from bench.calls import measure as calls
+from bench.calls import table as calls_table
+from bench.calls.rows import registering
+from bench.calls.rows import rows as calls_rows
 from bench.places import UnavailableError, say, write_between
 from bench.programs import OURS_AUTO, ROWS, Program
 from bench.turns import measure as turns
 from bench.turns.rows import rows as turns_rows
 
-_PARTS = ("proxy", "parser", "start", "tools", "turns")
+_PARTS = ("proxy", "parser", "start", "tools", "turns", "calls")
 _SCENARIOS = {scenario.name: scenario for scenario in proxies.SCENARIOS}
 _BEGIN, _END = "<!-- bench: begin -->", "<!-- bench: end -->"
 
 _EXAMPLES = """\
 examples:
-  python -m bench                                      everything: 6 minutes on 2 quiet cores, 9 on busy ones
-  python -m bench --quick                              a look, about a minute: fewer rounds, shorter turns
+  python -m bench                                      everything: 9 minutes on 2 quiet cores, 13 on busy ones
+  python -m bench --quick                              a look, about two minutes: fewer rounds, shorter turns
   python -m bench --only parser --only start           parts
   python -m bench --only stream --programs patchbay,nginx   one scenario, two programs (while tuning)
   python -m bench --json figures.json --into README.md keep every round; put the tables between the README's markers
@@ -62,6 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sections.append(table.of_turns(turns_outcome, effort))
         verdicts += bars.of_turns(turns_outcome)
         raw["turns"] = turns.raw(turns_outcome)
+    if options.wants("calls"):
+        _calls(options, sections, verdicts, raw)
     text = "\n\n".join([table.of_verdicts(verdicts, quick=options.quick), *sections])
     print(text)
     raw["bars"] = [{"what": v.what, "bar": v.bar, "measured": v.measured, "met": v.met} for v in verdicts]
@@ -90,7 +97,7 @@ class _Options(argparse.Namespace):
 def _arguments(argv: Sequence[str] | None) -> _Options:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
-        description="Measure Patchbay beside its peers, in one run: proxies, parser, start, tools, turns. bench/README.md says how to read it.",
+        description="Measure Patchbay beside its peers, in one run: proxies, parser, start, tools, turns, calls. bench/README.md says how to read it.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -156,6 +163,14 @@ def _proxies(
     verdicts += bars.of_proxies(outcome, chosen)
     raw["proxy"] = {"rounds": effort.rounds, **proxies.raw(outcome)}
     raw["programs"] = {program.name: program.version for program in programs}
+
+
+def _calls(options: _Options, sections: list[str], verdicts: list[bars.Verdict], raw: dict[str, Any]) -> None:
+    effort = calls.QUICK if options.quick else calls.Effort()
+    outcome = calls.measure(calls_rows(), registering(), effort, allowed=not options.no_install)
+    sections.append(calls_table.of_calls(outcome, effort))
+    verdicts += calls_bars.of_calls(outcome)
+    raw["calls"] = calls.raw(outcome)
 
 
 def _node_modules(options: _Options) -> Path | str:

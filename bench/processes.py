@@ -38,7 +38,7 @@ class Running:
 
         The per-process clock, not /proc's ticks: ticks are 10 ms wide, a thousand requests through nginx.
         """
-        return sum(map(_cpu_clock, tree(self.pid)))
+        return sum(map(cpu_clock, tree(self.pid)))
 
     def rss_megabytes(self) -> float:
         """Resident memory of the tree in 10^6 bytes. Pages that two processes share count twice."""
@@ -62,7 +62,8 @@ def tree(pid: int) -> list[int]:
     return found
 
 
-def _cpu_clock(pid: int) -> float:
+def cpu_clock(pid: int) -> float:
+    """Seconds of user and system time so far of one process, its threads included; 0 for one that is no more."""
     clock = ctypes.c_int()
     if _LIBC.clock_getcpuclockid(pid, ctypes.byref(clock)) != 0:
         return 0.0  # ended while we looked
@@ -88,6 +89,24 @@ def free_port() -> int:
 
 
 @contextmanager
+def started(argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """Run ``argv`` until the block ends; what it prints goes to ``log``, beside which it works."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(env or {})},
+            cwd=log.parent,
+        )
+        try:
+            yield process
+        finally:
+            _stop(process)
+
+
+@contextmanager
 def server(
     argv: Sequence[str],
     *,
@@ -101,30 +120,19 @@ def server(
 
     ``limit`` is in seconds. What the server prints goes to ``log``.
     """
-    with log.open("wb") as output:
-        start = time.perf_counter()
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **(env or {})},
-            cwd=log.parent,
-        )
-        try:
-            while not _answers(port, ready_path):
-                if process.poll() is not None or time.perf_counter() - start > limit:
-                    state = "did not become ready" if process.returncode is None else "ended"
-                    raise UnavailableError(
-                        f"{Path(argv[0]).name} {state}: {_last_words(log)} (all of it: {log.name} in {log.parent.name})"
-                    )
-                time.sleep(0.005)
-            yield Running(process.pid, port, time.perf_counter() - start)
-        finally:
-            _stop(process)
+    start = time.perf_counter()
+    with started(argv, log=log, env=env) as process:
+        while not _answers(port, ready_path):
+            if process.poll() is not None or time.perf_counter() - start > limit:
+                state = "did not become ready" if process.returncode is None else "ended"
+                raise UnavailableError(
+                    f"{Path(argv[0]).name} {state}: {last_words(log)} (all of it: {log.name} in {log.parent.name})"
+                )
+            time.sleep(0.005)
+        yield Running(process.pid, port, time.perf_counter() - start)
 
 
-def _last_words(log: Path) -> str:
+def last_words(log: Path) -> str:
     """The last line that says anything: of a traceback, the error."""
     return next((line for line in reversed(log.read_text(errors="replace").splitlines()) if line.strip()), "nothing")[-300:]
 

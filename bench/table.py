@@ -66,10 +66,10 @@ def of_proxies(outcome: proxies.Outcome, programs: Sequence[Program], scenarios:
 def _cpu(figures: proxies.Figures | None) -> str:
     if figures is None:
         return NOT_MEASURED
-    return _between(figures.cpu_us, figures.cpu)
+    return between(figures.cpu_us, figures.cpu)
 
 
-def _between(values: Sequence[float], value: float) -> str:
+def between(values: Sequence[float], value: float) -> str:
     """A figure with the least and the most of those that it stands for."""
     digits = 0 if value >= 100 else 1
     return f"{value:,.{digits}f} [{min(values):,.{digits}f}–{max(values):,.{digits}f}]"
@@ -157,7 +157,7 @@ def of_turns(outcome: turns.Outcome, effort: turns.Effort) -> str:
     """CPU time of an agent's turn, a row for each framework."""
     rows: list[Sequence[str]] = []
     for name, figures in outcome.figures.items():
-        cells = [_between(figures.microseconds[case.name], figures.cpu(case)) for case in CASES]
+        cells = [between(figures.microseconds[case.name], figures.cpu(case)) for case in CASES]
         further = figures.further_call
         cells.append(f"{further:.{1 if further < 100 else 0}f}")
         cells.append(f"{statistics.median(figures.first_answer):,.0f}")

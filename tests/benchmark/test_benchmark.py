@@ -31,7 +31,7 @@ def test_a_server_is_read_with_its_children_and_is_gone_afterwards(tmp_path: Pat
     argv = [sys.executable, "-c", SERVER, str(port)]
     with processes.server(argv, port=port, ready_path="/", log=tmp_path / "log") as running:
         family = processes.tree(running.pid)
-        alone = processes._cpu_clock(running.pid)
+        alone = processes.cpu_clock(running.pid)
         assert 2 == len(family)
         assert running.cpu_seconds() > alone > 0
         assert running.rss_megabytes() > processes._rss_bytes(running.pid) / 1e6
@@ -48,10 +48,10 @@ def test_a_server_that_ends_early_says_its_last_words(tmp_path: Path) -> None:
 
 
 def test_the_cpu_clock_agrees_with_what_the_process_says_of_itself() -> None:
-    before = processes._cpu_clock(os.getpid())
+    before = processes.cpu_clock(os.getpid())
     sum(range(200_000))
-    assert 0 < before < processes._cpu_clock(os.getpid())
-    assert 0 == processes._cpu_clock(2**22 + 1)  # beyond the largest process id
+    assert 0 < before < processes.cpu_clock(os.getpid())
+    assert 0 == processes.cpu_clock(2**22 + 1)  # beyond the largest process id
 
 
 @pytest.mark.parametrize("kind", texts.KINDS)
@@ -143,5 +143,5 @@ def test_the_help_names_every_part_and_program() -> None:
         timeout=60,
         check=True,
     )
-    for name in ("proxy", "parser", "start", "tools", "request", "stream", "paced", OURS, ORIGINAL, LITELLM):
+    for name in ("proxy", "parser", "start", "tools", "turns", "calls", "request", "stream", "paced", OURS, ORIGINAL, LITELLM):
         assert name in done.stdout

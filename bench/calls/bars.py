@@ -1,0 +1,44 @@
+"""What the figures of calls are held against."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+
+from bench.bars import Verdict
+from bench.calls.measure import MANY, ONE_BY_ONE, TOGETHER, Outcome
+from bench.calls.plugin_folder import KINDS
+from bench.calls.rows import CALLBACK, PLUGIN, SAME_PROCESS
+
+PLUGIN_MILLISECONDS = 0.2
+"""CPU time of a plugin's call at most, over that of a call in the same process."""
+
+CALLBACK_MILLISECONDS = 0.6
+MANY_SECONDS = 5.0
+
+
+def of_calls(outcome: Outcome) -> Iterator[Verdict]:
+    """The bars of calls: each holds for calls one after the other and for 16 at once, the CPU of all processes together."""
+    plugin, same, callback = (outcome.figures.get(name) for name in (PLUGIN, SAME_PROCESS, CALLBACK))
+    what, bar = "Call of a plugin, over one in the same process: CPU", f"≤ {PLUGIN_MILLISECONDS} ms"
+    if plugin is None or same is None:
+        yield Verdict(what, bar, f"no figures of {PLUGIN if plugin is None else SAME_PROCESS}", None)
+    else:
+        yield _held(what, bar, *((plugin.cpu(way) - same.cpu(way)) / 1e3 for way in (ONE_BY_ONE, TOGETHER)), PLUGIN_MILLISECONDS)
+    what, bar = "Call by an HTTP callback, its process included: CPU", f"≤ {CALLBACK_MILLISECONDS} ms"
+    if callback is None:
+        yield Verdict(what, bar, f"no figures of {CALLBACK}", None)
+    else:
+        yield _held(what, bar, *(callback.cpu(way) / 1e3 for way in (ONE_BY_ONE, TOGETHER)), CALLBACK_MILLISECONDS)
+    for kind in KINDS:
+        what, bar = f"{MANY}, {kind}, from the start of their host until all can be called", f"< {MANY_SECONDS:.0f} s"
+        if not (found := outcome.many.get(kind)):
+            yield Verdict(what, bar, "not measured", None)
+        else:
+            seconds = statistics.median(each.first for each in found)
+            yield Verdict(what, bar, f"{seconds:.1f} s", seconds < MANY_SECONDS)
+
+
+def _held(what: str, bar: str, one_by_one: float, together: float, limit: float) -> Verdict:
+    measured = f"{one_by_one:.3f} ms, 16 at once {together:.3f} ms"
+    return Verdict(what, bar, measured, max(one_by_one, together) <= limit)

@@ -1,0 +1,62 @@
+"""Who is measured. A further way to call a tool is one module with ``opened`` and ``UVLOOP``, and one row here."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import install
+
+SAME_PROCESS = "the same process"
+PLUGIN = "a plugin, from its host"
+CALLBACK = "an HTTP callback"
+WHOLE_WAY = "POST /api/tools/call, host, plugin"
+FLOOR_OURS = "Starlette, a POST by our client"
+FLOOR_HTTPX = "Starlette, a POST by httpx"
+MCP_STDIO = "mcp over stdio"
+MCP_HTTP = "mcp over streamable HTTP"
+REGISTERING = "a registration, kept in SQLite"
+
+PEER = "mcp"
+"""Named as on PyPI and in ``bench/peers``."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way: the module that opens it. ``python`` returns the interpreter; it raises UnavailableError with the reason."""
+
+    name: str
+    module: str
+    version: str
+    python: Callable[[bool], Path]
+
+
+def _here(_: bool) -> Path:  # noqa: FBT001
+    return Path(sys.executable)
+
+
+def _peer(allowed: bool) -> Path:  # noqa: FBT001
+    return install.environment(PEER, allowed=allowed) / "python"
+
+
+def rows() -> tuple[Row, ...]:
+    """All ways of a call, in the order of the table."""
+    ours, starlette, mcp = importlib.metadata.version("patchbay"), importlib.metadata.version("starlette"), install.pinned(PEER)
+    return (
+        Row(SAME_PROCESS, "bench.calls.same_process", ours, _here),
+        Row(PLUGIN, "bench.calls.plugin", ours, _here),
+        Row(CALLBACK, "bench.calls.callback", ours, _here),
+        Row(WHOLE_WAY, "bench.calls.whole_way", ours, _here),
+        Row(FLOOR_OURS, "bench.calls.floor_ours", starlette, _here),
+        Row(FLOOR_HTTPX, "bench.calls.floor_httpx", starlette, _here),
+        Row(MCP_STDIO, "bench.calls.mcp_stdio", mcp, _peer),
+        Row(MCP_HTTP, "bench.calls.mcp_http", mcp, _peer),
+    )
+
+
+def registering() -> Row:
+    """What is no call: the registration of a tool."""
+    return Row(REGISTERING, "bench.calls.registering", importlib.metadata.version("patchbay"), _here)
