@@ -1,0 +1,86 @@
+"""The example with the SDK: run by its host as a user would run it, and by its own test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from .rig import BOUND, EXAMPLES, Program, ask, call, environment, running, serving, tools, until_there
+
+NAMES = ("find_warmest_city", "get_weather")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the example: what running it writes is not written into the project."""
+    original = EXAMPLES / "weather_plugin"
+    return shutil.copytree(original, tmp_path / original.name, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def hosting(server: str, folder: Path) -> tuple[str, ...]:
+    return (sys.executable, "-m", "patchbay", "plugins", "run", str(folder), "--server", server, "--port", "0")
+
+
+def started(host: Program) -> None:
+    host.says("patchbay plugins listening on ")
+
+
+def test_its_tools_are_called_and_taken_away_when_the_host_ends(folder: Path) -> None:
+    with serving() as server, running(*hosting(server.url, folder)) as host:
+        started(host)
+        for tool in until_there(server.url, *NAMES).values():
+            assert "plugin:weather_plugin" == tool["source"]
+        answer = call(server.url, "get_weather", city="Oslo")
+        assert {"city": "Oslo", "temperature": 3, "weather": "rain"} == answer["output"]
+        answer = call(server.url, "get_weather", city="Atlantis")
+        assert (False, "city not found: Atlantis") == (answer["ok"], answer["error"])
+        assert {"city": "Tunis"} == call(server.url, "find_warmest_city", cities=["Oslo", "Tunis", "Atlantis"])["output"]
+        assert call(server.url, "find_warmest_city", cities=[])["is_error"]
+        assert 0 == host.end()
+        assert [] == host.errors
+        assert {} == tools(server.url)
+
+
+def test_its_schemas_are_those_of_the_signatures(folder: Path) -> None:
+    with serving() as server, running(*hosting(server.url, folder)):
+        found = until_there(server.url, *NAMES)
+        assert {"city": {"type": "string", "description": "the city's name, such as 'Beijing'"}} == found["get_weather"][
+            "parameters"
+        ]["properties"]
+        assert ["cities"] == found["find_warmest_city"]["parameters"]["required"]
+        assert (30, 60) == tuple(found[name]["timeout_seconds"] for name in ("get_weather", "find_warmest_city"))
+
+
+def test_a_call_that_the_server_has_not_signed_is_refused(folder: Path) -> None:
+    with serving() as server, running(*hosting(server.url, folder)):
+        url = until_there(server.url, *NAMES)["get_weather"]["callback_url"]
+        body = {"name": "get_weather", "arguments": {"city": "Oslo"}, "call_id": "c", "raw_arguments": "{}"}
+        assert 403 == ask(url, body)[0]
+        assert 403 == ask(url, body, x_patchbay_signature=f"sha256={'0' * 64}")[0]
+
+
+def test_its_tools_are_back_after_the_server_was_killed(folder: Path) -> None:
+    with serving() as killed:
+        port = urlsplit(killed.url).port
+        assert port is not None
+        with running(*hosting(killed.url, folder)) as host:
+            until_there(killed.url, *NAMES)
+            os.kill(killed.pid, signal.SIGKILL)
+            with serving(port=port) as anew:
+                until_there(anew.url, *NAMES)
+                assert "rain" == call(anew.url, "get_weather", city="Oslo")["output"]["weather"]
+                assert 0 == host.end()
+
+
+def test_its_own_test_passes(folder: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), "-c", os.devnull]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=BOUND, env=environment(), check=False)
+    assert 0 == done.returncode, done.stdout
+    assert "3 passed" in done.stdout
