@@ -61,9 +61,14 @@ class RegistrationStore:
         self._asked = 0
         self._private = False
 
+    @property
+    def database(self) -> Store:
+        """The database, for who wants more of it than registrations: to be its only server, say."""
+        return self._store
+
     async def load(self) -> list[Registration]:
         """Return what is kept, in order, for ``ToolRegistry.restore``."""
-        await self._make_private()
+        await self.make_private()
         everything = sa.select(_table.c.place, _table.c.body)
         rows = await self._store.read(lambda connection: list(connection.execute(everything)))
         found = (_read(body, place) for place, body in rows)
@@ -80,7 +85,7 @@ class RegistrationStore:
             self._owed.update((key, self._asked) for change in changes for key in change.keys)
             if not self._owed:
                 return
-        await self._make_private()
+        await self.make_private()
         written = await self._store.write(lambda connection: self._write(connection, registry))
         with self._guard:
             for key, asked in written.items():
@@ -116,7 +121,7 @@ class RegistrationStore:
             connection.execute(insert.on_conflict_do_update(index_elements=["role", "name"], set_=changed), rows)
         return owed
 
-    async def _make_private(self) -> None:
+    async def make_private(self) -> None:
         """Make the file before SQLite does, so that it is never readable by others. What SQLite puts beside it is likewise."""
         if self._private or (file := self._store.file) is None:
             return

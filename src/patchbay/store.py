@@ -27,6 +27,7 @@ from patchbay.tools.threads import run_in_thread
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Connection, Engine, MetaData
+    from sqlalchemy.exc import DatabaseError
 
 T = TypeVar("T")
 
@@ -66,11 +67,12 @@ class Store:
     ``url`` is ``sqlite:///file.db`` (four slashes for an absolute path), a plain path of a SQLite file, ``sqlite://`` for a
     database in memory, or ``postgresql://user@host/name``, which needs ``patchbay[postgres]``. A driver named in it
     (``+aiosqlite``, ``+asyncpg``) is replaced by ours. ``version`` is that of the tables, under ``name``. Raises
-    ConfigurationError for another kind of URL, and on first use for a database that a newer version of Patchbay has written.
+    ConfigurationError for another kind of URL, and on first use for a database that cannot be opened, or that a newer version
+    of Patchbay has written. ``shown`` is the URL as it was given, without a password.
     """
 
     def __init__(self, url: str | os.PathLike[str], metadata: MetaData, *, name: str, version: int) -> None:
-        self.url = _read_url(url)
+        self.url, self.shown = _read_url(url)
         self._metadata, self._name, self._version = metadata, name, version
         self._guard = threading.Lock()
         self._open: _Open | None = None
@@ -152,13 +154,23 @@ class Store:
         try:
             version = self._within(engine, self._make_tables, writes=True)
         except sqlalchemy.exc.DatabaseError as error:  # no file, no password, no right to make tables, no database at all
-            where = self.url.render_as_string(hide_password=True)
-            raise ConfigurationError(f"The database {where} cannot be opened: {error.orig}") from error
+            raise ConfigurationError(f"The database {self.shown} cannot be opened: {self._why(error)}") from error
         if version > self._version:
             raise ConfigurationError(
-                f"The {self._name} in {self.url.render_as_string(hide_password=True)} were written by a newer version of "
-                f"Patchbay (tables of version {version}, this one knows {self._version})."
+                f"The {self._name} in {self.shown} were written by a newer version of Patchbay (tables of version {version}, "
+                f"this one knows {self._version}): update Patchbay, or use another database."
             )
+
+    def _why(self, error: DatabaseError) -> str:
+        """Return why it cannot be opened, and what to do about it."""
+        said = " ".join(str(error.orig).split())
+        if not said.endswith((".", "?", "!")):
+            said += "."
+        if self.is_postgres:
+            return f"{said} See that the server runs, and that it has this database for this user."
+        if self.file is not None and not self.file.parent.exists():
+            return f"there is no folder {self.file.parent}. Make it, or use a file in another one."
+        return f"{said} See that it is a SQLite file, or none yet, and that it can be written."
 
     def _make_tables(self, connection: Connection) -> int:
         """Make what is missing, and return the version of what is there. Any number of processes may do this at once."""
@@ -246,7 +258,8 @@ class _Forks:
 _forks = _Forks()
 
 
-def _read_url(url: str | os.PathLike[str]) -> URL:
+def _read_url(url: str | os.PathLike[str]) -> tuple[URL, str]:
+    """Return the URL with our driver, and as it was written, without a password."""
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
 
@@ -261,8 +274,10 @@ def _read_url(url: str | os.PathLike[str]) -> URL:
     driver = _DRIVERS.get(parsed.drivername.partition("+")[0])
     if driver is None:
         raise ConfigurationError(f"A database is sqlite:///FILE or postgresql://HOST/NAME, not {parsed.drivername}://.")
+    shown = parsed.update_query_dict({"password": "hidden"}) if "password" in parsed.query else parsed
     parsed = parsed.set(drivername=driver)
-    return parsed.set(database=None) if parsed.database == ":memory:" else parsed
+    parsed = parsed.set(database=None) if parsed.database == ":memory:" else parsed
+    return parsed, os.fspath(url) if "://" not in os.fspath(url) else shown.render_as_string(hide_password=True)
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:

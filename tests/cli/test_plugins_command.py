@@ -117,10 +117,56 @@ def test_a_signal_stops_the_plugins_and_leaves_nothing_behind(folder):
     assert not (folder / "patchbay" / port).exists()
 
 
+def test_a_plugin_that_was_killed_is_listed_as_restarted_once(folder):
+    with running(folder) as (_, port):
+        until_running(port)
+        os.kill(json.loads(patchbay("list", "--json", "--port", port).stdout)[0]["pid"], signal.SIGKILL)
+        deadline = time.monotonic() + BOUND
+        while not re.match(r"greeter  running, pid \d+, restarted once\n", patchbay("list", "--port", port).stdout):
+            assert time.monotonic() < deadline
+
+
 def test_a_class_is_run_by_its_name(folder, monkeypatch):
     monkeypatch.chdir(folder / "greeter")
     with running("main:Greeter") as (_, port):
         assert patchbay("list", "--port", port).stdout.startswith("main  ")
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("os:path", "There is no class 'path' in 'os'."),
+        ("no_such_module:Class", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("main:Greeter", "SyntaxError: invalid syntax (main.py, line 1)"),
+    ],
+)
+def test_a_class_that_cannot_be_loaded_is_said_on_one_line_and_ends_the_host(folder, monkeypatch, target, reason):
+    monkeypatch.chdir(folder / "greeter")
+    (folder / "greeter" / "main.py").write_text("no python")
+    failed = patchbay("run", target, "--port", "0", "--server", "http://127.0.0.1:9")
+    assert (2, f"patchbay: {target} cannot be run: {reason}") == (failed.returncode, failed.stderr.splitlines()[-1])
+    assert "Traceback" not in failed.stdout + failed.stderr
+    assert 1 == (failed.stdout + failed.stderr).count(reason)
+
+
+def test_a_class_whose_file_is_broken_is_waited_for_where_it_is_watched(folder, monkeypatch):
+    monkeypatch.chdir(folder / "greeter")
+    main = folder / "greeter" / "main.py"
+    right = main.read_text()
+    main.write_text("no python")
+    with running("main:Greeter", "--watch") as (_, port):
+        assert "invalid syntax" in followed(port, "cannot be run as it is")
+        main.write_text(right)
+        until_running(port)
+
+
+def test_what_a_plugin_prints_does_nothing_to_a_terminal_but_colour_it(folder):
+    main = folder / "greeter" / "main.py"
+    main.write_text(main.read_text() + "\nprint('\\x1b[2J\\x1b]0;title\\x07a \\x1b[31mred\\x1b[0m word')\n")
+    with running(folder) as (_, port):
+        until_running(port)
+        shown = patchbay("logs", "greeter", "--port", port).stdout
+    assert "[greeter] a \x1b[31mred\x1b[0m word\x1b[0m\n" in shown
 
 
 def test_a_plugin_is_frozen_and_unfrozen(folder):
@@ -185,10 +231,13 @@ def test_what_cannot_be_done_is_said_on_one_line(folder):
         failed = patchbay("reload", "nobody", "--port", port)
         assert (1, "patchbay: There is no plugin 'nobody'; there are: greeter.\n") == (failed.returncode, failed.stderr)
         failed = patchbay("logs", "nobody", "--port", port)
-        assert (1, "patchbay: There is no plugin 'nobody'.\n") == (failed.returncode, failed.stderr)
+        assert (1, "patchbay: There is no plugin 'nobody'; there are: greeter.\n") == (failed.returncode, failed.stderr)
     failed = patchbay("list", "--port", port)
     assert 1 == failed.returncode
-    assert f"no plugin host runs at port {port}" in failed.stderr
+    assert (
+        f"no plugin host runs at port {port}: start one with 'patchbay plugins run', or name its port with --port."
+        in failed.stderr
+    )
     assert 2 == patchbay("run", folder / "nowhere").returncode
 
 

@@ -374,22 +374,27 @@ def test_logs_come_as_messages_and_prints_as_they_are(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("source", "words"),
+    ("source", "words", "place", "lasts"),
     [
-        ("raise RuntimeError('no luck')", "RuntimeError: no luck"),
-        ("import sys; sys.exit(4)", "SystemExit: 4"),
-        ("Plugin = 5", "There is no class 'Plugin'"),
-        ("class Plugin: ...", "must extend NekoPluginBase"),
-        ("class Plugin(NekoPluginBase):\n    def __init__(self, ctx): 1 / 0", "ZeroDivisionError"),
-        ("class Plugin(NekoPluginBase)", "SyntaxError"),
+        ("raise RuntimeError('no luck')", "RuntimeError: no luck", "line 2, in <module>", False),
+        ("import sys; sys.exit(4)", "SystemExit: 4", "line 2, in <module>", False),
+        ("Plugin = 5", "There is no class 'Plugin'", "", True),
+        ("class Plugin: ...", "must extend NekoPluginBase", "", True),
+        ("class Plugin(NekoPluginBase):\n    def __init__(self, ctx): 1 / 0", "ZeroDivisionError", "in __init__", False),
+        ("class Plugin(NekoPluginBase)", "SyntaxError", "line 2\n", True),
+        ("import no_such_library_here", "ModuleNotFoundError", "line 2, in <module>", True),
+        ("class Plugin(NekoPluginBase):\n    @llm_tool(name='a b')\n    def a(self): ...", "'a b'", "line 3, in Plugin", True),
     ],
 )
-def test_a_plugin_that_cannot_be_loaded_says_why_and_ends(tmp_path, source, words):
+def test_a_plugin_that_cannot_be_loaded_says_why_and_where_in_its_own_files_and_ends(tmp_path, source, words, place, lasts):
     async def main():
         async with RigHost(write_plugin(tmp_path / "broken", source)) as host:
             crash = await host.expect(Crash)
             assert words in crash.error
-            assert words in crash.traceback
+            assert lasts == crash.lasts
+            assert (place != "") == (crash.traceback != "")
+            assert place in crash.traceback
+            assert "llm_tool.py" not in crash.traceback
             assert "importlib" not in crash.traceback
             assert 1 == await host.exited()
 
@@ -419,6 +424,25 @@ def test_a_startup_that_fails_ends_the_plugin_only_if_it_is_told_to(tmp_path, po
                 assert 1 == await host.exited()
             else:
                 await host.register()
+
+    run(main())
+
+
+def test_a_startup_that_blocks_its_process_and_ends_beyond_its_limit_has_failed(tmp_path):
+    folder = plugin_of(
+        tmp_path,
+        """
+        @lifecycle(id="startup")
+        async def startup(self):
+            import time
+            time.sleep(0.2)
+        """,
+    )
+
+    async def main():
+        async with RigHost(folder, startup_timeout=0.05) as host:
+            started = await host.ready()
+            assert ("failed", "the startup took longer than 0.05 s") == (started.status, started.startup_error)
 
     run(main())
 

@@ -227,6 +227,74 @@ def test_a_plugin_that_always_fails_is_given_up_and_can_be_mended(tmp_path):
     run(main())
 
 
+@pytest.mark.parametrize(
+    ("source", "reason", "lines"),
+    [
+        ("class Plugin(NekoPluginBase)", "SyntaxError: expected ':' (main.py, line 2)", 4),
+        ("import no_such_library_here", "ModuleNotFoundError: No module named 'no_such_library_here'", 3),
+        ("Plugin = 5", "There is no class 'Plugin' in 'main'.", 0),
+    ],
+)
+def test_a_file_that_is_broken_is_told_of_once_and_not_run_again_until_it_is_mended(tmp_path, source, reason, lines):
+    broken = write_plugin(tmp_path / "broken", source)
+
+    async def main():
+        async with ToolServer() as server, Stand(broken, server=server) as stand:
+            plugin = stand.host.plugins["broken"]
+            await stand.host.until(lambda: plugin.state == "failed")
+            assert (reason, 0, True) == (plugin.reason, plugin.restarts, plugin.is_broken)
+            said = [text for stream, text in stand.lines("broken") if stream == "host"]
+            assert (lines, f"It cannot be run as it is: {reason}") == (len(said[:-1]), said[-1])
+            await stand.host.watch(interval=0.05)
+            while plugin.state == "failed":
+                write_plugin(broken, WEATHER)
+                waiting = asyncio.create_task(stand.host.until(lambda: plugin.state == "running"))
+                await asyncio.wait({waiting}, timeout=1)
+                waiting.cancel()
+            await stand.registered()
+            assert not plugin.is_broken
+
+    run(main())
+
+
+BLOCKS = """
+import pathlib, time
+class Plugin(NekoPluginBase):
+    @lifecycle(id="startup")
+    async def startup(self):
+        while not (self.ctx.folder / "go").exists():
+            time.sleep(0.01)  # in the event loop: its process hears and says nothing
+
+    @llm_tool
+    def one(self):
+        return 1
+"""
+
+
+@pytest.mark.parametrize("policy", ["warn", "ignore", "fail"])
+def test_a_startup_that_blocks_its_process_beyond_its_time_has_failed_like_any_other(tmp_path, policy):
+    folder = write_plugin(tmp_path / "p", BLOCKS, f'[plugin_runtime]\ntimeout = 0.1\nstartup_failure = "{policy}"\n')
+
+    async def main():
+        async with ToolServer() as server, Stand(folder, server=server, policy=replace(QUICK, startup_margin=0.1)) as stand:
+            plugin = stand.host.plugins["p"]
+            await stand.host.until(lambda: plugin.state not in ("starting", "backoff"))
+            assert ("failed" if policy == "fail" else "running", "the startup failed: it did not end within 0.1 s", 0) == (
+                plugin.state,
+                plugin.reason,
+                plugin.restarts,
+            )
+            assert (policy == "fail") == (plugin.pid == 0)
+            noted = any("did not end within" in text for stream, text in stand.lines("p") if stream == "host")
+            assert (policy != "ignore") == noted
+            (folder / "go").touch()
+            if policy != "fail":
+                await stand.registered()  # as documented: late, and all the same
+                assert {"startup"} == plugin.hooks
+
+    run(main())
+
+
 @pytest.mark.parametrize(("policy", "state", "tools"), [("warn", "running", 1), ("ignore", "running", 1), ("fail", "failed", 0)])
 def test_a_startup_that_fails_is_handled_as_the_plugin_wants(tmp_path, policy, state, tools):
     folder = write_plugin(

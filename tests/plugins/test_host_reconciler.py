@@ -341,6 +341,63 @@ def test_a_token_is_shown_and_read_anew_when_it_is_not_taken():
     run(main())
 
 
+@pytest.mark.parametrize(
+    ("shown", "reason"),
+    [
+        (None, "the server wants a token: --token-file FILE (or PATCHBAY_TOKEN_FILE)"),
+        ("wrong", "the server does not take the token: Unauthorized"),
+    ],
+)
+def test_tools_are_refused_where_the_server_wants_a_token_and_that_is_logged_once(caplog, shown, reason):
+    async def main():
+        async with ToolServer() as server:
+            server.token = "right"
+            async with reconciling(server.url, token=lambda: shown) as (reconciler, told):
+                reconciler.want(wanted("one"))
+                reconciler.want(wanted("two"))
+                await told.until("p", "one", "refused")
+                await told.until("p", "two", "refused")
+                assert {"one": ("refused", reason), "two": ("refused", reason)} == reconciler.states("p")
+                server.token = shown
+                await told.until("p", "one", "active")
+                await told.until("p", "two", "active")
+
+    run(main())
+    assert [f"No tool can be registered: {reason}"] == [
+        each.getMessage() for each in caplog.records if each.levelname == "WARNING"
+    ]
+
+
+def test_a_plugins_source_that_is_kept_for_those_with_the_token_is_told_as_that(caplog):
+    async def main():
+        async with ToolServer() as server:
+            server.reserved = True
+            async with reconciling(server.url) as (reconciler, told):
+                reconciler.want(wanted("one"))
+                reconciler.want(wanted("two"))
+                for name in ("one", "two"):
+                    await told.until("p", name, "refused")
+                    assert "the server wants a token: --token-file FILE" in reconciler.states("p")[name][1]
+
+    run(main())
+    assert 1 == sum("wants a token" in each.getMessage() for each in caplog.records)
+
+
+def test_a_tool_that_waits_for_a_server_says_which_cannot_be_reached():
+    async def main():
+        async with ToolServer() as server:
+            await server.stop()
+            async with reconciling(server.url) as (reconciler, _):
+                reconciler.want(wanted("one"))
+                while "refused" not in reconciler.problem:
+                    await asyncio.sleep(0)
+                state, reason = reconciler.states("p")["one"]
+                assert "pending" == state
+                assert reason.startswith(f"the server cannot be reached at {server.url}: ")
+
+    run(main())
+
+
 def test_a_list_that_was_asked_for_before_a_registration_was_answered_says_nothing_of_it():
     wish = Wish(wanted("one"), settled=5)
     shown = Shown.of(Listing({"ann": []}, "i"), 4)

@@ -67,6 +67,7 @@ class ToolServer:
         self.fail: set[str] = set()
         self.hold: asyncio.Event | None = None
         self.token: str | None = None
+        self.reserved = False
         self.secrets: dict[str, str] = {}
         self._news = asyncio.Event()
         self._served = Served(self._app)
@@ -153,6 +154,11 @@ class ToolServer:
             return 503, {"detail": "not now"}
         if role and role not in self.tools:
             return 404, {"detail": f"unknown role: {role}"}
+        if self.reserved:
+            failed = [
+                {"role": r, "error": f"the source {asked['source']!r} is reserved", "code": "source_reserved"} for r in self.tools
+            ]
+            return 200, {"ok": False, "registered": name, "affected_roles": [], "failed_roles": failed}
         if name in self.refuse:
             failed = [{"role": r, "error": self.refuse[name], "code": "source_conflict"} for r in self.tools]
             return 200, {"ok": False, "registered": name, "affected_roles": [], "failed_roles": failed}

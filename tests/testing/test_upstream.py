@@ -199,7 +199,7 @@ def test_the_command_serves_until_it_is_told_to_stop(how, connect):
             client = openai.OpenAI(base_url=url, api_key="unused", max_retries=0, timeout=10)
             answer = client.chat.completions.create(model="m", messages=HELLO)
             client.close()
-            assert "(scripted model) My prompt names no tools, so I only repeat what I was told: hello" == (
+            assert "(scripted model) I know only the fenced format, and my prompt names no tools in it. I was told: hello" == (
                 answer.choices[0].message.content
             )
             if how == "stdin":

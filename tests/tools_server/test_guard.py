@@ -86,6 +86,7 @@ def test_a_host_of_this_machine_is_taken(host: str) -> None:
 )  # fmt: skip
 def test_any_other_host_is_400(hosts: list[str]) -> None:
     status, body, _ = admitted([("host", host) for host in hosts])
+    assert "--allow-host NAME" in body.pop("hint")
     assert (400, {"ok": False, "error_code": "untrusted_host", "error": "Invalid Host header"}) == (status, body)
 
 

@@ -29,7 +29,7 @@ def test_the_first_connection_that_fails_hides_what_is_there_and_nothing_else(se
         server.call("a")
         assert {"a": "hidden", "c": "active", "d": "active"} == states(server)
         assert {"a": "hidden", "c": "active", "d": "active", "b": "hidden"} == states(server, "ben")
-        assert "unknown_tool" == server.call("a")["code"]  # no model is told of it, and none can call it
+        assert "tool_hidden" == server.call("a")["code"]  # no model is told of it, and none can call it
         assert "done" == server.call("d")["output"]
 
 
@@ -115,7 +115,7 @@ def test_a_look_from_time_to_time_hides_what_is_gone_and_shows_what_is_back() ->
         assert {"a": "active"} == states(server)
         with server.awaiting("hide"):
             callbacks.close()
-        assert "unknown_tool" == server.call("a")["code"]
+        assert "tool_hidden" == server.call("a")["code"]
         with server.awaiting("show"):
             callbacks.enter_context(calling_back(says("done"), port=callback.port))
         assert "done" == server.call("a")["output"]

@@ -58,6 +58,7 @@ def test_a_registration_of_a_name_and_a_url_gets_the_defaults(server: Any) -> No
         "timeout_seconds": 30,
         "role": None,
         "state": "active",
+        "problem": None,
     } == server.tools()["x" * 64]
 
 
@@ -187,9 +188,9 @@ def test_a_name_that_is_another_sources_is_refused_live_first_then_the_ledger(se
     server.register(source="first")
     answer = server.register(source="second")
     assert [
-        {"role": "ann", "error": "cross-source overwrite refused", "code": "source_conflict"},
-        {"role": "ben", "error": "cross-source overwrite refused", "code": "source_conflict"},
-        {"role": "*", "error": "cross-source ledger overwrite refused", "code": "source_conflict"},
+        {"role": "ann", "error": "cross-source overwrite refused", "code": "source_conflict", "owned_by": "first"},
+        {"role": "ben", "error": "cross-source overwrite refused", "code": "source_conflict", "owned_by": "first"},
+        {"role": "*", "error": "cross-source ledger overwrite refused", "code": "source_conflict", "owned_by": "first"},
     ] == answer["failed_roles"]
     assert {"ok": False, "registered": "a", "affected_roles": []} == only(answer, "ok", "registered", "affected_roles")
     assert "error" not in answer

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from patchbay.cli.failures import fail
+from patchbay.cli.harmless import harmless
 from patchbay.errors import ConfigurationError, PatchbayError
 
 if TYPE_CHECKING:
@@ -144,6 +145,7 @@ def run(
                 shown=lambda line: printer.print(_line_of(line)),
                 registered=registered,
                 ready=ready,
+                must_start=folder is None and not (watch and _is_in_a_file(specs)),
                 stopping=lambda: printer.print("patchbay plugins stopping (Ctrl-C: do not wait for calls)"),
             )
         )
@@ -349,6 +351,11 @@ def _plugins_at(target: str) -> tuple[tuple[PluginSpec, ...], Path | None]:
     return found.specs, folder
 
 
+def _is_in_a_file(specs: Sequence[PluginSpec]) -> bool:
+    """Whether there is a file of a plugin here, which may be mended while it is watched."""
+    return any(spec.folder is not None for spec in specs)
+
+
 def _token_of(path: Path | None) -> Callable[[], str | None]:
     if path is None:
         return lambda: None
@@ -360,7 +367,7 @@ def _token_of(path: Path | None) -> Callable[[], str | None]:
 def _line_of(line: LogLine) -> str:
     at = time.strftime("%H:%M:%S", time.localtime(line.time))
     mark = {"stderr": "! ", "host": "* "}.get(line.stream, "")
-    return f"{at} [{line.plugin}] {mark}{line.text}"
+    return f"{at} [{line.plugin}] {mark}{harmless(line.text)}"
 
 
 def _show(text: str) -> None:
@@ -373,10 +380,10 @@ def _show(text: str) -> None:
 def _print_status(row: dict[str, Any]) -> None:
     about = [row["state"], *([f"pid {row['pid']}"] if row["pid"] else []), *([row["reason"]] if row["reason"] else [])]
     if row["restarts"]:
-        about.append(f"restarted {row['restarts']} times")
-    print(f"{row['id']}  {', '.join(about)}")
+        about.append("restarted once" if row["restarts"] == 1 else f"restarted {row['restarts']} times")
+    print(harmless(f"{row['id']}  {', '.join(about)}"))
     for tool in row["tools"]:
-        print(f"  {tool['name']}  {tool['state']}" + (f": {tool['reason']}" if tool["reason"] else ""))
+        print(harmless(f"  {tool['name']}  {tool['state']}" + (f": {tool['reason']}" if tool["reason"] else "")))
 
 
 def _log_to_stderr() -> None:

@@ -190,7 +190,7 @@ def serve(
     from patchbay.server.tools.settings import listed, read_token
     from patchbay.server.workers import serve as run
 
-    names = listed(roles)
+    names = tuple(dict.fromkeys(listed(roles)))
     if not names:
         raise ConfigurationError("--roles needs at least one name.")
     settings = ToolsSettings(
@@ -226,6 +226,7 @@ def serve(
         lambda: app,
         ServeOptions(host=host, port=port, drain_timeout=drain_timeout),
         ready=lambda url: _announce(url, names, store, proxied.upstream if proxied is not None else None),
+        stopping=lambda calls: _say_what_a_stop_waits_for(calls, drain_timeout),
     )
     sys.exit(status)
 
@@ -251,6 +252,11 @@ def _announce(url: str, roles: tuple[str, ...], store: str, upstream: str | None
     print(f"  {dim}roles{plain} {', '.join(roles)}")
     print(f"  {dim}kept in{plain} {_without_password(store)}")
     print(f"  {dim}chat{plain} {f'{url}/v1, with the models of {upstream}' if upstream else 'none (--upstream)'}", flush=True)
+
+
+def _say_what_a_stop_waits_for(calls: int, seconds: int) -> None:
+    under_way = "1 call" if calls == 1 else f"{calls} calls"
+    print(f"stopping: {under_way} under way, up to {seconds} s; press Ctrl-C again to end at once", file=sys.stderr, flush=True)
 
 
 def _without_password(store: str) -> str:

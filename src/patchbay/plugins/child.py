@@ -10,26 +10,25 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import importlib
 import logging
 import os
 import signal
 import sys
 import threading
-import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from patchbay.plugins.bootstrap import Bootstrap, read_bootstrap
 from patchbay.plugins.connection import Connection
+from patchbay.plugins.crash import crash_of
 from patchbay.plugins.errors import PluginError
 from patchbay.plugins.logs import HostHandler
 from patchbay.plugins.manifest import load_class
-from patchbay.plugins.messages import PROTOCOL_VERSION, Crash, Hello, Log, Message, Ping, Start, Stop
+from patchbay.plugins.messages import PROTOCOL_VERSION, Hello, Log, Message, Ping, Start, Stop
 from patchbay.plugins.runtime import PluginRuntime
 from patchbay.plugins.watch import GONE_CODE, HostWatch, end_group, end_within
-from patchbay.tools.results import describe, well_formed
+from patchbay.tools.results import describe
 
 START_SECONDS = 30.0
 """How long the host has to take the connection and to say START."""
@@ -39,9 +38,6 @@ DELIVERY_SECONDS = 2.0
 
 EXIT_SECONDS = 2.0
 """How long the interpreter has to end, once the plugin has."""
-
-_MOST_TRACEBACK = 16 * 1024
-_HERE = str(Path(__file__).parent) + os.sep
 
 _logger = logging.getLogger(__name__)
 
@@ -141,8 +137,8 @@ class _Child:
 
     def _load(self, start: Start) -> PluginRuntime | None:
         """Import and make the plugin; what goes wrong is the end, and the host is told."""
+        folder = Path(start.folder) if start.folder else None
         try:
-            folder = Path(start.folder) if start.folder else None
             runtime = PluginRuntime(
                 load_class(start.entry, folder),
                 plugin_id=start.plugin_id,
@@ -153,8 +149,7 @@ class _Child:
             )
             runtime.make()
         except (Exception, SystemExit) as error:  # noqa: BLE001  (the plugin's own code, which may do anything)
-            said = _traceback_of(error)[-_MOST_TRACEBACK:]
-            self.send(Crash(error=well_formed(describe(error)), traceback=well_formed(said)))
+            self.send(crash_of(error, folder))
             return None
         self._runtime = runtime
         return runtime
@@ -208,18 +203,6 @@ class _Child:
     def _host_is_gone(self) -> None:
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._finish, None)
-
-
-def _traceback_of(error: BaseException) -> str:
-    """Format it from the plugin's own first frame on: how it came to be imported is of no interest to who wrote it."""
-    place = error.__traceback__
-    while place is not None and _is_ours(place.tb_frame.f_code.co_filename):
-        place = place.tb_next
-    return "".join(traceback.format_exception(type(error), error, place))
-
-
-def _is_ours(file: str) -> bool:
-    return file.startswith(("<frozen importlib", _HERE)) or file == importlib.__file__
 
 
 async def _first(*futures: asyncio.Future[Any]) -> None:

@@ -201,10 +201,14 @@ class Log(_Message, frozen=True, tag="LOG"):
 
 
 class Crash(_Message, frozen=True, tag="CRASH"):
-    """The plugin could not be loaded, or its process ends by a mistake; the last message."""
+    """The plugin could not be loaded, or its process ends by a mistake; the last message.
+
+    ``lasts``: it will be so as long as the plugin's files are as they are, so it is of no use to start it again.
+    """
 
     error: str
     traceback: str = ""
+    lasts: bool = False
 
 
 FromPlugin: TypeAlias = Ack | Hello | StartupResult | LlmToolRegister | LlmToolUnregister | Progress | Result | Log | Crash

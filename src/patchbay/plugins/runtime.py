@@ -281,11 +281,16 @@ class _TooSlowError(Exception):
 
 async def _within(seconds: float, hook: Coroutine[Any, Any, T]) -> T:
     """Run a hook of the plugin's. Raises _TooSlowError when its time is up, also where it ignores its cancellation."""
-    task = asyncio.get_running_loop().create_task(hook)
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(hook)
+    until = loop.time() + seconds
     try:
         await asyncio.wait({task}, timeout=seconds)
         if task.done():
-            return task.result()
+            result = task.result()
+            if loop.time() > until:  # it has blocked the loop beyond its time, and nothing could stop it
+                raise _TooSlowError
+            return result
         task.cancel()
         await asyncio.wait({task}, timeout=deadlines.CANCEL_GRACE)
         raise _TooSlowError

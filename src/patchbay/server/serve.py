@@ -24,6 +24,7 @@ from patchbay.errors import ConfigurationError, PatchbayError
 
 AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 _KEEP_ALIVE = 75
+_uvicorn = logging.getLogger("uvicorn.error")
 _BACKLOG = 2048
 
 
@@ -74,12 +75,15 @@ def run_server(
     drain_timeout: int,
     ready: Callable[[], None],
     still_wanted: Callable[[], bool] | None = None,
+    stopping: Callable[[int], object] | None = None,
     signals: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM),
 ) -> None:
     """Serve ``app`` on ``listener`` until one of ``signals``, then drain. Calls ``ready`` when requests are served.
 
-    ``still_wanted`` is asked once a second; where it says no, the server drains as if told to stop.
+    ``still_wanted`` is asked once a second; where it says no, the server drains as if told to stop. ``stopping`` is called with
+    the number of requests that the drain waits for, if any. Raises the PatchbayError that keeps ``app`` from starting.
     """
+    lifespan = _Lifespan(app)
 
     async def look() -> None:
         if still_wanted is not None and not still_wanted():
@@ -87,7 +91,8 @@ def run_server(
 
     server = _Server(
         uvicorn.Config(
-            app,
+            lifespan,
+            interface="asgi3",
             log_config=None,
             access_log=False,
             lifespan="on",
@@ -104,10 +109,54 @@ def run_server(
         ),
         ready,
         signals,
+        stopping,
     )
     _settle_collector()
-    with contextlib.suppress(KeyboardInterrupt):
-        server.run(sockets=[listener])
+    quiet = _Quiet(server, lifespan)
+    _uvicorn.addFilter(quiet)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            server.run(sockets=[listener])
+    except SystemExit:
+        if lifespan.failure is not None:
+            raise lifespan.failure from None
+        raise
+    finally:
+        _uvicorn.removeFilter(quiet)
+
+
+class _Lifespan:
+    """The application; when it cannot start for a reason that is its user's to mend, that is kept, and no traceback shown."""
+
+    def __init__(self, app: AsgiApp) -> None:
+        self._app = app
+        self.failure: PatchbayError | None = None
+
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Awaitable[None]:
+        return self._live(scope, receive, send) if scope["type"] == "lifespan" else self._app(scope, receive, send)
+
+    async def _live(self, scope: Any, receive: Any, send: Any) -> None:
+        failed: dict[str, Any] | None = None
+
+        async def told(message: Any) -> None:
+            nonlocal failed
+            if message["type"].endswith(".failed"):
+                failed = message  # its text is a traceback: what the application raises says whether that is to be shown
+            else:
+                await send(message)
+
+        try:
+            await self._app(scope, receive, told)
+        except PatchbayError as error:
+            if failed is None or failed["type"] != "lifespan.startup.failed":
+                raise
+            self.failure = error
+            failed = {**failed, "message": ""}
+        except asyncio.CancelledError:
+            failed = None  # who has been told twice to stop knows why
+        finally:
+            if failed is not None:
+                await send(failed)
 
 
 def _settle_collector() -> None:
@@ -125,14 +174,26 @@ def _settle_collector() -> None:
 class _Server(uvicorn.Server):
     """A uvicorn that says when it is ready, and that has done its work when it was told to stop: exit status 0."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], signals: tuple[signal.Signals, ...]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        ready: Callable[[], None],
+        signals: tuple[signal.Signals, ...],
+        stopping: Callable[[int], object] | None,
+    ) -> None:
         super().__init__(config)
+        self._stopping = stopping
         self._ready = ready
         self._signals = signals
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._stopping is not None and self.server_state.tasks and not self.force_exit:
+            self._stopping(len(self.server_state.tasks))
+        await super().shutdown(sockets=sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -156,6 +217,21 @@ class _Server(uvicorn.Server):
             for task in list(self.server_state.tasks):
                 task.cancel()
         self.should_exit = True
+
+
+class _Quiet(logging.Filter):
+    """Leaves out what uvicorn says of a failure that is told otherwise, and of requests that were ended with the server."""
+
+    def __init__(self, server: uvicorn.Server, lifespan: _Lifespan) -> None:
+        super().__init__()
+        self._server = server
+        self._lifespan = lifespan
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if self._lifespan.failure is not None:
+            return False
+        error = record.exc_info[1] if record.exc_info else None
+        return not (self._server.should_exit and isinstance(error, asyncio.CancelledError))
 
 
 class _OneLine(logging.Formatter):

@@ -22,16 +22,23 @@ _TOO_SOON = 2.0
 _TOO_OFTEN = 3
 
 
-def serve(make_app: Callable[[], AsgiApp], options: ServeOptions, *, ready: Callable[[str], None]) -> int:
+def serve(
+    make_app: Callable[[], AsgiApp],
+    options: ServeOptions,
+    *,
+    ready: Callable[[str], None],
+    stopping: Callable[[int], object] | None = None,
+) -> int:
     """Serve until told to stop; return the exit status. Raises ConfigurationError where the address cannot be had.
 
-    ``make_app`` is called in the process that serves; ``ready`` once, with the URL, when requests are served.
+    ``make_app`` is called in the process that serves; ``ready`` once, with the URL, when requests are served; ``stopping`` of one
+    process, with the number of requests that a stop waits for. Raises the PatchbayError that keeps one process from starting.
     """
     log_to_stderr()
     listener = listen_on(options.host, options.port)
     if options.workers == 1:
         url = url_of(listener)
-        run_server(make_app(), listener, drain_timeout=options.drain_timeout, ready=lambda: ready(url))
+        run_server(make_app(), listener, drain_timeout=options.drain_timeout, ready=lambda: ready(url), stopping=stopping)
         return 0
     # The first socket proved that the port is free, which a shared one cannot; its number may have been chosen just now.
     port: int = listener.getsockname()[1]

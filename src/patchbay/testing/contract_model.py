@@ -1,10 +1,10 @@
 """A scripted stand-in for a small text model that has read the contract.
 
 It is no language model, and says so in what it writes. What lives here: reading tools and tags out of a
-prompt, choosing calls by plain word matching, writing prose and fenced blocks, and answering from the
-results. It knows nothing but the messages it is sent: where the contract does not reach it, it calls nothing,
-and where a result does not reach it, it cannot name its value. That makes it a witness in tests and in the
-demo.
+prompt in the fenced format (no other), choosing calls by plain word matching, writing prose and fenced
+blocks, and answering from the results. It knows nothing but the messages it is sent: where the contract does
+not reach it, it calls nothing, and where a result does not reach it, it cannot name its value. That makes it
+a witness in tests and in the demo.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ContractModel:
         last_reply = max((index for index, (role, _) in enumerate(messages) if role == "assistant"), default=-1)
         news = "\n\n".join(text for role, text in messages[last_reply + 1 :] if role == "user")
         if contract is None:
-            return f"{SIGNATURE} My prompt names no tools, so I only repeat what I was told: {news}"
+            return f"{SIGNATURE} I know only the fenced format, and my prompt names no tools in it. I was told: {news}"
         results = list(_read_results(news, contract.result_tag))
         if results:
             return f"{SIGNATURE} The tools say: {'; '.join(results)}."

@@ -105,6 +105,11 @@ class Tool(ABC):
         """Whether a model is told of the tool. One that is not offered can still be called by its name."""
         return True
 
+    @property
+    def problem(self) -> str | None:
+        """Why no model can be told of the tool, None where one can; for whoever wrote its schema."""
+        return None
+
     @cached_property
     def spec(self) -> ToolSpec:
         """What a model is told of the tool; made once."""

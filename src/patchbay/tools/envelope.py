@@ -7,6 +7,7 @@ a rule of its own (``patchbay.server.tools.dispatch``).
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -15,15 +16,24 @@ from patchbay.tools.results import render_result
 
 NO_REASON: Final = "the tool failed and did not say why"
 
+_CODE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+"""What is taken for a code: a word for programs, and not a sentence."""
+
 _logger = logging.getLogger(__name__)
 
 
 class ReportedError(ToolError):
-    """A tool said that it failed. ``output`` is what it gave back all the same; the model is shown both."""
+    """A tool said that it failed. ``output`` is what it gave back all the same; the model is shown both.
 
-    def __init__(self, message: str, output: Any = None, *, tool_name: str = "") -> None:
+    ``code`` is what the tool calls the failure, where that is a word of up to 64 letters, digits, ``_``, ``.`` and ``-``; else
+    it is that of any failure.
+    """
+
+    def __init__(self, message: str, output: Any = None, *, tool_name: str = "", code: object = None) -> None:
         super().__init__(message, tool_name=tool_name)
         self.output = output
+        if isinstance(code, str) and _CODE.fullmatch(code):
+            self.code = code
 
     @property
     def for_model(self) -> str:
@@ -49,7 +59,7 @@ def open_envelope(envelope: Mapping[str, Any], *, tool_name: str = "") -> Any:
     """
     if envelope.get("images"):
         _logger.warning("The images that tool %r answered with are left out", tool_name)
-    failed = is_true(envelope.get("is_error"))
+    failed = is_true(envelope.get("is_error"), tool_name=tool_name)
     message = envelope.get("error")
     if "output" in envelope:
         output = envelope["output"]
@@ -58,13 +68,15 @@ def open_envelope(envelope: Mapping[str, Any], *, tool_name: str = "") -> Any:
         output = {key: value for key, value in envelope.items() if key not in said}
     if not failed:
         return output
-    raise ReportedError(NO_REASON if message in (None, "") else render_result(message), output, tool_name=tool_name)
+    reason = NO_REASON if message in (None, "") else render_result(message)
+    raise ReportedError(reason, output, tool_name=tool_name, code=envelope.get("code"))
 
 
-def is_true(value: Any) -> bool:
-    """Read ``is_error``: a truth value or its name. Whatever else it is says nothing, and is logged."""
+def is_true(value: Any, *, tool_name: str = "") -> bool:
+    """Read ``is_error``: a truth value or its name. Whatever else it is says nothing, and is logged with the tool's name."""
     if isinstance(value, str) and value.strip().lower() in ("true", "false"):
         return value.strip().lower() == "true"
     if value is not None and not isinstance(value, bool):
-        _logger.warning("A tool answered is_error=%r, which is neither true nor false: it is passed over", value)
+        who = f"The tool {tool_name!r}" if tool_name else "A tool"
+        _logger.warning("%s answered is_error=%r, which is neither true nor false: it is passed over", who, value)
     return value is True

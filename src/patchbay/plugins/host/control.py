@@ -167,8 +167,8 @@ class ControlServer:
     async def _logs(
         self, plugin: str | None, count: int, *, follow: bool, reader: asyncio.StreamReader
     ) -> AsyncIterator[LogLine]:
-        if plugin is not None and plugin not in self._host.plugins:
-            raise PluginError(f"There is no plugin {plugin!r}.")
+        if plugin is not None:
+            self._host.plugin(plugin)
         waiting: asyncio.Queue[LogLine | None] = asyncio.Queue(_WAITING_LINES)
 
         def take(line: LogLine) -> None:
@@ -202,7 +202,9 @@ def ask(folder: Path, **asked: Any) -> Iterator[dict[str, Any]]:
             connection.connect(str(socket_path(folder)))
             connection.sendall(json.dumps(asked).encode() + b"\n")
         except OSError:
-            raise NoHostError(f"no plugin host runs at port {folder.name}: start one with 'patchbay plugins run'.") from None
+            raise NoHostError(
+                f"no plugin host runs at port {folder.name}: start one with 'patchbay plugins run', or name its port with --port."
+            ) from None
         with suppress(ConnectionError), connection.makefile("rb") as lines:
             for line in lines:
                 answer = json.loads(line)

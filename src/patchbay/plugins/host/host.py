@@ -118,11 +118,11 @@ class PluginHost:
 
     async def start_plugin(self, plugin_id: str) -> None:
         """Start a plugin that does not run. Raises PluginError where there is none of this id."""
-        await self._get(plugin_id).start()
+        await self.plugin(plugin_id).start()
 
     async def stop_plugin(self, plugin_id: str) -> None:
         """Stop a plugin: tools, calls, hooks, process. Raises PluginError where there is none of this id."""
-        await self._get(plugin_id).stop()
+        await self.plugin(plugin_id).stop()
 
     async def reload(self, plugin_id: str) -> None:
         """Stop a plugin and start it as its ``plugin.toml`` says now, or take it up if it is new; does not wait until it runs.
@@ -134,7 +134,7 @@ class PluginHost:
             await self._take_up(plugin_id)
             return
         spec = plugin.spec
-        if spec.folder is not None and (spec.folder / FILE_NAME).is_file():
+        if spec.has_manifest and spec.folder is not None and (spec.folder / FILE_NAME).is_file():
             found = await asyncio.to_thread(read_spec, spec.folder)
             if found is None:
                 await plugin.stop()
@@ -146,22 +146,22 @@ class PluginHost:
 
     async def freeze(self, plugin_id: str) -> None:
         """Let a plugin take no calls until it is unfrozen or stopped, and keep its process. Raises PluginError."""
-        await self._get(plugin_id).freeze()
+        await self.plugin(plugin_id).freeze()
 
     async def unfreeze(self, plugin_id: str) -> None:
         """Undo ``freeze``. Raises PluginError."""
-        await self._get(plugin_id).unfreeze()
+        await self.plugin(plugin_id).unfreeze()
 
     async def came_up(self, plugin_id: str) -> None:
         """Wait while a plugin is starting. Raises PluginError if that came to nothing; it may be tried again all the same."""
-        plugin = self._get(plugin_id)
+        plugin = self.plugin(plugin_id)
         await self.until(lambda: plugin.state != "starting")
         if plugin.state in ("backoff", "failed"):
             raise PluginError(f"Plugin {plugin_id!r} was started and has ended: {plugin.reason}")
 
     async def change_config(self, plugin_id: str) -> None:
         """Give a running plugin its configuration as ``plugin.toml`` says now, without starting it anew. Raises PluginError."""
-        await self._get(plugin_id).change_config()
+        await self.plugin(plugin_id).change_config()
 
     async def watch(self, *, interval: float = 0.5) -> None:
         """Reload each plugin whose files change, from now until the host is closed.
@@ -183,6 +183,12 @@ class PluginHost:
         """End all processes now, whatever they do; nothing is left when this returns. For the end of a host that is in haste."""
         await asyncio.gather(*(each.kill() for each in self.plugins.values()))
         await self.reconciler.aclose()
+
+    def plugin(self, plugin_id: str) -> PluginSupervisor:
+        """Return a plugin. Raises PluginError, which names those there are, where there is none of this id."""
+        if (plugin := self.plugins.get(plugin_id)) is None:
+            raise PluginError(f"There is no plugin {plugin_id!r}; there are: {', '.join(sorted(self.plugins)) or 'none'}.")
+        return plugin
 
     def status(self) -> list[PluginStatus]:
         """Return how every plugin is."""
@@ -210,11 +216,6 @@ class PluginHost:
         tools = tuple(ToolStatus(name, state, reason) for name, (state, reason) in sorted(states.items()))
         return PluginStatus(plugin.spec.id, plugin.state, plugin.reason, plugin.pid, plugin.restarts, len(plugin.calls), tools)
 
-    def _get(self, plugin_id: str) -> PluginSupervisor:
-        if (plugin := self.plugins.get(plugin_id)) is None:
-            raise PluginError(f"There is no plugin {plugin_id!r}; there are: {', '.join(sorted(self.plugins)) or 'none'}.")
-        return plugin
-
     async def _take_up(self, plugin_id: str) -> None:
         if self._plugins_folder is not None:
             found = await asyncio.to_thread(find_plugins, self._plugins_folder)
@@ -225,7 +226,7 @@ class PluginHost:
                     return
             for problem in found.problems:
                 _logger.warning("%s", problem)
-        self._get(plugin_id)
+        self.plugin(plugin_id)
 
     def _folders(self) -> dict[str, Path]:
         return {key: each.spec.folder for key, each in tuple(self.plugins.items()) if each.spec.folder is not None}

@@ -78,6 +78,7 @@ class Life:
         self._cut: asyncio.Future[None] = self._loop.create_future()
         self._ending: asyncio.Task[bool] | None = None
         self._crash = ""
+        self._is_broken = False
         self._process = PluginProcess(
             Start(
                 plugin_id=spec.id,
@@ -99,6 +100,21 @@ class Life:
         """Its process, 0 where it is gone or not there yet."""
         return self._process.pid if self._process.is_running else 0
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether it could not be loaded for a reason that lasts as long as the plugin's files are as they are."""
+        return self._is_broken
+
+    @property
+    def has_started(self) -> bool:
+        """Whether it has said what its startup came to; that may be late."""
+        return self._started.done()
+
+    @property
+    def hooks(self) -> frozenset[str]:
+        """The lifecycle ids that it has hooks for; none before it has said so."""
+        return frozenset(self._started.result().hooks) if self.has_started else frozenset()
+
     def tell(self, message: Message) -> None:
         """Say something that is not answered, if there is somebody to hear it."""
         if self._process.connection is not None:
@@ -110,7 +126,10 @@ class Life:
         return await self._asking.ask(self._process.connection, message, within=within)
 
     async def begin(self) -> StartupResult:
-        """Start it, and wait for what its startup comes to. Raises PluginError where it ended before, or has no more time."""
+        """Start it, and wait for what its startup comes to. Raises PluginError where it ended before.
+
+        A startup that does not end in its time has failed, also where it blocks the whole process, which then cannot say so.
+        """
         spec, policy = self._spec, self._policy
         try:
             async with self._around.slots:
@@ -125,7 +144,7 @@ class Life:
         if self._started.done():
             return self._started.result()
         if self._process.is_running:
-            raise PluginError(f"the startup did not end within {limit:g} s")
+            return StartupResult(status="failed", startup_error=f"it did not end within {spec.startup_timeout:g} s")
         raise PluginError(self._crash or self._process.how_it_ended())
 
     async def end(self) -> str:
@@ -144,7 +163,7 @@ class Life:
         policy, connection = self._policy, self._process.connection
         if connection is None or not self._process.is_running:
             return True
-        drain = policy.drain if self._started.done() else 0.0  # before that there are no calls
+        drain = policy.drain if self.has_started else 0.0  # before that there are no calls
         connection.send(Stop(reason=reason, drain=drain, grace=policy.grace))
         return await self.ended(within=drain + policy.grace + policy.exit_margin)
 
@@ -199,6 +218,6 @@ class Life:
             if not self._started.done():
                 self._started.set_result(message)
         elif isinstance(message, Crash):
-            self._crash = message.error
+            self._crash, self._is_broken = message.error, message.lasts
             for line in message.traceback.splitlines():
                 self._around.book.add(self._spec.id, "host", line, level=logging.ERROR)

@@ -20,7 +20,15 @@ from contextlib import suppress
 from typing import Any
 
 from patchbay.plugins.host.policy import HostPolicy, spread
-from patchbay.plugins.host.server_api import Accepted, Refused, ServerUnavailableError, ToolsApi, WantedTool, source_of
+from patchbay.plugins.host.server_api import (
+    Accepted,
+    NotTrustedError,
+    Refused,
+    ServerUnavailableError,
+    ToolsApi,
+    WantedTool,
+    source_of,
+)
 from patchbay.plugins.host.wishes import Shown, Wish
 from patchbay.plugins.messages import LlmToolState, ToolStateName
 
@@ -63,6 +71,7 @@ class Reconciler:
         self._poll_now = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._problem = "the server was not asked yet"
+        self._wants_token = False
 
     @property
     def problem(self) -> str:
@@ -103,7 +112,7 @@ class Reconciler:
     def states(self, plugin_id: str) -> dict[str, tuple[ToolStateName, str]]:
         """Return the state of each wanted tool of a plugin, and why."""
         sync = self._plugins.get(plugin_id)
-        return {} if sync is None else {name: (wish.state, wish.reason) for name, wish in sync.wishes.items()}
+        return {} if sync is None else {name: (wish.state, self._reason_of(wish)) for name, wish in sync.wishes.items()}
 
     def wanted(self, plugin_id: str, name: str) -> tuple[WantedTool, bool] | None:
         """Return a tool as the plugin wants it, and whether its calls are signed; None where it does not want it."""
@@ -146,13 +155,19 @@ class Reconciler:
         """Take note of what became of a tool, and tell of it where that is new."""
         if sync.wishes.get(wish.tool.name) is not wish or (wish.state, wish.reason) == (state, reason):
             return
-        if state == "refused":
+        if state == "refused" and not self._wants_token:
             _logger.warning("Tool %r of plugin %r is refused: %s", wish.tool.name, sync.plugin_id, reason)
         wish.state, wish.reason = state, reason
         self._tell(
             sync.plugin_id,
             LlmToolState(name=wish.tool.name, state=state, reason=reason, registration=wish.tool.registration),
         )
+
+    def note_trust(self, problem: str) -> None:
+        """Say once, and not for each tool, that the server wants a token; "" when it wants none, or has the right one."""
+        if problem and not self._wants_token:
+            _logger.warning("No tool can be registered: %s", problem)
+        self._wants_token = bool(problem)
 
     @property
     def policy(self) -> HostPolicy:
@@ -180,7 +195,7 @@ class Reconciler:
                 listing = await self._api.listing()
             except ServerUnavailableError as error:
                 failures += 1
-                self._is_down(str(error))
+                self._is_down(str(error), wants_token=isinstance(error, NotTrustedError))
             else:
                 failures = 0
                 if listing is not None:
@@ -196,15 +211,23 @@ class Reconciler:
                 async with asyncio.timeout(delay):
                     await self._poll_now.wait()
 
-    def _is_down(self, problem: str) -> None:
-        if self._up.is_set() or self._problem != problem:
+    def _is_down(self, problem: str, *, wants_token: bool) -> None:
+        if wants_token:
+            self.note_trust(problem)
+        elif self._up.is_set() or self._problem != problem:
+            self.note_trust("")
             _logger.warning("The server cannot be asked: %s", problem)
         self._problem = problem
         self._up.clear()
         for sync in self._plugins.values():
             for wish in sync.wishes.values():
-                if wish.state == "active":
-                    self.set_state(sync, wish, "stale", f"the server cannot be reached: {problem}")
+                if wants_token:
+                    self.set_state(sync, wish, "refused", problem)
+                elif wish.state == "active":
+                    self.set_state(sync, wish, "stale", problem)
+
+    def _reason_of(self, wish: Wish) -> str:
+        return wish.reason or (self.problem if wish.state == "pending" else "")
 
     def _is_up(self, *, changed: bool) -> None:
         came_up = not self._up.is_set()
@@ -367,6 +390,7 @@ class _PluginSync:
             wish.settled = self._changed = self._owner.tick()
         wish.failures = 0
         if isinstance(answer, Accepted):
+            self._owner.note_trust("")
             wish.signed = answer.signed
             self._owner.set_state(self, wish, "active")
             if not self._taken:
@@ -374,6 +398,7 @@ class _PluginSync:
             self._taken.setdefault(answer.roles, []).append(wish.tool.name)
         else:
             wish.due = self._loop.time() + spread(self._owner.policy.refused_retry)
+            self._owner.note_trust(answer.reason if answer.wants_token else "")
             self._owner.set_state(self, wish, "refused", answer.reason)
 
     def _tell_of_taken(self) -> None:

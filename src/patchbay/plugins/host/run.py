@@ -16,6 +16,7 @@ from typing import Any
 
 import uvicorn
 
+from patchbay.errors import ConfigurationError
 from patchbay.plugins.host.control import ControlServer, folder_of, make_folder
 from patchbay.plugins.host.host import PluginHost
 from patchbay.plugins.host.logs import LogLine
@@ -40,12 +41,14 @@ async def run_host(
     registered: Registered = lambda _plugin_id, _names, _roles: None,
     ready: Callable[[PluginHost], None] = lambda _host: None,
     stopping: Callable[[], None] = lambda: None,
+    must_start: bool = False,
 ) -> None:
     """Run plugins until SIGTERM, SIGINT, or a stop by the control socket; the second signal does not wait for calls.
 
     ``listener`` is where the server's calls come in. ``shown`` is called with each line of a plugin, ``registered`` as PluginHost
     does it, ``ready`` when calls are taken, ``stopping`` when the end begins; none of them may wait for anything. Raises
-    ConfigurationError where the folder of the control socket cannot be had.
+    ConfigurationError where the folder of the control socket cannot be had, and with ``must_start`` where no plugin can be
+    loaded; that is not shown as well.
     """
     loop = asyncio.get_running_loop()
     port = listener.getsockname()[1]
@@ -63,7 +66,8 @@ async def run_host(
     make_folder(port)
     for old in folder.iterdir():  # of a host at this port that was killed
         old.unlink()
-    host.book.subscribe(shown)
+    first_start = _FirstStart(host)
+    host.book.subscribe(lambda line: None if must_start and first_start.tells(line) else shown(line))
     told = asyncio.Event()
     in_haste = asyncio.Event()
 
@@ -95,7 +99,7 @@ async def run_host(
         if watch:
             await host.watch()
         ready(host)
-        await _first(told.wait(), asyncio.shield(serving))
+        await _first(told.wait(), asyncio.shield(serving), *([first_start.failed()] if must_start else []))
         stopping()
         await _first(host.aclose(), in_haste.wait())
     finally:
@@ -106,6 +110,32 @@ async def run_host(
         _remove(folder)
         for number in (signal.SIGTERM, signal.SIGINT):  # not before: a signal would leave things behind
             loop.remove_signal_handler(number)
+
+
+class _FirstStart:
+    """Whether any plugin could be loaded when the host began."""
+
+    def __init__(self, host: PluginHost) -> None:
+        self._host = host
+        self._is_over = False
+
+    def tells(self, line: LogLine) -> bool:
+        """Whether a line says no more than the error that ``failed`` raises."""
+        return not self._is_over and line.stream == "host" and self._are_broken()
+
+    async def failed(self) -> None:
+        """Raise ConfigurationError when all plugins have failed to load; wait for ever where one did not."""
+        await self._host.until(lambda: all(each.state != "starting" for each in self._host.plugins.values()))
+        if self._are_broken():
+            raise ConfigurationError(
+                "; ".join(f"{each.spec.entry} cannot be run: {each.reason}" for each in self._host.plugins.values())
+            )
+        self._is_over = True
+        await asyncio.get_running_loop().create_future()
+
+    def _are_broken(self) -> bool:
+        plugins = self._host.plugins.values()
+        return bool(plugins) and all(each.is_broken for each in plugins)
 
 
 async def _first(*work: Any) -> None:

@@ -22,12 +22,19 @@ from patchbay.server.client import ClientError, HttpClient, Origin
 _MOST_BYTES = 64 * 1024 * 1024
 _SHOWN = 500
 _CONNECT_SECONDS = 2.0
+_WANTS_TOKEN = "the server wants a token: --token-file FILE (or PATCHBAY_TOKEN_FILE)"  # noqa: S105  (a sentence)
 
 
 class ServerUnavailableError(PatchbayError, ConnectionError):
     """The server is not there, or gave no answer that could be used."""
 
     code = "server_unavailable"
+
+
+class NotTrustedError(ServerUnavailableError):
+    """The server wants a token, or another one than it was shown."""
+
+    code = "not_trusted"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +70,11 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Refused:
-    """The server does not have the tool, and says why."""
+    """The server does not have the tool, and says why. ``wants_token``: it would have no other of a plugin's tools either."""
 
     reason: str
     instance: str | None = None
+    wants_token: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,6 +132,8 @@ class HttpToolsApi:
         self._secret = {"secret": secret} if secret else {}
         self._read_token = token
         self._token: str | None = None
+        self._has_shown_token = False
+        self._is_away = f"the server cannot be reached at {url}"
         self._etag = ""
 
     async def listing(self) -> Listing | None:
@@ -133,6 +143,8 @@ class HttpToolsApi:
         if status == 304:
             return None
         tools = body.get("tools_by_role")
+        if status == 401:
+            raise NotTrustedError(self._about_token(body))
         if status != 200 or not isinstance(tools, dict):
             raise ServerUnavailableError(f"the list of tools was answered with {status}: {_said(body)}")
         self._etag = etag
@@ -162,6 +174,8 @@ class HttpToolsApi:
             return Accepted(_instance(body), signed=signed, roles=_roles(body))
         if status >= 500 or status in (408, 409, 425, 429):
             raise ServerUnavailableError(f"answered with {status}: {_said(body)}")
+        if status == 401 or _lacks_trust(body):
+            return Refused(self._about_token(body), _instance(body), wants_token=True)
         return Refused(_said(body), _instance(body))
 
     async def unregister(self, name: str, *, role: str | None, source: str) -> None:
@@ -177,6 +191,9 @@ class HttpToolsApi:
     async def aclose(self) -> None:
         """Close the connections."""
         await self._client.close()
+
+    def _about_token(self, body: Mapping[str, Any]) -> str:
+        return f"the server does not take the token: {_said(body)}" if self._has_shown_token else _WANTS_TOKEN
 
     async def _ask(
         self, method: bytes, path: bytes, message: Any, headers: Sequence[tuple[bytes, bytes]] = ()
@@ -206,10 +223,11 @@ class HttpToolsApi:
                 finally:
                     answer.close()
         except TimeoutError as error:
-            raise ServerUnavailableError(f"no answer within {self._timeout:g} s") from error
+            raise ServerUnavailableError(f"{self._is_away}: no answer within {self._timeout:g} s") from error
         except ClientError as error:
-            raise ServerUnavailableError(str(error)) from error
+            raise ServerUnavailableError(f"{self._is_away}: {error}") from error
         read = _object(body)
+        self._has_shown_token = self._token is not None
         if answer.status in (401, 403) or _lacks_trust(read):
             self._token = None
         return answer.status, read, answer.header(b"etag")

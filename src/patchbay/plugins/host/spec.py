@@ -16,7 +16,11 @@ from patchbay.plugins.sdk.llm_tool import check_name
 
 @dataclass(frozen=True)
 class PluginSpec:
-    """What is started: ``entry`` is ``module:Class`` in ``folder`` (None: on the import path)."""
+    """What is started: ``entry`` is ``module:Class`` in ``folder`` (None: on the import path).
+
+    ``has_manifest``: it was read from the folder's ``plugin.toml``, and is read there anew; the folder of a class that was named
+    may have one too, which is not about it.
+    """
 
     id: str
     entry: str
@@ -26,6 +30,7 @@ class PluginSpec:
     auto_start: bool = True
     description: str = ""
     version: str = ""
+    has_manifest: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,7 @@ def read_spec(folder: Path) -> PluginSpec | None:
         auto_start=manifest.auto_start,
         description=manifest.description,
         version=manifest.version,
+        has_manifest=True,
     )
 
 

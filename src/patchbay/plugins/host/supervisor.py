@@ -31,7 +31,8 @@ class PluginSupervisor:
     """Runs the plugin of ``spec``. Belongs to one event loop.
 
     ``state`` and ``reason`` say how it is, ``restarts`` how often it was started again after it had ended by itself, ``pid`` is
-    its process (0: none). ``calls`` are its calls, whichever process is there, ``hooks`` the lifecycle ids that it has hooks for.
+    its process (0: none). ``calls`` are its calls, whichever process is there. ``is_broken``: it has failed since it cannot be
+    loaded as its files are.
     """
 
     def __init__(self, spec: PluginSpec, around: Surroundings) -> None:
@@ -40,7 +41,7 @@ class PluginSupervisor:
         self.state: PluginState = "stopped"
         self.reason = ""
         self.restarts = 0
-        self.hooks: frozenset[str] = frozenset()
+        self.is_broken = False
         self.calls = Calls(spec.id, most=policy.calls_most, bytes_most=policy.call_bytes_most, repeats=policy.repeats())
         self.tools = PluginTools(
             spec.id, around.reconciler, most=policy.tools_most, callback_url=around.callback_url, tell=self.tell
@@ -57,6 +58,11 @@ class PluginSupervisor:
     def pid(self) -> int:
         """The process that runs now, 0 where none does."""
         return 0 if self._life is None else self._life.pid
+
+    @property
+    def hooks(self) -> frozenset[str]:
+        """The lifecycle ids that its process has hooks for."""
+        return frozenset() if self._life is None else self._life.hooks
 
     @property
     def is_frozen(self) -> bool:
@@ -155,7 +161,7 @@ class PluginSupervisor:
         if self._is_retired:
             raise PluginError(f"Plugin {self.spec.id!r} is not started any more: the host stops.")
         if self._task is None or self._task.done():
-            self._stopping = self.tools.closed = False
+            self._stopping = self.tools.closed = self.is_broken = False
             self.restarts = 0
             self._set("starting")
             self._task = asyncio.get_running_loop().create_task(self._run(reason))
@@ -185,6 +191,11 @@ class PluginSupervisor:
                 return
             healthy = ready_at is not None and loop.time() - ready_at >= self._policy.healthy_after
             failures = 1 if healthy else failures + 1
+            if self._life is not None and self._life.is_broken:
+                self.is_broken = True
+                self._set("failed", why)
+                self.note(f"It cannot be run as it is: {why}", level=logging.ERROR)
+                return
             if final or failures >= self._policy.failures_most:
                 self.note(f"It has failed, and is not started again: {why}", level=logging.ERROR)
                 self._set("failed", why)
@@ -207,10 +218,10 @@ class PluginSupervisor:
             if why and spec.startup_failure != "ignore":
                 self.note(f"The startup failed: {started.startup_error}", level=logging.WARNING)
             if why and spec.startup_failure == "fail":
-                await life.ended(within=self._policy.grace + self._policy.exit_margin)
+                if life.has_started:  # else it is stuck, and will not end by itself
+                    await life.ended(within=self._policy.grace + self._policy.exit_margin)
                 return None, why, True
             ready_at = asyncio.get_running_loop().time()
-            self.hooks = frozenset(started.hooks)
             if self.is_frozen:
                 life.tell(Freeze(req_id=""))
             self._set("frozen" if self.is_frozen else "running", why)

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from patchbay.errors import ConfigurationError, UnknownToolError
+from patchbay.errors import ConfigurationError, ToolError, UnknownToolError
 from patchbay.executor import Executor, ToolExecution
 from patchbay.executor.find import find_tool
 from patchbay.executor.settle import told
@@ -24,12 +24,26 @@ from patchbay.server.tools.lease import Lease, Place
 from patchbay.server.tools.models import CallBody, ClearBody, RegisterBody, UnregisterBody
 from patchbay.tools import Surroundings
 from patchbay.tools.manager import LLMSessionManager
-from patchbay.tools.registry import Change, Key, Registration, ToolRegistry
+from patchbay.tools.registry import Change, Failure, Key, Registration, ToolRegistry
 from patchbay.types import ToolCall
 
 _logger = logging.getLogger(__name__)
 
 Body = dict[str, Any]
+
+
+class HiddenToolError(ToolError):
+    """A tool was called by its name that no model is told of at the moment. It did not run."""
+
+    code = "tool_hidden"
+
+    def __init__(self, tool_name: str) -> None:
+        super().__init__(f"The tool {tool_name!r} is hidden, because its callback does not answer", tool_name=tool_name)
+
+    @property
+    def for_model(self) -> str:
+        """Say that it did not run, and when it could."""
+        return f"Error: {self}. It did not run; it is back when its callback takes connections again."
 
 
 class Desk:
@@ -69,7 +83,7 @@ class Desk:
         change = self.registry.register(registration, trusted=trusted, secret=body.secret)
         if change.ok and registration.origin is not None:
             self._lease.renewed(Place(registration.source, registration.origin))
-        affected, failed, stored = await self._carry_on(change)
+        affected, failed, stored = await self._carry_on(change, body.name)
         answer = self._answer(
             ok=bool(affected),
             registered=body.name,
@@ -80,6 +94,8 @@ class Desk:
         )
         if change.ok:
             answer["secret"] = registration.secret
+            if warnings := self._warnings(change, body.name):
+                answer["warnings"] = warnings
         if not affected and not any(failure["code"] == "source_conflict" for failure in failed):
             answer["error"] = "no role accepted the registration"
         return answer
@@ -127,7 +143,8 @@ class Desk:
         call = ToolCall(body.call_id or f"call_{secrets.token_hex(8)}", body.name, raw)
         try:
             tool = find_tool(snapshot.tools, body.name)
-        except UnknownToolError as error:
+        except UnknownToolError as unknown:
+            error = HiddenToolError(body.name) if body.name in snapshot.hidden else unknown
             message, code = told(body.name, error)
             return self._called(role, call, content=message, error=str(error), code=code)
         around = Surroundings(idempotency_key=body.idempotency_key or "")
@@ -154,9 +171,9 @@ class Desk:
             stored=stored,
         )
 
-    async def _carry_on(self, change: Change) -> tuple[list[str], list[Body], bool]:
+    async def _carry_on(self, change: Change, name: str = "") -> tuple[list[str], list[Body], bool]:
         """Write a change down and tell the sessions; return the roles it was done for, the failures, and whether it is kept."""
-        failed = [{"role": each.role, "error": each.error, "code": each.code} for each in change.failed_roles]
+        failed = [self._failed(each, name) for each in change.failed_roles]
         if not change.affected_roles and not change.keys:
             return [], failed, self._keeper is not None
         stored, errors = await asyncio.gather(self._store(), self._sync(change.affected_roles))
@@ -164,6 +181,23 @@ class Desk:
         # What was taken away is gone, whether or not a session was told; a tool counts as registered where it was.
         told_of = [role for role in change.affected_roles if role not in errors or change.action != "register"]
         return told_of, failed, stored
+
+    def _failed(self, failure: Failure, name: str) -> Body:
+        """Return what is told of a role for which the tool ``name`` could not be registered."""
+        said = {"role": failure.role, "error": failure.error, "code": failure.code}
+        if failure.code != "source_conflict":
+            return said
+        owner: Registration | None = None
+        if failure.role in self.registry.roles:
+            owner = self.registry.snapshot(failure.role).registrations.get(name)
+        owner = owner or self.registry.get(Key(None, name)) or self.registry.get(Key(failure.role, name))
+        return {**said, "owned_by": owner.source if owner is not None else None}
+
+    def _warnings(self, change: Change, name: str) -> list[str]:
+        """Return what the owner of a tool should know, although it is registered."""
+        roles = [role for role in change.affected_roles if role in self.registry.roles]
+        problem = self.registry.snapshot(roles[0]).problem(name) if roles else None
+        return [] if problem is None else [f"no model is told of this tool: {problem}"]
 
     async def _store(self) -> bool:
         if self._keeper is None:

@@ -12,12 +12,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import logging
 import re
 from collections.abc import Callable, Collection, Mapping
+from functools import cached_property
 from typing import Any, Final
 
-from patchbay.errors import ConfigurationError, ToolError
+from patchbay.errors import ConfigurationError, ToolError, ToolFailed
 from patchbay.schema.arguments import UnreadableArgumentsError, read_arguments
+from patchbay.schema.usable import why_unusable
 from patchbay.server.client import (
     Answer,
     BrokenOffError,
@@ -43,7 +46,10 @@ SIGNATURE: Final = "X-Patchbay-Signature"
 IDEMPOTENCY: Final = "Idempotency-Key"
 """The header that is the same when a call is sent again."""
 
+_logger = logging.getLogger(__name__)
+
 _SHOWN: Final = 200
+_MOST_REPORTED: Final = 1000
 _JSON: Final = re.compile(r"application/([\w.!#$&^+-]+\+)?json")
 _PAGES: Final = frozenset({"text/html", "application/xhtml+xml"})
 _HEADERS: Final = (
@@ -69,6 +75,12 @@ class CallbackError(ToolError):
         return render_result({"error": f"{self}" if self.ran else f"{self}; the tool did not run"})
 
 
+class UnusableSchemaError(ToolFailed):
+    """Arguments cannot be checked, since the tool's own schema is none. The tool did not run."""
+
+    code = "unusable_schema"
+
+
 class Dispatcher:
     """Keeps the connections to callbacks, one client for each origin. For one event loop at a time.
 
@@ -91,10 +103,22 @@ class Dispatcher:
         self._connect_timeout = connect_timeout
         self._clients: dict[str, HttpClient] = {}
         self._busy: dict[str, int] = {}
+        self._reported: set[tuple[str, str]] = set()
 
     def tool(self, registration: Registration) -> Tool:
         """Make the tool for a registration. Raises ConfigurationError for a callback_url that may not be called."""
-        return CallbackTool(registration, self)
+        tool = CallbackTool(registration, self)
+        if tool.problem is not None:
+            self._report(tool.name, tool.problem)
+        return tool
+
+    def _report(self, name: str, problem: str) -> None:
+        """Log it once: hosts register their tools again and again."""
+        if (name, problem) not in self._reported:
+            if len(self._reported) >= _MOST_REPORTED:
+                self._reported.clear()
+            self._reported.add((name, problem))
+            _logger.warning("The tool %r is offered to no model: %s", name, problem)
 
     async def post(
         self,
@@ -173,9 +197,24 @@ class CallbackTool(Tool):
         self._place = Place(registration.source, registration.origin or self._callback.origin)
         self._secret = registration.secret.encode("utf-8", "surrogatepass") if registration.secret else None
 
+    @cached_property
+    def problem(self) -> str | None:
+        """Why no model can be told of the tool, None where one can."""
+        return why_unusable(self.parameters)
+
+    @property
+    def offered(self) -> bool:
+        """Whether a model is told of the tool: one with a schema that no provider takes would take all others with it."""
+        return self.problem is None
+
     def validate(self, raw_arguments: str, validation: Validation | None) -> dict[str, Any]:
-        """Read what the model wrote; with ``strict_arguments`` raises ToolArgumentsError for what does not fit the schema."""
+        """Read what the model wrote.
+
+        With ``strict_arguments`` raises ToolArgumentsError for what does not fit the schema, and UnusableSchemaError where
+        nothing can.
+        """
         if self._dispatcher.strict_arguments:
+            self._check_schema()
             return super().validate(raw_arguments, validation)
         try:
             return read_arguments(raw_arguments)
@@ -208,6 +247,19 @@ class CallbackTool(Tool):
             said = f"remote tool callback told more than {MOST_BYTES} bytes of progress; the tool may have run"
             raise self._error(said) from None
         return self._value(answer, read, whole=whole)
+
+    def _check_schema(self) -> None:
+        """Raise UnusableSchemaError for a schema that no arguments fit: there is nothing that the model could mend."""
+        problem = self.problem
+        if problem is None:
+            try:
+                self.check()
+            except ConfigurationError as error:
+                problem = str(error)
+        if problem is not None:
+            raise UnusableSchemaError(
+                f"the tool {self.name!r} did not run, since its own schema cannot be used: {problem}", tool_name=self.name
+            )
 
     def _value(self, answer: Answer, body: bytes, *, whole: bool) -> Any:
         """Return what an answer says, or raise what it says."""

@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import hmac
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -38,6 +38,13 @@ TRUSTED = "patchbay.trusted"
 
 OPENAI_BASE = "/v1"
 """The path below which the server speaks OpenAI's API."""
+
+_HINTS: Final = {
+    "untrusted_host": "patchbay serve --allow-host NAME takes requests to another name than this machine's",
+    "untrusted_origin": "patchbay serve --allow-origin ORIGIN lets the web pages of a site in",
+    "unexpected_proxy": "patchbay serve --proxy ADDRESS --token-file FILE takes requests that a reverse proxy hands on",
+}
+"""What an operator who wants such requests has to say."""
 
 AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -156,9 +163,11 @@ class Guard:
 
 
 def _refusal(error: NotAdmittedError) -> Refusal:
+    hint = _HINTS.get(error.code)
     if error.status == 400:
-        return Refusal(400, {"ok": False, "error_code": error.code, "error": str(error)})
-    return Refusal(error.status, {"detail": f"Forbidden: {error}.", "error_code": error.code})
+        return Refusal(400, {"ok": False, "error_code": error.code, "error": str(error), "hint": hint})
+    more = {} if hint is None else {"hint": hint}
+    return Refusal(error.status, {"detail": f"Forbidden: {error}.", "error_code": error.code, **more})
 
 
 def _unread(status: int, code: str, why: str) -> Refusal:

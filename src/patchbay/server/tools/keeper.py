@@ -12,6 +12,7 @@ import threading
 from typing import Final
 
 from patchbay.registrations import RegistrationStore
+from patchbay.server.tools.holding import Hold
 from patchbay.tools.registry import Change, ToolRegistry
 
 AGAIN: Final = 2.0
@@ -21,11 +22,12 @@ _logger = logging.getLogger(__name__)
 
 
 class Keeper:
-    """Keeps ``registry`` in ``store``, from ``open`` to ``close``."""
+    """Keeps ``registry`` in ``store``, from ``open`` to ``close``; no other server has the store meanwhile."""
 
     def __init__(self, registry: ToolRegistry, store: RegistrationStore) -> None:
         self._registry = registry
         self._store = store
+        self._hold = Hold(store.database)
         self._guard = threading.Lock()
         self._changes: list[Change] = []
         self._owes = False
@@ -36,8 +38,17 @@ class Keeper:
         self._forget = registry.subscribe(self._note)
 
     async def open(self) -> None:
-        """Bring back what was kept, and begin to write down what changes."""
-        self._registry.restore(await self._store.load())
+        """Bring back what was kept, and begin to write down what changes.
+
+        Raises ConfigurationError for a store that another server has, or that cannot be opened.
+        """
+        try:
+            await self._store.make_private()
+            await self._hold.take()
+            self._registry.restore(await self._store.load())
+        except BaseException:
+            await self._let_go()
+            raise
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
         self._task = self._loop.create_task(self._write())
@@ -53,6 +64,10 @@ class Keeper:
             await self.flush()
         except Exception:
             _logger.exception("The last changes could not be written down")
+        await self._let_go()
+
+    async def _let_go(self) -> None:
+        await self._hold.release()
         await self._store.close()
 
     async def flush(self) -> None:

@@ -111,6 +111,7 @@ class FailedRole(BaseModel):
     role: str
     error: str
     code: str
+    owned_by: str | None = Field(None, description="Where another source has the name: which.")
 
 
 class RefusedRole(BaseModel):
@@ -143,6 +144,9 @@ class Registered(Changed):
     registered: str
     secret: str | None = Field(None, description="The key of the signatures that calls of the tool carry.")
     error: str | None = None
+    warnings: list[str] = Field(
+        default_factory=list, description="What its owner should know, if anything: why no model is told of the tool."
+    )
 
 
 class Unregistered(Changed):
@@ -173,6 +177,7 @@ class ListedTool(BaseModel):
     timeout_seconds: float | None
     role: str | None = Field(description="The role it was registered for; null for all.")
     state: Literal["active", "hidden"] = Field(description="`hidden` while nobody answers at its callback_url.")
+    problem: str | None = Field(description="Why no model is told of the tool: what is wrong with its schema; null if nothing.")
 
 
 class Listing(Answer):
@@ -203,6 +208,7 @@ class Refused(BaseModel):
 
     detail: str
     error_code: str
+    hint: str | None = Field(None, description="The setting of the server that would let it in.")
 
 
 class HostRefused(BaseModel):
@@ -211,6 +217,7 @@ class HostRefused(BaseModel):
     ok: bool
     error_code: str
     error: str
+    hint: str = Field(description="The setting of the server that would let it in.")
 
 
 class BadRequest(RootModel[HostRefused | Refused]):

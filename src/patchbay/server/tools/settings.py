@@ -14,6 +14,7 @@ from patchbay.errors import ConfigurationError
 MIB = 1024 * 1024
 
 _HOST = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:.]+", re.IGNORECASE)
+_ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://([^\s/?#@:,*\[\]]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 _SHORTEST_TOKEN = 16
 
 
@@ -50,7 +51,7 @@ class ToolsSettings:
     def __post_init__(self) -> None:
         settle = object.__setattr__  # the dataclass is frozen for everyone else
         settle(self, "allowed_hosts", tuple(_checked_host(host) for host in self.allowed_hosts if host != "*"))
-        settle(self, "allowed_origins", tuple(origin.strip().rstrip("/").lower() for origin in self.allowed_origins))
+        settle(self, "allowed_origins", tuple(_checked_origin(origin) for origin in self.allowed_origins))
         if self.token is not None and (len(self.token) < _SHORTEST_TOKEN or not self.token.isascii() or " " in self.token):
             raise ConfigurationError(f"the token must be at least {_SHORTEST_TOKEN} ASCII characters without blanks.")
         if self.proxies and self.token is None:
@@ -85,6 +86,15 @@ def listed(text: str | Iterable[str]) -> tuple[str, ...]:
     """Return the entries of a list with commas, without blanks and empty ones."""
     texts = [text] if isinstance(text, str) else text
     return tuple(entry.strip() for each in texts for entry in each.split(",") if entry.strip())
+
+
+def _checked_origin(origin: str) -> str:
+    text = origin.strip().rstrip("/").lower()
+    if not _ORIGIN.fullmatch(text):
+        raise ConfigurationError(
+            f"{origin!r} is no origin: write https://app.example.com, with a port if it has one, and no path."
+        )
+    return text
 
 
 def _checked_host(host: str) -> str:

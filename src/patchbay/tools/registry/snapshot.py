@@ -30,6 +30,7 @@ class Snapshot:
     registrations: Mapping[str, Registration]
     tools: Mapping[str, Tool]
     hidden: frozenset[str] = field(default=frozenset())
+    _all: Mapping[str, Tool] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, role: str, revision: int, entries: Iterable[tuple[Registration, Tool, bool]]) -> Snapshot:
@@ -41,11 +42,17 @@ class Snapshot:
             MappingProxyType({registration.name: registration for registration, _, _ in rows}),
             MappingProxyType({registration.name: tool for registration, tool, hidden in rows if not hidden}),
             frozenset(registration.name for registration, _, hidden in rows if hidden),
+            MappingProxyType({registration.name: tool for registration, tool, _ in rows}),
         )
 
     def state(self, name: str) -> str:
         """Return "active" or "hidden". Raises KeyError for a name that the role has no tool of."""
         return "hidden" if self.registrations[name].name in self.hidden else "active"
+
+    def problem(self, name: str) -> str | None:
+        """Return why no model can be told of a tool, hidden or not; None where one can, and for a name that there is none of."""
+        tool = self._all.get(name)
+        return tool.problem if tool is not None else None
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -81,6 +88,7 @@ class Snapshot:
                     "timeout_seconds": each.timeout_seconds,
                     "role": each.role,
                     "state": self.state(each.name),
+                    "problem": self.problem(each.name),
                 }
             )
             for each in self.registrations.values()

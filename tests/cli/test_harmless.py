@@ -1,0 +1,37 @@
+"""What others write does nothing to a terminal but colour it."""
+
+from __future__ import annotations
+
+import pytest
+
+from patchbay.cli.harmless import harmless
+
+
+@pytest.mark.parametrize(
+    ("shown", "line"),
+    [
+        ("plain 北京 é\tx", "plain 北京 é\tx"),
+        ("\x1b[1;31mred\x1b[0m", "\x1b[1;31mred"),
+        ("\x1b[38:2::1:2:3mred\x1b[0m", "\x1b[38:2::1:2:3mred\x1b[0m"),
+        ("ab", "a\x1b[2Jb"),
+        ("ab", "a\x1b[?1049hb"),
+        ("ab", "a\x1b]0;title\x07b"),
+        ("ab", "a\x1b]8;;http://x\x1b\\b"),
+        ("a0;title", "a\x1b]0;title"),
+        ("ab", "a\x1bcb"),
+        ("ab", "a\x1b(0b"),
+        ("ab", "a\x9b2Jb"),
+        ("ab", "a\r\x08\x00\x7fb"),
+        ("[31m", "\x1b\x00[31m"),
+        ("ab", "a\x1b[31\x1b[2Jb"),
+    ],
+)
+def test_colours_and_tabs_stay_and_all_else_goes(shown, line):
+    clean = harmless(line)
+    assert shown.removesuffix("\x1b[0m") == clean.removesuffix("\x1b[0m")
+    assert ("\x1b[" in shown) == clean.endswith("\x1b[0m")
+
+
+def test_what_is_harmless_stays_so():
+    line = "\x1b[3\x1b[2J1m\x1b\x1b[Ax\x1b[32my"
+    assert harmless(harmless(line)) == harmless(line)

@@ -1,0 +1,40 @@
+"""One server for one database, and whoever else uses the store is not kept from it."""
+
+from __future__ import annotations
+
+import pytest
+
+from patchbay.errors import ConfigurationError
+from patchbay.registrations import RegistrationStore
+from patchbay.server.tools import holding
+from patchbay.server.tools.holding import Hold
+
+from .registering import registry_of, remote, run
+
+
+def test_a_database_has_one_holder_until_it_lets_go(url, monkeypatch):
+    monkeypatch.setattr(holding, "PATIENCE", 0.0)
+
+    async def work():
+        async with RegistrationStore(url) as store, RegistrationStore(url) as other:
+            first, second = Hold(store.database), Hold(other.database)
+            await first.take()
+            with pytest.raises(ConfigurationError, match="in use by another server"):
+                await second.take()
+            registry = registry_of()
+            await other.save(registry, registry.register(remote("t")))  # a store is no server
+            await first.release()
+            await second.take()
+            await second.release()
+            return [each.name for each in await store.load()]
+
+    assert ["t"] == run(work())
+
+
+def test_a_database_in_memory_is_nobody_elses():
+    async def work():
+        async with RegistrationStore("sqlite://") as store, RegistrationStore("sqlite://") as other:
+            for each in (store, other):
+                await Hold(each.database).take()
+
+    run(work())

@@ -1,0 +1,206 @@
+"""What a stranger stumbled over: errors that did not say what to do, and what one tool or server did to others."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from patchbay.errors import ConfigurationError
+from patchbay.server.tools import ToolsSettings
+from tools_server.rig import BOUND, Server, calling_back, free_port, hangs, says, serving
+from tools_server.test_guard import LOCAL, admitted
+from tools_server.test_keeping import ENVIRONMENT, run
+
+NO_OBJECT = {"type": "string"}
+NO_TYPE = {"type": "object", "properties": {"city": {"type": "strng"}}}
+NO_TARGET = {"type": "object", "properties": {"city": {"$ref": "#/$defs/city"}}}
+UNUSABLE = pytest.mark.parametrize("parameters", [NO_OBJECT, NO_TYPE, NO_TARGET, {"properties": {"a": {"required": "b"}}}])
+
+
+@pytest.mark.parametrize(
+    ("store", "said"),
+    [
+        ("sqlite:///{}/nowhere/t.db", "there is no folder {}/nowhere"),
+        ("{}/nowhere/t.db", "there is no folder {}/nowhere"),
+        ("{}/text", "is not a database"),
+        ("postgresql://ann:hush@127.0.0.1:{port}/x", "postgresql://ann:***@127.0.0.1:{port}/x cannot be opened"),
+        ("postgresql://ann@127.0.0.1:{port}/x?password=hush", "See that the server runs"),
+    ],
+)
+def test_a_store_that_cannot_be_opened_is_told_on_one_line(store: str, said: str, tmp_path: Any) -> None:
+    (tmp_path / "text").write_text("no database\n" * 100)
+    port = free_port()
+    done = run("--port", "0", "--store", store.format(tmp_path, port=port))
+    assert (2, "", 1) == (done.returncode, done.stdout, done.stderr.count("\n"))
+    assert said.format(tmp_path, port=port) in done.stderr
+    assert "hush" not in done.stderr
+
+
+def test_a_store_of_a_newer_version_is_told_on_one_line(tmp_path: Any) -> None:
+    import sqlite3
+
+    file = tmp_path / "tools.db"
+    with serving(store=str(file)):
+        pass
+    connection = sqlite3.connect(file)
+    connection.execute("UPDATE patchbay_versions SET version = 99")
+    connection.commit()
+    connection.close()
+    done = run("--port", "0", "--store", str(file))
+    assert (2, "", 1) == (done.returncode, done.stdout, done.stderr.count("\n"))
+    assert "update Patchbay" in done.stderr
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_stop_says_what_it_waits_for_and_no_more(again: bool) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "patchbay",
+        "serve",
+        "--port",
+        "0",
+        "--store",
+        "memory",
+        "--drain-timeout",
+        "30" if again else "1",
+    ]
+    with (
+        calling_back(hangs) as callback,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stderr is not None
+        server: Any = Server(int(process.stdout.readline().rpartition(":")[2]), None)  # type: ignore[arg-type]
+        reached = threading.Event()
+        script = callback.script
+        callback.script = lambda connection, end: (reached.set(), script(connection, end))[1]
+        server.register("a", callback.url)
+        caller = threading.Thread(target=lambda: server.post("call", name="a"), daemon=True)
+        caller.start()
+        assert reached.wait(BOUND)
+        process.send_signal(signal.SIGINT)
+        line = process.stderr.readline()
+        assert f"stopping: 1 call under way, up to {30 if again else 1} s; press Ctrl-C again to end at once\n" == line
+        if again:
+            process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=BOUND)
+        caller.join(BOUND)
+    assert (0, False, 0 if again else 1) == (process.returncode, "Traceback" in errors, errors.count("\n"))
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [("invalid_arguments", "invalid_arguments"), ("x.y-z_1", "x.y-z_1"), ("no sentence", "tool_error"), ("a" * 65, "tool_error"),
+     ("", "tool_error"), (5, "tool_error"), (None, "tool_error"), ("a\n", "tool_error")],
+)  # fmt: skip
+def test_the_code_of_a_failure_is_the_tools(server: Any, code: object, told: str) -> None:
+    with calling_back(says({"output": None, "is_error": True, "error": "INVALID_ARGUMENTS", "code": code})) as callback:
+        server.register("a", callback.url)
+        answer = server.call("a")
+    assert ("INVALID_ARGUMENTS", told) == (answer["error"], answer["code"])
+
+
+@UNUSABLE
+def test_a_tool_that_no_provider_takes_is_registered_and_told_of_with_the_reason(
+    server: Any, parameters: Any, caplog: Any
+) -> None:
+    for _ in range(2):
+        answer = server.register("a", parameters=parameters)
+        [warning] = answer["warnings"]
+        assert (True, True) == (answer["ok"], "no model is told of this tool: its " in warning)
+    assert "warnings" not in server.register("b")
+    listed = server.tools()
+    assert (True, None, parameters) == (listed["a"]["problem"] in warning, listed["b"]["problem"], listed["a"]["parameters"])
+    assert ["b"] == [spec.name for spec in server.app.registry.snapshot("ann").specs]
+    assert 1 == caplog.text.count("The tool 'a' is offered to no model")
+
+
+@UNUSABLE
+def test_no_model_is_told_to_mend_arguments_where_the_schema_is_broken(parameters: Any) -> None:
+    with serving(strict_arguments=True) as server:
+        server.register("a", parameters=parameters)
+        answer = server.call("a", arguments={"city": "Rome"})
+    assert ("unusable_schema", True) == (answer["code"], "did not run" in answer["content"])
+    assert "Fix the arguments" not in answer["content"]
+
+
+def test_a_tool_with_the_spellings_of_older_drafts_is_offered(server: Any) -> None:
+    old = {"$schema": "x:y", "type": "object", "properties": {"n": {"type": "number", "minimum": 0, "exclusiveMinimum": True}}}
+    assert "warnings" not in server.register("a", parameters=old)
+    assert server.tools()["a"]["problem"] is None
+
+
+def test_a_store_has_one_server_at_a_time(tmp_path: Any) -> None:
+    file = tmp_path / "tools.db"
+    with serving(store=str(file)) as server:
+        server.register("a")
+        done = run("--port", "0", "--store", f"sqlite:///{file}")
+        assert (2, "", 1) == (done.returncode, done.stdout, done.stderr.count("\n"))
+        assert f"The store sqlite:///{file} is in use by another server" in done.stderr
+    with serving(store=str(file)) as server:
+        assert ["a"] == list(server.tools())
+    assert 0o600 == (tmp_path / "tools.db-serving").stat().st_mode & 0o777
+
+
+def test_a_name_that_another_source_has_says_whose_it_is(server: Any) -> None:
+    server.register("a", source="first", role="ann")
+    server.register("b", source="second")
+    owners = [
+        [(failed["role"], failed["owned_by"]) for failed in server.register(name, source="other")["failed_roles"]]
+        for name in "ab"
+    ]
+    assert [[("ann", "first"), ("ann", "first")], [("ann", "second"), ("ben", "second"), ("*", "second")]] == owners
+
+
+def test_a_hidden_tool_that_is_called_is_said_to_be_hidden(server: Any) -> None:
+    server.register("a", source="s")
+    server.app.registry.hide("s")
+    answer = server.call("a")
+    assert ("tool_hidden", False) == (answer["code"], answer["ok"])
+    assert "its callback does not answer" in answer["content"]
+    assert "unknown_tool" == server.call("b")["code"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "flag"),
+    [([("host", "evil.com")], "--allow-host"), ([*LOCAL, ("origin", "https://evil.com")], "--allow-origin"),
+     ([*LOCAL, ("x-forwarded-for", "127.0.0.1")], "--proxy")],
+)  # fmt: skip
+def test_who_is_turned_away_is_told_what_would_let_it_in(headers: Any, flag: str) -> None:
+    assert f"patchbay serve {flag} " in admitted(headers)[1]["hint"]
+
+
+def test_an_answer_that_does_not_say_whether_it_failed_is_logged_with_the_tools_name(server: Any, caplog: Any) -> None:
+    with calling_back(says({"output": 1, "is_error": "maybe"})) as callback:
+        server.register("odd_one", callback.url)
+        assert 1 == server.call("odd_one")["output"]
+    assert "The tool 'odd_one' answered is_error='maybe'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "origin", ["x", "example.com", "https://", "https://a b", "https://x/path", "https://*.example.com", "http://x:y"]
+)
+def test_what_is_no_origin_is_refused(origin: str) -> None:
+    with pytest.raises(ConfigurationError, match="is no origin"):
+        ToolsSettings(allowed_origins=(origin,))
+
+
+def test_origins_are_taken_as_browsers_write_them() -> None:
+    settings = ToolsSettings(allowed_origins=("https://App.example.com/", "http://[::1]:3000", "chrome-extension://abc", "null"))
+    assert ("https://app.example.com", "http://[::1]:3000", "chrome-extension://abc", "null") == settings.allowed_origins
+
+
+def test_a_role_that_is_named_twice_is_one_role() -> None:
+    command = [sys.executable, "-m", "patchbay", "serve", "--port", "0", "--store", "memory", "--roles", "ann,ben,ann"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
+        assert process.stdout is not None
+        printed = [process.stdout.readline() for _ in range(3)]
+        process.terminate()
+        process.communicate(timeout=BOUND)
+    assert "  roles ann, ben\n" == printed[2]
