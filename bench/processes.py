@@ -97,7 +97,7 @@ def started(argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = N
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **(env or {})},
+            env={**_usual(), **(env or {})},
             cwd=log.parent,
         )
         try:
@@ -163,3 +163,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
                 continue
         process.kill()
         process.wait()
+
+
+def _usual() -> dict[str, str]:
+    """The environment, but for what would have every process compile its sources again: a user's Python keeps them."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
