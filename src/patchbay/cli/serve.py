@@ -183,6 +183,7 @@ def serve(
     from patchbay.cli.format_flag import given_format
     from patchbay.cli.proxy_process import refuse_itself
     from patchbay.models.options import TextOptions
+    from patchbay.registrations import RegistrationStore
     from patchbay.server.serve import ServeOptions
     from patchbay.server.settings import ProxySettings, parse_size
     from patchbay.server.tools import ToolsSettings, create_tools_app
@@ -220,12 +221,14 @@ def serve(
             repair_rounds=repair_rounds,
         )
         chat = ChatSettings(options, max_iterations=max_iterations)
-    kept = None if store == "memory" else store
+    kept = None if store == "memory" else RegistrationStore(store)
     app = create_tools_app(names, store=kept, settings=settings, upstream=proxied, chat=chat)
     status = run(
         lambda: app,
         ServeOptions(host=host, port=port, drain_timeout=drain_timeout),
-        ready=lambda url: _announce(url, names, store, proxied.upstream if proxied is not None else None),
+        ready=lambda url: _announce(
+            url, names, store if kept is None else kept.database.shown, proxied.upstream if proxied is not None else None
+        ),
         stopping=lambda calls: _say_what_a_stop_waits_for(calls, drain_timeout),
     )
     sys.exit(status)
@@ -250,16 +253,10 @@ def _announce(url: str, roles: tuple[str, ...], store: str, upstream: str | None
     print(f"patchbay serve listening on {bold}{url}{plain}")
     print(f"  {dim}tools{plain} {url}/api/tools")
     print(f"  {dim}roles{plain} {', '.join(roles)}")
-    print(f"  {dim}kept in{plain} {_without_password(store)}")
+    print(f"  {dim}kept in{plain} {store}")
     print(f"  {dim}chat{plain} {f'{url}/v1, with the models of {upstream}' if upstream else 'none (--upstream)'}", flush=True)
 
 
 def _say_what_a_stop_waits_for(calls: int, seconds: int) -> None:
     under_way = "1 call" if calls == 1 else f"{calls} calls"
     print(f"stopping: {under_way} under way, up to {seconds} s; press Ctrl-C again to end at once", file=sys.stderr, flush=True)
-
-
-def _without_password(store: str) -> str:
-    scheme, separator, rest = store.partition("://")
-    account, at, place = rest.rpartition("@")
-    return f"{scheme}{separator}{account.partition(':')[0]}{at}{place}" if at else store

@@ -94,8 +94,8 @@ class Desk:
         )
         if change.ok:
             answer["secret"] = registration.secret
-            if warnings := self._warnings(change, body.name):
-                answer["warnings"] = warnings
+            if problem := self.registry.problem(registration.key):
+                answer["warnings"] = [f"no model is told of this tool: {problem}"]
         if not affected and not any(failure["code"] == "source_conflict" for failure in failed):
             answer["error"] = "no role accepted the registration"
         return answer
@@ -192,12 +192,6 @@ class Desk:
             owner = self.registry.snapshot(failure.role).registrations.get(name)
         owner = owner or self.registry.get(Key(None, name)) or self.registry.get(Key(failure.role, name))
         return {**said, "owned_by": owner.source if owner is not None else None}
-
-    def _warnings(self, change: Change, name: str) -> list[str]:
-        """Return what the owner of a tool should know, although it is registered."""
-        roles = [role for role in change.affected_roles if role in self.registry.roles]
-        problem = self.registry.snapshot(roles[0]).problem(name) if roles else None
-        return [] if problem is None else [f"no model is told of this tool: {problem}"]
 
     async def _store(self) -> bool:
         if self._keeper is None:

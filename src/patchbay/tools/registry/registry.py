@@ -90,6 +90,12 @@ class ToolRegistry:
             entry = self._ledger.get(key)
             return entry.registration if entry is not None else None
 
+    def problem(self, key: Key) -> str | None:
+        """Return why no model can be told of what is registered under a key; None where one can, or there is nothing."""
+        with self._lock:
+            entry = self._ledger.get(key)
+            return entry.tool.problem if entry is not None else None
+
     def registrations(self) -> list[Registration]:
         """Return all that is registered, also for roles that do not exist (yet), in order."""
         with self._lock:

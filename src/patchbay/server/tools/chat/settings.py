@@ -8,8 +8,7 @@ from patchbay.errors import ConfigurationError
 from patchbay.executor import Budget
 from patchbay.executor.budget import checked_count
 from patchbay.models.options import TextOptions
-
-MIB = 1024 * 1024
+from patchbay.server.settings import MIB
 
 
 @dataclass(frozen=True)
