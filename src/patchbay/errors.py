@@ -12,6 +12,10 @@
     ├── SessionExistsError             ValueError     "session_exists"       there is one already; HTTP 409
     ├── UnknownRoleError               LookupError    "unknown_role"         the registry has no such role; HTTP 404
     ├── ToolSyncError                  RuntimeError   "tool_sync_failed"     a session was not told of its new tools
+    ├── HookAbortError                 RuntimeError   "hook_abort"           a hook ended the turn
+    ├── ApprovalNotFoundError          LookupError    "approval_not_found"   no request for approval has this id; HTTP 404
+    ├── ApprovalConflictError          ValueError     "approval_conflict"    it is decided, or cannot be decided so; HTTP 409
+    ├── ApprovalForbiddenError         PermissionError "approval_forbidden"  who decided is not one of those who may; HTTP 403
     └── ToolError                      Exception      "tool_error"           one call failed; becomes a result
         ├── UnknownToolError           LookupError    "unknown_tool"
         ├── ToolArgumentsError         ValueError     "invalid_arguments"
@@ -20,6 +24,8 @@
         ├── CallBudgetError            RuntimeError   "call_budget"          the run may make no more calls
         ├── ToolTimeoutError           TimeoutError   "tool_timeout"
         │   └── RunTimeoutError                       "run_timeout"          the time of the whole run was up
+        ├── ToolDeniedError            PermissionError "tool_denied"         a hook or an approver refused the call
+        ├── HookFailedError            RuntimeError   "hook_failed"          the hook that owns the tool did not answer
         ├── ToolRetry                  Exception      "tool_retry"           raised by tools: try again like this
         └── ToolFailed                 Exception      "tool_failed"          raised by tools: this can not work
 
@@ -148,6 +154,54 @@ class ToolSyncError(PatchbayError, RuntimeError):
     code = "tool_sync_failed"
 
 
+class HookAbortError(PatchbayError, RuntimeError):
+    """A hook ended the turn. ``hook`` is its name, ``point`` where it was asked; ``hard``: the history is to be as before."""
+
+    code = "hook_abort"
+    kind = "hook_error"
+    status = 403
+
+    def __init__(self, reason: str, *, hook: str, point: str, hard: bool = False) -> None:
+        super().__init__(f"hook requested turn abort{f': {reason}' if reason else ''}")
+        self.reason = reason
+        self.hook = hook
+        self.point = point
+        self.hard = hard
+
+    @property
+    def for_model(self) -> str:
+        """What stands as the result of the call at hand, for the views of later turns."""
+        return f"Error: {self}."
+
+
+class ApprovalNotFoundError(PatchbayError, LookupError):
+    """No request for approval has this id, or none has any more."""
+
+    code = "approval_not_found"
+    kind = "invalid_request_error"
+    status = 404
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"There is no request for approval {request_id[:100]!r}.")
+        self.request_id = request_id
+
+
+class ApprovalConflictError(PatchbayError, ValueError):
+    """A request for approval cannot be decided like this: it has been by now, or its time was up."""
+
+    code = "approval_conflict"
+    kind = "invalid_request_error"
+    status = 409
+
+
+class ApprovalForbiddenError(PatchbayError, PermissionError):
+    """A request for approval is for others to decide, as the policy says."""
+
+    code = "approval_forbidden"
+    kind = "invalid_request_error"
+    status = 403
+
+
 class ToolError(PatchbayError):
     """One call failed. It becomes a result for the model and never ends a run."""
 
@@ -273,6 +327,28 @@ class CallBudgetError(ToolError, RuntimeError):
     def for_model(self) -> str:
         """Say that there are no more calls to be had."""
         return f"Error: {self}: the tool {self.tool_name!r} did not run. Answer with what you have."
+
+
+class ToolDeniedError(ToolError, PermissionError):
+    """A hook, or an approver, refused a call; the tool did not run. ``by`` is who."""
+
+    code = "tool_denied"
+
+    def __init__(self, words: str, reason: str, *, tool_name: str, by: str) -> None:
+        super().__init__(f"{words}: {reason}" if reason else words, tool_name=tool_name)
+        self.reason = reason
+        self.by = by
+
+    @property
+    def for_model(self) -> str:
+        """The words of the contract."""
+        return str(self)
+
+
+class HookFailedError(ToolError, RuntimeError):
+    """The hook that owns a tool did not answer a call of it."""
+
+    code = "hook_failed"
 
 
 class ToolRetry(ToolError):  # noqa: N818  (it is no error of the tool's, but what it says to the model)

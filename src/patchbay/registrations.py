@@ -59,7 +59,6 @@ class RegistrationStore:
         self._guard = threading.Lock()
         self._owed: dict[Key, int] = {}  # what is to be written, and which asking it was for
         self._asked = 0
-        self._private = False
 
     @property
     def database(self) -> Store:
@@ -68,7 +67,6 @@ class RegistrationStore:
 
     async def load(self) -> list[Registration]:
         """Return what is kept, in order, for ``ToolRegistry.restore``."""
-        await self.make_private()
         everything = sa.select(_table.c.place, _table.c.body)
         rows = await self._store.read(lambda connection: list(connection.execute(everything)))
         found = (_read(body, place) for place, body in rows)
@@ -85,7 +83,6 @@ class RegistrationStore:
             self._owed.update((key, self._asked) for change in changes for key in change.keys)
             if not self._owed:
                 return
-        await self.make_private()
         written = await self._store.write(lambda connection: self._write(connection, registry))
         with self._guard:
             for key, asked in written.items():
@@ -120,23 +117,6 @@ class RegistrationStore:
             changed = {name: insert.excluded[name] for name in ("place", "body")}
             connection.execute(insert.on_conflict_do_update(index_elements=["role", "name"], set_=changed), rows)
         return owed
-
-    async def make_private(self) -> None:
-        """Make the file before SQLite does, so that it is never readable by others. What SQLite puts beside it is likewise."""
-        if self._private or (file := self._store.file) is None:
-            return
-
-        def make() -> None:
-            # Only a new one is opened: to close any handle of a file ends the locks that SQLite has on it in this process.
-            try:
-                os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
-            except FileExistsError:
-                pass
-            except OSError:
-                return  # opening the database says why
-            self._private = True
-
-        await self._store.run(make)
 
 
 _FIELDS: Final = ("name", "description", "parameters", "source", "role", "timeout_seconds", "callback_url", "metadata", "secret")

@@ -8,22 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import logging
+import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from patchbay.background import run_blocking
-from patchbay.errors import ConfigurationError, InvalidRequestError, MaxIterationsError
+from patchbay.errors import ConfigurationError, HookAbortError, InvalidRequestError, MaxIterationsError
 from patchbay.executor import MAX_REPEATS, MAX_RESULT_CHARS, Budget, Executor, ToolExecution
-from patchbay.executor.hooks import Hooks
+from patchbay.executor.callbacks import Hooks, checked_hooks
+from patchbay.executor.files import checked_media
 from patchbay.loop import FinalEvent, LoopEvent, ReplyEvent, ToolCallEvent, ToolResultEvent, turn
 from patchbay.models.hosted import HostedModel
 from patchbay.models.resolve import resolve_model
 from patchbay.tools import Progress, Validation
 from patchbay.tools.attachments import checked_kinds
 from patchbay.types import Message, ToolCall, Usage
+
+if TYPE_CHECKING:
+    from patchbay.hooks import HookManager, HookScope
+    from patchbay.media import MediaStore
 
 OnToolCall = Callable[[ToolCall, int], Awaitable[None] | None]
 OnToolResult = Callable[[ToolExecution, int], Awaitable[None] | None]
@@ -37,8 +44,9 @@ class RunResult:
 
     ``content`` is the model's last text, None where there is none. ``messages`` is the whole conversation, each call with its
     result. ``finish_reason`` is "stop", "length", "content_filter", or the limit that ended the turn: "max_iterations",
-    "max_calls" or "max_seconds". ``tool_executions`` are in call order, ``usage`` is summed over all rounds. ``callback_errors``
-    holds what the callbacks raised; it did not end the run.
+    "max_calls" or "max_seconds"; or "abort_turn" or "hard_abort", where a hook ended it (``aborted`` has its reason), the latter
+    with the messages as they were before. ``tool_executions`` are in call order, ``usage`` is summed over all rounds.
+    ``callback_errors`` holds what the callbacks raised; it did not end the run.
     """
 
     content: str | None
@@ -48,6 +56,7 @@ class RunResult:
     tool_executions: tuple[ToolExecution, ...]
     usage: Usage
     callback_errors: tuple[Exception, ...] = ()
+    aborted: HookAbortError | None = None
 
 
 class ToolRunner:
@@ -64,7 +73,9 @@ class ToolRunner:
     kept in ``RunResult.callback_errors``, and the run goes on.
 
     ``before`` and ``after`` do more: they may answer a call before its tool runs, or change what it returned
-    (``patchbay.executor.hooks``). ``on_progress(call, progress)`` is told what running tools say of their work.
+    (``patchbay.executor.callbacks``). ``on_progress(call, progress)`` is told what running tools say of their work. ``hooks`` are
+    asked about requests, answers and calls, and may end a turn (``patchbay.hooks``). ``media`` has the files that go along with
+    results (None: the process's own store, ``patchbay.media.shared_store``).
 
     A run ends after ``max_iterations`` rounds, ``max_calls`` calls or ``max_seconds`` seconds (None: no limit), with that as its
     finish_reason. A call that gave the same result ``max_repeats`` times is not run again. Of a result the model is shown
@@ -90,6 +101,8 @@ class ToolRunner:
         on_progress: Callable[[ToolCall, Progress], object] | None = None,
         before: Hooks = None,
         after: Hooks = None,
+        hooks: HookManager | None = None,
+        media: MediaStore | None = None,
         tool_timeout: float | None = None,
         max_calls: int | None = None,
         max_seconds: float | None = None,
@@ -113,6 +126,8 @@ class ToolRunner:
             max_result_chars=max_result_chars,
             before=before,
             after=after,
+            hooks=checked_hooks(hooks),
+            media=checked_media(media),
             on_progress=on_progress,
         )
         Budget(max_calls=max_calls, max_seconds=max_seconds)  # refused here what no run could keep
@@ -124,6 +139,8 @@ class ToolRunner:
                 tool.check()
         if tool_mode not in (None, "auto", "text", "native"):
             raise ConfigurationError(f"tool_mode is {tool_mode!r}: use 'auto', 'text' or 'native'.")
+        self._name = uuid.uuid4().hex[:12]
+        self._turns = itertools.count(1)
         self._given = client
         self._model = resolve_model(client, tool_mode=tool_mode, **options)
         self._max_iterations = max_iterations
@@ -167,6 +184,7 @@ class ToolRunner:
                         event.tool_executions,
                         event.usage,
                         tuple(errors),
+                        event.aborted,
                     )
         raise AssertionError("a turn ended without its final event")
 
@@ -196,8 +214,8 @@ class ToolRunner:
         """Run one turn as events, the last of type "final"; closing the iterator stops the model and the tools.
 
         An event's ``type`` is "text" or "reasoning" (``delta``), "tool_call" (``tool_call``, ``iteration``), "tool_progress"
-        (``tool_call``, ``progress``, ``iteration``), "tool_result" (``execution``, ``iteration``), "iteration_end"
-        (``iteration``, ``finish_reason``) or "final" (as RunResult).
+        (``tool_call``, ``progress``, ``iteration``), "tool_result" (``execution``, ``iteration``), "user_output" (what a tool has
+        for the user: ``text``, ``media``), "iteration_end" (``iteration``, ``finish_reason``) or "final" (as RunResult).
         """
         events = self._turn(messages, model, tool_choice, parameters, stream=True, errors=[])
         async with aclosing(events):
@@ -222,7 +240,7 @@ class ToolRunner:
         budget = Budget(max_calls=self._max_calls, max_seconds=self._max_seconds)
         events = turn(
             self._model,
-            self._executor.begin(budget=budget, attachments=self._attachments),
+            self._executor.begin(budget=budget, attachments=self._attachments, scope=self._scope()),
             conversation,
             tool_choice=tool_choice,
             parameters=parameters,
@@ -240,6 +258,13 @@ class ToolRunner:
                 elif isinstance(event, FinalEvent) and event.finish_reason == "max_iterations" and self._raise_on_max_iterations:
                     raise MaxIterationsError(event.iterations)
                 yield event
+
+    def _scope(self) -> HookScope | None:
+        if self._executor.hooks is None:
+            return None
+        from patchbay.hooks import HookScope
+
+        return HookScope(turn_id=f"{self._name}-turn-{next(self._turns)}")
 
 
 async def _tell(callback: Callable[..., Any], what: Any, iteration: int, errors: list[Exception]) -> None:

@@ -10,6 +10,7 @@ half way, nor does a connection belong to one event loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import sqlite3
@@ -66,7 +67,8 @@ class Store:
 
     ``url`` is ``sqlite:///file.db`` (four slashes for an absolute path), a plain path of a SQLite file, ``sqlite://`` for a
     database in memory, or ``postgresql://user@host/name``, which needs ``patchbay[postgres]``. A driver named in it
-    (``+aiosqlite``, ``+asyncpg``) is replaced by ours. ``version`` is that of the tables, under ``name``. Raises
+    (``+aiosqlite``, ``+asyncpg``) is replaced by ours. A SQLite file that is not there yet is made for its owner's eyes only; any
+    number of stores, of this process and of others, may use one file. ``version`` is that of the tables, under ``name``. Raises
     ConfigurationError for another kind of URL, and on first use for a database that cannot be opened, or that a newer version
     of Patchbay has written. ``shown`` is the URL as it was given, without a password.
     """
@@ -97,6 +99,13 @@ class Store:
         A caller that is cancelled waits for the end of it all the same: what it does next comes after it in the database too.
         """
         return await self._run(lambda opened: self._transaction(opened, work, writes=True))
+
+    def write_from_thread(self, work: Callable[[Connection], T]) -> T:
+        """As ``write``, for a thread that has no event loop: it waits until the transaction is over."""
+        with self._guard:
+            opened = self._opened()
+            job = opened.threads.submit(lambda: self._transaction(opened, work, writes=True))
+        return job.result()
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run ``work`` in one of the store's threads, to its end."""
@@ -222,6 +231,7 @@ class Store:
         sqlalchemy.event.listen(engine, "connect", _prepare_sqlite)
         sqlalchemy.event.listen(engine, "begin", _begin_sqlite)
         if self.file is not None:
+            sqlalchemy.event.listen(engine, "do_connect", _make_private)
             _forks.watch(self)
         return _Open(engine, ThreadPoolExecutor(1, thread_name_prefix="patchbay-store"))
 
@@ -278,6 +288,19 @@ def _read_url(url: str | os.PathLike[str]) -> tuple[URL, str]:
     parsed = parsed.set(drivername=driver)
     parsed = parsed.set(database=None) if parsed.database == ":memory:" else parsed
     return parsed, os.fspath(url) if "://" not in os.fspath(url) else shown.render_as_string(hide_password=True)
+
+
+_making_private = threading.Lock()
+
+
+def _make_private(_dialect: Any, _record: Any, arguments: list[Any], options: dict[str, Any]) -> None:
+    """Make a SQLite file before SQLite does: it is never readable by others then, nor is what SQLite puts beside it."""
+    if options.get("uri"):
+        return  # a name of SQLite's own, which need not be a file's
+    # Only a new file is opened, and no other store connects to it meanwhile: to close any handle of a file ends the locks that
+    # SQLite has on it in this process, and the next process to leave the file deletes the log that this one still writes.
+    with _making_private, contextlib.suppress(OSError):  # where it cannot be made, opening it says why
+        os.close(os.open(os.path.realpath(arguments[0]), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:

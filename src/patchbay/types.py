@@ -144,7 +144,8 @@ class Attachment:
     def kind(self) -> str:
         """What a model must be able to take to be shown it: "image", "audio", or "file" for all else."""
         kind = self.media_type.partition("/")[0]
-        return kind if kind == "image" or self.media_type in _AUDIO else "file"
+        is_image = kind == "image" and self.media_type != "image/svg+xml"  # which no model takes as one
+        return kind if is_image or self.media_type in _AUDIO else "file"
 
     def to_openai(self) -> dict[str, Any]:
         """The part of a user's message in OpenAI's words."""
@@ -158,6 +159,14 @@ class Attachment:
 
     def __str__(self) -> str:
         return f"{self.name or self.kind} ({self.media_type}, {len(self.data)} bytes)"
+
+
+@dataclass(frozen=True)
+class Illustrated:
+    """What a tool returned, ``output`` (any JSON), and the images that it gave along with it."""
+
+    output: Any
+    attachments: tuple[Attachment, ...]
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from patchbay.agents import Blob, Content, DatabaseSessionService, FunctionCall, FunctionResponse, InMemorySessionService, Part
 from patchbay.agents.messages import from_messages, shown_text, to_messages
+from patchbay.loop.shown import LEFT_OUT
 from patchbay.testing import ScriptedModel
 from patchbay.tools import ToolContext
+from patchbay.tools.attachments import introduction
 from patchbay.types import Attachment, Reply, ToolCall
 
 from .turns import Chat, agent, assert_settled, kinds, play, said_to
@@ -149,7 +151,7 @@ async def draw() -> Attachment:
 
 
 @pytest.mark.parametrize("kinds_", [[], ["image"]])
-def test_images_of_tools_reach_the_model_the_log_and_later_turns(service, kinds_):
+def test_images_of_tools_reach_the_model_and_the_log_and_later_turns_have_words_in_their_place(service, kinds_):
     model = ScriptedModel([[ToolCall("1", "draw"), ToolCall("2", "draw")], "done", "again"])
     chat = Chat(agent(model, draw, attachments=kinds_), service)
 
@@ -166,12 +168,18 @@ def test_images_of_tools_reach_the_model_the_log_and_later_turns(service, kinds_
                 assert "iVBOR" not in json.dumps(response.response)
                 assert "a.png" in response.response["result"], "it says what there is, once"
         await chat.say("more")
-        assert [*shown, {"role": "assistant", "content": "done"}, {"role": "user", "content": "more"}] == said_to(model)
+        if kinds_:
+            shown[-1] = said(f"{introduction(1, '1')}\n{LEFT_OUT}\n{introduction(1, '2')}\n{LEFT_OUT}")
+        assert [*shown, {"role": "assistant", "content": "done"}, said("more")] == said_to(model)
 
     asyncio.run(main())
 
 
-def test_images_of_calls_that_settle_one_by_one_stand_together_behind_the_results_in_later_turns():
+def said(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def test_images_of_calls_that_settle_one_by_one_stand_together_behind_the_results():
     async def main() -> None:
         release = asyncio.Event()
 
@@ -202,7 +210,8 @@ def test_images_of_calls_that_settle_one_by_one_stand_together_behind_the_result
         await chat.say("more")
         first = list(model.requests[1].messages)
         assert ["user", "assistant", "tool", "tool", "user"] == [message["role"] for message in first]
-        assert [*first, {"role": "assistant", "content": "done"}, {"role": "user", "content": "more"}] == said_to(model)
+        first[-1] = said(f"{introduction(1, '1')}\n{LEFT_OUT}\n{introduction(1, '2')}\n{LEFT_OUT}")
+        assert [*first, {"role": "assistant", "content": "done"}, said("more")] == said_to(model)
 
     asyncio.run(asyncio.wait_for(main(), 30))
 

@@ -19,6 +19,16 @@ def run(coroutine: Any) -> Any:
     return asyncio.run(asyncio.wait_for(coroutine, 10))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def loaded() -> None:
+    """The first call of a process loads what calls need: that takes longer than the times that are given here."""
+
+    async def act() -> None:
+        pass
+
+    run(Executor([act], before=lambda *_: None).run([ToolCall("1", "act")]))
+
+
 @pytest.mark.parametrize("when", ["at once", "after it was left to itself"])
 def test_a_hook_that_swallows_the_stop_does_not_let_the_tool_begin(when):
     async def main() -> tuple[ToolExecution, list[str], asyncio.Event]:

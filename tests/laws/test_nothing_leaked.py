@@ -97,7 +97,9 @@ def test_raw_arguments_are_the_characters_that_were_written(call: tuple[str, dic
 @SETTINGS
 @given(
     st.lists(calls, min_size=1, max_size=3),
-    st.text(max_size=20).map(lambda text: "I look. " + text.replace("`", "").replace("~", "").replace("<", "")),
+    st.text(max_size=20).map(
+        lambda text: "I look. " + "".join(each for each in text if each not in "`~<>")
+    ),  # > before markup is a quotation's
 )
 def test_what_the_history_shows_of_a_past_turn_reads_back_as_that_turn(made: list[tuple[str, dict[str, Any]]], said: str) -> None:
     """A model copies the shape of its own past turns: that shape must be one which is understood."""

@@ -9,6 +9,7 @@ import pytest
 
 from patchbay.errors import ConfigurationError
 from patchbay.executor import Budget, Executor
+from patchbay.hooks import AbortTurn, DenyTool, HardAbort, HookManager, HookPolicy, Modify, Respond
 from patchbay.loop import FinalEvent, LoopEvent, answered, turn
 from patchbay.models.chat import ModelReply
 from patchbay.testing.scripted import ScriptedModel
@@ -143,3 +144,106 @@ def test_the_conversation_goes_on_with_every_call_answered_once():
 def test_a_ceiling_is_still_checked():
     with pytest.raises(ConfigurationError):
         play([], max_iterations=0)
+
+
+# Hooks, where calls are left to the caller
+
+
+def hooks(policy: HookPolicy | None = None, **methods: Any) -> dict[str, Any]:
+    """What a run is begun with where one hook is mounted; ``methods`` are functions of what it is shown."""
+
+    def method(answer: Any) -> Any:
+        async def asked(_self: Any, view: Any) -> Any:
+            return answer(view)
+
+        return asked
+
+    manager = HookManager(policy=policy)
+    manager.mount("hook", type("Hook", (), {name: method(answer) for name, answer in methods.items()})())
+    return {"hooks": manager}
+
+
+BOTH = [ToolCall("a", "open_door"), ToolCall("b", "echo", '{"text": "1"}'), ToolCall("c", "open_door")]
+
+
+def test_a_hook_is_not_asked_about_a_call_that_the_caller_carries_out():
+    asked: list[Any] = []
+    run = hooks(before_tool=lambda call: asked.append(call.tool), approve_tool=lambda call: asked.append(call.tool) or True)
+    end, _, _ = play([BOTH], run=run)
+    assert (["echo", "echo"], ("a", "c")) == (asked, tuple(call.id for call in end.pending))
+
+
+def test_a_denied_call_beside_those_of_the_caller_has_its_result_and_they_are_handed_out():
+    end, _, _ = play([BOTH], run=hooks(before_tool=lambda _call: DenyTool("no")))
+    assert ("tool_calls", ("a", "c")) == (end.finish_reason, tuple(call.id for call in end.pending))
+    assert [("b", "Tool execution denied by hook: no")] == [(m["tool_call_id"], m["content"]) for m in end.messages[2:]]
+
+
+@pytest.mark.parametrize("point", ["before_tool", "after_tool"])
+def test_a_turn_that_a_hook_ends_leaves_no_call_of_the_caller_without_a_result(point):
+    """Nobody is told to carry them out any more, so the conversation says that they were not: in call order (law 1)."""
+    pictured = [*BOTH, ToolCall("d", "picture")]
+    end, _, _ = play([pictured], tools=(echo, picture), run={**hooks(**{point: one_ends_it}), "attachments": ["image"]})
+    assert ("abort_turn", (), None) == (end.finish_reason, end.pending, end.content)
+    results = {message["tool_call_id"]: message["content"] for message in end.messages if message["role"] == "tool"}
+    assert ["a", "b", "c", "d"] == list(results)
+    assert "Error: tool 'open_door' was cancelled before it finished. It had not begun." == results["a"] == results["c"]
+    assert ["user", "assistant", *["tool"] * 4] == [message["role"] for message in end.messages[:6]]
+
+
+def one_ends_it(view: Any) -> Any:
+    return AbortTurn("enough") if view.tool == "echo" else None
+
+
+def test_a_turn_that_is_taken_back_has_nothing_pending():
+    end, _, _ = play([BOTH], run=hooks(before_tool=lambda _call: HardAbort("enough")))
+    assert ("hard_abort", (), [USER]) == (end.finish_reason, end.pending, end.messages)
+
+
+def test_a_turn_that_ends_with_the_model_has_nothing_pending():
+    end, _, _ = play([BOTH], run=hooks(after_llm=lambda _response: AbortTurn("enough")))
+    assert ("abort_turn", (), [USER]) == (end.finish_reason, end.pending, end.messages)
+
+
+def named(name: str, description: str = "The hook's.") -> dict[str, Any]:
+    parameters = {"type": "object", "properties": {}}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+@pytest.mark.parametrize("injection", ["additive", "full", "off"])
+def test_a_hook_brings_no_tool_of_a_name_that_is_the_callers(injection):
+    answered_for: list[Any] = []
+    run = hooks(
+        HookPolicy(tool_injection=injection),
+        before_llm=lambda request: Modify({"tools": [*request.tools, named("open_door")]}),
+        before_tool=lambda call: answered_for.append(call.tool) or Respond("mine"),
+    )
+    end, _, model = play([ToolCall("a", "open_door")], run=run)
+    assert ([], ("a",)) == (answered_for, tuple(call.id for call in end.pending))
+    assert ["open_door", "echo"] == [spec.name for spec in model.requests[0].tools]
+
+
+@pytest.mark.parametrize("tools", [[], [named("open_door")], [named("other")]])
+def test_what_a_hook_does_to_the_callers_tools_is_undone(tools):
+    run = hooks(before_llm=lambda _request: Modify({"tools": tools}), before_tool=lambda _call: None)
+    _, _, model = play(["hello"], run=run)
+    assert "open_door" == model.requests[0].tools[0].name
+    assert "Open a door." == model.requests[0].tools[0].description
+
+
+def test_a_call_that_was_dropped_from_the_list_under_full_is_still_the_callers():
+    run = hooks(HookPolicy(tool_injection="full"), before_llm=lambda _request: Modify({"tools": []}))
+    end, _, model = play([ToolCall("a", "open_door")], run=run)
+    assert ((), ("a",)) == (tuple(model.requests[0].tools), tuple(call.id for call in end.pending))
+
+
+def test_a_call_can_not_be_made_one_of_the_callers():
+    end, _, _ = play([ToolCall("a", "echo"), "done"], run=hooks(before_tool=lambda _call: Modify({"tool": "open_door"})))
+    assert (["unknown_tool"], ()) == ([each.result.code for each in end.tool_executions], end.pending)
+
+
+def test_calls_of_the_caller_that_a_hook_writes_or_removes_are_written_or_removed():
+    end, _, _ = play([BOTH], run=hooks(after_llm=lambda response: Modify({"tool_calls": response.tool_calls[2:]})))
+    assert (("c",), ["c"]) == (tuple(call.id for call in end.pending), [call["id"] for call in end.messages[-1]["tool_calls"]])
+    end, _, _ = play([BOTH], run=hooks(after_llm=lambda _response: Modify({"tool_calls": []})))
+    assert ("stop", ()) == (end.finish_reason, end.pending)

@@ -43,6 +43,23 @@ def test_any_other_name_is_a_value_error_when_the_method_is_marked(name):
         llm_tool(name=name)(lambda self: None)
 
 
+def test_what_a_tool_says_of_itself_is_told_by_our_names():
+    @llm_tool(name="a", annotations={"destructiveHint": True, "read_only": False, "paid": True})
+    def method(self): ...
+
+    class Plugin(NekoPluginBase):
+        tool = method
+
+    [(_, meta)] = tools_of(Plugin)
+    assert {"destructive": True, "read_only": False, "paid": True} == meta.annotations
+
+
+@pytest.mark.parametrize("said", [["destructive"], {"destructive": "yes"}, {"destructive": 1}, {"": True}, {"x" * 65: True}])
+def test_annotations_that_are_no_booleans_are_a_value_error_when_the_method_is_marked(said):
+    with pytest.raises(ValueError, match="Tool 'a': "):
+        llm_tool(name="a", annotations=said)(lambda self: None)
+
+
 def test_the_methods_own_name_must_fit_too():
     def method(self): ...
 

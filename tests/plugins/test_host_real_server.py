@@ -32,7 +32,7 @@ class Plugin(NekoPluginBase):
             await asyncio.sleep(0.01)
         return tool_context.idempotency_key
 
-    @llm_tool(name="start_a_process")
+    @llm_tool(name="start_a_process", annotations={"destructiveHint": True, "read_only": False})
     async def start_a_process(self):
         return subprocess.Popen(["sleep", "600"]).pid
 """
@@ -69,6 +69,8 @@ def test_tools_are_registered_called_reloaded_and_taken_away(house):
     assert {(f"{base}/{name}", "plugin:weather") for name in NAMES} == {
         (row["callback_url"], row["source"]) for row in rows.values()
     }
+    said = {name: row["annotations"] for name, row in rows.items()}
+    assert {**{name: {} for name in NAMES}, "start_a_process": {"destructive": True, "read_only": False}} == said
     assert ({"city": "北京", "temp_c": 22}, True) == tuple(
         house.call("get_weather", city="北京")[key] for key in ("output", "ok")
     )

@@ -131,6 +131,7 @@ def test_a_tool_that_somebody_took_from_one_role_is_left_alone_where_the_server_
         {"description": "another"},
         {"parameters": {"type": "object"}},
         {"timeout_seconds": 1.0},
+        {"annotations": {"read_only": True}},
         {"callback_url": "http://127.0.0.1:1/"},
         {"state": "hidden"},
     ],
@@ -138,7 +139,8 @@ def test_a_tool_that_somebody_took_from_one_role_is_left_alone_where_the_server_
 def test_a_tool_that_the_server_shows_otherwise_is_registered_again(edit):
     async def main():
         async with ToolServer() as server, reconciling(server.url) as (reconciler, told):
-            tool = wanted("one", description="as it is", parameters={"type": "object", "properties": {}})
+            parameters = {"type": "object", "properties": {}}
+            tool = wanted("one", description="as it is", parameters=parameters, annotations={"destructive": True})
             reconciler.want(tool)
             await told.until("p", "one", "active")
             for role in server.tools.values():
@@ -146,10 +148,11 @@ def test_a_tool_that_the_server_shows_otherwise_is_registered_again(edit):
             server.changed()
             await told.until("p", "one", "active", times=2)
             row = server.tools["ann"]["one"]
-            assert (tool.description, tool.parameters, 30.0, tool.callback_url) == (
+            assert (tool.description, tool.parameters, 30.0, tool.annotations, tool.callback_url) == (
                 row["description"],
                 row["parameters"],
                 row["timeout_seconds"],
+                row["annotations"],
                 row["callback_url"],
             )
 

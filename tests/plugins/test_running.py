@@ -507,7 +507,7 @@ def test_progress_is_told_while_the_tool_still_runs():
 
 
 class Shop(NekoPluginBase):
-    @llm_tool(description="Open the shop.", parameters=CITY, timeout=5, role="clerk")
+    @llm_tool(description="Open the shop.", parameters=CITY, timeout=5, role="clerk", annotations={"destructiveHint": True})
     async def open_shop(self, *, city: str):
         return city
 
@@ -523,6 +523,7 @@ def test_a_plugin_lists_its_tools_as_plain_dicts():
         "parameters": CITY,
         "timeout_seconds": 5.0,
         "role": "clerk",
+        "annotations": {"destructive": True},
     }
     assert [expected] == run(main())
 

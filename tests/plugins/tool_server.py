@@ -165,6 +165,8 @@ class ToolServer:
         keys = ("name", "description", "source", "callback_url")
         more = () if self.seed else ("parameters", "timeout_seconds", "role")
         row = {key: asked[key] for key in (*keys, *more)} | {"is_remote": True}
+        if not self.seed:
+            row["annotations"] = asked.get("annotations", {})
         affected = [role] if role else list(self.tools)
         for each in affected:
             self.tools[each][name] = dict(row)

@@ -89,7 +89,7 @@ def failing(args: dict) -> Any:
         ("around it", True, '{"error": "no", "hint": "try again"}'),
         ("fine", False, "[1]"),
         ("not quite", False, "5"),  # W10
-        ("with images", False, "3"),
+        ("with images", False, '{"result": 3, "_image_warnings": ["image 1: it is neither JPEG nor PNG"]}'),
         ("plain", False, '{"output": 1}'),
         ("plain images", False, '{"images": []}'),
         ("plain error", False, '{"error": "x"}'),

@@ -49,11 +49,11 @@ def test_a_tool_is_listed_with_all_there_is_to_know_of_it():
     registry.hide("s")
     listed = {
         "name": "a", "description": "d", "source": "s", "callback_url": "http://127.0.0.1:9/call", "is_remote": True,
-        "parameters": SCHEMA, "timeout_seconds": 7, "role": "ann", "state": "hidden", "problem": None,
+        "parameters": SCHEMA, "timeout_seconds": 7, "annotations": {}, "role": "ann", "state": "hidden", "problem": None,
     }  # fmt: skip
     inside = {
         "name": "b", "description": "in here", "source": "builtin", "callback_url": None, "is_remote": False,
-        "parameters": SCHEMA, "timeout_seconds": None, "role": None, "state": "active", "problem": None,
+        "parameters": SCHEMA, "timeout_seconds": None, "annotations": {}, "role": None, "state": "active", "problem": None,
     }  # fmt: skip
     assert [listed, inside] == [dict(each) for each in registry.snapshot("ann").listing]
 

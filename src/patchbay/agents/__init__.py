@@ -22,7 +22,17 @@ if TYPE_CHECKING:
     from patchbay.agents.base import BaseAgent
     from patchbay.agents.bus import BusEvent, EventBus
     from patchbay.agents.config import GenerateContentConfig, RunConfig
-    from patchbay.agents.content import Blob, Content, Event, EventActions, FunctionCall, FunctionResponse, Part, ToolProgress
+    from patchbay.agents.content import (
+        Blob,
+        Content,
+        Event,
+        EventActions,
+        FunctionCall,
+        FunctionResponse,
+        Part,
+        ToolProgress,
+        UserOutput,
+    )
     from patchbay.agents.context import CallbackContext, InvocationContext
     from patchbay.agents.history import BaseChatHistoryService, ChatMessage, InMemoryChatHistoryService
     from patchbay.agents.history_database import DatabaseChatHistoryService
@@ -72,6 +82,7 @@ __all__ = [
     "Session",
     "ToolProgress",
     "TransferToAgentTool",
+    "UserOutput",
     "create_history_tool",
     "history_tool",
 ]
@@ -113,6 +124,7 @@ __getattr__ = lazy_exports(
         "Session": "patchbay.agents.sessions.session",
         "ToolProgress": "patchbay.agents.content",
         "TransferToAgentTool": "patchbay.agents.transfer",
+        "UserOutput": "patchbay.agents.content",
         "create_history_tool": "patchbay.agents.history_search",
         "history_tool": "patchbay.agents.history_search",
     },

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from patchbay.agents.base import USER, BaseAgent
 from patchbay.agents.config import RunConfig
-from patchbay.agents.content import Content, Event, Part, new_id
+from patchbay.agents.content import Content, Event, Part, UserOutput, new_id
 from patchbay.agents.context import InvocationContext, Shared
 from patchbay.agents.sessions.memory import InMemorySessionService
 from patchbay.agents.sessions.scopes import temporary
 from patchbay.errors import ToolFailed
+from patchbay.loop.conversation import DELIVERED
 from patchbay.tools import BaseTool, ToolContext
+from patchbay.tools.output import ToolOutput
+
+if TYPE_CHECKING:
+    from patchbay.hooks import TurnHooks
 
 
 class AgentTool(BaseTool):
@@ -37,19 +42,22 @@ class AgentTool(BaseTool):
         parameters = {"type": "object", "properties": {"request": request}, "required": ["request"]}
         return {"name": self.name, "description": self.description, "parameters": parameters}
 
-    async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> str:
-        """Run the agent on the request. Raises ToolFailed where it gives no answer."""
+    async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> str | ToolOutput:
+        """Run the agent on the request; what its tools have for the user goes along. Raises ToolFailed without an answer."""
         said = Content("user", [Part(args["request"])])
         caller: InvocationContext | None = tool_context.invocation_context
         ctx = await self._context(said, caller, tool_context)
         await ctx.record(Event(author=USER, content=said))
         answers: list[str] = []
+        outputs: list[UserOutput] = []
         failure: Event | None = None
         try:
             async with aclosing(self.agent.run_async(ctx)) as events:
                 async for event in events:
                     if event.error_code is not None and not event.partial:
                         failure = event
+                    elif event.output is not None:
+                        outputs.append(event.output)
                     elif event.is_final_response() and event.content is not None:
                         answers.append(event.content.text)
                     elif not event.partial and (calls := event.get_function_calls()):
@@ -63,7 +71,8 @@ class AgentTool(BaseTool):
             raise ToolFailed(f"The agent {self.name!r} gave no answer: {failure.error_code}: {failure.error_message}")
         for event in ctx.session.events:  # not all of them have been told
             tool_context.state.update(event.actions.state_delta)
-        return "\n\n".join(answers)
+        answer = "\n\n".join(filter(None, answers))
+        return _for_both(answer, outputs) if outputs else answer
 
     async def _context(self, said: Content, caller: InvocationContext | None, tool_context: ToolContext) -> InvocationContext:
         """Return a run of its own, within the limits of the caller's."""
@@ -85,4 +94,25 @@ class AgentTool(BaseTool):
             user_content=said,
             bus=caller.bus if caller is not None else None,
             shared=Shared(caller.budget if caller is not None else config.budget()),
+            media=tool_context.media,
+            session_key=caller.session_key if caller is not None else None,
+            **_hooks(caller, tool_context),
         )
+
+
+def _hooks(caller: InvocationContext | None, tool_context: ToolContext) -> dict[str, Any]:
+    """The hooks of the turn that made the call, for a turn that is part of it."""
+    turn: TurnHooks | None = tool_context.hooks
+    if turn is None:
+        return {"hooks": caller.hooks, "hook_scope": caller.hook_scope} if caller is not None else {}
+    return {"hooks": turn.manager, "hook_scope": replace(turn.scope, parent_turn_id=turn.scope.turn_id)}
+
+
+def _for_both(answer: str, outputs: list[UserOutput]) -> ToolOutput:
+    """What the agent said, and what its tools had for the user. Without an answer they were it."""
+    return ToolOutput(
+        for_llm=answer or DELIVERED,
+        for_user="\n\n".join(output.text for output in outputs if output.text),
+        media=tuple(ref for output in outputs for ref in output.media),
+        response_handled=not answer,
+    )

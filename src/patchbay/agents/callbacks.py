@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from patchbay.agents.structured import AnswerTool
-from patchbay.executor.hooks import as_hooks, called, first_answer
+from patchbay.executor.callbacks import as_hooks, called, first_answer
 from patchbay.tools import Tool, ToolContext
 from patchbay.types import ToolCall
 

@@ -117,7 +117,8 @@ class EventActions(_Data):
     """What an event does besides saying something.
 
     ``state_delta`` changes the session's state; None deletes a key. ``artifact_delta`` and ``skip_summarization`` are part of the
-    contract's shape and kept as they are.
+    contract's shape and kept as they are. ``rewind_before_invocation_id`` names a run, up to here: no model is shown it any more.
+    What it has changed in the state stays.
     """
 
     state_delta: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -125,6 +126,7 @@ class EventActions(_Data):
     transfer_to_agent: str | None = None
     escalate: bool | None = None
     skip_summarization: bool | None = None
+    rewind_before_invocation_id: str | None = None
 
 
 class ToolProgress(_Data):
@@ -137,6 +139,19 @@ class ToolProgress(_Data):
     data: Any = None
 
 
+class UserOutput(_Data):
+    """What a tool has for the user: of the call ``id`` of the tool ``name``. ``media`` are refs of files.
+
+    ``handled`` says that this is the answer to the user.
+    """
+
+    name: str
+    id: str
+    text: str = ""
+    media: list[str] = msgspec.field(default_factory=list)
+    handled: bool = False
+
+
 class Event(_Data, kw_only=True):
     """One entry of a session's log, or (``partial``) a piece of one that is on its way and is not kept.
 
@@ -144,6 +159,7 @@ class Event(_Data, kw_only=True):
     clocks said. ``branch`` names the way through parallel agents, its steps joined by dots. ``error_code`` and ``error_message``
     say why a run ended without an answer. On what a model said, ``usage`` counts its tokens (``prompt_tokens``,
     ``completion_tokens``, ``total_tokens``) and ``finish_reason`` is its server's word. ``progress`` is in partial events alone.
+    ``output`` is what a tool has for the user; no model is shown it.
     """
 
     id: str = msgspec.field(default_factory=new_id)
@@ -159,6 +175,7 @@ class Event(_Data, kw_only=True):
     usage: dict[str, int] | None = None
     finish_reason: str | None = None
     progress: ToolProgress | None = None
+    output: UserOutput | None = None
 
     def get_function_calls(self) -> list[FunctionCall]:
         """Return the calls of this event, in order."""

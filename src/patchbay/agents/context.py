@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from patchbay.agents.bus import BusEvent, EventBus
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from patchbay.agents.base import BaseAgent
     from patchbay.agents.sessions.base import BaseSessionService
     from patchbay.agents.sessions.session import Session
+    from patchbay.hooks import HookManager, HookScope
+    from patchbay.media import MediaStore
 
 
 @dataclass
@@ -29,6 +31,7 @@ class Shared:
 
     ``recorded`` are the ids of events in the log, ``escalations_met`` those of events that have ended a loop,
     ``call_ids`` those of calls. ``writing`` is held by the one parallel branch that works out its changes and records them.
+    ``turns`` counts the turns of its agents, ``taken_back`` says that a hook wants all of the run out of the model's sight.
     """
 
     budget: Budget
@@ -38,6 +41,8 @@ class Shared:
     escalations_met: set[str] = field(default_factory=set)
     call_ids: set[str] = field(default_factory=set)
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    turns: int = 0
+    taken_back: bool = False
 
 
 class InvocationContext:
@@ -45,7 +50,10 @@ class InvocationContext:
 
     ``session`` is read, and written through ``state``: what a callback puts there goes into the log with the agent's next event.
     ``branch`` names the way through parallel agents, None outside of them. ``invocation_id`` is the run's. Setting
-    ``end_invocation`` ends the run after what is being done now.
+    ``end_invocation`` ends the run after what is being done now. ``hooks`` are those that are asked about its turns, None
+    where there are none, and ``hook_scope`` is what they are told of the run. ``media`` has the files that go along with what
+    tools say, None for the process's own store; they are those of the session that ``session_key`` names (``Session.key``): this
+    one, or that of whoever called the agent as a tool.
     """
 
     def __init__(
@@ -59,6 +67,10 @@ class InvocationContext:
         user_content: Content | None = None,
         bus: EventBus | None = None,
         shared: Shared | None = None,
+        hooks: HookManager | None = None,
+        hook_scope: HookScope | None = None,
+        media: MediaStore | None = None,
+        session_key: str | None = None,
     ) -> None:
         self.agent = agent
         self.session = session
@@ -69,6 +81,10 @@ class InvocationContext:
         self.bus = bus
         self.branch: str | None = None
         self.shared = shared if shared is not None else Shared(run_config.budget())
+        self.hooks = hooks
+        self.hook_scope = hook_scope
+        self.media = media
+        self.session_key = session_key if session_key is not None else session.key
         self._state: State | None = None
 
     @property
@@ -126,6 +142,14 @@ class InvocationContext:
         if branch is not None:
             mine.branch = branch if self.branch is None else f"{self.branch}.{branch}"
         return mine
+
+    def turn_scope(self, model: str) -> HookScope | None:
+        """Return what hooks are told of a turn of this agent that begins now; None where there are no hooks."""
+        if self.hooks is None or self.hook_scope is None:
+            return None
+        self.shared.turns += 1
+        turn_id = f"{self.invocation_id}-turn-{self.shared.turns}"
+        return replace(self.hook_scope, agent_id=self.agent.name, turn_id=turn_id, model=model)
 
     def event(
         self, parts: list[Part] | None = None, *, role: str = "model", actions: EventActions | None = None, **about: Any

@@ -6,7 +6,6 @@ code is at work. What does not: the event (``base``), and the time of models and
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
@@ -52,12 +51,12 @@ def out_of_time(budget: Budget, event: Event | None = None) -> NoAnswerError:
 
 async def in_time(budget: Budget, work: Callable[[], Awaitable[T]]) -> T:
     """Wait for ``work()`` as long as the run has time. Raises NoAnswerError then, and where there was none left."""
-    if (ends := budget.ends) is None:
+    if budget.loop is None:
         return await work()
-    if asyncio.get_running_loop().time() >= ends:
+    if budget.ends is not None and budget.loop.time() >= budget.ends:
         raise out_of_time(budget)
     try:
-        async with asyncio.timeout_at(ends) as limit:
+        async with budget.time_left() as limit:
             return await work()
     except TimeoutError:
         # A TimeoutError of its own is none of ours.

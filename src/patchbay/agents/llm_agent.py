@@ -14,6 +14,7 @@ from patchbay.agents.config import GenerateContentConfig
 from patchbay.agents.content import Event
 from patchbay.agents.context import InvocationContext
 from patchbay.agents.instructions import Instruction
+from patchbay.agents.model_callbacks import model_links
 from patchbay.agents.structured import AnswerTool
 from patchbay.agents.transfer import TransferToAgentTool
 from patchbay.agents.work import Work
@@ -148,6 +149,8 @@ class LlmAgent(BaseAgent):
             None,
             self.before_tool_callback,
             self.after_tool_callback,
+            self.before_model_callback,
+            self.after_model_callback,
             self.output_schema,
         )
         if self._made is None or self._made[0] != made_of:
@@ -173,6 +176,7 @@ class LlmAgent(BaseAgent):
             [*self.tools, *added],
             before=[before_hook(callback) for callback in as_callbacks(self.before_tool_callback, "before_tool_callback")],
             after=[after_hook(callback) for callback in as_callbacks(self.after_tool_callback, "after_tool_callback")],
+            links=model_links(self),
         )
 
     def _run_async_impl(self, ctx: InvocationContext) -> AsyncGenerator[Event, None]:

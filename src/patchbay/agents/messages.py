@@ -2,7 +2,8 @@
 
 What a model is shown of a session in a later turn is, byte for byte, what it was shown in the turn itself, so that its server's
 prompt cache holds: where a text does not follow from the data, the data keep it (``FunctionCall.written``,
-``FunctionResponse.shown``).
+``FunctionResponse.shown``). Files of results are for their turn alone: later turns have words in their place
+(``patchbay.loop.shown``).
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from patchbay.agents.plain import plain
 from patchbay.errors import ToolTimeoutError
 from patchbay.executor import ToolExecution
 from patchbay.loop.conversation import sendable_call
+from patchbay.loop.shown import LEFT_OUT
 from patchbay.tools import render_result
-from patchbay.tools.attachments import introduction
+from patchbay.tools.attachments import introduction, is_introduction
 from patchbay.tools.results import describe
 from patchbay.types import Attachment, Message, Reply, ToolCall
 
@@ -53,6 +55,24 @@ def to_messages(contents: Iterable[Content], tools: Container[str] = ()) -> list
         if said:
             messages.append({"role": "user", "content": _user(said)})
     return messages
+
+
+def without_old_files(contents: Sequence[Content]) -> list[Content]:
+    """Return a session's contents without the files that tools gave in earlier turns: nobody need write them as base64 first."""
+    asked = max((at for at, content in enumerate(contents) if _is_question(content)), default=0)
+    return [_in_words(content) if at < asked and _shows_files(content) else content for at, content in enumerate(contents)]
+
+
+def _is_question(content: Content) -> bool:
+    return content.role == "user" and not _shows_files(content) and all(part.function_response is None for part in content.parts)
+
+
+def _shows_files(content: Content) -> bool:
+    return content.role == "user" and bool(content.parts) and is_introduction(content.parts[0].text)
+
+
+def _in_words(content: Content) -> Content:
+    return Content(content.role, [part if part.inline_data is None else Part(LEFT_OUT) for part in content.parts])
 
 
 def from_messages(messages: Sequence[Message]) -> list[Content]:

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -21,7 +21,7 @@ from patchbay.agents.agent_tool import AgentTool
 from patchbay.agents.base import USER, BaseAgent
 from patchbay.agents.bus import EventBus
 from patchbay.agents.config import RunConfig
-from patchbay.agents.content import Content, Event, Part, new_id
+from patchbay.agents.content import Content, Event, EventActions, Part, new_id
 from patchbay.agents.context import InvocationContext
 from patchbay.agents.history import BaseChatHistoryService
 from patchbay.agents.llm_agent import LlmAgent
@@ -29,7 +29,13 @@ from patchbay.agents.sessions.base import BaseSessionService
 from patchbay.agents.sessions.memory import InMemorySessionService
 from patchbay.agents.sessions.session import Session
 from patchbay.background import run_blocking
+from patchbay.executor.callbacks import checked_hooks
+from patchbay.executor.files import checked_media
 from patchbay.types import NO_USAGE, Usage
+
+if TYPE_CHECKING:
+    from patchbay.hooks import HookManager, HookScope
+    from patchbay.media import MediaStore
 
 _TITLE = 30
 _USUAL = RunConfig()
@@ -40,8 +46,10 @@ class Runner:
     """Runs ``agent`` for users of the application ``app_name``.
 
     Sessions are kept by ``session_service`` (in memory without one), ``bus`` is told what happens (``patchbay.agents.topics``),
-    and what users and agents say to each other is written into ``history_service``. Two runs on one session come one after the
-    other.
+    and what users and agents say to each other is written into ``history_service``. ``hooks`` (``patchbay.hooks``) are asked
+    about the turns of all agents, those behind tools included. ``media`` has the files that go along with what tools say (None:
+    the process's own store, ``patchbay.media.shared_store``); those of a session go with it. Two runs on one session come one
+    after the other.
     Use it as a context manager (``async with``, or ``with`` around plain ``for`` loops), or ``aclose()`` it, to close the
     connections of models that were given by name.
     """
@@ -54,6 +62,8 @@ class Runner:
         *,
         bus: EventBus | None = None,
         history_service: BaseChatHistoryService | None = None,
+        hooks: HookManager | None = None,
+        media: MediaStore | None = None,
     ) -> None:
         if not isinstance(agent, BaseAgent):
             raise TypeError(f"agent must be an agent, not {type(agent).__name__}.")
@@ -65,11 +75,15 @@ class Runner:
         for name, (given, kind, words) in kinds.items():
             if given is not None and not isinstance(given, kind):
                 raise TypeError(f"{name} must be {words}, not {type(given).__name__}.")
+        self.hooks = checked_hooks(hooks)
+        self.media = checked_media(media)
         self.agent = agent
         self.app_name = app_name
         self.session_service = session_service if session_service is not None else InMemorySessionService()
         self.bus = bus
         self.history_service = history_service
+        if self.media is not None:
+            self.session_service.release_from(self.media)
 
     def run(self, user_id: str, session_id: str, message: str | Content, run_config: RunConfig | None = None) -> RunEvents:
         """Run one turn; iterate over what this returns for its events: ``async for``, or ``for`` where no event loop is at hand.
@@ -125,12 +139,16 @@ class Runner:
                 return
             async with self.session_service.lock(self.app_name, user_id, session_id):
                 ctx = run.context = await self._begun(user_id, session_id, said, config)
-                async with aclosing(self.agent.run_async(ctx)) as events:
-                    async for event in events:
-                        if event.is_final_response() and event.content is not None:
-                            await self._answered(ctx, event, event.content.text)
-                            run.text = event.content.text
-                        yield event
+                try:
+                    async with aclosing(self.agent.run_async(ctx)) as events:
+                        async for event in events:
+                            if event.is_final_response() and event.content is not None:
+                                await self._answered(ctx, event, event.content.text)
+                                run.text = event.content.text
+                            yield event
+                finally:
+                    if ctx.shared.taken_back:
+                        await _take_back(ctx)
         finally:
             run.ended.set()
 
@@ -145,6 +163,9 @@ class Runner:
             run_config=config,
             user_content=said,
             bus=self.bus,
+            hooks=self.hooks,
+            hook_scope=self._hook_scope(session) if self.hooks is not None else None,
+            media=self.media,
         )
         ctx.budget.start()
         await ctx.record(Event(author=USER, invocation_id=ctx.invocation_id, content=said))
@@ -155,6 +176,12 @@ class Runner:
             await ctx.publish(topics.SESSION_UPDATED, whose)
         await self._remember(session, self.agent.name, "user", said.text)
         return ctx
+
+    def _hook_scope(self, session: Session) -> HookScope:
+        from patchbay.hooks import HookScope
+
+        inbound = {"channel": self.app_name, "chat_id": session.id, "sender_id": session.user_id}
+        return HookScope(session_key=session.key, context={"inbound": inbound})
 
     async def _session(self, user_id: str, session_id: str, said: Content) -> tuple[Session, bool]:
         service = self.session_service
@@ -174,12 +201,20 @@ class Runner:
 
     async def _remember(self, session: Session, agent: str, role: str, text: str) -> None:
         """Write into the history. It is beside the log: where that fails, the run goes on."""
-        if self.history_service is None:
+        if self.history_service is None or not text:
             return
         try:
             await self.history_service.add_message(session.user_id, agent, session.id, role, text)
         except Exception:
             _logger.exception("A message of the session %r could not be written into the history", session.id)
+
+
+async def _take_back(ctx: InvocationContext) -> None:
+    """Say at the end of the log too that this run was taken back, where parallel branches have written behind the first word."""
+    last = ctx.session.events[-1]
+    if last.actions.rewind_before_invocation_id is None:
+        actions = EventActions(rewind_before_invocation_id=ctx.invocation_id)
+        await ctx.record(Event(author=ctx.agent.name, actions=actions))
 
 
 @dataclass

@@ -29,6 +29,8 @@ class AnswerTool(Tool):
     What is no object in JSON is given under the name ``answer``.
     """
 
+    acts = False
+
     def __init__(self, output_schema: Any) -> None:
         self._type = output_schema
         super().__init__(

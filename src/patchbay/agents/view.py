@@ -40,7 +40,8 @@ _Key = tuple[str | None, str]
 def settled_contents(events: Sequence[Event], *, limit: int | None = None, branch: str | None = None) -> list[Content]:
     """Return what was said in ``events``, oldest first, for a model.
 
-    Partial events and those that say nothing are left out, and so is what parallel branches beside ``branch`` said. Of the rest
+    Partial events and those that say nothing are left out, and so is what parallel branches beside ``branch`` said, and all of
+    a run that was taken back (``EventActions.rewind_before_invocation_id``). Of the rest
     the last ``limit`` events count (None: all). Where there are more, some of them, up to a quarter, are left out too: what is
     shown begins at the same event until a quarter of the limit has come behind it, so that a prompt cache holds meanwhile. It
     begins with what the user said, since servers refuse a conversation that begins with a call; the last turn is shown from there
@@ -93,9 +94,14 @@ def _window(events: Sequence[Event], limit: int | None, branch: str | None) -> l
 
 def _visible(events: Sequence[Event], branch: str | None) -> Iterator[tuple[int, _Said]]:
     """What was said and is seen from ``branch``, the newest first, each with its place in the log."""
+    taken_back: str | None = None
     for place in range(len(events) - 1, -1, -1):
         event = events[place]
         content = event.content
+        if (run := event.actions.rewind_before_invocation_id) is not None:
+            taken_back = run
+        if taken_back is not None and event.invocation_id == taken_back:
+            continue
         if content is not None and content.parts and not event.partial and is_visible(event.branch, from_branch=branch):
             yield place, (content, event.branch)
 

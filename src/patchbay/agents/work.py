@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any, Final
 from patchbay.agents import topics
 from patchbay.agents.asking import asked_model, no_answer
 from patchbay.agents.base import USER
-from patchbay.agents.content import Content, Event, FunctionResponse, Part, ToolProgress
+from patchbay.agents.content import Content, Event, EventActions, FunctionResponse, Part, ToolProgress, UserOutput
 from patchbay.agents.context import InvocationContext
 from patchbay.agents.failures import NoAnswerError, in_time, out_of_time
 from patchbay.agents.instructions import written_out
-from patchbay.agents.messages import reply_content, response_part, to_messages
+from patchbay.agents.messages import reply_content, response_part, to_messages, without_old_files
 from patchbay.agents.request import usage_dict
 from patchbay.agents.responses import Responses
 from patchbay.agents.structured import ANSWER_TOOL, REMINDER
 from patchbay.agents.transfer import check_transfer
 from patchbay.agents.view import settled_contents
-from patchbay.errors import ToolArgumentsError
+from patchbay.errors import HookAbortError, ToolArgumentsError
 from patchbay.executor import ToolExecution
 from patchbay.loop import (
     FinalEvent,
@@ -37,10 +37,12 @@ from patchbay.loop import (
     ToolCallEvent,
     ToolProgressEvent,
     ToolResultEvent,
+    UserOutputEvent,
     turn,
 )
+from patchbay.loop.conversation import DELIVERED
 from patchbay.tools import Surroundings
-from patchbay.types import Message
+from patchbay.types import NO_USAGE, Message, Usage
 
 if TYPE_CHECKING:
     from patchbay.agents.llm_agent import LlmAgent
@@ -61,6 +63,7 @@ class Work:
         self._executor = agent.executor
         self._schema = agent.answer_tool
         self._said: list[str] = []
+        self._counted: list[Usage] = []
         self._words: Event | None = None
         self._end: FinalEvent | None = None
         self._responses: Responses | None = None
@@ -88,8 +91,11 @@ class Work:
             tool_timeout=self._config.tool_timeout,
             call_ids=ctx.shared.call_ids,
             on_settled=self._settled,
+            hooks=ctx.hooks,
+            media=ctx.media,
+            scope=ctx.turn_scope(agent.model_name) if ctx.hooks is not None else None,
         )
-        model = asked_model(ctx, agent, run)
+        model = asked_model(ctx, agent)
         messages = await self._messages()
         config = agent.generate_content_config
         parameters = config.parameters() if config is not None else {}
@@ -172,7 +178,7 @@ class Work:
             begin = next((at for at in range(len(events) - 1, -1, -1) if events[at].author == USER), 0)
             events = events[begin:]
         contents = settled_contents(events, limit=self._config.max_history_events, branch=ctx.branch)
-        return messages + to_messages(contents, self._executor.tools)
+        return messages + to_messages(without_old_files(contents), self._executor.tools)
 
     @property
     def _is_over(self) -> bool:
@@ -189,6 +195,7 @@ class Work:
     async def _reply(self, happening: ReplyEvent) -> Event | None:
         ctx = self._ctx
         ctx.shared.usage += happening.usage
+        self._counted.append(happening.usage)
         content = reply_content(happening.reply, happening.calls)
         event = ctx.event(usage=usage_dict(happening.usage), finish_reason=happening.finish_reason)
         event.content = content
@@ -242,8 +249,20 @@ class Work:
         self._transfer = responses.actions.transfer_to_agent
         return responses.event
 
-    async def _turn_over(self, happening: FinalEvent) -> None:
-        """Raise NoAnswerError where a turn ended because of a limit."""
+    async def _output(self, happening: UserOutputEvent) -> Event:
+        call = happening.tool_call
+        event = self._ctx.event(output=UserOutput(call.name, call.id, happening.text, list(happening.media), happening.handled))
+        await self._ctx.record(event)
+        return event
+
+    async def _turn_over(self, happening: FinalEvent) -> Event | None:
+        """Raise NoAnswerError where a turn ended because of a limit, or of a hook."""
+        used, self._counted = self._counted, []
+        if happening.aborted is not None or happening.finish_reason == "max_seconds":
+            # That of an answer which no reply came of.
+            self._ctx.shared.usage += _rest_of(happening.usage, sum(used, NO_USAGE))
+        if happening.aborted is not None:
+            raise self._aborted(happening.aborted)
         budget = self._ctx.budget
         words = {
             "max_iterations": ("MAX_LLM_CALLS", f"Exceeded max LLM calls ({budget.max_iterations}). Possible infinite loop."),
@@ -254,6 +273,22 @@ class Work:
             raise out_of_time(budget, self._so_far())
         if words is not None:
             raise NoAnswerError(*words, self._so_far())
+        if not happening.handled:
+            return None
+        # The log says it to the model. The user has had the answer: to whom the run is told, this one says nothing more.
+        await self._ctx.record(self._ctx.event([Part(DELIVERED)]))
+        answer = self._ctx.event([Part("")])
+        self._ctx.told(answer)
+        return answer
+
+    def _aborted(self, why: HookAbortError) -> NoAnswerError:
+        event = self._so_far()
+        if why.hard:
+            ctx = self._ctx
+            event = event if event is not None else ctx.event()
+            event.actions = EventActions(rewind_before_invocation_id=ctx.invocation_id)
+            ctx.end_invocation = ctx.shared.taken_back = True
+        return NoAnswerError("HOOK_ABORT", str(why), event)
 
     def _so_far(self) -> Event | None:
         """What the model has said of an answer that is not whole, if it has."""
@@ -278,6 +313,14 @@ class Work:
         return event
 
 
+def _rest_of(usage: Usage, counted: Usage) -> Usage:
+    return Usage(
+        usage.prompt_tokens - counted.prompt_tokens,
+        usage.completion_tokens - counted.completion_tokens,
+        usage.total_tokens - counted.total_tokens,
+    )
+
+
 _CALLS_TOLD: Final = (ToolCallEvent,)
 """What the event with the whole reply has told already."""
 
@@ -290,6 +333,7 @@ _TOLD: Final[dict[type[LoopEvent], Callable[[Work, Any], Awaitable[Event | None]
     ReplyEvent: Work._reply,  # noqa: SLF001
     ToolProgressEvent: Work._progress,  # noqa: SLF001
     ToolResultEvent: Work._result,  # noqa: SLF001
+    UserOutputEvent: Work._output,  # noqa: SLF001
     IterationEndEvent: Work._round_over,  # noqa: SLF001
     FinalEvent: Work._turn_over,  # noqa: SLF001
 }

@@ -12,14 +12,19 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from patchbay.errors import CallBudgetError, IncompleteCallError, RunTimeoutError, ToolTimeoutError
+from patchbay.errors import CallBudgetError, HookAbortError, IncompleteCallError, RunTimeoutError, ToolTimeoutError
+from patchbay.executor.clock import Alarm
 from patchbay.executor.execution import ToolExecution
-from patchbay.executor.flight import Flight, is_users_interrupt
+from patchbay.executor.flight import Flight
 from patchbay.executor.settle import NAME_SHOWN, NOT_BEGUN, note, told
+from patchbay.executor.told import tell_settled
 from patchbay.tools import well_formed
 from patchbay.tools.context import Progress
+from patchbay.tools.interrupts import is_users_interrupt
+from patchbay.tools.output import OutputError
 from patchbay.types import IncompleteCall, Message, ToolCall, ToolResult
 
 if TYPE_CHECKING:
@@ -52,9 +57,13 @@ class Batch:
 
     def __init__(self, run: Run, calls: Sequence[ToolCall | IncompleteCall], messages: Sequence[Message], iteration: int) -> None:
         self.run = run
+        self.aborted: HookAbortError | None = None
+        """The hook's decision that ended the turn, if one did."""
+        self.has_outputs = False
+        """Whether a call told apart what it has for the model and for the user."""
         self.messages = messages
         self.iteration = iteration
-        self._calls = tuple(as_call(call) for call in calls)
+        self._calls = tuple(map(as_call, calls))
         self._settled: list[ToolExecution | None] = [None] * len(calls)
         self._left = len(calls)
         self._news: deque[News] = deque()
@@ -68,6 +77,7 @@ class Batch:
         self._flights: dict[asyncio.Task[None], Flight] = {}
         self._stages: deque[list[Flight]] = deque()
         self._in_stage = 0
+        self._alone: deque[asyncio.Future[None]] = deque()
         run.repeats.next_reply()
         for index, call in enumerate(calls):
             flight = self._checked(index, call)
@@ -77,11 +87,12 @@ class Batch:
                 self._stages.append([flight])
             else:
                 self._stages[-1].append(flight)
-        if (ends := run.budget.ends) is not None and self._stages:
-            if self._loop.time() < ends:
-                self._timer = self._loop.call_at(ends, self._out_of_time)
-            else:
+        if run.budget.loop is not None and self._stages:
+            if (ends := run.budget.ends) is not None and self._loop.time() >= ends:
                 self._out_of_time()
+            else:
+                self._end_at(ends)
+                run.budget.watch(self._end_at)
         self._next_stage()
 
     @property
@@ -138,25 +149,53 @@ class Batch:
         """Record how a flight ended, now."""
         if execution.arguments is not None:
             self.run.repeats.add(execution.call, execution.content)
-        self._record(flight.index, execution)
+        self._record(flight.index, execution, flight)
         self._in_stage -= 1
         if not self._in_stage:
             self._next_stage()
+        elif self._alone:
+            self._let_one_go()
 
     def fail(self, flight: Flight, error: BaseException) -> None:
         """Record that a flight failed, with what the model is told of it."""
         if self._settled[flight.index] is not None:
             return  # a tool that ignored its cancellation has ended after all: its call has its one result already
-        words = note(flight.tool, begun=flight.given is not None, has_run=flight.has_run, stopped=flight.ending is not None)
+        # Who returns an error instead of raising one says all that there is to say of it.
+        has_run = flight.has_run and not isinstance(error, OutputError)
+        words = note(flight.tool, begun=flight.given is not None, has_run=has_run, stopped=flight.ending is not None)
         self.settle(flight, self._failed(flight.call, error, flight.given, words, flight.seconds))
+
+    def abort(self, why: HookAbortError) -> None:
+        """End all that is under way, and what has not begun: a hook has ended the turn."""
+        if self.aborted is None:
+            self.aborted = why
+        self._end_waiting(None)
+        for flight in list(self._flights.values()):
+            if not self.is_settled(flight):
+                self._end(flight, asyncio.CancelledError())
+
+    async def alone(self) -> None:
+        """Wait until no other call is under way: for a call that hooks have made one of a sequential tool, beside others."""
+        waiter = self._loop.create_future()
+        self._alone.append(waiter)
+        self._let_one_go()
+        try:
+            await waiter
+        finally:
+            if waiter in self._alone:
+                self._alone.remove(waiter)
+
+    def _let_one_go(self) -> None:
+        if self._in_stage == len(self._alone):  # all that are under way wait to be alone
+            self._alone.popleft().set_result(None)
 
     def is_settled(self, flight: Flight) -> bool:
         """Whether the flight's call has its result."""
         return self._settled[flight.index] is not None
 
-    def limit(self, flight: Flight, seconds: float) -> asyncio.TimerHandle:
+    def limit(self, flight: Flight, seconds: float) -> Alarm:
         """Set the time that the flight's tool has from now on."""
-        return self._loop.call_later(seconds, self._time_up, flight, seconds)
+        return Alarm(self._loop, seconds, partial(self._time_up, flight, seconds))
 
     def _checked(self, index: int, call: ToolCall | IncompleteCall) -> Flight | None:
         """Find the tool and check the arguments; what fails here settles at once, and nothing has run."""
@@ -199,6 +238,12 @@ class Batch:
             self.fail(flight, flight.ending or failure or asyncio.CancelledError())
         flight.context = flight.task = None  # circles that would wait for the garbage collector
 
+    def _end_at(self, ends: float | None) -> None:
+        """Set the end of the run's time, by the event loop's clock; None while that stands still."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(ends, self._out_of_time) if ends is not None else None
+
     def _time_up(self, flight: Flight, seconds: float) -> None:
         self._end(flight, ToolTimeoutError(flight.tool.name, limit=seconds))
 
@@ -215,7 +260,7 @@ class Batch:
         stages, self._stages = self._stages, deque()
         for flight in (flight for stage in stages for flight in stage):
             error = asyncio.CancelledError() if limit is None else RunTimeoutError(flight.tool.name, limit=limit)
-            self._record(flight.index, self._failed(flight.call, error, None, NOT_BEGUN))
+            self._record(flight.index, self._failed(flight.call, error, None, NOT_BEGUN), flight)
 
     def _end(self, flight: Flight, why: BaseException) -> None:
         """Cancel a flight. It settles when its task has ended, or has ignored the cancellation for too long."""
@@ -250,12 +295,15 @@ class Batch:
         result = ToolResult(call.id, call.name, content, is_error=True, code=code)
         return ToolExecution(call, arguments, None, result, error, seconds)
 
-    def _record(self, index: int, execution: ToolExecution) -> None:
+    def _record(self, index: int, execution: ToolExecution, flight: Flight | None = None) -> None:
         self._settled[index] = execution
+        if (hooks := self.run.hooks) is not None and (hooks.observed or hooks.recorders):
+            tell_settled(hooks, self.iteration, execution, flight)
         self._news.append(execution)
         self._left -= 1
-        if not self._left and self._timer is not None:
-            self._timer.cancel()
+        if not self._left and self.run.budget.loop is not None:
+            self.run.budget.unwatch(self._end_at)
+            self._end_at(None)
         self._wake()
         if (watch := self.run.on_settled) is not None:
             _show(watch, execution)

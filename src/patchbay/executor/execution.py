@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from patchbay.tools.actions import ToolActions
+from patchbay.tools.output import OutputError, ToolOutput
 from patchbay.types import ToolCall, ToolResult
 
 
@@ -36,3 +37,10 @@ class ToolExecution:
     def content(self) -> str:
         """What the model is shown."""
         return self.result.content
+
+    @property
+    def output(self) -> ToolOutput | None:
+        """What the call has for the model and for the user apart; None where its tool did not tell them apart."""
+        if isinstance(self.value, ToolOutput):
+            return self.value
+        return self.error.output if isinstance(self.error, OutputError) else None

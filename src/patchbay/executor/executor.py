@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from patchbay.errors import ConfigurationError
 from patchbay.executor.batch import Batch
 from patchbay.executor.budget import Budget, checked_count
+from patchbay.executor.callbacks import Hooks, as_hooks, links_of
 from patchbay.executor.execution import ToolExecution
 from patchbay.executor.find import find_tool
-from patchbay.executor.hooks import Hooks, as_hooks
 from patchbay.executor.run import Run
 from patchbay.tools import Tool, Validation, collect_tools
 from patchbay.tools.base import checked_timeout
 from patchbay.tools.context import NOWHERE, Progress, Surroundings
 from patchbay.tools.kept import ResultStore
 from patchbay.types import IncompleteCall, Message, ToolCall
+
+if TYPE_CHECKING:  # patchbay.hooks is imported where there are hooks
+    from patchbay.hooks import Chains, HookManager, HookScope, Mounted, TurnHooks
+    from patchbay.media import MediaStore
 
 CANCEL_GRACE = 5.0
 """Seconds that a tool which was cancelled is waited for before it is left to itself."""
@@ -41,8 +45,10 @@ class Executor:
     run again (None: it always is). Of a result the model is shown ``max_result_chars`` characters at most, its head and its tail
     (None: all of it).
 
-    ``before`` and ``after`` are hooks or lists of them (``patchbay.executor.hooks``); ``on_progress(call, progress)`` is told
-    what running tools say of their work, and must not block.
+    ``hooks`` are those that are mounted (``patchbay.hooks``), ``before`` and ``after`` callbacks of the caller's own, or lists of
+    them (``patchbay.executor.callbacks``): links of the same chain, and so are ``links``. ``on_progress(call, progress)`` is told
+    what running tools say of their work, and must not block. ``media`` has the files that go along with results (None: the
+    process's own store, ``patchbay.media.shared_store``).
 
     Raises TypeError for what is no tool, ConfigurationError for limits that cannot be kept.
     """
@@ -59,7 +65,10 @@ class Executor:
         max_result_chars: int | None = MAX_RESULT_CHARS,
         before: Hooks = None,
         after: Hooks = None,
+        hooks: HookManager | None = None,
+        links: Sequence[Mounted] = (),
         on_progress: Callable[[ToolCall, Progress], object] | None = None,
+        media: MediaStore | None = None,
     ) -> None:
         if isinstance(max_parallel, bool) or not isinstance(max_parallel, int) or max_parallel < 1:
             raise ConfigurationError(f"max_parallel must be a whole number of at least 1, not {max_parallel!r}.")
@@ -77,9 +86,12 @@ class Executor:
         self.cancel_grace = cancel_grace
         self.max_repeats = checked_count(max_repeats, "max_repeats")
         self.max_result_chars = max_result_chars
-        self.before = as_hooks(before, "before")
-        self.after = as_hooks(after, "after")
+        self._links = (*links_of(as_hooks(before, "before"), as_hooks(after, "after")), *links)
+        self._merged: tuple[Chains, Chains] | None = None
+        self._unhooked: HookManager | None = None
+        self.hooks = hooks
         self.on_progress = on_progress
+        self.media = media
 
     def begin(
         self,
@@ -92,6 +104,9 @@ class Executor:
         tool_timeout: float | None = None,
         call_ids: set[str] | None = None,
         on_settled: Callable[[ToolExecution], None] | None = None,
+        scope: HookScope | None = None,
+        hooks: HookManager | None = None,
+        media: MediaStore | None = None,
     ) -> Run:
         """Begin a run: what its calls share. Starts the budget's clock, so it needs a running event loop.
 
@@ -100,8 +115,10 @@ class Executor:
         without one, memory does, for this run. With ``offer_reader`` the tool that reads from it is there from the start, and not
         from the first such result on: ``results`` holds those of earlier runs. ``tool_timeout`` stands for the executor's own in
         this run. ``call_ids`` are ids that its calls must not have, kept up to date: those who work side by side share one set.
-        ``on_settled`` is told of each call the moment it settles, whoever is slow to take it; what it raises is logged.
+        ``on_settled`` is told of each call the moment it settles, whoever is slow to take it; what it raises is logged. ``scope``
+        is what hooks are told of whose turn it is; ``hooks`` and ``media`` stand for the executor's own in this run.
         """
+        manager = hooks if hooks is not None else self.hooks
         return Run(
             self,
             budget=budget,
@@ -112,7 +129,21 @@ class Executor:
             tool_timeout=checked_timeout(tool_timeout, "tool_timeout"),
             call_ids=call_ids,
             on_settled=on_settled,
+            hooks=self.turn_hooks(scope, manager) if self._links else manager.begin(scope) if manager is not None else None,
+            media=media,
         )
+
+    def turn_hooks(self, scope: HookScope | None, hooks: HookManager | None) -> TurnHooks | None:
+        """Return the hooks of a turn that begins now; None where nobody is to be asked or told."""
+        manager = hooks if hooks is not None else self._unhooked
+        if manager is None:
+            from patchbay.hooks import HookManager
+
+            manager = self._unhooked = HookManager()  # nothing is ever mounted: the callbacks are a chain of their own
+        mounted = manager.chains
+        if self._merged is None or self._merged[0] is not mounted:
+            self._merged = mounted, mounted.with_natives(self._links)
+        return manager.begin(scope, self._merged[1])
 
     def start(
         self,

@@ -1,4 +1,4 @@
-"""The way of one call: before -> frozen -> a slot -> run under its deadline -> after -> settle.
+"""The way of one call: before -> frozen -> approved -> a slot -> run under its deadline -> after -> settle.
 
 What lives here: that line, once. What does not: when it begins and who else is under way (``batch``), and what a failure is told
 as (``settle``).
@@ -7,44 +7,68 @@ as (``settle``).
 from __future__ import annotations
 
 import asyncio
-import threading
+import json
 import time
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from patchbay.errors import RepeatedCallError
+from patchbay.errors import HookAbortError, RepeatedCallError
+from patchbay.executor.clock import standing_still, within
 from patchbay.executor.execution import ToolExecution
+from patchbay.executor.files import has_files, with_files
 from patchbay.executor.freeze import frozen_copy
-from patchbay.executor.hooks import first_answer, passed_through
 from patchbay.executor.slots import Slots
+from patchbay.executor.told import tell_begun
+from patchbay.hooks.asked import Asked
 from patchbay.tools import Tool
 from patchbay.tools.context import Progress, ToolContext
+from patchbay.tools.interrupts import is_users_interrupt
+from patchbay.tools.output import OutputError, ToolOutput
 from patchbay.types import Attachment, ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from patchbay.executor.batch import Batch
+    from patchbay.hooks import HookScope
 
 
-class Flight:
-    """One call on its way. ``given`` is what its tool was given (None: it has not begun), ``ending`` why it is being stopped."""
+class Flight(Asked):
+    """One call on its way. ``given`` is what its tool was given (None: it has not begun), ``ending`` why it is being stopped.
 
-    __slots__ = (
-        "_arguments", "_batch", "_ended", "_started",
-        "call", "context", "ending", "given", "grace", "index", "slots", "task", "tool",
-    )  # fmt: skip
+    It is also what hooks are asked about.
+    """
+
+    __slots__ = ("_batch", "_ended", "_started", "ending", "given", "grace", "index", "slots", "task")
 
     def __init__(self, batch: Batch, index: int, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> None:
         self._batch = batch
-        self._arguments = arguments
         self._started = self._ended = 0.0
+        self._plain = self.trail = None
         self.index = index
         self.call = call
         self.tool = tool
+        self.arguments = arguments
         self.slots = Slots(tool, batch.run.slots)
-        self.given: dict[str, Any] | None = None
         self.context: ToolContext | None = None
+        self.given: dict[str, Any] | None = None
         self.ending: BaseException | None = None
         self.task: asyncio.Task[None] | None = None
         self.grace: asyncio.TimerHandle | None = None
+
+    @property
+    def scope(self) -> HookScope:
+        """Whose turn it is."""
+        hooks = self._batch.run.hooks
+        assert hooks is not None  # nobody else asks
+        return hooks.scope
+
+    @property
+    def iteration(self) -> int:
+        """The round of the turn."""
+        return self._batch.iteration
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Let the clocks stand still that run while the call waits for somebody to approve it."""
+        return standing_still(self._batch.run.budget)
 
     @property
     def has_run(self) -> bool:
@@ -69,15 +93,23 @@ class Flight:
             surroundings=batch.surroundings,
             on_progress=self._tell,
         )
+        if run.media is not None:
+            self.context.media = run.media
         try:
             value = await self._value(self.context)
+            if type(value) is ToolOutput:
+                batch.has_outputs = True
+                if has_files(value):
+                    value = await with_files(run, value, self.tool.name)
+                if value.is_error:
+                    raise OutputError(value, tool_name=self.tool.name)  # noqa: TRY301  (it ends like all that a tool raises)
             self._go_on()
             content: str
             attachments: tuple[Attachment, ...] = ()
             if type(value) is str and run.is_short(value):
                 content = value
             else:
-                content, attachments = await run.rendered(value)
+                content, attachments = await run.rendered(value, self.tool.name)
                 self._go_on()
             actions = self.context.outcome()
             if actions and (check := batch.surroundings.check) is not None:
@@ -89,6 +121,8 @@ class Flight:
             if is_users_interrupt(error):
                 raise
             batch.fail(self, self.ending or error)
+            if isinstance(error, HookAbortError) and self.ending is None:
+                batch.abort(error)
             return
         result = ToolResult(self.call.id, self.tool.name, content, attachments=attachments)
         batch.settle(self, ToolExecution(self.call, self.given, value, result, None, self.seconds, actions))
@@ -109,15 +143,40 @@ class Flight:
             raise asyncio.CancelledError
 
     async def _value(self, context: ToolContext) -> Any:
-        run, call, tool, arguments = self._batch.run, self.call, self.tool, self._arguments
+        run, call = self._batch.run, self.call
+        called = tool = self.tool
         executor = run.executor
         if executor.max_repeats is not None and (times := run.repeats.times(call)) >= executor.max_repeats:
             raise RepeatedCallError(tool.name, times=times)
-        if executor.before and (answer := await first_answer(executor.before, call, tool, arguments, context)) is not None:
-            return answer
-        # From here on the arguments are what they are: hooks keep theirs, the tool gets its own, the record keeps a third.
-        hooked = executor.before or executor.after
-        mine = frozen_copy(arguments) if hooked else arguments
+        mine = self.arguments
+        hooks = run.hooks
+        if hooks is not None:
+            context.hooks = hooks
+            chains = hooks.chains
+            if not chains.of_tools or not tool.acts:
+                hooks = None
+            else:
+                if (going := hooks.before_tool(self)) is not None:
+                    if (answer := await going) is not None:
+                        return answer
+                    if self.tool is not tool:
+                        tool = self.tool
+                        self.slots = Slots(tool, run.slots)
+                is_other = self.arguments is not mine
+                # From here on the arguments are what they are. Hooks are shown copies. A program's own callbacks have had the
+                # arguments themselves, and may hold on to them: the tool gets others, and approvers and hooks see those.
+                mine = self.arguments
+                if chains.has_native_tool_links:
+                    mine = frozen_copy(mine)
+                    self.arguments = frozen_copy(mine)
+                    self.touched()
+                if chains.approve_tool and (not tool.owner or chains.policy.respond_approval == "always"):
+                    await hooks.approve(self)
+                    is_other = True
+                if is_other:  # the text too: what the model wrote may be spelled so that somebody else reads it otherwise (law 9)
+                    context.raw_arguments = json.dumps(self.plain)
+        if tool.sequential and tool is not called:
+            await self._batch.alone()
         self._go_on()
         try:
             if not self.slots.take_now():
@@ -126,14 +185,36 @@ class Flight:
         finally:
             self.slots.free()
         self._go_on()
-        if executor.after:
-            value = await passed_through(executor.after, call, tool, arguments, context, value=value)
-        return value
+        if hooks is None:
+            return value
+        if tool.owner:
+            self.decided.responded_by = tool.owner
+            return value
+        going = hooks.after_tool(self, value)
+        return value if going is None else await going
+
+    def owner_of(self, name: str) -> str:
+        """Return the hook that has added the tool of this name, "" for one that no hook has. Raises UnknownToolError."""
+        return self._batch.run.find(name).owner
+
+    def resolve(self, name: str, arguments: dict[str, Any]) -> tuple[Tool, dict[str, Any]]:
+        """Return the tool of this name, and the arguments checked for it, as if the model had written them. For hooks."""
+        tool = self._batch.run.find(name)
+        return tool, tool.validate(json.dumps(arguments), self._batch.run.executor.validation)
 
     async def _run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         limit = self.tool.timeout if self.tool.timeout is not None else self._batch.run.tool_timeout
         timer = self._batch.limit(self, limit) if limit is not None else None
+        if timer is not None:
+            within(timer, self._batch.run.budget)
+        elif self._batch.run.budget.loop is not None:
+            within(self._batch.run.budget)
         self.given = frozen_copy(arguments)
+        if (hooks := self._batch.run.hooks) is not None:
+            if arguments is self.arguments:
+                self.arguments = self.given  # what the tool does to its own is no hook's business
+            if hooks.observed:
+                tell_begun(hooks, self)
         self._started = time.perf_counter()
         try:
             value = await self.tool.run(arguments, context)
@@ -142,8 +223,3 @@ class Flight:
                 timer.cancel()
         self._ended = time.perf_counter()
         return value
-
-
-def is_users_interrupt(error: BaseException) -> bool:
-    """Whether this is a Ctrl-C: those reach the main thread only, so in any other the tool raised it by itself."""
-    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()

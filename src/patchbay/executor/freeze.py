@@ -16,6 +16,11 @@ def frozen_copy(arguments: dict[str, Any]) -> dict[str, Any]:
 
     All other objects are shared: they are immutable, or the function's own defaults, which may be compared by identity.
     """
+    for value in arguments.values():
+        if type(value) not in _UNCHANGING:
+            break
+    else:
+        return dict(arguments)  # nearly all calls
     try:
         return {name: _copy(value) for name, value in arguments.items()}
     except RecursionError:

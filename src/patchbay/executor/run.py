@@ -8,19 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 from patchbay.executor.batch import Batch
 from patchbay.executor.budget import Budget
+from patchbay.executor.files import illustrated
 from patchbay.executor.find import find_tool
 from patchbay.executor.repeats import Repeats
 from patchbay.executor.slots import Gate
+from patchbay.media.inline import SHORTEST_URL, left_out, may_hold_inline, without_inline
 from patchbay.tools import Tool, render_result
 from patchbay.tools.attachments import attachments_of, checked_kinds, described
 from patchbay.tools.context import NOWHERE, Surroundings
 from patchbay.tools.excerpt import excerpt
 from patchbay.tools.kept import MemoryResultStore, ReadResult, ResultStore
+from patchbay.tools.output import ToolOutput
 from patchbay.types import Attachment, IncompleteCall, Message, ToolCall, ToolSpec
 
 if TYPE_CHECKING:
     from patchbay.executor.execution import ToolExecution
     from patchbay.executor.executor import Executor
+    from patchbay.hooks import TurnHooks
+    from patchbay.media import MediaStore
 
 _logger = logging.getLogger(__name__)
 
@@ -45,6 +50,8 @@ class Run:
         tool_timeout: float | None = None,
         call_ids: set[str] | None = None,
         on_settled: Callable[[ToolExecution], None] | None = None,
+        hooks: TurnHooks | None = None,
+        media: MediaStore | None = None,
     ) -> None:
         self.executor = executor
         self.budget = budget if budget is not None else Budget()
@@ -55,11 +62,14 @@ class Run:
         self.tool_timeout = tool_timeout if tool_timeout is not None else executor.tool_timeout
         self.call_ids = call_ids if call_ids is not None else set()
         self.on_settled = on_settled
+        self.hooks = hooks
+        self.media = media if media is not None else executor.media
         self.slots = Gate(executor.max_parallel)
         self.tools: Mapping[str, Tool] = executor.tools
         self._results = results
         self._reader: ReadResult | None = None
         self._specs: tuple[ToolSpec, ...] | None = None
+        self._lent: tuple[Mapping[str, Tool], Mapping[str, Tool]] | None = None
         if offer_reader and results is not None:
             self._offered_reader(results)
 
@@ -75,6 +85,19 @@ class Run:
         self.tools = tools
         self._specs = None
 
+    def lend(self, tools: Mapping[str, Tool]) -> None:
+        """Do as ``use``, for this round."""
+        if tools != dict(self.tools):
+            self._lent = self.tools, tools
+            self.use(tools)
+
+    def take_back(self) -> None:
+        """Begin a round: with what there is without tools that were lent, and what the run itself has added meanwhile."""
+        if self._lent is not None:
+            before, lent = self._lent
+            self._lent = None
+            self.use({**before, **{name: tool for name, tool in self.tools.items() if name not in lent}})
+
     def find(self, name: str) -> Tool:
         """Return the tool of this name. Raises UnknownToolError with the nearest names."""
         return find_tool(self.tools, name)
@@ -89,12 +112,21 @@ class Run:
     def is_short(self, text: str) -> bool:
         """Whether a tool's text is what the model is shown of it, as it is."""
         limit = self.executor.max_result_chars
-        return text.isascii() and (limit is None or len(text) <= limit)
+        is_whole = text.isascii() and (limit is None or len(text) <= limit)
+        return is_whole and (len(text) < SHORTEST_URL or not may_hold_inline(text))
 
-    async def rendered(self, value: Any) -> tuple[str, tuple[Attachment, ...]]:
-        """Return what the model is shown of a tool's value: a text, and what goes with it."""
-        attachments = attachments_of(value)  # first: it says what is wrong with one
-        content = render_result(value)
+    async def rendered(self, value: Any, tool: str = "") -> tuple[str, tuple[Attachment, ...]]:
+        """Return what the model is shown of a value of the tool of this name: a text, and what goes with it."""
+        media: tuple[str, ...] = ()
+        if type(value) is ToolOutput:
+            content, attachments = value.text, value.attachments
+            media = () if value.response_handled else value.media
+        else:
+            attachments = attachments_of(value)  # first: it says what is wrong with one
+            content = render_result(value)
+        if media or may_hold_inline(content):
+            content, files = await illustrated(self, content, media, tool)
+            attachments += files
         limit = self.executor.max_result_chars
         if limit is not None and len(content) > limit:
             content = await self._kept(content, limit)
@@ -106,6 +138,8 @@ class Run:
     def shortened(self, text: str) -> str:
         """Return a text of no more than the limit, its middle left out if need be."""
         limit = self.executor.max_result_chars
+        if may_hold_inline(text):
+            text = without_inline(text, left_out)
         return text if limit is None or len(text) <= limit else excerpt(text, limit)
 
     async def _kept(self, text: str, limit: int) -> str:

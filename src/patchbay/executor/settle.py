@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from patchbay.errors import ToolError
+from patchbay.errors import HookAbortError, ToolError
 from patchbay.tools import Tool, render_error
 
 NAME_SHOWN = 100
@@ -17,7 +17,7 @@ _HAD_RUN = " (The tool itself had run: its effects stand.)"
 
 def told(name: str, error: BaseException) -> tuple[str, str]:
     """Return what the model is told of a failure, and its code."""
-    if isinstance(error, ToolError):
+    if isinstance(error, ToolError | HookAbortError):
         try:
             return str(error.for_model), error.code
         except KeyboardInterrupt:

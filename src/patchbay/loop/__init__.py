@@ -20,6 +20,7 @@ from patchbay.loop.events import (
     ToolCallEvent,
     ToolProgressEvent,
     ToolResultEvent,
+    UserOutputEvent,
 )
 from patchbay.loop.turn import relaxed, turn
 
@@ -33,6 +34,7 @@ __all__ = [
     "ToolCallEvent",
     "ToolProgressEvent",
     "ToolResultEvent",
+    "UserOutputEvent",
     "answered",
     "relaxed",
     "turn",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 from patchbay.errors import UpstreamError
+from patchbay.executor import Budget
 from patchbay.loop.events import LoopEvent, ReasoningEvent, TextEvent
 from patchbay.models.chat import ModelEvent, ModelReply, ReasoningDelta, TextDelta
 from patchbay.types import NO_USAGE, Reply, ToolCall, Usage
@@ -24,23 +26,45 @@ class UnfinishedError(UpstreamError):
         super().__init__("The model's answer ended before it was complete.")
 
 
-async def next_event(events: AsyncIterator[ModelEvent], ends: float | None) -> ModelEvent | None:
-    """Return what the model says next, None at its end. Raises OutOfTimeError at ``ends``, by the event loop's clock.
+def next_event(events: AsyncIterator[ModelEvent], ends: Budget | float | None) -> Awaitable[ModelEvent | None]:
+    """Return what waits for the next that the model says, None at its end; it raises OutOfTimeError at ``ends``.
 
-    The limit is on this one wait: it is over before anything is handed to a consumer (law 10).
+    That is a time by the event loop's clock, or the end of a budget's time. The limit is on this one wait: it is over before
+    anything is handed to a consumer (law 10).
     """
+    # Most turns have no limit, and need no coroutine more.
+    scope = None if type(ends) is Budget and ends.loop is None else _scope(ends)
+    return anext(events, None) if scope is None else _within(scope, events)
+
+
+async def _within(scope: AbstractAsyncContextManager[asyncio.Timeout], events: AsyncIterator[ModelEvent]) -> ModelEvent | None:
     try:
-        if ends is None:
-            return await anext(events)
-        async with asyncio.timeout_at(ends) as limit:
-            return await anext(events)
-    except StopAsyncIteration:
-        return None
+        async with scope as limit:
+            return await anext(events, None)
     except TimeoutError:
         # A TimeoutError of the model's own is none of ours.
-        if ends is None or not limit.expired():
+        if not limit.expired():
             raise
         raise OutOfTimeError from None
+
+
+async def in_time(work: Awaitable[Any], budget: Budget) -> Any:
+    """Wait for ``work``. Raises OutOfTimeError when the budget's time is up, and whatever ``work`` raises."""
+    if (scope := _scope(budget)) is None:
+        return await work
+    try:
+        async with scope as limit:
+            return await work
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise OutOfTimeError from None
+
+
+def _scope(ends: Budget | float | None) -> AbstractAsyncContextManager[asyncio.Timeout] | None:
+    if isinstance(ends, Budget):
+        return ends.time_left() if ends.loop is not None else None
+    return asyncio.timeout_at(ends) if ends is not None else None
 
 
 @dataclass
@@ -69,11 +93,22 @@ class Answer:
         self.end = response
         return None
 
-    def whole(self) -> tuple[Reply, str | None]:
-        """Return the reply and its finish_reason. Raises UnfinishedError if the model stopped before it was whole."""
+    def settle(self, end: ModelReply) -> None:
+        """Take this for the whole reply. Raises TypeError for one that is put together wrongly."""
+        _check(end)
+        self.end = end
+
+    def ended(self) -> ModelReply:
+        """Return the model's reply as it gave it. Raises UnfinishedError."""
         if self.end is None:
             raise UnfinishedError
-        return self.end.reply, self.end.finish_reason
+        return self.end
+
+    def whole(self) -> tuple[Reply, str | None]:
+        """Return the reply and its finish_reason. Raises UnfinishedError if the model stopped before it was whole."""
+        if (end := self.end) is None:
+            raise UnfinishedError
+        return end.reply, end.finish_reason
 
     def unsaid(self) -> list[LoopEvent]:
         """Return events for what a model that does not stream said all at once."""

@@ -9,16 +9,22 @@ from __future__ import annotations
 import json
 import re
 import uuid
+from asyncio import CancelledError
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from patchbay.executor import Run, ToolExecution
+from patchbay.executor.settle import NOT_BEGUN, told
+from patchbay.loop.shown import FilesShown
 from patchbay.models.chat import ChatRequest
 from patchbay.schema import read_arguments
 from patchbay.tools import well_formed
 from patchbay.tools.attachments import introduction
 from patchbay.types import NO_USAGE, IncompleteCall, Message, Reply, ToolCall, ToolResult, ToolSpec, Usage
+
+DELIVERED = "Requested output delivered via tool attachment."
+"""What the history says of an answer that a tool has given to the user."""
 
 # What a server is sure to accept as a function's name.
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
@@ -38,11 +44,14 @@ class Conversation:
     usage: Usage = NO_USAGE
 
     def __post_init__(self) -> None:
-        ids = (call.get("id") for message in self.messages for call in _calls_of(message))
         # The run's own set: agents that do not see each other's calls must not give theirs the same ids, or the same keys.
         self._ids = self.run.call_ids
-        self._ids.update(each for each in ids if isinstance(each, str))
+        for message in self.messages:
+            for call in _calls_of(message):
+                if isinstance(call_id := call.get("id"), str):
+                    self._ids.add(call_id)
         self._external_names = frozenset(spec.name for spec in self.external) if self.external else _NONE
+        self._files = FilesShown(self.messages)
 
     def request(self, tool_choice: Any, *, stream: bool) -> ChatRequest:
         """Return what the model is asked now. The list is the model's own, so that a recorded request stays what it was."""
@@ -50,7 +59,7 @@ class Conversation:
         if self.external:
             # First, since the run's may grow at the end: what was told stays a prefix of what is told.
             specs = (*self.external, *(spec for spec in specs if spec.name not in self._external_names))
-        return ChatRequest(list(self.messages), specs, tool_choice if specs else None, self.parameters, stream)
+        return ChatRequest(self._files.view(self.messages), specs, tool_choice if specs else None, self.parameters, stream)
 
     def left_to_caller(self, calls: Sequence[ToolCall | IncompleteCall]) -> tuple[ToolCall, ...]:
         """Return those of ``calls`` that are the caller's to carry out. One that was cut off is nobody's: it gets an error."""
@@ -82,9 +91,24 @@ class Conversation:
     def add_results(self, executions: Sequence[ToolExecution]) -> None:
         """Append the results, in call order, and what is attached to them."""
         self.executions.extend(executions)
-        self.messages.extend(execution.result.to_message() for execution in executions)
-        if any(execution.result.attachments for execution in executions):
+        is_attached = False
+        for execution in executions:
+            result = execution.result
+            self.messages.append(result.to_message())
+            is_attached = is_attached or bool(result.attachments)
+        if is_attached:
             self.messages.append(_attached([execution.result for execution in executions]))
+            self._files.added(self.messages, len(self.messages) - 1)
+
+    def give_up(self, calls: Sequence[ToolCall]) -> None:
+        """Put in results for calls that the caller was to carry out, and will not: the turn is over."""
+        results = [ToolResult(call.id, call.name, told(call.name, CancelledError())[0] + NOT_BEGUN) for call in calls]
+        self.messages = answered(self.messages, [result.to_message() for result in results])
+
+    def add_handled(self) -> str:
+        """Append what is said where the user has been given the answer already; return it as the turn's content: nothing."""
+        self.messages.append({"role": "assistant", "content": DELIVERED})
+        return ""
 
     def _with_own_id(self, call: ToolCall | IncompleteCall) -> ToolCall | IncompleteCall:
         # Some servers send no ids, some count from 0 in every answer, and some send what cannot be sent back.

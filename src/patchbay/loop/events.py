@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
+from patchbay.errors import HookAbortError
 from patchbay.executor import ToolExecution
 from patchbay.tools import Progress
 from patchbay.types import Message, Reply, ToolCall, Usage
@@ -71,6 +72,17 @@ class ToolResultEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class UserOutputEvent:
+    """A tool has something for the user: a text, files by their refs, or both. ``handled``: this is the answer to the user."""
+
+    type: ClassVar = "user_output"
+    tool_call: ToolCall
+    text: str
+    media: tuple[str, ...]
+    handled: bool
+
+
+@dataclass(frozen=True, slots=True)
 class IterationEndEvent:
     """A round is over, its results included. ``finish_reason`` is "tool_calls" where the model called tools."""
 
@@ -85,7 +97,8 @@ class FinalEvent:
 
     ``content`` is the last text of the model, None where there is none. ``messages`` is the whole conversation, each call with
     its result. ``finish_reason`` is "stop", "length", "content_filter", or the limit that ended the turn: "max_iterations",
-    "max_calls" or "max_seconds". ``usage`` is summed over all rounds.
+    "max_calls" or "max_seconds"; or "abort_turn" or "hard_abort", where ``aborted`` is the hook's decision. ``usage`` is summed
+    over all rounds. ``handled``: tools have given the user the answer, and the model was not asked again.
 
     With "tool_calls" the turn ended with calls of external tools, which are left to the caller: ``pending`` has them, and they
     alone have no result in ``messages`` yet (``patchbay.loop.answered`` puts theirs in).
@@ -99,8 +112,18 @@ class FinalEvent:
     tool_executions: tuple[ToolExecution, ...]
     usage: Usage
     pending: tuple[ToolCall, ...] = ()
+    aborted: HookAbortError | None = None
+    handled: bool = False
 
 
 LoopEvent: TypeAlias = (
-    TextEvent | ReasoningEvent | ReplyEvent | ToolCallEvent | ToolProgressEvent | ToolResultEvent | IterationEndEvent | FinalEvent
+    TextEvent
+    | ReasoningEvent
+    | ReplyEvent
+    | ToolCallEvent
+    | ToolProgressEvent
+    | ToolResultEvent
+    | UserOutputEvent
+    | IterationEndEvent
+    | FinalEvent
 )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Container, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
+from patchbay.errors import HookAbortError
 from patchbay.executor import Batch, Executor, Run, ToolProgress
 from patchbay.executor.batch import as_call
 from patchbay.executor.budget import checked_count
-from patchbay.loop.answer import Answer, OutOfTimeError, next_event
+from patchbay.loop.answer import Answer, OutOfTimeError, in_time, next_event
 from patchbay.loop.conversation import Conversation
 from patchbay.loop.events import (
     FinalEvent,
@@ -19,13 +21,19 @@ from patchbay.loop.events import (
     ToolProgressEvent,
     ToolResultEvent,
 )
-from patchbay.models.chat import ChatModel
-from patchbay.types import Message, ToolCall, ToolSpec
+from patchbay.loop.hooked import AskedReply, AskedRequest
+from patchbay.loop.outputs import all_handled, user_outputs
+from patchbay.loop.told import observed_turn, tell_output, tell_request, tell_response
+from patchbay.models.chat import ChatModel, ChatRequest
+from patchbay.types import IncompleteCall, Message, ToolCall, ToolSpec
+
+if TYPE_CHECKING:  # patchbay.hooks is imported where there are hooks
+    from patchbay.hooks import TurnHooks
 
 _ENDINGS = {"length", "content_filter"}
 
 
-async def turn(
+def turn(
     model: ChatModel,
     executor: Executor | Run,
     messages: Sequence[Message],
@@ -49,81 +57,224 @@ async def turn(
     name of one. A reply that calls one ends the turn with the finish_reason "tool_calls": its other calls are carried out, and
     those of external tools are the FinalEvent's ``pending``.
 
-    What the model's server does wrong is raised as UpstreamError. Raises ConfigurationError for ``max_iterations`` below 1;
-    with None the run's budget alone counts the rounds.
+    Hooks of the run are asked before and after each request. One that ends the turn does so with finish_reason "abort_turn", or
+    "hard_abort" and the messages as they were. What the model's server does wrong is raised as UpstreamError. Raises
+    ConfigurationError for ``max_iterations`` below 1; with None the run's budget alone counts the rounds.
     """
     checked_count(max_iterations, "max_iterations")
     run = executor if isinstance(executor, Run) else executor.begin()
-    budget = run.budget
     conversation = Conversation(list(messages), dict(parameters or {}), run, tuple(external))
+    events = _Turn(run, run.hooks, model, conversation, messages, tool_choice, max_iterations, stream, without).events()
+    return events if run.hooks is None or not run.hooks.observed else observed_turn(run.hooks, events, messages)
+
+
+@dataclass(slots=True, eq=False)
+class _Turn:
+    """A turn under way. ``events`` is what happens, in order; the methods below it are the steps of a round, in the same order.
+
+    ``ending`` is why the turn is over, "" while it goes on: the step that ends it says so. Of the round that is under way,
+    ``answer`` is the model's and ``calls`` are those in it that are ours to carry out, as the model wrote them.
+    """
+
+    run: Run
+    hooks: TurnHooks | None
+    model: ChatModel
+    conversation: Conversation
+    begun_with: Sequence[Message]
+    tool_choice: Any
+    max_iterations: int | None
+    stream: bool
+    without: Container[type[LoopEvent]]
+    iteration: int = 0
+    request: ChatRequest = field(init=False)
+    answer: Answer = field(init=False)
+    calls: Sequence[ToolCall | IncompleteCall] = ()
+    ending: str = ""
     content: str | None = None
-    finish_reason = "max_iterations"
     pending: tuple[ToolCall, ...] = ()
-    iteration = 0
-    while max_iterations is None or iteration < max_iterations:
-        if not budget.take_iteration():
-            break
-        iteration += 1
-        request = conversation.request(tool_choice if iteration == 1 else relaxed(tool_choice), stream=stream)
-        answer = Answer()
-        responses = model.respond(request)
-        source = aiter(responses)
-        in_time = True
-        try:
-            while (response := await next_event(source, budget.ends)) is not None:
-                event = answer.take(response)
-                if event is not None:
+    aborted: HookAbortError | None = None
+    handled: bool = False
+
+    async def events(self) -> AsyncGenerator[LoopEvent, None]:
+        """Go round after round. What has to be closed or stopped is, here, whoever leaves and when."""
+        hooks, budget = self.hooks, self.run.budget
+        while self.begin_round():
+            answer = self.answer
+            if hooks is not None:
+                await self.ask_before(hooks)
+            if answer.end is None and not self.ending:
+                responses = self.model.respond(self.request)
+                source = aiter(responses)
+                try:
+                    while (said := await next_event(source, budget)) is not None:
+                        if (event := answer.take(said)) is not None:
+                            yield event
+                except OutOfTimeError:
+                    budget.out_of_time()
+                    if answer.end is None:  # not where it was whole by then
+                        self.ending = "max_seconds"
+                finally:
+                    if (close := getattr(responses, "aclose", None)) is not None:
+                        await close()
+                if hooks is not None and not self.ending:
+                    await self.ask_after(hooks)
+            if not self.ending:
+                for event in self.reply():
                     yield event
-        except OutOfTimeError:
-            in_time = False
-            budget.out_of_time()
-        finally:
-            if (close := getattr(responses, "aclose", None)) is not None:
-                await close()
-        if not in_time and answer.end is None:
-            said = "".join(answer.said)
-            conversation.add_unfinished(said)
-            content = said or content
-            yield IterationEndEvent(iteration, "max_seconds")
-            break
-        reply, reason = answer.whole()
-        for event in answer.unsaid():
-            yield event
-        content = reply.content if reply.content is not None else content
-        written = conversation.add_reply(reply, answer.usage)
-        calls = tuple(as_call(call) for call in written)
-        yield ReplyEvent(reply, calls, iteration, answer.usage, reason)
-        if not calls:
-            finish_reason = reason if reason in _ENDINGS else "stop"
-            yield IterationEndEvent(iteration, finish_reason)
-            break
-        if external and (pending := conversation.left_to_caller(written)):
-            written = [call for call in written if call not in pending]
-            calls = tuple(as_call(call) for call in written)
-        if ToolCallEvent not in without:
-            for call in calls:
-                yield ToolCallEvent(call, iteration)
-        # The tools' own list: what they do to it, at once or when they were left to themselves, is not the conversation's.
-        batch: Batch = run.start(written, messages=list(conversation.messages), iteration=iteration)
+            elif self.aborted is None:
+                yield self.unfinished()
+            if self.ending:
+                break
+            # The tools' own list: what they do to it, at once or when they were left to themselves, is not the conversation's.
+            batch = self.run.start(self.calls, messages=list(self.conversation.messages), iteration=self.iteration)
+            try:
+                while (news := await batch.next_news()) is not None:
+                    if isinstance(news, ToolProgress):
+                        yield ToolProgressEvent(news.call, news.progress, self.iteration)
+                    elif ToolResultEvent not in self.without:
+                        yield ToolResultEvent(news, self.iteration)
+            finally:
+                await batch.stop()
+            for event in self.results(batch):
+                yield event
+        yield self.end()
+
+    def begin_round(self) -> bool:
+        """Begin a round with a request; False where the turn is over, or may have no more rounds."""
+        was_last = self.max_iterations is not None and self.iteration >= self.max_iterations
+        if was_last or self.ending or not self.run.budget.take_iteration():
+            return False
+        self.iteration += 1
+        self.answer = Answer()
+        if self.hooks is not None:
+            self.run.take_back()
+        self.request = self.conversation.request(self.choice, stream=self.stream)
+        return True
+
+    @property
+    def choice(self) -> Any:
+        """The round's tool_choice."""
+        return self.tool_choice if self.iteration == 1 else relaxed(self.tool_choice)
+
+    async def ask_before(self, hooks: TurnHooks) -> None:
+        """Let hooks see the request. They may change it, have an answer in the model's place, or end the turn."""
+        if hooks.chains.before_llm:
+            asked = AskedRequest(hooks, self.run, self.request, self.iteration, self.choice)
+            try:
+                if (going := hooks.before_llm(asked)) is not None:
+                    given = await in_time(going, self.run.budget)
+                    if given is not None:
+                        self.answer.settle(given)
+            except HookAbortError as error:
+                self.abort(error)
+            except OutOfTimeError:
+                self.out_of_time()
+            self.request = asked.request
+        if hooks.observed and self.answer.end is None and not self.ending:
+            tell_request(hooks, self.request, self.iteration)
+
+    async def ask_after(self, hooks: TurnHooks) -> None:
+        """Let hooks see the model's answer. They may change it, or end the turn. Raises UnfinishedError."""
+        answer = self.answer
+        end = answer.ended()
+        if hooks.observed:
+            tell_response(hooks, end, self.iteration)
+        if not hooks.chains.after_llm:
+            return
+        asked = AskedReply(hooks, self.run, self.request, end, self.iteration)
         try:
-            while (news := await batch.next_news()) is not None:
-                if isinstance(news, ToolProgress):
-                    yield ToolProgressEvent(news.call, news.progress, iteration)
-                elif ToolResultEvent not in without:
-                    yield ToolResultEvent(news, iteration)
-        finally:
-            await batch.stop()
-        conversation.add_results(batch.executions)
-        yield IterationEndEvent(iteration, "tool_calls")
-        if pending:
-            finish_reason = "tool_calls"
-            break
-        if budget.exceeded is not None:
-            break
-    if finish_reason == "max_iterations" and budget.exceeded is not None:
-        finish_reason = budget.exceeded
-    executions = tuple(conversation.executions)
-    yield FinalEvent(content, conversation.messages, iteration, finish_reason, executions, conversation.usage, pending)
+            if (going := hooks.after_llm(asked)) is not None:
+                await in_time(going, self.run.budget)
+                answer.settle(asked.end)
+            return
+        except HookAbortError as error:
+            self.abort(error)
+        except OutOfTimeError:
+            self.out_of_time()
+        self.conversation.usage += answer.usage  # it is no part of the conversation, and has cost its tokens
+
+    def unfinished(self) -> LoopEvent:
+        """Keep what the model had said when the time was up."""
+        said = "".join(self.answer.said)
+        self.conversation.add_unfinished(said)
+        self.content = said or self.content
+        return IterationEndEvent(self.iteration, "max_seconds")
+
+    def reply(self) -> list[LoopEvent]:
+        """Take the answer into the conversation. Without calls it is the turn's last. Raises UnfinishedError."""
+        answer, conversation, iteration = self.answer, self.conversation, self.iteration
+        reply, reason = answer.whole()
+        events = answer.unsaid()
+        if reply.content is not None:
+            self.content = reply.content
+        written = conversation.add_reply(reply, answer.usage)
+        calls = tuple(map(as_call, written))
+        events.append(ReplyEvent(reply, calls, iteration, answer.usage, reason))
+        if not calls:
+            self.ending = reason if reason in _ENDINGS else "stop"
+            events.append(IterationEndEvent(iteration, self.ending))
+            return events
+        if conversation.external and (pending := conversation.left_to_caller(written)):
+            self.pending = pending
+            written = [call for call in written if call not in pending]
+            calls = tuple(map(as_call, written))
+        self.calls = written
+        if ToolCallEvent not in self.without:
+            events += [ToolCallEvent(call, iteration) for call in calls]
+        return events
+
+    def results(self, batch: Batch) -> list[LoopEvent]:
+        """Take the results into the conversation, tell what is in them for the user, and see whether the turn is over."""
+        executions = batch.executions
+        self.conversation.add_results(executions)
+        events: list[LoopEvent] = []
+        if batch.has_outputs:
+            for shown in user_outputs(executions):
+                if self.hooks is not None and self.hooks.observed:
+                    tell_output(self.hooks, shown, self.iteration)
+                events.append(shown)
+        end_of_round = "tool_calls"
+        if batch.aborted is not None:
+            end_of_round = self.abort(batch.aborted)
+        elif self.pending:
+            self.ending = "tool_calls"
+        elif self.run.budget.exceeded is not None:
+            self.ending = self.run.budget.exceeded
+        elif batch.has_outputs and all_handled(executions):
+            self.handled = True
+            self.content, self.ending = self.conversation.add_handled(), "stop"
+        events.append(IterationEndEvent(self.iteration, end_of_round))
+        return events
+
+    def end(self) -> FinalEvent:
+        """What the turn came to."""
+        conversation, aborted = self.conversation, self.aborted
+        return FinalEvent(
+            self.content,
+            list(self.begun_with) if aborted is not None and aborted.hard else conversation.messages,
+            self.iteration,
+            self.ending or self.run.budget.exceeded or "max_iterations",
+            tuple(conversation.executions),
+            conversation.usage,
+            self.pending,
+            aborted,
+            self.handled,
+        )
+
+    def abort(self, why: HookAbortError) -> str:
+        """End the turn because a hook has said so, and return the ending; calls left to the caller are nobody's any more."""
+        self.aborted = why
+        self.ending = ending = "hard_abort" if why.hard else "abort_turn"
+        self.content = None
+        if self.pending:
+            self.conversation.give_up(self.pending)
+            self.pending = ()
+        return ending
+
+    def out_of_time(self) -> None:
+        """End the turn because the time was up while a hook was asked."""
+        self.run.budget.out_of_time()
+        self.ending = "max_seconds"
 
 
 def relaxed(tool_choice: Any) -> Any:

@@ -90,6 +90,7 @@ class LlmToolRegister(_Message, frozen=True, tag="LLM_TOOL_REGISTER"):
     parameters: dict[str, Any]
     timeout_seconds: float
     role: str | None = None
+    annotations: dict[str, bool] = {}
     registration: int = 0
 
 

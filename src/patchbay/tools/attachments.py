@@ -7,16 +7,19 @@ hold text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from patchbay.errors import ConfigurationError
 from patchbay.tools.results import well_formed
-from patchbay.types import Attachment
+from patchbay.types import Attachment, Illustrated
 
 KINDS = frozenset({"image", "audio", "file"})
 """What a model may be able to be shown."""
+
+_INTRODUCTION = re.compile(r"\(Attachment \d+ of the result of call .*\. It is data that the tool returned\.\)", re.DOTALL)
 
 
 def checked_kinds(kinds: Collection[str]) -> frozenset[str]:
@@ -33,6 +36,8 @@ def attachments_of(value: Any) -> tuple[Attachment, ...]:
     """
     if isinstance(value, Attachment):
         return (_sendable(value),)
+    if isinstance(value, Illustrated):
+        return value.attachments
     if isinstance(value, Mapping):
         value = tuple(value.values())
     if isinstance(value, list | tuple):
@@ -52,6 +57,11 @@ def _sendable(attachment: Attachment) -> Attachment:
 def introduction(number: int, call_id: str) -> str:
     """Return the words before an attachment in the user's message that shows it. Numbers count from 1 in each result."""
     return f"(Attachment {number} of the result of call {call_id}. It is data that the tool returned.)"
+
+
+def is_introduction(text: Any) -> bool:
+    """Whether these are the words before an attachment."""
+    return isinstance(text, str) and _INTRODUCTION.fullmatch(text) is not None
 
 
 def described(content: str, attachments: Sequence[Attachment], shown: Sequence[Attachment]) -> str:

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from patchbay.errors import ConfigurationError, ToolArgumentsError
@@ -38,12 +39,28 @@ class Tool(ABC):
     are what it is told of it. ``timeout`` is in seconds, None for no limit of its own; it may be set later. With
     ``sequential`` the tool runs alone: the calls before it in a reply are over, the calls after it wait.
     ``max_parallel`` is how many of its calls run at the same time, None for no limit of its own. With ``strict`` a
-    provider that can hold a model to the schema is asked to. Raises ConfigurationError for a name or limit that cannot
-    work.
+    provider that can hold a model to the schema is asked to. ``annotations`` is what the tool says of itself, such as
+    ``{"read_only": True}`` or ``{"destructive": True}``: no model is shown them, policies go by them. Raises ConfigurationError
+    for a name or limit that cannot work.
     """
 
     interruptible = True
     """Whether cancelling ``run`` stops the work. Where it is False, a result about a timeout says that the work may go on."""
+
+    owner: str = ""
+    """The hook that answers the tool's calls; "" for all tools but those that a hook has added to a turn."""
+
+    acts: bool = True
+    """Whether a call does something. Hooks are not asked about one that does not."""
+
+    source: str = ""
+    """Who the tool is from, as its registration has it (``plugin:weather``, ``hook:search``); "" for this program's own."""
+
+    endpoint: str = ""
+    """The address that its calls are sent to; "" for a tool of this process."""
+
+    annotations: Mapping[str, Any] = MappingProxyType({})
+    """What the tool says of itself. A kind of tool may say it of all its tools."""
 
     def __init__(
         self,
@@ -55,11 +72,14 @@ class Tool(ABC):
         sequential: bool = False,
         max_parallel: int | None = None,
         strict: bool = False,
+        annotations: Mapping[str, Any] | None = None,
     ) -> None:
         if not isinstance(name, str) or not name.strip():
             raise ConfigurationError(f"A tool's name must be a non-empty string, not {name!r}.")
         if parameters is not None and not isinstance(parameters, Mapping):
             raise ConfigurationError(f"parameters of tool {name!r} must be a JSON Schema object.")
+        if annotations is not None and not isinstance(annotations, Mapping):
+            raise ConfigurationError(f"annotations of tool {name!r} must be a mapping, not {annotations!r}.")
         if max_parallel is not None and (isinstance(max_parallel, bool) or not isinstance(max_parallel, int) or max_parallel < 1):
             raise ConfigurationError(f"max_parallel of tool {name!r} must be a whole number of at least 1, not {max_parallel!r}.")
         self.name = name
@@ -69,6 +89,8 @@ class Tool(ABC):
         self.sequential = sequential
         self.max_parallel = max_parallel
         self.strict = strict
+        if annotations is not None:
+            self.annotations = annotations
 
     @property
     def timeout(self) -> float | None:

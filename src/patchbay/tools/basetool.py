@@ -34,8 +34,17 @@ class BaseTool(Tool):
         sequential: bool = False,
         max_parallel: int | None = None,
         strict: bool = False,
+        annotations: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(name, description, timeout=timeout, sequential=sequential, max_parallel=max_parallel, strict=strict)
+        super().__init__(
+            name,
+            description,
+            timeout=timeout,
+            sequential=sequential,
+            max_parallel=max_parallel,
+            strict=strict,
+            annotations=annotations,
+        )
 
     @abstractmethod
     def get_declaration(self) -> dict[str, Any] | None:

@@ -57,12 +57,19 @@ class ToolContext:
     ``call_id`` (also ``function_call_id``) and ``name`` are the call's. ``messages`` is the conversation so far, the call's own
     message last; read it, do not change it. ``iteration`` counts the model's rounds from 1. ``cancelled`` is set when the call's
     time is up or its run was stopped: a tool that runs in a thread cannot be interrupted and should look at it.
-    ``raw_arguments`` is the text that the model wrote as its arguments.
+    ``raw_arguments`` is the text that the model wrote as its arguments; where a hook has changed them, or somebody has approved
+    them, the text of what the tool is given.
 
     ``state`` is the session's state with this call's changes over it: they are kept when the call succeeds and dropped when it
     fails. ``actions`` asks something of the run: ``actions.transfer_to_agent``, ``actions.escalate``. ``agent_name``,
     ``session``, ``invocation_id`` and ``invocation_context`` tell of the agent; they are empty where there is none.
     """
+
+    hooks: Any = None
+    """The hooks of the turn that made the call, for tools that begin turns of their own; None where there are none."""
+
+    media: Any = None
+    """The store of the files that go along with results; None: the process's own (``patchbay.media.shared_store()``)."""
 
     def __init__(
         self,

@@ -19,7 +19,8 @@ class ToolDefinition(Tool):
     """A tool of a name, a description, a JSON Schema and a handler that takes all arguments as one dict.
 
     The handler may be sync (it then runs in a thread) or async. ``metadata`` is the caller's own; ``metadata["source"]`` says who
-    the tool is from. Raises ConfigurationError where there is no handler: such a tool lives elsewhere and cannot be called here.
+    the tool is from, ``metadata["annotations"]`` what it says of itself. Raises ConfigurationError where there is no handler:
+    such a tool lives elsewhere and cannot be called here.
     """
 
     def __init__(
@@ -32,11 +33,13 @@ class ToolDefinition(Tool):
         *,
         timeout: float | None = None,
     ) -> None:
-        super().__init__(name, description, parameters=parameters, timeout=timeout)
+        about = dict(metadata or {})
+        super().__init__(name, description, parameters=parameters, timeout=timeout, annotations=about.get("annotations"))
         if not callable(handler):
             raise ConfigurationError(f"Tool {name!r} needs handler=, a function that takes the arguments as one dict.")
         self.handler = handler
-        self.metadata = dict(metadata or {})
+        self.metadata = about
+        self.source = str(about.get("source") or "")
         self.interruptible = is_async(handler)
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:  # noqa: ARG002  (the handler takes one dict)

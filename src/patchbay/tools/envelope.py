@@ -1,4 +1,4 @@
-"""What a tool gave back in an envelope, ``{"output", "is_error", "error"}``: its output, or an error that the model can read.
+"""What a tool gave back in an envelope, ``{"output", "is_error", "error", "images"}``: its output, or an error for the model.
 
 What lives here: opening one, and which of a handler's dicts is one. What does not: which answers of a callback are; that door has
 a rule of its own (``patchbay.server.tools.dispatch``).
@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from patchbay.errors import ToolError
+from patchbay.tools.images import with_images
 from patchbay.tools.results import render_result
+from patchbay.types import Illustrated
 
 NO_REASON: Final = "the tool failed and did not say why"
 
@@ -55,10 +57,8 @@ def is_envelope(value: Any) -> bool:
 def open_envelope(envelope: Mapping[str, Any], *, tool_name: str = "") -> Any:
     """Return the output: what stands under ``output``, else all of it but ``images``. Raises ReportedError for ``is_error``.
 
-    No model is shown the ``images``; that there were some is logged.
+    Where there are images that can be taken (``patchbay.tools.images``), it comes with them, as an Illustrated.
     """
-    if envelope.get("images"):
-        _logger.warning("The images that tool %r answered with are left out", tool_name)
     failed = is_true(envelope.get("is_error"), tool_name=tool_name)
     message = envelope.get("error")
     if "output" in envelope:
@@ -67,9 +67,15 @@ def open_envelope(envelope: Mapping[str, Any], *, tool_name: str = "") -> Any:
         said = ("images", "is_error", "error") if failed else ("images",)
         output = {key: value for key, value in envelope.items() if key not in said}
     if not failed:
-        return output
+        images = envelope.get("images")
+        return _with_images(output, images) if images else output
     reason = NO_REASON if message in (None, "") else render_result(message)
     raise ReportedError(reason, output, tool_name=tool_name, code=envelope.get("code"))
+
+
+def _with_images(output: Any, images: Any) -> Any:
+    output, attachments = with_images(output, images)
+    return Illustrated(output, attachments) if attachments else output
 
 
 def is_true(value: Any, *, tool_name: str = "") -> bool:

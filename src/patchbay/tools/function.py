@@ -55,6 +55,7 @@ class FunctionTool(BaseTool):
         sequential: bool = False,
         max_parallel: int | None = None,
         strict: bool = False,
+        annotations: Mapping[str, Any] | None = None,
     ) -> None:
         if isinstance(function, classmethod):
             raise TypeError("A classmethod has no class yet: make a tool of the method, as in tool(Shop.open).")
@@ -69,6 +70,7 @@ class FunctionTool(BaseTool):
             sequential=sequential,
             max_parallel=max_parallel,
             strict=strict,
+            annotations=annotations,
         )
         self.function = function
         self._parameters = parameters
@@ -97,6 +99,7 @@ class FunctionTool(BaseTool):
             sequential=self.sequential,
             max_parallel=self.max_parallel,
             strict=self.strict,
+            annotations=self.annotations,
         )
 
     @property
@@ -189,6 +192,7 @@ def tool(
     sequential: bool = False,
     max_parallel: int | None = None,
     strict: bool = False,
+    annotations: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[..., Any]], FunctionTool]: ...
 @overload
 def tool(
@@ -201,6 +205,7 @@ def tool(
     sequential: bool = False,
     max_parallel: int | None = None,
     strict: bool = False,
+    annotations: Mapping[str, Any] | None = None,
 ) -> FunctionTool: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -214,11 +219,12 @@ def tool(
     sequential: bool = False,
     max_parallel: int | None = None,
     strict: bool = False,
+    annotations: Mapping[str, Any] | None = None,
 ) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
     """Make a tool of a function: as ``@tool``, as ``@tool(name=..., timeout=...)``, or as ``tool(name=..., handler=...)``.
 
     ``parameters`` is a JSON Schema for the arguments, where the function's annotations should not be used;
-    ``timeout`` is in seconds; ``sequential``, ``max_parallel`` and ``strict`` are as for every Tool. Raises
+    ``timeout`` is in seconds; ``sequential``, ``max_parallel``, ``strict`` and ``annotations`` are as for every Tool. Raises
     ConfigurationError for a name, schema or limit that cannot work.
     """
     if function is not None and handler is not None:
@@ -234,6 +240,7 @@ def tool(
             sequential=sequential,
             max_parallel=max_parallel,
             strict=strict,
+            annotations=annotations,
         )
 
     target = function if function is not None else handler

@@ -18,7 +18,7 @@ from pathlib import PurePath
 from typing import Any, TypeVar
 from uuid import UUID
 
-from patchbay.types import Attachment
+from patchbay.types import Attachment, Illustrated
 
 MOST_ITEMS = 1_000_000
 """How many items are read of what may have no end."""
@@ -52,6 +52,8 @@ def render_result(value: Any) -> str:
         return well_formed(describe(value))
     if isinstance(value, Attachment):
         return well_formed(str(value))
+    if isinstance(value, Illustrated):
+        return render_result(value.output)
     return well_formed(_json(value))
 
 
@@ -183,14 +185,18 @@ def _bytes(value: bytes) -> str:
         return base64.b64encode(value).decode()
 
 
-def _at_first(value: Any) -> Any:
+def json_stand_in(value: Any) -> Any:
+    """Return what stands for a value that JSON does not know; a writer's ``default``.
+
+    Raises TypeError for what can be read only once.
+    """
     if isinstance(value, Iterator):
         raise TypeError("can be read only once, and this attempt may fail")
     return _stand_in_or_text(value)
 
 
 # Made once: json.dumps makes an encoder for each value where it is not given the defaults.
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_at_first).encode
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=json_stand_in).encode
 
 
 def _sorted(values: set[Any] | frozenset[Any]) -> list[Any]:

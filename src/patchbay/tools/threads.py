@@ -58,6 +58,11 @@ async def run_in_thread(work: Callable[[], T]) -> T:
     return value  # type: ignore[no-any-return]
 
 
+def start_in_thread(job: Callable[[], None]) -> None:
+    """Run ``job`` in a thread, and do not wait for it. It must not raise."""
+    _threads.submit(job)
+
+
 class _Threads:
     """Daemon threads that take jobs; ``_idle`` counts those that wait for one and have not been promised any."""
 

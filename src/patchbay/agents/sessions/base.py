@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from patchbay.agents.content import Event
 from patchbay.agents.plain import plain
 from patchbay.agents.sessions import scopes
 from patchbay.agents.sessions.encoding import Record, record
 from patchbay.agents.sessions.locks import RunLocks
-from patchbay.agents.sessions.session import Session
+from patchbay.agents.sessions.session import Session, session_key
 from patchbay.errors import InvalidRequestError
 from patchbay.tools import well_formed
 from patchbay.tools.kept import MemoryResultStore, ResultStore
+from patchbay.tools.threads import run_in_thread
+
+if TYPE_CHECKING:
+    from patchbay.media import MediaStore
 
 
 class BaseSessionService(ABC):
@@ -27,6 +32,7 @@ class BaseSessionService(ABC):
 
     def __init__(self) -> None:
         self._locks = RunLocks()
+        self._stores: weakref.WeakSet[MediaStore] = weakref.WeakSet()
 
     @abstractmethod
     async def create_session(
@@ -57,9 +63,24 @@ class BaseSessionService(ABC):
     async def list_all_sessions(self, app_name: str, user_id: str) -> list[Session]:
         """Return a user's sessions with all agents, as ``list_sessions`` does."""
 
-    @abstractmethod
     async def delete_session(self, app_name: str, user_id: str, session_id: str) -> None:
-        """Delete a session with its events, results and own state; ``user:`` and ``app:`` keys stay. No session, no error."""
+        """Delete a session with its events, results, files and own state; ``user:`` and ``app:`` keys stay.
+
+        No session, no error. Of its files those go that the process's own media store has, and the stores of ``release_from``.
+        """
+        await self._delete(app_name, user_id, session_id)
+        from patchbay.media.shared import release_session  # here: most programs have no files
+
+        key, stores = session_key(app_name, user_id, session_id), list(self._stores)
+        await run_in_thread(lambda: release_session(key, stores))
+
+    @abstractmethod
+    async def _delete(self, app_name: str, user_id: str, session_id: str) -> None:
+        """Delete what is kept of a session."""
+
+    def release_from(self, store: MediaStore) -> None:
+        """Let the files of a session that is deleted go from this store too. A Runner does so with its own."""
+        self._stores.add(store)
 
     @abstractmethod
     async def update_title(self, app_name: str, user_id: str, session_id: str, title: str) -> None:

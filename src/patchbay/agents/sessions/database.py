@@ -122,8 +122,7 @@ class DatabaseSessionService(BaseSessionService):
         )
         return await self._store.read(lambda connection: [_session(row) for row in connection.execute(mine)])
 
-    async def delete_session(self, app_name: str, user_id: str, session_id: str) -> None:
-        """Delete the session; its events, its results and its own state go with it."""
+    async def _delete(self, app_name: str, user_id: str, session_id: str) -> None:
         readable(app_name, user_id, session_id)
         away = sa.delete(sessions).where(_this(app_name, user_id, session_id))
         await self._store.write(lambda connection: connection.execute(away))

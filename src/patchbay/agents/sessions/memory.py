@@ -71,8 +71,7 @@ class InMemorySessionService(BaseSessionService):
         mine.sort(key=lambda about: about.last_update_time, reverse=True)
         return [replace(about, state={}, events=EventLog(), seq=0) for about in mine]
 
-    async def delete_session(self, app_name: str, user_id: str, session_id: str) -> None:
-        """Forget the session."""
+    async def _delete(self, app_name: str, user_id: str, session_id: str) -> None:
         self._sessions.pop((app_name, user_id, session_id), None)
 
     async def update_title(self, app_name: str, user_id: str, session_id: str, title: str) -> None:

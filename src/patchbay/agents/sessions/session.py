@@ -16,6 +16,11 @@ from patchbay.agents.sessions import scopes
 from patchbay.agents.sessions.encoding import EventLog
 
 
+def session_key(app_name: str, user_id: str, session_id: str) -> str:
+    """Return ``Session.key`` of the session of this name. A colon in one of the three is written as ``%3A``."""
+    return ":".join(each.replace("%", "%25").replace(":", "%3A") for each in (app_name, user_id, session_id))
+
+
 @dataclass
 class Session:
     """One conversation of a user with an application.
@@ -37,6 +42,11 @@ class Session:
     events: EventLog = field(default_factory=EventLog)
     seq: int = 0
     has_results: bool = False
+
+    @property
+    def key(self) -> str:
+        """What the session is called where all of an installation's are: ``app:user:id``, and no other session so."""
+        return session_key(self.app_name, self.user_id, self.id)
 
     def follow(self, entries: Iterable[tuple[int, bytes | str | Event]]) -> None:
         """Take up (number, event) entries of the log, in order; those that are here already are passed over.

@@ -57,6 +57,7 @@ class PluginTools:
             callback_url=self._callback_url(self._plugin_id, name),
             timeout_seconds=message.timeout_seconds,
             role=message.role,
+            annotations=message.annotations,
             registration=message.registration,
         )
         if self.is_held:

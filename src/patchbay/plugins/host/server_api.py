@@ -48,6 +48,7 @@ class WantedTool:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     timeout_seconds: float = 30.0
     role: str | None = None
+    annotations: Mapping[str, bool] = field(default_factory=dict)
     registration: int = 0
 
     @property
@@ -166,6 +167,7 @@ class HttpToolsApi:
                 "role": tool.role,
                 "source": tool.source,
                 "timeout_seconds": tool.timeout_seconds,
+                **({"annotations": tool.annotations} if tool.annotations else {}),
                 **self._secret,
             },
         )

@@ -116,4 +116,5 @@ def _is_as_wanted(row: Mapping[str, Any], tool: WantedTool) -> bool:
         row.get("description", tool.description) == tool.description
         and row.get("parameters", tool.parameters) == tool.parameters
         and row.get("timeout_seconds", tool.timeout_seconds) == tool.timeout_seconds
+        and row.get("annotations", tool.annotations) == tool.annotations
     )

@@ -57,6 +57,7 @@ class NekoPluginBase:
         handler: Callable[..., Any] | None = None,
         timeout: float = DEFAULT_TIMEOUT,
         role: str | None = None,
+        annotations: Mapping[str, bool] | None = None,
     ) -> bool:
         """Register a tool whose schema is known only now; True.
 
@@ -66,7 +67,14 @@ class NekoPluginBase:
         """
         if handler is None or not callable(handler):
             raise TypeError(f"handler of tool {name!r} must be callable, not {type(handler).__name__}.")
-        meta = LlmToolMeta(name=name, description=description, parameters=parameters, timeout=timeout, role=role or None)
+        meta = LlmToolMeta(
+            name=name,
+            description=description,
+            parameters=parameters,
+            timeout=timeout,
+            role=role or None,
+            annotations=annotations or {},
+        )
         self.ctx.tools.add(handler, meta)
         return True
 
@@ -75,7 +83,7 @@ class NekoPluginBase:
         return self.ctx.tools.remove(name)
 
     def list_llm_tools(self) -> list[dict[str, Any]]:
-        """Return the tools as dicts of ``name``, ``description``, ``parameters``, ``timeout_seconds`` and ``role``."""
+        """Return each tool's ``name``, ``description``, ``parameters``, ``timeout_seconds``, ``role`` and ``annotations``."""
         return self.ctx.tools.listed()
 
     def llm_tool_state(self, name: str) -> ToolState:

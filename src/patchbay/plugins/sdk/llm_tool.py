@@ -10,12 +10,13 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, overload
 
 from patchbay.errors import ConfigurationError
 from patchbay.plugins.deadlines import DEFAULT_TIMEOUT, MAX_TIMEOUT
 from patchbay.plugins.sdk.lifecycle import functions_of
+from patchbay.tools.annotations import checked_annotations
 
 _MARK: Final = "__patchbay_llm_tool__"
 _NAME: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
@@ -27,8 +28,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 class LlmToolMeta:
     """What a tool is registered with. ``parameters`` None: what the handler's signature says. ``timeout`` is in seconds.
 
-    Raises TypeError for what is of the wrong type, ConfigurationError (a ValueError) for a name that cannot stand in a URL and
-    for a timeout that is not above 0 and at most 300.
+    ``annotations`` are what the tool says of itself, by our names. Raises TypeError for what is of the wrong type,
+    ConfigurationError (a ValueError) for a name that cannot stand in a URL, for a timeout that is not above 0 and at most 300,
+    and for annotations that are no booleans.
     """
 
     name: str
@@ -36,6 +38,7 @@ class LlmToolMeta:
     parameters: Mapping[str, Any] | None = None
     timeout: float = DEFAULT_TIMEOUT
     role: str | None = None
+    annotations: Mapping[str, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -52,6 +55,10 @@ class LlmToolMeta:
             )
         if self.role is not None and not isinstance(self.role, str):
             raise TypeError(f"role of tool {self.name!r} must be a str, or None for all; not {type(self.role).__name__}.")
+        try:
+            object.__setattr__(self, "annotations", checked_annotations(self.annotations))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"Tool {self.name!r}: {error}.") from None
 
 
 def check_name(name: str, *, what: str = "A tool's name") -> None:
@@ -72,6 +79,7 @@ def llm_tool(
     parameters: Mapping[str, Any] | None = None,
     timeout: float = DEFAULT_TIMEOUT,
     role: str | None = None,
+    annotations: Mapping[str, bool] | None = None,
 ) -> Callable[[F], F]: ...
 def llm_tool(
     method: F | None = None,
@@ -82,11 +90,13 @@ def llm_tool(
     parameters: Mapping[str, Any] | None = None,
     timeout: float = DEFAULT_TIMEOUT,
     role: str | None = None,
+    annotations: Mapping[str, bool] | None = None,
 ) -> F | Callable[[F], F]:
     """Mark a method, sync or async, that a model may call with keyword arguments.
 
     ``name`` is the method's where none is given, ``description`` what its docstring says, ``parameters`` (a JSON Schema) what its
-    signature says. ``timeout`` is in seconds, at most 300; ``role`` None is for all roles. Raises what LlmToolMeta raises.
+    signature says. ``timeout`` is in seconds, at most 300; ``role`` None is for all roles. ``annotations`` are what the tool says
+    of itself, for who approves its calls: ``{"destructive": True}``. Raises what LlmToolMeta raises.
     """
 
     def mark(method: F) -> F:
@@ -99,6 +109,7 @@ def llm_tool(
             parameters=parameters,
             timeout=timeout,
             role=role or None,
+            annotations=annotations or {},
         )
         setattr(target, _MARK, meta)
         return method

@@ -38,6 +38,7 @@ class PluginTool(FunctionTool):
             name=meta.name,
             description=meta.description or None,
             parameters=None if meta.parameters is None else _as_json_schema(meta.name, meta.parameters),
+            annotations=meta.annotations,
         )
         self.meta = meta
         self.limit = float(meta.timeout)

@@ -87,6 +87,7 @@ class ToolTable:
                 "parameters": dict(tool.parameters),
                 "timeout_seconds": tool.limit,
                 "role": tool.meta.role,
+                "annotations": dict(tool.meta.annotations),
             }
             for tool in self.tools.values()
         ]
@@ -146,6 +147,7 @@ class ToolTable:
             parameters=dict(tool.parameters),
             timeout_seconds=tool.limit,
             role=tool.meta.role,
+            annotations=dict(tool.meta.annotations),
             registration=number,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -29,6 +30,7 @@ _TYPES: Final = (
 """Which field is of which type, and whether it may be None instead."""
 
 _PORTS: Final = {"http": 80, "https": 443}
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Key(NamedTuple):
@@ -45,7 +47,8 @@ class Registration:
     It has either a ``callback_url``, where another process answers its calls, or a ``tool``, which lives in this one.
     ``role`` is None for all roles, those to come included; ``""`` is taken as None. ``source`` is whatever its owner calls
     itself. ``timeout_seconds`` is the limit of one call: at most 300 for a callback, None (no limit) only for a ``tool``.
-    ``secret`` is known to its owner and to us. ``metadata`` is the owner's own.
+    ``secret`` is known to its owner and to us. ``metadata`` is the owner's own; ``metadata["annotations"]`` is what the tool says
+    of itself.
 
     ``excluded`` are roles that a registration for all roles does not reach any more, and ``place`` is where it stands in lists;
     both are the registry's to set. Nothing in it may be changed. Raises ConfigurationError for what no call could ever work with.
@@ -110,6 +113,14 @@ class Registration:
     def order(self) -> tuple[int, str, str]:
         """What to sort by: the place, and where processes that share a store have given one place twice, the name."""
         return self.place or 0, self.name, self.role or ""
+
+    @property
+    def annotations(self) -> Mapping[str, Any]:
+        """What the tool says of itself; policies go by it, as far as they believe its source."""
+        if self.tool is not None:
+            return self.tool.annotations
+        said = self.metadata.get("annotations")
+        return said if isinstance(said, Mapping) else _NOTHING
 
     @property
     def is_remote(self) -> bool:

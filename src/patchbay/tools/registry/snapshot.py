@@ -86,6 +86,7 @@ class Snapshot:
                     "is_remote": each.is_remote,
                     "parameters": each.parameters,
                     "timeout_seconds": each.timeout_seconds,
+                    "annotations": dict(each.annotations),
                     "role": each.role,
                     "state": self.state(each.name),
                     "problem": self.problem(each.name),

@@ -1,4 +1,7 @@
-"""Code of the caller's that may answer a call before its tool runs, or change what it returned.
+"""Callbacks of the caller's own: they may answer a call before its tool runs, or change what it returned.
+
+They are links in the chain of hooks (``patchbay.hooks``), of priority 0, and differ from what is mounted in this: they are given
+the objects themselves.
 
 ``before(call, tool, arguments, context)`` may change ``arguments`` in place; what it returns, if not None, is the call's value
 and the tool is not run (then ``after`` is not asked either). ``after(call, tool, arguments, context, value)`` sees what a tool
@@ -10,9 +13,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from patchbay.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from patchbay.hooks import HookManager, Mounted
 
 Hook: TypeAlias = Callable[..., Any]
 Hooks: TypeAlias = Hook | Sequence[Hook] | None
@@ -30,20 +37,36 @@ def as_hooks(given: Hooks, what: str) -> tuple[Hook, ...]:
     return tuple(given)
 
 
+def checked_hooks(given: Any) -> HookManager | None:
+    """Return what was given as ``hooks``. Raises TypeError for what is no HookManager."""
+    if given is None:
+        return None
+    from patchbay.hooks import HookManager
+
+    if not isinstance(given, HookManager):
+        raise TypeError(f"hooks must be a HookManager, not {type(given).__name__}.")
+    return given
+
+
+def links_of(before: Sequence[Hook], after: Sequence[Hook]) -> tuple[Mounted, ...]:
+    """Return the callbacks as links of the chain of hooks, in their order."""
+    if not before and not after:
+        return ()
+    from patchbay.hooks import native  # here: most programs have none
+
+    return tuple(
+        native(f"callback {number:03}", **{point: partial(called, hook)})
+        for point, hooks in (("before_tool", before), ("after_tool", after))
+        for number, hook in enumerate(hooks)
+    )
+
+
 async def first_answer(hooks: Sequence[Hook], *about: Any) -> Any:
     """Ask each hook until one returns something else than None, and return that."""
     for hook in hooks:
         if (answer := await called(hook, *about)) is not None:
             return answer
     return None
-
-
-async def passed_through(hooks: Sequence[Hook], *about: Any, value: Any) -> Any:
-    """Give ``value`` to each hook, in turn what the one before made of it, and return what comes out."""
-    for hook in hooks:
-        if (answer := await called(hook, *about, value)) is not None:
-            value = answer
-    return value
 
 
 async def called(hook: Hook, *about: Any, **named: Any) -> Any:

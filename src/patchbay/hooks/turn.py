@@ -1,0 +1,425 @@
+"""One turn's hooks: who is asked at each point, and what becomes of what they answer.
+
+Interceptors that fail are passed over (the turn goes on as if they were not there), approvers that fail have said no. What a
+hook may not do is undone and logged; what it decides that a point does not know is passed over with all that came with it.
+
+Nearly all hooks let nearly everything go, at once. So a chain is walked without a coroutine of its own until a hook has something
+to say, or has to wait: the methods for the four points of interceptors return None where all let it go, and else what is to be
+awaited.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+from patchbay.errors import HookAbortError, ToolDeniedError
+from patchbay.hooks.answers import WrongAnswerError, changes_of
+from patchbay.hooks.asked import Asked, Trail
+from patchbay.hooks.bounded import Failed, HookTimeoutError, Waiting, failed, first_step, within
+from patchbay.hooks.chains import Chains, Link, Mounted
+from patchbay.hooks.decisions import AbortTurn, Approval, Continue, DenyTool, HardAbort, Modify, Respond
+from patchbay.hooks.digest import digest_of
+from patchbay.hooks.events import NOTHING
+from patchbay.hooks.injection import Injection, injected, keeps_protected, keeps_system
+from patchbay.hooks.records import CallRecord, Recorder
+from patchbay.hooks.scope import HookScope
+from patchbay.hooks.views import LLMRequest, LLMResponse, Meta, Source, ToolRequest, ToolResultView, View
+from patchbay.tools.output import ToolOutput, as_output, changed_output
+
+if TYPE_CHECKING:
+    from patchbay.hooks.manager import HookManager
+
+_logger = logging.getLogger(__name__)
+
+DENIED: Final = "Tool execution denied by hook"
+NOT_APPROVED: Final = "Tool execution denied by approval hook"
+
+REQUEST: Final = "turn.llm.request"
+RESPONSE: Final = "turn.llm.response"
+BEFORE: Final = "turn.tool.before"
+APPROVE: Final = "turn.tool.approve"
+AFTER: Final = "turn.tool.after"
+
+Going: TypeAlias = Awaitable[Any] | None
+"""None: all let it go. Else what is to be awaited, now."""
+
+
+class AskedRequest(Source, Protocol):
+    """A request to a model while hooks are asked about it."""
+
+    def take(self, changes: Mapping[str, Any], added: Sequence[Injection], /) -> None:
+        """Change these members; ``added`` are tools that are a hook's own, from now on."""
+
+    def owner_of(self, name: str, /) -> str | None:
+        """Return the hook that has added the tool of this name, "" for one that no hook has; None where there is no such tool."""
+
+
+class AskedReply(Source, Protocol):
+    """A model's answer while hooks are asked about it."""
+
+    def take(self, changes: Mapping[str, Any], /) -> None:
+        """Change these members."""
+
+
+class TurnHooks:
+    """The hooks of one turn, as they were mounted when it began. Usable by the calls of a turn side by side."""
+
+    __slots__ = ("_meta", "chains", "manager", "observed", "recorders", "scope")
+
+    def __init__(self, chains: Chains, scope: HookScope, manager: HookManager | None = None) -> None:
+        self.chains = chains
+        self.scope = scope
+        self.manager = manager
+        self.recorders: Sequence[Recorder] = manager.recorders if manager is not None else ()
+        self._meta: Meta | None = None  # that of this round's records
+        self.observed = bool(chains.on_runtime_event)
+        """Whether anybody is told of what happens: to be asked before a payload is made."""
+
+    def tell(
+        self,
+        kind: str,
+        trace_path: str,
+        iteration: int,
+        payload: Mapping[str, Any],
+        *,
+        severity: str = "info",
+        attrs: Mapping[str, Any] = NOTHING,
+    ) -> None:
+        """Tell the observers, if there are any. The payload is theirs then."""
+        if self.manager is not None and self.observed:
+            meta = self.scope.meta(trace_path, iteration)
+            self.manager.events.tell(kind, meta, self.scope.context, payload, severity=severity, attrs=attrs)
+
+    def record(
+        self,
+        iteration: int,
+        call_id: str,
+        tool: str,
+        source: str,
+        arguments: Mapping[str, Any],
+        trail: Trail | None,
+        code: str | None,
+        result_chars: int,
+        seconds: float,
+    ) -> None:
+        """Have a call that has settled written down (ask ``recorders`` first); ``code`` is "" for one that went well."""
+        if (meta := self._meta) is None or meta.iteration != iteration:
+            meta = self._meta = self.scope.meta(AFTER, iteration)
+        digest = responded_by = ""
+        decisions: tuple[tuple[str, str, str], ...] = ()
+        if trail is not None:
+            digest, decisions, responded_by = trail.digest, tuple(trail.decisions), trail.responded_by
+        record = CallRecord(
+            time.time(), meta, self.scope.context, call_id, tool, source, digest or digest_of(tool, arguments), decisions,
+            responded_by, code != "", code or "", result_chars, seconds,
+        )  # fmt: skip
+        for recorder in tuple(self.recorders):
+            try:
+                recorder(record)
+            except Exception as error:  # noqa: BLE001  (it only writes down: what it raises is not the call's doing)
+                assert self.manager is not None  # whose recorders they are
+                self.manager.complaints.say("The recorder %r failed", recorder, kind=repr(recorder), error=error)
+
+    # The points. Each raises HookAbortError, and what a program's own callback raises.
+
+    def before_llm(self, asked: AskedRequest) -> Going:
+        """Ask about a request; what hooks change goes into it.
+
+        Awaited is what a program's own callback answers in the model's place, None where the model is to be asked.
+        """
+        links = self.chains.before_llm
+        for each, ask in links:
+            answer = None if each.native else first_step(ask, LLMRequest(asked, REQUEST))
+            if answer is not None or each.native:
+                return self._before_llm(asked, _from(each, links), answer)
+        return None
+
+    def after_llm(self, asked: AskedReply) -> Going:
+        """Ask about a model's answer; what hooks change goes into it."""
+        links = self.chains.after_llm
+        for each, ask in links:
+            answer = None if each.native else first_step(ask, LLMResponse(asked, RESPONSE))
+            if answer is not None or each.native:
+                return self._after_llm(asked, _from(each, links), answer)
+        return None
+
+    def before_tool(self, asked: Asked) -> Going:
+        """Ask about a call; what hooks change goes into it.
+
+        Awaited is the answer of a hook in the tool's place: a ToolOutput, or what a program's own callback returned; None where
+        the tool is to run. Raises ToolDeniedError, and what a change raises.
+        """
+        links = self.chains.before_tool
+        owner = asked.tool.owner
+        for each, ask in links:
+            if owner and each.name == owner and not each.native:
+                continue  # it is asked when the tool runs
+            answer: Any = None
+            if not each.native:
+                try:  # as first_step does: a call that costs as much as all else here
+                    begun = ask(ToolRequest(asked, BEFORE))
+                    answer = Waiting(begun, begun.send(None))
+                except StopIteration as end:
+                    if end.value is None:
+                        continue
+                    answer = end.value
+                except BaseException as error:  # noqa: BLE001  (as there)
+                    answer = failed(error)
+            return self._before_tool(asked, _from(each, links), answer)
+        return None
+
+    def after_tool(self, asked: Asked, value: Any) -> Going:
+        """Ask about a tool's value. Awaited is what hooks make of it."""
+        links = self.chains.after_tool
+        for each, ask in links:
+            answer: Any = None
+            if not each.native:
+                try:
+                    begun = ask(ToolResultView(asked, AFTER, value))
+                    answer = Waiting(begun, begun.send(None))
+                except StopIteration as end:
+                    if end.value is None:
+                        continue
+                    answer = end.value
+                except BaseException as error:  # noqa: BLE001
+                    answer = failed(error)
+            return self._after_tool(asked, value, _from(each, links), answer)
+        return None
+
+    async def approve(self, asked: Asked) -> None:
+        """Ask the approvers about exactly this call. Raises ToolDeniedError with the first no."""
+        approvers = self.chains.approve_tool
+        if not approvers:
+            return
+        asked.digest()
+        asked.decided.approvers = tuple(each.name for each, _ in approvers)
+        for each, ask in approvers:
+            with asked.paused():
+                said = await self._approval(each, ask, ToolRequest(asked, APPROVE))
+            by = said.by or each.name
+            asked.decided.note(by, "approve_tool", "approved" if said.approved else "denied", said.reason)
+            if not said.approved:
+                raise ToolDeniedError(NOT_APPROVED, said.reason, tool_name=asked.tool.name, by=by)
+
+    async def own_response(self, owner: Mounted, asked: Asked) -> ToolOutput:
+        """Ask a hook for the result of a tool of its own.
+
+        Raises HookTimeoutError, LookupError where it gives none, TypeError for one that is none, ToolDeniedError, and what the
+        hook raises.
+        """
+        decision = await within(owner.timeouts.own_tool, owner.asked["before_tool"], ToolRequest(asked, BEFORE))
+        _end_of_turn(owner, "before_tool", decision)
+        if isinstance(decision, DenyTool):
+            raise ToolDeniedError(DENIED, _words(decision.reason), tool_name=asked.tool.name, by=owner.name)
+        if not isinstance(decision, Respond):
+            raise LookupError("it did not answer the call")  # noqa: TRY004  (it went on, which it may for any other tool)
+        return changed_output(ToolOutput(), decision.result)
+
+    # The rest of a chain, from the first hook on that has something to say
+
+    async def _before_llm(self, asked: AskedRequest, links: Sequence[Link], answer: Any) -> Any:
+        policy = self.chains.policy
+        for each, ask in links:
+            if each.native:
+                if (given := await ask(asked)) is not None:
+                    return given
+                continue
+            if answer is None:
+                answer = first_step(ask, LLMRequest(asked, REQUEST))
+            changes = await self._changes(each, "before_llm", answer, LLMRequest)
+            answer = None
+            if not changes:
+                continue
+            if not policy.edit_system and not keeps_system(asked.member("messages", REQUEST), changes.get("messages")):
+                each.complain("changed a system message: the messages stay as they were")
+                del changes["messages"]
+            added: tuple[Injection, ...] = ()
+            if "tools" in changes:
+                tools = asked.member("tools", REQUEST)
+                changes["tools"], added = injected(each, policy, tools, changes["tools"], owner_of=asked.owner_of)
+            asked.take(changes, added)
+        return None
+
+    async def _after_llm(self, asked: AskedReply, links: Sequence[Link], answer: Any) -> None:
+        for each, ask in links:
+            if each.native:
+                await ask(asked)
+                continue
+            if answer is None:
+                answer = first_step(ask, LLMResponse(asked, RESPONSE))
+            changes = await self._changes(each, "after_llm", answer, LLMResponse)
+            answer = None
+            written = changes.get("tool_calls")
+            if written is not None and not keeps_protected(self.chains.policy, asked.member("tool_calls", RESPONSE), written):
+                each.complain("wrote calls of protected tools: the calls stay as they were")
+                del changes["tool_calls"]
+            if changes:
+                asked.take(changes)
+
+    async def _before_tool(self, asked: Asked, links: Sequence[Link], answer: Any) -> Any:
+        for each, ask in links:
+            if each.native:
+                given = await ask(asked.call, asked.tool, asked.arguments, asked.context)
+                if given is not None:
+                    return given
+                asked.touched()
+                continue
+            if answer is None:
+                if each.name == asked.tool.owner:
+                    continue
+                answer = first_step(ask, ToolRequest(asked, BEFORE))
+            decision = await self._decision(each, "before_tool", answer)
+            answer = None
+            if isinstance(decision, DenyTool):
+                reason = _words(decision.reason)
+                asked.decided.note(each.name, "before_tool", "denied", reason)
+                raise ToolDeniedError(DENIED, reason, tool_name=asked.tool.name, by=each.name)
+            if isinstance(decision, Respond):
+                if (output := await self._response(each, decision, asked)) is not None:
+                    return output
+            elif decision is not None:
+                await self._change_call(each, decision, asked)
+        return None
+
+    async def _after_tool(self, asked: Asked, value: Any, links: Sequence[Link], answer: Any) -> Any:
+        for each, ask in links:
+            if each.native:
+                given = await ask(asked.call, asked.tool, asked.arguments, asked.context, value)
+                value = value if given is None else given
+                continue
+            if answer is None:
+                answer = first_step(ask, ToolResultView(asked, AFTER, value))
+            changes = await self._changes(each, "after_tool", answer, ToolResultView)
+            answer = None
+            if "result" not in changes:
+                continue
+            if self.chains.policy.protects(asked.tool.name):
+                each.complain("changed the result of the protected tool %r: it stays", asked.tool.name, kind=asked.tool.name)
+                continue
+            before = as_output(value)
+            try:
+                after = changed_output(before, changes["result"])
+            except TypeError as error:
+                _passed_over(each, "after_tool", error)
+                continue
+            if after != before:
+                asked.decided.note(each.name, "after_tool", "changed the result")
+                value = after
+        return value
+
+    # Asking one hook
+
+    async def _decision(self, each: Mounted, point: str, answer: Any) -> Any:
+        """Return what a hook decided; None for "go on", whether it said so or failed. Raises HookAbortError."""
+        if type(answer) is Waiting:
+            try:
+                answer = await answer.end(each.timeouts.interceptor)
+            except Exception as error:  # noqa: BLE001  (interceptors fail open: whatever it is, it is the hook's)
+                answer = Failed(error)
+        if type(answer) is Failed:
+            _failed(each, point, answer.error)
+            return None
+        if answer is None or isinstance(answer, Continue):
+            return None
+        _end_of_turn(each, point, answer)
+        if not isinstance(answer, _KNOWN[point]):
+            each.complain("answered %s with %.99r, which is not known there: passed over", point, answer, kind=point)
+            return None
+        return answer
+
+    async def _changes(self, each: Mounted, point: str, answer: Any, kind: type[View]) -> dict[str, Any]:
+        decision = await self._decision(each, point, answer)
+        if decision is None:
+            return {}
+        try:
+            return changes_of(each, decision, kind)
+        except WrongAnswerError as error:
+            _passed_over(each, point, error)
+            return {}
+
+    async def _change_call(self, each: Mounted, decision: Modify, asked: Asked) -> None:
+        try:
+            changes = changes_of(each, decision, ToolRequest)
+        except WrongAnswerError as error:
+            _passed_over(each, "before_tool", error)
+            return
+        name, policy = asked.tool.name, self.chains.policy
+        if (other := changes.get("tool", name)) != name:
+            if policy.protects(name) or policy.protects(other):
+                each.complain("made a call of %r one of %r, and one of them is protected: it stays", name, other, kind=name)
+                asked.decided.note(each.name, "before_tool", f"made it a call of {other!r}: passed over")
+                return
+            # The hook that the other tool is of will answer in this one's place.
+            if (owner := asked.owner_of(other)) and owner != asked.tool.owner and policy.respond_approval != "seed":
+                await self.approve(asked)
+        if changed := asked.change(changes):
+            asked.decided.note(each.name, "before_tool", f"changed {' and '.join(changed)}")
+
+    async def _approval(self, each: Mounted, ask: Any, view: ToolRequest) -> Approval:
+        try:
+            said = await within(each.timeouts.approval, ask, view)
+        except HookTimeoutError:
+            return Approval(approved=False, reason=f'tool approval hook "{each.name}" timed out')
+        except Exception as error:  # noqa: BLE001  (approvers fail closed)
+            _failed(each, "approve_tool", error)
+            return Approval(approved=False, reason=f'tool approval hook "{each.name}" failed')
+        if isinstance(said, Approval):
+            return Approval(said.approved is True, _words(said.reason), _words(said.by))
+        if said is not None and not isinstance(said, bool):
+            each.complain("answered approve_tool with %.99r, which is no approval", said)
+        return Approval(said is True)
+
+    async def _response(self, each: Mounted, decision: Respond, asked: Asked) -> ToolOutput | None:
+        """Return the answer of a hook for a tool that is not its own, as far as it may give one. Raises ToolDeniedError."""
+        policy = self.chains.policy
+        tool = asked.tool.name
+        if policy.protects(tool):
+            each.complain("answered a call of the protected tool %r: passed over", tool, kind=tool)
+            asked.decided.note(each.name, "before_tool", "answered for a protected tool: passed over")
+            return None
+        try:
+            output = changed_output(ToolOutput(), decision.result)
+        except TypeError as error:
+            each.complain("answered a call of %r wrongly: %s; the tool is run", tool, error, kind=tool)
+            return None
+        if policy.respond_approval != "seed":
+            await self.approve(asked)
+        _logger.info("The hook %r has answered a call of the tool %r in its place", each.name, tool)
+        asked.decided.responded_by = each.name
+        asked.decided.note(each.name, "before_tool", "answered")
+        return output
+
+
+_KNOWN: Final[Mapping[str, Any]] = {
+    "before_llm": Modify,
+    "after_llm": Modify,
+    "before_tool": (Modify, Respond, DenyTool),
+    "after_tool": Modify,
+}
+
+
+def _from(first: Mounted, links: Sequence[Link]) -> Sequence[Link]:
+    place = next(place for place, (each, _) in enumerate(links) if each is first)
+    return links[place:]
+
+
+def _end_of_turn(each: Mounted, point: str, decision: Any) -> None:
+    if isinstance(decision, AbortTurn | HardAbort):
+        raise HookAbortError(_words(decision.reason), hook=each.name, point=point, hard=isinstance(decision, HardAbort))
+
+
+def _words(reason: Any) -> str:
+    """A reason is shown to models and people; whatever else a hook gave as one is none."""
+    return reason if isinstance(reason, str) else ""
+
+
+def _failed(each: Mounted, point: str, error: BaseException) -> None:
+    kind = type(error).__name__
+    each.complain("failed at %s: %s: %s", point, kind, error, kind=f"{point} {kind}")
+
+
+def _passed_over(each: Mounted, point: str, error: Exception) -> None:
+    each.complain("answered %s wrongly: %s; its answer is passed over", point, error, kind=point)

@@ -1,0 +1,197 @@
+"""Requests and replies while hooks are asked about them: what they are shown, and what they change.
+
+What lives here: the way into what hooks know, and back. What does not: who is asked, and what a hook may do
+(``patchbay.hooks``). A member is made when a hook looks at it: a request that nobody looks at is the same object all the way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from patchbay.errors import InvalidRequestError
+from patchbay.executor import Run
+from patchbay.loop.settled import settled
+from patchbay.models.chat import ChatRequest, ModelReply
+from patchbay.types import Reply, ToolCall, ToolSpec
+
+if TYPE_CHECKING:  # patchbay.hooks is imported where there are hooks
+    from patchbay.hooks import TurnHooks
+    from patchbay.hooks.injection import Injection
+
+_NOT_OPTIONS: Final = frozenset(
+    {
+        # The request has members for it, under these names or others.
+        "model", "messages", "tools", "tool_choice", "functions", "function_call", "system", "instructions", "system_instruction",
+        # The turn depends on it.
+        "stream", "n",
+        # It stands for any of these, or takes the place of the prompt that they make.
+        "extra_body", "chat_template", "cached_content",
+        # It says where the request goes, and in whose name.
+        "extra_headers", "extra_query", "http_options", "api_key", "api_base", "base_url",
+    }
+)  # fmt: skip
+"""What no hook says by an option: it could say more by that than it may. What the caller says by it stays, and is not shown."""
+
+
+class AskedRequest:
+    """``request`` as it is now; a program's own callback is given this, and may put another one there.
+
+    ``tool_choice`` is what was asked for, also where there are no tools to choose from yet.
+    """
+
+    __slots__ = ("hooks", "iteration", "request", "run", "tool_choice")
+
+    def __init__(self, hooks: TurnHooks, run: Run, request: ChatRequest, iteration: int, tool_choice: Any) -> None:
+        self.hooks = hooks
+        self.run = run
+        self.request = request
+        self.iteration = iteration
+        self.tool_choice = tool_choice
+
+    def member(self, name: str, point: str) -> Any:
+        """Return what hooks are shown. Raises KeyError."""
+        return _OF_REQUEST[name](self, point)
+
+    def take(self, changes: Mapping[str, Any], added: Sequence[Injection]) -> None:
+        """Change the request as a hook says; what it has added can be called from now on."""
+        run, request = self.run, self.request
+        if added:
+            from patchbay.hooks import OwnedTool
+
+            run.use({**run.tools, **{each.spec.name: OwnedTool(each, self.hooks) for each in added}})
+        parameters = request.parameters
+        if "options" in changes:
+            parameters = _with_options(parameters, changes["options"])
+        if "model" in changes:
+            parameters = {**parameters, "model": changes["model"]}
+        tools = _specs(changes["tools"], run) if "tools" in changes else request.tools
+        self.request = replace(
+            request,
+            messages=settled(changes["messages"]) if "messages" in changes else request.messages,
+            tools=tools,
+            tool_choice=self.tool_choice if tools else None,
+            parameters=parameters,
+        )
+
+    def owner_of(self, name: str) -> str | None:
+        """Return the hook that has added the tool of this name, "" for one that no hook has; None where there is no such tool."""
+        return tool.owner if (tool := self.run.tools.get(name)) is not None else None
+
+
+class AskedReply:
+    """``end``, a model's answer, as it is now; a program's own callback is given this, and may put another one there."""
+
+    __slots__ = ("end", "hooks", "iteration", "request", "run")
+
+    def __init__(self, hooks: TurnHooks, run: Run, request: ChatRequest, end: ModelReply, iteration: int) -> None:
+        self.hooks = hooks
+        self.run = run
+        self.request = request
+        self.end = end
+        self.iteration = iteration
+
+    def member(self, name: str, point: str) -> Any:
+        """Return what hooks are shown. Raises KeyError."""
+        return _OF_REPLY[name](self, point)
+
+    def take(self, changes: Mapping[str, Any]) -> None:
+        """Change the answer as a hook says."""
+        reply = self.end.reply
+        calls, cut = reply.tool_calls, reply.incomplete
+        if "tool_calls" in changes and changes["tool_calls"] != self.member("tool_calls", ""):
+            calls, cut = _calls(changes["tool_calls"], reply), ()
+        content = changes.get("content", reply.content)
+        changed = replace(
+            reply,
+            content=content or (None if calls else ""),
+            reasoning=changes.get("reasoning", reply.reasoning) or None,
+            tool_calls=calls,
+            incomplete=cut,
+        )
+        self.end = replace(self.end, reply=changed, finish_reason=changes.get("finish_reason", self.end.finish_reason) or None)
+
+
+def _model(asked: AskedRequest | AskedReply, _point: str) -> str:
+    named = asked.request.parameters.get("model")
+    return named if isinstance(named, str) else asked.hooks.scope.model
+
+
+def _options(asked: AskedRequest, _point: str) -> dict[str, Any]:
+    return {name: value for name, value in asked.request.parameters.items() if name not in _NOT_OPTIONS}
+
+
+def _with_options(parameters: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    from patchbay.hooks.answers import KEPT
+
+    given = {name: parameters.get(name, KEPT) if value is KEPT else value for name, value in options.items()}
+    return {
+        **{name: value for name, value in parameters.items() if name in _NOT_OPTIONS},
+        **{name: value for name, value in given.items() if name not in _NOT_OPTIONS and value is not KEPT},
+    }
+
+
+def _usage(asked: AskedReply, _point: str) -> dict[str, int]:
+    usage = asked.end.usage
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+    }
+
+
+_AROUND: Final[Mapping[str, Callable[[Any, str], Any]]] = {
+    "meta": lambda asked, point: asked.hooks.scope.meta(point, asked.iteration),
+    "context": lambda asked, _point: asked.hooks.scope.context,
+    "model": _model,
+}
+_OF_REQUEST: Final[Mapping[str, Callable[[AskedRequest, str], Any]]] = {
+    **_AROUND,
+    "messages": lambda asked, _point: asked.request.messages,
+    "tools": lambda asked, _point: [spec.to_openai() for spec in asked.request.tools],
+    "options": _options,
+    "graceful_terminal": lambda _asked, _point: False,
+}
+_OF_REPLY: Final[Mapping[str, Callable[[AskedReply, str], Any]]] = {
+    **_AROUND,
+    "content": lambda asked, _point: asked.end.reply.content or "",
+    "reasoning": lambda asked, _point: asked.end.reply.reasoning or "",
+    "tool_calls": lambda asked, _point: [call.to_openai() for call in asked.end.reply.tool_calls],
+    "finish_reason": lambda asked, _point: asked.end.finish_reason or "",
+    "usage": _usage,
+}
+
+
+def _specs(tools: Sequence[Any], run: Run) -> tuple[ToolSpec, ...]:
+    """Return tools as specs: their own where they were not changed. What is no tool is left out."""
+    known = {spec.name: spec for spec in run.specs}
+    specs: dict[str, ToolSpec] = {}
+    for tool in tools:
+        try:
+            spec = ToolSpec.from_openai(tool)
+        except InvalidRequestError:
+            continue
+        if spec.name not in specs:
+            mine = known.get(spec.name)
+            specs[spec.name] = mine if mine is not None and mine.to_openai() == tool else spec
+    return tuple(specs.values())
+
+
+def _calls(written: Sequence[Any], reply: Reply) -> tuple[ToolCall, ...]:
+    """Return calls that a hook wrote or left; those of the model's own that it did not touch are the same objects."""
+    own = {call.id: call for call in reply.tool_calls}
+    calls = []
+    for each in written:
+        function = each.get("function")
+        if not isinstance(function, Mapping) or not isinstance(name := function.get("name"), str):
+            continue
+        call_id, arguments = each.get("id"), function.get("arguments")
+        if not isinstance(arguments, str):
+            arguments = json.dumps(arguments) if isinstance(arguments, Mapping) else "{}"
+        call_id = call_id if isinstance(call_id, str) else ""
+        mine = own.get(call_id)
+        is_same = mine is not None and mine.name == name and mine.raw_arguments == arguments
+        calls.append(mine if mine is not None and is_same else ToolCall(call_id, name, arguments))
+    return tuple(calls)

@@ -1,0 +1,163 @@
+"""Images by their bytes: which format, how large; and the ``images`` of a tool's envelope as attachments.
+
+What lives here: the first bytes of a file, read as far as needed; nothing is decoded, scaled or written anew. What does not: the
+files of a media store (``patchbay.media``), and whether a model is shown an image (the executor's run says so).
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Mapping
+from typing import Any, Final
+
+from patchbay.types import Attachment
+
+MOST_IMAGES: Final = 2
+"""How many images of one envelope are taken."""
+
+MOST_CHARS: Final = 2 * 1024 * 1024
+"""How many characters of base64 an image of an envelope may have."""
+
+MOST_WIDTH, MOST_HEIGHT = 3840, 2160
+"""The largest an image of an envelope may be, in pixels."""
+
+MOST_PROMPT: Final = 2000
+"""How much is kept of what an image is to be looked at for."""
+
+_PNG: Final = b"\x89PNG\r\n\x1a\n"
+_JPEG: Final = b"\xff\xd8\xff"
+# Every frame header but those of other coding processes' tables: DHT (C4), JPG (C8) and DAC (CC).
+_JPEG_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_JPEG_BARE: Final = frozenset((0x01, *range(0xD0, 0xD9)))
+_NAMES: Final = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg", "image/x-png": "image/png"}
+_DATA_MEMBERS: Final = ("data", "base64", "image", "b64_json", "image_base64", "url")
+_TYPE_MEMBERS: Final = ("mime_type", "mime", "media_type", "content_type", "mimeType")
+
+
+def image_type(head: bytes) -> str:
+    """Return the media type of an image by its first 16 bytes: PNG, JPEG, GIF or WebP, as models take them; "" for others."""
+    if head.startswith(_PNG):
+        return "image/png"
+    if head.startswith(_JPEG):
+        return "image/jpeg"
+    if head.startswith((b"GIF87a", b"GIF89a")):
+        return "image/gif"
+    return "image/webp" if head[:4] == b"RIFF" and head[8:12] == b"WEBP" else ""
+
+
+def image_size(data: bytes) -> tuple[int, int] | None:
+    """Return width and height in pixels as the header of a PNG or JPEG says; None where it does not."""
+    if data.startswith(_PNG):
+        if data[12:16] != b"IHDR" or len(data) < 24:
+            return None
+        return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+    return _jpeg_size(data) if data.startswith(_JPEG) else None
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int] | None:
+    """Go from marker to marker, each with its length, to the first frame's header."""
+    place = 2
+    while place + 4 <= len(data):
+        if data[place] != 0xFF:
+            return None
+        marker = data[place + 1]
+        if marker == 0xFF:  # padding
+            place += 1
+        elif marker in _JPEG_BARE:
+            place += 2
+        elif marker in (0xD9, 0xDA):  # the image's end, or its data, and no frame before it
+            return None
+        else:
+            length = int.from_bytes(data[place + 2 : place + 4], "big")
+            if length < 2:
+                return None
+            if marker in _JPEG_FRAMES:
+                if length < 8 or place + 9 > len(data):
+                    return None
+                height, width = data[place + 5 : place + 7], data[place + 7 : place + 9]
+                return int.from_bytes(width, "big"), int.from_bytes(height, "big")
+            place += 2 + length
+    return None
+
+
+class ImageError(ValueError):
+    """An image of an envelope cannot be taken; the message says why."""
+
+
+def with_images(output: Any, images: Any) -> tuple[Any, tuple[Attachment, ...]]:
+    """Return the images of an envelope as attachments, and its output.
+
+    What is wrong with an image, which is then left out, stands in the output under ``_image_warnings``; what the tool wants an
+    image to be looked at for (its ``vision_prompt``) under ``_vision_prompts``. An output that is no object is then one, and the
+    output proper its ``result``.
+    """
+    if not isinstance(images, list | tuple):
+        return _with_member(output, "_image_warnings", ["images must be a list"]), ()
+    taken: list[Attachment] = []
+    warnings: list[str] = []
+    prompts: list[str] = []
+    if len(images) > MOST_IMAGES:
+        warnings.append(f"{len(images)} images: only the first {MOST_IMAGES} are taken")
+    for number, image in enumerate(images[:MOST_IMAGES], 1):
+        try:
+            taken.append(_read(image, number))
+        except ImageError as error:
+            warnings.append(f"image {number}: {error}")
+            continue
+        prompt = image.get("vision_prompt") if isinstance(image, Mapping) else None
+        if isinstance(prompt, str) and prompt:
+            prompts.append(prompt[:MOST_PROMPT])
+            if len(prompt) > MOST_PROMPT:
+                warnings.append(f"image {number}: its vision_prompt is cut at {MOST_PROMPT} characters")
+    if prompts:
+        output = _with_member(output, "_vision_prompts", prompts)
+    if warnings:
+        output = _with_member(output, "_image_warnings", warnings)
+    return output, tuple(taken)
+
+
+def image_chars(images: Any) -> int:
+    """Return how many characters of base64 the images of an envelope have, whether or not they can be taken."""
+    texts = map(_text_of, images) if isinstance(images, list | tuple) else ()
+    return sum(len(text) for text in texts if isinstance(text, str))
+
+
+def _text_of(image: Any) -> Any:
+    if not isinstance(image, Mapping):
+        return image
+    return next((image[name] for name in _DATA_MEMBERS if isinstance(image.get(name), str)), None)
+
+
+def _read(image: Any, number: int) -> Attachment:
+    declared, text = "", _text_of(image)
+    if isinstance(image, Mapping):
+        declared = next((image[name] for name in _TYPE_MEMBERS if isinstance(image.get(name), str)), "")
+    if not isinstance(text, str):
+        raise ImageError('it must be {"data": base64, "mime_type": ...}')
+    if text[:5].lower() == "data:":
+        head, _, text = text.partition(",")
+        if not head.lower().endswith(";base64"):
+            raise ImageError("its data URL must be base64")
+        declared = declared or head[5:].partition(";")[0]
+    if len(text) > MOST_CHARS:
+        raise ImageError(f"its base64 is larger than {MOST_CHARS // (1024 * 1024)} MiB")
+    try:
+        data = binascii.a2b_base64(text, strict_mode=True)
+    except (binascii.Error, ValueError):
+        raise ImageError("it is not valid base64") from None
+    found = image_type(data[:16])
+    if found not in ("image/png", "image/jpeg"):
+        raise ImageError("it is neither JPEG nor PNG")
+    said = declared.strip().lower()
+    if said and _NAMES.get(said, said) != found:
+        raise ImageError(f"it is said to be {said[:50]}, and is {found}")
+    size = image_size(data)
+    if size is None or not all(size):
+        raise ImageError("it does not say how large it is")
+    if size[0] > MOST_WIDTH or size[1] > MOST_HEIGHT:
+        raise ImageError(f"it is {size[0]}x{size[1]} pixels, and may be {MOST_WIDTH}x{MOST_HEIGHT}")
+    return Attachment(data, found, f"image {number}")
+
+
+def _with_member(output: Any, name: str, value: Any) -> dict[str, Any]:
+    return {**(output if isinstance(output, Mapping) else {"result": output}), name: value}

@@ -1,0 +1,498 @@
+"""What a hook may decide at each point, and what comes of it (section 5 of the contract)."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from patchbay.errors import ToolDeniedError
+from patchbay.hooks import AbortTurn, Approval, Continue, DenyTool, HardAbort, HookPolicy, Modify, Respond, ToolOutput
+from patchbay.models.chat import ModelReply
+from patchbay.types import Reply, Usage
+
+from .turns import HI, called, hook, managed, play
+
+INTERCEPTORS = ["before_llm", "after_llm", "before_tool", "after_tool"]
+
+
+@pytest.mark.parametrize("point", INTERCEPTORS)
+@pytest.mark.parametrize("decision", [None, Continue(), Modify({})], ids=repr)
+def test_none_continue_and_an_empty_change_let_everything_go(point, decision):
+    turned = play(managed(hook(**{point: decision})))
+    assert (["3"], "done", "stop") == (turned.results, turned.final.content, turned.final.finish_reason)
+
+
+# before_llm
+
+
+def test_a_request_is_changed_member_by_member_and_the_rest_stays():
+    turned = play(
+        managed(hook(before_llm=Modify({"model": "other", "options": {"temperature": 0}}))),
+        "done",
+        parameters={"model": "m", "temperature": 1, "max_tokens": 5},
+    )
+    (request,) = turned.requests
+    assert {"model": "other", "temperature": 0} == request.parameters
+    assert (HI, ["add", "rm"]) == (request.messages, turned.offered())
+
+
+def test_messages_that_a_hook_changes_are_those_of_the_request_and_not_of_the_conversation():
+    def before_llm(request):
+        request.messages.append({"role": "user", "content": "be short"})
+        return Modify(request)
+
+    turned = play(managed(hook(before_llm=before_llm)))
+    assert ["hi", "be short"] == [message["content"] for message in turned.requests[0].messages]
+    assert "be short" == turned.requests[1].messages[-1]["content"]
+    assert "be short" not in [message.get("content") for message in turned.final.messages]
+
+
+def test_what_a_hook_changes_in_its_view_and_does_not_say_is_not_changed():
+    def before_llm(request):
+        request.messages.clear()
+        request.tools.clear()
+        request.options["temperature"] = 9
+        request.model = "other"
+
+    turned = play(managed(hook(before_llm=before_llm)), "done", parameters={"model": "m"})
+    (request,) = turned.requests
+    assert (HI, {"model": "m"}, ["add", "rm"]) == (request.messages, request.parameters, turned.offered())
+
+
+def test_what_a_hook_leaves_of_the_messages_is_what_a_server_takes():
+    """Law 1: a result that a hook leaves out is said to be missing, and one without its call is left out."""
+
+    def before_llm(request):
+        if len(request.messages) == 3:
+            del request.messages[2]
+        elif len(request.messages) > 3:
+            del request.messages[1]
+        return Modify(request)
+
+    turned = play(managed(hook(before_llm=before_llm)), called(), called(call_id="c2"), "done")
+    assert "(The result of this call is not shown.)" == turned.requests[1].messages[2]["content"]
+    assert ["user", "assistant", "tool"] == [message["role"] for message in turned.requests[2].messages]
+    assert ["3", "3"] == turned.results
+
+
+def test_an_empty_model_is_no_change():
+    turned = play(managed(hook(before_llm=Modify({"model": ""}))), "done", parameters={"model": "m"})
+    assert "m" == turned.requests[0].parameters["model"]
+
+
+def test_the_next_hook_sees_what_the_one_before_it_made_of_the_request():
+    seen = []
+    turned = play(
+        managed(
+            hook(before_llm=Modify({"model": "one", "options": {"top_p": 1}})),
+            hook(before_llm=lambda request: seen.append((request.model, request.options))),
+        ),
+        "done",
+        parameters={"model": "m"},
+    )
+    assert [("one", {"top_p": 1})] == seen
+    assert "one" == turned.requests[0].parameters["model"]
+
+
+def test_what_is_no_json_among_the_options_stays_what_it_was():
+    passed_on = object()
+
+    def before_llm(request):
+        request.options["temperature"] = 0
+        return Modify(request)
+
+    turned = play(managed(hook(before_llm=before_llm)), "done", parameters={"timeout": passed_on})
+    assert {"timeout": passed_on, "temperature": 0} == turned.requests[0].parameters
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "stream", "n", "tool_choice"])
+def test_options_can_not_say_what_is_no_option(name):
+    turned = play(managed(hook(before_llm=Modify({"options": {name: 1, "top_p": 1}}))), "done")
+    assert {"top_p": 1} == turned.requests[0].parameters
+
+
+# after_llm
+
+
+def test_the_text_of_an_answer_can_be_changed():
+    reply = ModelReply(Reply("secret"), "stop", Usage(1, 2, 3))
+    turned = play(managed(hook(after_llm=lambda answer: Modify({"content": answer.content.upper()}))), reply)
+    assert ("SECRET", Usage(1, 2, 3)) == (turned.final.content, turned.final.usage)
+    assert "SECRET" == turned.final.messages[-1]["content"]
+
+
+def test_an_answer_whose_calls_a_hook_removes_ends_the_turn_with_its_text():
+    reply = Reply("I will add", tool_calls=(called(),))
+    turned = play(managed(hook(after_llm=Modify({"tool_calls": []}))), reply)
+    assert ("I will add", "stop", []) == (turned.final.content, turned.final.finish_reason, turned.ran)
+    assert "tool_calls" not in turned.final.messages[-1]
+
+
+def test_calls_that_a_hook_writes_are_carried_out():
+    def after_llm(answer):
+        if answer.content == "done":
+            return None
+        calls = [{"id": "c1", "function": {"name": "add", "arguments": {"a": 5, "b": 5}}}, {"function": {"name": "rm"}}]
+        return Modify({"tool_calls": calls})
+
+    turned = play(managed(hook(after_llm=after_llm)), "text", "done")
+    assert [("add", 5, 5)] == turned.ran
+    assert "10" == turned.results[0]
+    assert [None, "invalid_arguments"] == turned.codes
+
+
+def test_an_answer_that_was_only_looked_at_is_the_same_answer():
+    """A call that was cut off is no call that a hook sees, and must not get lost because it looked."""
+    from patchbay.types import IncompleteCall
+
+    def after_llm(answer):
+        assert [] == answer.tool_calls
+        return Modify(answer)
+
+    cut = Reply("x", incomplete=(IncompleteCall("c9", "add", '{"a":', '{"a":'),))
+    turned = play(managed(hook(after_llm=after_llm)), cut, "done")
+    assert ["incomplete_call"] == turned.codes
+
+
+def test_a_view_of_an_answer_shows_all_of_it():
+    seen = {}
+
+    def after_llm(answer):
+        names = ("model", "content", "reasoning", "tool_calls", "finish_reason", "usage")
+        seen.update({name: getattr(answer, name) for name in names})
+
+    reply = ModelReply(Reply("text", reasoning="why"), "length", Usage(1, 2, 3))
+    play(managed(hook(after_llm=after_llm)), reply, parameters={"model": "m"})
+    usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+    expected = {"model": "m", "content": "text", "reasoning": "why", "tool_calls": [], "finish_reason": "length", "usage": usage}
+    assert expected == seen
+
+
+# before_tool
+
+
+def test_changed_arguments_are_checked_again_and_are_those_that_run():
+    turned = play(managed(hook(before_tool=Modify({"arguments": {"a": "40", "b": 2}}))))
+    assert [("add", 40, 2)] == turned.ran
+    assert '{"a": 1, "b": 2}' == turned.final.tool_executions[0].call.raw_arguments
+    assert {"a": 40, "b": 2} == turned.final.tool_executions[0].arguments
+
+
+def test_changed_arguments_that_do_not_fit_are_an_error_that_the_model_can_mend():
+    turned = play(managed(hook(before_tool=Modify({"arguments": {"a": "x"}}))))
+    assert ([], ["invalid_arguments"]) == (turned.ran, turned.codes)
+
+
+def test_arguments_set_in_the_view_count_when_the_view_is_the_answer():
+    def before_tool(call):
+        call.arguments["b"] = 10
+        return Modify(call)
+
+    assert [("add", 1, 10)] == play(managed(hook(before_tool=before_tool))).ran
+
+
+def test_true_is_another_argument_than_one():
+    async def keep(value: object) -> str:
+        return repr(value)
+
+    turned = play(
+        managed(hook(before_tool=Modify({"arguments": {"value": True}}))), called("keep", '{"value": 1}'), "done", tools=[keep]
+    )
+    assert ["True"] == turned.results
+
+
+def test_a_call_can_be_made_one_of_another_tool():
+    turned = play(managed(hook(before_tool=Modify({"tool": "rm", "arguments": {"path": "/x"}}))))
+    assert ([("rm", "/x")], ["gone"]) == (turned.ran, turned.results)
+    assert "add" == turned.final.messages[1]["tool_calls"][0]["function"]["name"]
+
+
+def test_a_call_of_another_tool_that_there_is_not_is_an_error_result():
+    turned = play(managed(hook(before_tool=Modify({"tool": "nobody"}))))
+    assert ([], ["unknown_tool"]) == (turned.ran, turned.codes)
+
+
+def test_the_next_hook_sees_the_call_as_the_one_before_it_made_it():
+    seen = []
+    play(
+        managed(
+            hook(before_tool=Modify({"tool": "rm", "arguments": {"path": "/x"}})),
+            hook(before_tool=lambda call: seen.append((call.tool, call.arguments))),
+        )
+    )
+    assert [("rm", {"path": "/x"})] == seen
+
+
+def test_a_hook_that_responds_stands_for_the_tool():
+    asked = []
+    turned = play(
+        managed(
+            hook(before_tool=Respond({"for_llm": "from the hook"})),
+            hook(before_tool=lambda call: asked.append(call.tool), after_tool=lambda result: asked.append("after")),
+        )
+    )
+    assert (["from the hook"], [], []) == (turned.results, turned.ran, asked)
+
+
+@pytest.mark.parametrize("result", ["text", {"for_llm": "text"}, ToolOutput("text")], ids=["text", "mapping", "output"])
+def test_an_answer_may_be_a_text_a_mapping_or_an_output(result):
+    assert ["text"] == play(managed(hook(before_tool=Respond(result)))).results
+
+
+def test_an_answer_can_be_an_error():
+    turned = play(managed(hook(before_tool=Respond({"for_llm": "no such city", "is_error": True}))))
+    assert (["no such city"], [True]) == (turned.results, [each.is_error for each in turned.final.tool_executions])
+
+
+@pytest.mark.parametrize("result", [None, 5, ["x"], {"for_llm": 5}, {"silent": "yes"}, {"media": "x"}, {"media": [1]}], ids=repr)
+def test_a_hook_that_responds_with_no_result_lets_the_tool_run(result, caplog):
+    turned = play(managed(hook(before_tool=Respond(result))))
+    assert (["3"], [("add", 1, 2)]) == (turned.results, turned.ran)
+    assert "answered a call of 'add' wrongly" in caplog.text
+
+
+def test_a_denied_call_tells_the_model_why_and_the_turn_goes_on():
+    asked = []
+    turned = play(
+        managed(
+            hook(before_tool=DenyTool("not today")),
+            hook(before_tool=lambda call: asked.append("next"), approve_tool=lambda call: asked.append("approver")),
+        )
+    )
+    assert (["Tool execution denied by hook: not today"], [], []) == (turned.results, turned.ran, asked)
+    assert ("done", ["tool_denied"]) == (turned.final.content, turned.codes)
+    error = turned.final.tool_executions[0].error
+    assert isinstance(error, ToolDeniedError)
+    assert ("not today", "hook0") == (error.reason, error.by)
+
+
+def test_a_denial_without_a_reason_says_no_more():
+    assert ["Tool execution denied by hook"] == play(managed(hook(before_tool=DenyTool()))).results
+
+
+# after_tool
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Modify({"result": {"for_llm": "nine"}}),
+        Modify({"result": "nine"}),
+        Modify({"for_llm": "nine"}),
+        Modify(ToolOutput("nine")),
+        Modify("nine"),
+    ],
+    ids=["result", "result as text", "flat", "output", "text"],
+)
+def test_a_result_can_be_changed(answer):
+    turned = play(managed(hook(after_tool=answer)))
+    assert (["nine"], [("add", 1, 2)]) == (turned.results, turned.ran)
+
+
+def test_what_a_hook_does_not_say_of_a_result_stays():
+    async def show() -> ToolOutput:
+        return ToolOutput("for you", for_user="for him", artifact_tags=("/a",))
+
+    turned = play(
+        managed(hook(after_tool=Modify({"result": {"for_llm": "changed"}}))), called("show", "{}"), "done", tools=[show]
+    )
+    output = turned.final.tool_executions[0].output
+    assert ToolOutput("changed", for_user="for him", artifact_tags=("/a",)) == output
+
+
+def test_each_hook_sees_what_the_one_before_it_made_of_the_result():
+    seen = []
+    turned = play(
+        managed(
+            hook(after_tool=Modify({"for_llm": "one"})),
+            hook(after_tool=lambda result: seen.append(result.result.for_llm) or Modify({"for_llm": "two"})),
+        )
+    )
+    assert (["one"], ["two"]) == (seen, turned.results)
+
+
+def test_a_view_of_a_result_shows_what_the_tool_was_given_and_how_long_it_took():
+    seen = {}
+
+    async def spoil(items: list[int]) -> str:
+        items.append(9)
+        return "ok"
+
+    def after_tool(result):
+        seen.update(tool=result.tool, arguments=result.arguments, call_id=result.call_id)
+        assert result.duration >= 0
+
+    play(managed(hook(after_tool=after_tool)), called("spoil", '{"items": [1]}'), "done", tools=[spoil])
+    assert {"tool": "spoil", "arguments": {"items": [1]}, "call_id": "c1"} == seen
+
+
+def test_a_call_that_failed_is_no_result_for_hooks():
+    asked = []
+
+    async def fails() -> None:
+        raise ValueError("no")
+
+    play(managed(hook(after_tool=lambda result: asked.append(result.tool))), called("fails", "{}"), "done", tools=[fails])
+    assert [] == asked
+
+
+# what a point does not know
+
+
+@pytest.mark.parametrize(
+    ("point", "decision"),
+    [
+        *[(point, decision) for point in ("before_llm", "after_llm", "after_tool") for decision in (Respond("x"), DenyTool())],
+        *[(point, other) for point in INTERCEPTORS for other in ("continue", True, {"action": "abort_turn"}, Approval(True))],
+        ("before_tool", ToolOutput("x")),
+    ],
+    ids=repr,
+)
+def test_a_decision_that_a_point_does_not_know_is_passed_over_with_a_warning(point, decision, caplog):
+    turned = play(managed(hook(**{point: decision})))
+    assert (["3"], "done") == (turned.results, turned.final.content)
+    assert "passed over" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("point", "changes"),
+    [
+        ("before_llm", {"messages": "x", "model": "other"}),
+        ("before_llm", {"messages": ["x"], "model": "other"}),
+        ("before_llm", {"messages": [{"content": b"x"}], "model": "other"}),
+        ("before_llm", {"tools": {}, "model": "other"}),
+        ("before_llm", {"options": [], "model": "other"}),
+        ("before_llm", {"model": 5}),
+        ("before_llm", 5),
+        ("after_llm", {"content": 5, "reasoning": "x"}),
+        ("after_llm", {"tool_calls": ["add"], "content": "x"}),
+        ("after_llm", {"finish_reason": []}),
+        ("before_tool", {"arguments": "{}", "tool": "rm"}),
+        ("before_tool", {"arguments": [], "tool": "rm"}),
+        ("before_tool", {"arguments": {"a": float("nan")}, "tool": "rm"}),
+        ("before_tool", {"tool": 5}),
+        ("after_tool", {"result": 5}),
+        ("after_tool", {"result": {"for_llm": 5}}),
+        ("after_tool", {"silent": "no"}),
+    ],
+    ids=repr,
+)
+def test_a_member_of_a_wrong_type_makes_the_whole_answer_nothing(point, changes, caplog):
+    turned = play(managed(hook(**{point: Modify(changes)})), parameters={"model": "m"})
+    assert (["3"], "done", [("add", 1, 2)]) == (turned.results, turned.final.content, turned.ran)
+    assert "m" == turned.requests[0].parameters["model"]
+    assert "answered" in caplog.text
+
+
+def test_a_member_that_means_nothing_is_complained_of_once(caplog):
+    turned = play(
+        managed(hook(before_tool=Modify({"args": {"a": 5}}))), [called(call_id="1"), called(call_id="2")], called(), "done"
+    )
+    assert ["3", "3", "3"] == turned.results
+    (said,) = [record.getMessage() for record in caplog.records if "'args'" in record.getMessage()]
+    assert said.endswith("expected are arguments, tool")
+
+
+def test_meta_and_context_are_the_hosts_and_nothing_is_said_when_a_hook_sends_them_back(caplog):
+    seen = []
+
+    def before_llm(request):
+        seen.append((request.meta.trace_path, request.context))
+        request.meta, request.context = None, {"mine": 1}
+        return Modify(request)
+
+    play(managed(hook(before_llm=before_llm), hook(before_llm=before_llm)), "done")
+    assert [("turn.llm.request", {})] * 2 == seen
+    assert [] == caplog.records
+
+
+# system messages
+
+SYSTEM = [{"role": "system", "content": "obey"}, *HI]
+
+
+def append_and_edit(request):
+    request.messages[0]["content"] = "disobey"
+    request.model = "other"
+    return Modify(request)
+
+
+def test_a_hook_can_not_edit_the_system_prompt_and_the_rest_of_its_answer_holds(caplog):
+    turned = play(managed(hook(before_llm=append_and_edit)), "done", messages=SYSTEM)
+    assert (SYSTEM, "other") == (turned.requests[0].messages, turned.requests[0].parameters["model"])
+    assert "changed a system message" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [HI, [*HI, SYSTEM[0]], [*SYSTEM, {"role": "system", "content": "more"}], [*SYSTEM, {"role": "developer", "content": "more"}]],
+    ids=["left out", "moved", "added", "added as a developer"],
+)
+def test_system_messages_stay_where_they_are_and_all_that_there_are(messages):
+    turned = play(managed(hook(before_llm=Modify({"messages": messages}))), "done", messages=SYSTEM)
+    assert SYSTEM == turned.requests[0].messages
+
+
+def test_policy_may_let_hooks_edit_the_system_prompt():
+    turned = play(managed(hook(before_llm=append_and_edit), policy=HookPolicy(edit_system=True)), "done", messages=SYSTEM)
+    assert "disobey" == turned.requests[0].messages[0]["content"]
+
+
+# the end of a turn
+
+
+@pytest.mark.parametrize("hard", [False, True], ids=["abort_turn", "hard_abort"])
+@pytest.mark.parametrize("point", INTERCEPTORS)
+def test_a_hook_can_end_the_turn_at_every_point_and_its_reason_reaches_the_caller(point, hard, caplog):
+    caplog.set_level(logging.WARNING)
+    turned = play(managed(hook(**{point: (HardAbort if hard else AbortTurn)("enough")})))
+    final = turned.final
+    assert ("hard_abort" if hard else "abort_turn", None) == (final.finish_reason, final.content)
+    assert final.aborted is not None
+    assert ("enough", "hook0", point, hard) == (final.aborted.reason, final.aborted.hook, final.aborted.point, final.aborted.hard)
+    assert "hook requested turn abort: enough" == str(final.aborted)
+    assert (1, 0 if point == "before_llm" else 1) == (final.iterations, len(turned.requests))
+    assert (HI if hard else HI + final.messages[1:]) == final.messages
+    assert ([("add", 1, 2)] if point == "after_tool" else []) == turned.ran
+
+
+def test_calls_that_have_run_keep_their_results_and_all_others_get_one():
+    """U10: nothing dangles, and what has been done is not forgotten."""
+    calls = [called(call_id="1"), called("rm", '{"path": "/"}', "2"), called(call_id="3")]
+
+    async def alone() -> str:
+        return "not run"
+
+    from patchbay.tools import tool
+
+    def before_tool(call):
+        return AbortTurn("no rm") if call.tool == "rm" else None
+
+    turned = play(
+        managed(hook(before_tool=before_tool)),
+        [*calls, called("last", "{}", "4")],
+        tools=[tool(handler=alone, name="last", sequential=True)],
+    )
+    assert "abort_turn" == turned.final.finish_reason
+    assert ["1", "2", "3", "4"] == [message["tool_call_id"] for message in turned.final.messages if message["role"] == "tool"]
+    assert "3" == turned.results[0]
+    assert ("hook_abort", "cancelled") == (turned.codes[1], turned.codes[3])
+    assert "It had not begun." in turned.results[3]
+    assert turned.final.tool_executions[0] is not None
+
+
+def test_the_result_of_a_call_whose_turn_is_ended_behind_it_says_that_it_has_run():
+    turned = play(managed(hook(after_tool=AbortTurn("stop"))))
+    assert ["Error: hook requested turn abort: stop. (The tool itself had run: its effects stand.)"] == turned.results
+
+
+def test_tokens_of_an_answer_that_a_hook_ends_the_turn_with_are_counted():
+    reply = ModelReply(Reply("x"), "stop", Usage(1, 2, 3))
+    assert Usage(1, 2, 3) == play(managed(hook(after_llm=AbortTurn())), reply).final.usage
+
+
+def test_a_reason_that_is_no_text_is_none():
+    final = play(managed(hook(before_llm=AbortTurn(5)))).final  # type: ignore[arg-type]
+    assert final.aborted is not None
+    assert ("", "hook requested turn abort") == (final.aborted.reason, str(final.aborted))

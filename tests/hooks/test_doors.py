@@ -1,0 +1,550 @@
+"""Hooks by the doors of Python programs: ToolRunner, Runner with its agents and sub-agents, and what a turn's end looks like there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from agents.turns import Chat, agent, call
+from patchbay import ToolRunner
+from patchbay.agents import (
+    AgentTool,
+    DatabaseSessionService,
+    EventBus,
+    InMemoryChatHistoryService,
+    LlmAgent,
+    ParallelAgent,
+    RunConfig,
+    Runner,
+    SequentialAgent,
+)
+from patchbay.hooks import AbortTurn, Approval, HardAbort, HookManager, Modify, Respond, ToolOutput
+from patchbay.testing import ScriptedModel
+from patchbay.types import Reply, ToolCall, Usage
+
+from .test_injected_tools import OSLO, WEATHER, adds
+from .turns import HI, assert_settled, called, hook, managed, run
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog):
+    caplog.set_level(logging.CRITICAL, "patchbay")
+
+
+async def add(a: int, b: int = 2) -> int:
+    return a + b
+
+
+# ToolRunner
+
+
+def test_a_runner_asks_hooks_and_says_how_a_turn_was_ended():
+    runner = ToolRunner(ScriptedModel([called(), "done"]), [add], hooks=managed(hook(after_tool=AbortTurn("enough"))))
+    result = run(runner.run("hi"))
+    assert ("abort_turn", None, "enough") == (result.finish_reason, result.content, result.aborted.reason)
+    assert_settled(result.messages)
+
+
+def test_a_runner_whose_hooks_end_a_turn_hard_has_the_messages_as_they_were():
+    runner = ToolRunner(ScriptedModel([called(), "done"]), [add], hooks=managed(hook(after_tool=HardAbort())))
+    result = run(runner.run("hi"))
+    assert ("hard_abort", HI) == (result.finish_reason, result.messages)
+
+
+def test_a_turn_that_goes_its_way_was_not_aborted():
+    assert run(ToolRunner(ScriptedModel(["done"]), hooks=HookManager()).run("hi")).aborted is None
+
+
+@pytest.mark.parametrize("given", [object(), [], hook(before_tool=None)], ids=["an object", "a list", "a hook"])
+def test_hooks_are_a_manager_of_them(given):
+    with pytest.raises(TypeError, match="HookManager"):
+        ToolRunner(ScriptedModel([]), hooks=given)
+    with pytest.raises(TypeError, match="HookManager"):
+        Runner(agent([]), hooks=given)
+
+
+def test_each_turn_of_a_runner_has_an_id_of_its_own():
+    seen = []
+    runner = ToolRunner(
+        ScriptedModel(["a", "b"]), hooks=managed(hook(before_llm=lambda request: seen.append(request.meta.turn_id)))
+    )
+    run(runner.run("hi"))
+    run(runner.run("hi"))
+    assert 2 == len({*seen, ""} - {""})
+
+
+def test_what_a_tool_has_for_the_user_comes_as_an_event():
+    async def show() -> ToolOutput:
+        return ToolOutput("shown", for_user="look!", media=())
+
+    async def silent() -> ToolOutput:
+        return ToolOutput("x", for_user="not this", silent=True)
+
+    async def main() -> list[Any]:
+        runner = ToolRunner(ScriptedModel([[called("show", "{}", "1"), called("silent", "{}", "2")], "done"]), [show, silent])
+        return [event async for event in runner.run_stream("hi")]
+
+    events = run(main())
+    (shown,) = [event for event in events if event.type == "user_output"]
+    assert ("1", "look!", (), False) == (shown.tool_call.id, shown.text, shown.media, shown.handled)
+    assert ("done", False) == (events[-1].content, events[-1].handled)
+
+
+def test_a_turn_whose_tools_have_all_answered_the_user_is_over():
+    """Section 7: the model is not asked again, and the history says what has happened."""
+
+    async def answers() -> ToolOutput:
+        return ToolOutput("told him", for_user="42", response_handled=True)
+
+    model = ScriptedModel([[called("answers", "{}", "1"), called("answers", "{}", "2")]])
+    result = run(ToolRunner(model, [answers]).run("hi"))
+    assert ("", "stop") == (result.content, result.finish_reason)
+    assert "Requested output delivered via tool attachment." == result.messages[-1]["content"]
+    assert result.messages[-2]["content"].startswith("told him\n(The user has been given this output.")
+
+
+def test_a_turn_with_one_call_that_has_not_answered_the_user_goes_on():
+    async def answers() -> ToolOutput:
+        return ToolOutput("told him", response_handled=True)
+
+    model = ScriptedModel([[called("answers", "{}", "1"), called(call_id="2")], "done"])
+    assert "done" == run(ToolRunner(model, [answers, add]).run("hi")).content
+
+
+# agents
+
+
+def chat(one: Any, manager: HookManager, **options: Any) -> Chat:
+    return Chat(one, hooks=manager, **options)
+
+
+def test_hooks_are_asked_about_agents_and_told_whose_turn_it_is():
+    seen = []
+
+    def before_llm(request):
+        seen.append((request.meta, request.context, request.model))
+
+    async def main() -> Any:
+        one = chat(agent([called(), "done"], add), managed(hook(before_llm=before_llm, after_tool=Modify("nine"))))
+        return await one.say(), await one.session()
+
+    events, _session = run(main())
+    assert {"result": "nine"} == events[1].get_function_responses()[0].response
+    assert "done" == events[-1].content.text
+    metas = [meta for meta, *_ in seen]
+    assert [("a", "", 1), ("a", "", 2)] == [(meta.agent_id, meta.parent_turn_id, meta.iteration) for meta in metas]
+    assert "app:u:s" == metas[0].session_key
+    assert metas[0].turn_id == metas[1].turn_id != ""
+    assert {"inbound": {"channel": "app", "chat_id": "s", "sender_id": "u"}} == seen[0][1]
+
+
+def test_a_tool_of_a_hook_works_for_an_agent():
+    events = run(chat(agent([OSLO, "done"]), managed(adds(WEATHER))).say())
+    assert {"result": "sunny in Oslo"} == events[1].get_function_responses()[0].response
+
+
+def test_an_abort_is_the_last_event_with_the_reason_and_calls_that_ran_are_in_the_log():
+    async def main() -> Any:
+        manager = managed(hook(before_tool=lambda view: AbortTurn("no rm") if view.tool == "rm" else None))
+
+        async def rm() -> None:
+            raise AssertionError
+
+        one = chat(agent([[called(), called("rm", "{}", "c2")], "again"], add, rm), manager)
+        events = await one.say()
+        return events, await one.session(), await one.say("more"), one
+
+    events, session, then, one = run(main())
+    assert ("HOOK_ABORT", "hook requested turn abort: no rm") == (events[-1].error_code, events[-1].error_message)
+    responses = [response.response for event in session.events for response in event.get_function_responses()]
+    assert {"result": 3} == responses[0]
+    assert "hook requested turn abort" in responses[1]["error"]
+    assert "again" == then[-1].content.text
+    shown = one.runner.agent.model.requests[1].messages
+    assert ["hi", "more"] == [message["content"] for message in shown if message["role"] == "user"]
+    assert_settled(shown)
+
+
+@pytest.mark.parametrize("database", [False, True], ids=["memory", "database"])
+@pytest.mark.parametrize("point", ["before_llm", "after_llm", "before_tool", "after_tool"])
+def test_a_hard_abort_takes_the_turn_out_of_the_models_sight_and_the_log_stays(point, database, tmp_path):
+    async def main() -> Any:
+        aborts = [False]
+        manager = managed(hook(**{point: lambda _view: HardAbort("gone") if aborts[0] else None}))
+        service = DatabaseSessionService(f"sqlite:///{tmp_path / 's.db'}") if database else None
+        model = ScriptedModel([[called()], "three", *([] if point == "before_llm" else [called(call_id="c2")]), "done"])
+        one = chat(agent(model, add), manager, service=service)
+        await one.say("first")
+        aborts[0] = True
+        events = await one.say("second")
+        aborts[0] = False
+        await one.say("third")
+        session = await one.session()
+        if service is not None:
+            await service.close()
+        return events, session, model.requests[-1].messages
+
+    events, session, shown = run(main())
+    assert ("HOOK_ABORT", "hook requested turn abort: gone") == (events[-1].error_code, events[-1].error_message)
+    assert events[-1].invocation_id == events[-1].actions.rewind_before_invocation_id
+    assert ["first", "third"] == [message["content"] for message in shown if message["role"] == "user"]
+    assert_settled(shown)
+    assert "second" in [event.content.text for event in session.events if event.author == "user" and event.content]
+    assert 0 < len([event for event in session.events if event.invocation_id == events[-1].invocation_id])
+
+
+def test_a_turn_that_was_taken_back_does_not_count_for_the_window_of_what_is_shown():
+    async def main() -> Any:
+        aborts = [False]
+        manager = managed(hook(before_llm=lambda _: HardAbort() if aborts[0] else None))
+        model = ScriptedModel(["one", "two"])
+        one = chat(agent(model), manager)
+        await one.say("first")
+        aborts[0] = True
+        for _ in range(5):
+            await one.say("taken back")
+        aborts[0] = False
+        await one.say("last", max_history_events=4)
+        return model.requests[-1].messages
+
+    assert ["first", "one", "last"] == [message["content"] for message in run(main())]
+
+
+def test_a_branch_that_goes_on_behind_a_hard_abort_is_taken_back_too():
+    async def main() -> Any:
+        other_may = asyncio.Event()
+
+        async def waits(_request):
+            await other_may.wait()
+            return "from the other branch"
+
+        def before_llm(request):
+            return HardAbort("x") if request.meta.agent_id == "aborts" and request.messages[-1]["content"] == "second" else None
+
+        aborts = LlmAgent(name="aborts", model=ScriptedModel(["a1", "a3"]))
+        other = LlmAgent(name="other", model=ScriptedModel(["b1", waits, "b3"]))
+        last = LlmAgent(name="last", model=ScriptedModel(["c1", "c3"]))
+        one = chat(
+            SequentialAgent(name="all", sub_agents=[ParallelAgent(name="both", sub_agents=[aborts, other]), last]),
+            managed(hook(before_llm=before_llm)),
+        )
+        await one.say("first")
+        events = []
+        async for event in one.begin("second"):
+            events.append(event)
+            if event.error_code is not None:
+                other_may.set()
+        await one.say("third")
+        return events, last.model.requests[-1].messages, await one.session()
+
+    events, shown, session = run(main())
+    assert "from the other branch" in [event.content.text for event in events if event.content is not None]
+    texts = str([message["content"] for message in shown])
+    assert "first" in texts
+    assert "third" in texts
+    assert "second" not in texts
+    assert "from the other branch" not in texts
+    markers = [event for event in session.events if event.actions.rewind_before_invocation_id]
+    assert 2 == len(markers)
+
+
+@pytest.mark.parametrize(
+    "methods",
+    [
+        {"before_tool": Respond("x")},
+        {"before_tool": lambda call: Modify({"tool": "add", "arguments": {"a": 1}})},
+        {"after_tool": Modify("x")},
+        {"approve_tool": False},
+    ],
+    ids=["answered", "renamed", "changed", "refused"],
+)
+def test_an_answer_that_has_a_type_is_no_call_for_hooks_to_change(methods):
+    """The tool that takes it does nothing, and what comes of it has that type. It is the model's answer: ``after_llm`` sees it."""
+
+    async def main() -> Any:
+        one = LlmAgent(name="a", model=ScriptedModel([called("give_answer", '{"answer": 7}')]), tools=[add], output_schema=int)
+        records: list[Any] = []
+        manager = managed(hook(**methods))
+        manager.recorders.append(records.append)
+        events = await chat(one, manager).say()
+        return events[-1].content.text, [record.tool for record in records]
+
+    assert ("7", ["give_answer"]) == run(main())
+
+
+def test_hooks_are_asked_about_an_agent_that_was_handed_to():
+    seen = []
+
+    async def main() -> Any:
+        other = LlmAgent(name="other", model=ScriptedModel([called(), "done"]), tools=[add])
+        approver = hook(approve_tool=lambda view: seen.append((view.meta.agent_id, view.tool)) or view.tool != "add")
+        one = agent([call("transfer_to_agent", "1", agent_name="other")], sub_agents=[other])
+        events = await chat(one, managed(approver)).say()
+        return events[-1].content.text, other.model.requests[1].messages[-1]["content"]
+
+    assert ("done", "Tool execution denied by approval hook") == run(main())
+    assert [("a", "transfer_to_agent"), ("other", "add")] == seen
+
+
+def test_an_abort_beside_a_handover_ends_the_run():
+    async def main() -> Any:
+        other = LlmAgent(name="other", model=ScriptedModel(["not asked"]))
+        reply = [call("transfer_to_agent", "1", agent_name="other"), called(call_id="2")]
+        manager = managed(hook(before_tool=lambda view: AbortTurn("stop") if view.tool == "add" else None))
+        return await chat(agent([reply], add, sub_agents=[other]), manager).say()
+
+    events = run(main())
+    assert "HOOK_ABORT" == events[-1].error_code
+    assert "other" not in [event.author for event in events]
+
+
+def test_hooks_are_asked_about_agents_behind_tools_as_part_of_the_turn_that_called_them():
+    seen = []
+
+    def before_llm(request):
+        seen.append((request.meta.agent_id, request.meta.turn_id, request.meta.parent_turn_id, request.meta.session_key))
+
+    async def main() -> Any:
+        helper = LlmAgent(name="helper", model=ScriptedModel([called(), "three"]), tools=[add])
+        manager = managed(hook(before_llm=before_llm, approve_tool=lambda view: Approval(view.tool != "add", "no sums")))
+        events = await chat(agent([call("helper", "1", request="1 + 2"), "done"], AgentTool(helper)), manager).say()
+        return events, helper.model.requests[1].messages[-1]["content"]
+
+    events, result = run(main())
+    assert "Tool execution denied by approval hook: no sums" == result
+    assert ["a", "helper", "helper", "a"] == [agent_id for agent_id, *_ in seen]
+    (outer, inner) = seen[0], seen[1]
+    assert ("", outer[1]) == (outer[2], inner[2])
+    assert outer[1] != inner[1]
+    assert {"app:u:s"} == {key for *_, key in seen}
+    assert "done" == events[-1].content.text
+
+
+def test_an_abort_in_an_agent_behind_a_tool_is_a_failed_call_of_the_turn_around_it():
+    async def main() -> Any:
+        helper = LlmAgent(name="helper", model=ScriptedModel([called()]), tools=[add])
+        manager = managed(hook(before_tool=lambda view: AbortTurn("no sums") if view.tool == "add" else None))
+        return await chat(agent([call("helper", "1", request="1 + 2"), "done"], AgentTool(helper)), manager).say()
+
+    events = run(main())
+    (response,) = [each for event in events for each in event.get_function_responses()]
+    assert "no sums" in response.response["error"]
+    assert "done" == events[-1].content.text
+
+
+def test_an_agent_behind_a_tool_of_a_runner_is_asked_about_too():
+    seen = []
+
+    def before_llm(request):
+        seen.append((request.meta.agent_id, request.meta.turn_id, request.meta.parent_turn_id))
+
+    async def main() -> Any:
+        helper = LlmAgent(name="helper", model=ScriptedModel(["yes"]))
+        model = ScriptedModel([call("helper", "1", request="really?"), "done"])
+        return await ToolRunner(model, [AgentTool(helper)], hooks=managed(hook(before_llm=before_llm))).run("hi")
+
+    assert "done" == run(main()).content
+    assert ["", "helper", ""] == [agent_id for agent_id, *_ in seen]
+    assert seen[0][1] == seen[1][2] != ""
+
+
+def test_each_turn_of_a_run_has_an_id_of_its_own():
+    seen = []
+
+    async def main() -> None:
+        agents = [LlmAgent(name=name, model=ScriptedModel(["x"])) for name in ("one", "two")]
+        manager = managed(hook(before_llm=lambda request: seen.append((request.meta.agent_id, request.meta.turn_id))))
+        await chat(SequentialAgent(name="both", sub_agents=agents), manager).say()
+
+    run(main())
+    assert ["one", "two"] == [agent_id for agent_id, _ in seen]
+    assert 2 == len({turn_id for _, turn_id in seen})
+
+
+def test_callbacks_of_an_agent_and_hooks_are_one_chain():
+    asked = []
+
+    def noted(name: str, answer: Any = None) -> Any:
+        return lambda *_: asked.append(name) or answer
+
+    async def main() -> Any:
+        manager = HookManager()
+        for name, priority in (("before", -1), ("behind", 1)):
+            methods = {each: noted(f"{name} {each}") for each in ("before_llm", "after_llm", "before_tool", "after_tool")}
+            manager.mount(name, hook(**methods), priority=priority)
+        callbacks = {
+            "before_model_callback": noted("own before_llm"),
+            "after_model_callback": noted("own after_llm"),
+            "before_tool_callback": noted("own before_tool"),
+            "after_tool_callback": noted("own after_tool"),
+        }
+        return await chat(agent([called(), "done"], add, **callbacks), manager).say()
+
+    run(main())
+    llm = [f"{who} {point}" for point in ("before_llm", "after_llm") for who in ("before", "own", "behind")]
+    tools = [f"{who} {point}" for point in ("before_tool", "after_tool") for who in ("before", "own", "behind")]
+    assert [*llm, *tools, *llm] == asked
+
+
+def test_a_model_callback_sees_what_a_hook_before_it_made_of_the_request_and_the_next_hook_what_the_callback_did():
+    seen = []
+
+    async def main() -> Any:
+        manager = HookManager()
+        manager.mount("first", adds(WEATHER), priority=-1)
+        manager.mount(
+            "last",
+            hook(
+                before_llm=lambda request: seen.append(
+                    ([t["function"]["name"] for t in request.tools], request.messages[0]["content"])
+                )
+            ),
+            priority=1,
+        )
+
+        def before_model(_ctx, request):
+            seen.append(sorted(request.tools_dict))
+            request.contents[0].parts[0].text += "!"
+            del request.tools_dict["add"]
+
+        one = agent([OSLO, called(call_id="2"), "done"], add, before_model_callback=before_model)
+        return await chat(one, manager).say(), one.model.requests
+
+    events, requests = run(main())
+    assert [["add", "get_weather"], (["get_weather"], "hi!")] == seen[:2]
+    assert [["get_weather"]] * 3 == [[spec.name for spec in request.tools] for request in requests]
+    responses = [response.response for event in events for response in event.get_function_responses()]
+    assert {"result": "sunny in Oslo"} == responses[0]
+    assert "there is no tool 'add'" in responses[1]["error"]
+
+
+def test_an_answer_of_a_model_callback_is_no_answer_of_a_model():
+    """Where a callback has answered, neither the hooks behind it are asked nor those about answers."""
+    asked = []
+
+    async def main() -> Any:
+        manager = managed(hook(after_llm=lambda _: asked.append("after"), before_llm=lambda _: asked.append("before")))
+        manager.mount("first", hook(before_llm=lambda _: asked.append("first")), priority=-1)
+        return await chat(agent([], before_model_callback=lambda *_: "mine"), manager).say()
+
+    assert "mine" == run(main())[-1].content.text
+    assert ["first"] == asked
+
+
+@pytest.mark.parametrize("point", ["after_llm", "before_tool", "after_tool"])
+def test_tokens_of_a_run_that_a_hook_ends_are_those_it_took(point):
+    async def main() -> Any:
+        from patchbay.models.chat import ModelReply
+
+        reply = ModelReply(Reply(None, tool_calls=(called(),)), "tool_calls", Usage(1, 2, 3))
+        one = chat(agent([reply], add), managed(hook(**{point: AbortTurn()})))
+        await one.say()
+        return one.runs[0].usage
+
+    assert Usage(1, 2, 3) == run(main())
+
+
+# what tools of agents have for the user
+
+
+async def show() -> ToolOutput:
+    return ToolOutput("shown", for_user="look!")
+
+
+async def answers() -> ToolOutput:
+    return ToolOutput("told him", for_user="42", response_handled=True)
+
+
+def outputs(events: Any) -> list[tuple[str, str, bool]]:
+    return [(event.output.name, event.output.text, event.output.handled) for event in events if event.output is not None]
+
+
+def test_what_a_tool_has_for_the_user_is_an_event_that_no_model_is_shown():
+    async def main() -> Any:
+        one = chat(agent([called("show", "{}"), "done", "more"], show), HookManager())
+        events = await one.say()
+        await one.say("again")
+        return events, (await one.session()).events, one.runner.agent.model.requests[-1].messages
+
+    events, log, shown = run(main())
+    assert [("show", "look!", False)] == outputs(events) == outputs(log)
+    assert "look!" not in str(shown)
+    assert "done" == events[-1].content.text
+
+
+def test_a_run_whose_tools_have_answered_the_user_is_over_and_the_next_turn_is_shown_that():
+    async def main() -> Any:
+        history = InMemoryChatHistoryService()
+        one = chat(agent([called("answers", "{}"), "more"], answers), HookManager(), history_service=history)
+        events = await one.say()
+        text = one.runs[0].text
+        await one.say("again")
+        return events, text, one.runner.agent.model.requests[-1].messages
+
+    events, text, shown = run(main())
+    assert ([("answers", "42", True)], "") == (outputs(events), text)
+    assert events[-1].is_final_response()
+    expected = ["user", "assistant", "tool", "assistant", "user"]
+    assert expected == [message["role"] for message in shown]
+    assert "Requested output delivered via tool attachment." == shown[3]["content"]
+
+
+def test_what_tools_of_an_agent_behind_a_tool_have_for_the_user_reaches_the_user():
+    async def main() -> Any:
+        helper = LlmAgent(name="helper", model=ScriptedModel([called("show", "{}"), "helped"]), tools=[show])
+        return await chat(agent([call("helper", "1", request="?"), "done"], AgentTool(helper)), HookManager()).say()
+
+    events = run(main())
+    assert [("helper", "look!", False)] == outputs(events)
+    responses = [response.shown or response.response for event in events for response in event.get_function_responses()]
+    assert "helped" in str(responses)
+
+
+def test_an_agent_behind_a_tool_whose_tools_have_answered_the_user_has_answered_him():
+    async def main() -> Any:
+        helper = LlmAgent(name="helper", model=ScriptedModel([called("answers", "{}")]), tools=[answers])
+        return await chat(agent([call("helper", "1", request="?")], AgentTool(helper)), HookManager()).say()
+
+    events = run(main())
+    assert [("helper", "42", True)] == outputs(events)
+    assert ("", None) == (events[-1].content.text, events[-1].error_code)
+
+
+def test_a_bus_and_streams_go_with_hooks():
+    async def main() -> Any:
+        topics = []
+        bus = EventBus()
+        bus.subscribe("*", lambda event: topics.append(event.type))
+        manager = managed(hook(before_llm=Modify({"options": {"top_p": 1}}), after_llm=None))
+        one = chat(agent([called(), "done"], add), manager, bus=bus)
+        events = await one.say(streaming=True)
+        await bus.drain()
+        return [event.content.text for event in events if event.partial], topics
+
+    partial, topics = run(main())
+    assert "done" == "".join(partial)
+    assert 2 == topics.count("llm.request")
+
+
+def test_run_config_and_hooks_know_the_same_limits():
+    async def main() -> Any:
+        async def slow(_view):
+            await asyncio.Event().wait()
+
+        runner = Runner(agent(["done"]), hooks=managed(hook(before_llm=slow)))
+        return [event async for event in runner.run("u", "s", "hi", RunConfig(run_timeout=0.05))]
+
+    assert "RUN_TIMEOUT" == run(main())[-1].error_code
+
+
+def test_responses_of_hooks_are_in_the_log_like_any_other():
+    async def main() -> Any:
+        one = chat(agent([ToolCall("1", "add", '{"a": 1}'), "done"], add), managed(hook(before_tool=Respond("mine"))))
+        await one.say()
+        return await one.session()
+
+    (response,) = [each for event in run(main()).events for each in event.get_function_responses()]
+    assert "mine" in str(response.response)

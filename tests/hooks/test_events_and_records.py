@@ -1,0 +1,463 @@
+"""What observers are told (section 9 of the contract), and what is written down of each call."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from patchbay.errors import UpstreamError
+from patchbay.executor import Budget, Executor
+from patchbay.hooks import (
+    AbortTurn,
+    CallRecord,
+    DenyTool,
+    HardAbort,
+    HookManager,
+    HookPolicy,
+    HookScope,
+    HookTimeouts,
+    Modify,
+    Respond,
+    ToolOutput,
+)
+from patchbay.hooks.digest import digest_of
+from patchbay.hooks.events import BUFFER
+from patchbay.loop import turn
+from patchbay.models.chat import ModelReply
+from patchbay.testing import ScriptedModel
+from patchbay.types import IncompleteCall, Reply, ToolCall
+
+from .test_injected_tools import OSLO, WEATHER, adds
+from .turns import HI, called, hook, managed, play, run, turned
+
+
+def observed(*hooks: Any, **options: Any) -> tuple[HookManager, list[Any]]:
+    told: list[Any] = []
+    manager = managed(*hooks, **options)
+    manager.mount("observer", hook(on_runtime_event=told.append))
+    return manager, told
+
+
+def kinds(told: list[Any]) -> list[str]:
+    return [event.kind for event in told]
+
+
+def only(told: list[Any], kind: str) -> Any:
+    (event,) = [event for event in told if event.kind == kind]
+    return event
+
+
+def test_a_turn_is_told_from_its_beginning_to_its_end():
+    manager, told = observed()
+    play(manager, parameters={"model": "m", "max_tokens": 9, "temperature": 0.5})
+    rounds = ["agent.llm.request", "agent.llm.response"]
+    expected = ["agent.turn.start", *rounds, "agent.tool.exec_start", "agent.tool.exec_end", *rounds, "agent.turn.end"]
+    assert expected == kinds(told)
+    assert [f"evt-{number}" for number in range(1, 9)] == [event.id for event in told]
+    assert sorted(event.time for event in told) == [event.time for event in told]
+    assert {"UserMessage": "hi", "MediaCount": 0} == told[0].payload
+    asked = {"Model": "m", "MessagesCount": 1, "ToolsCount": 2, "MaxTokens": 9, "Temperature": 0.5}
+    assert asked == told[1].payload
+    assert {"ContentLen": 0, "ToolCalls": 1, "HasReasoning": False} == told[2].payload
+    assert {"Tool": "add", "Arguments": {"a": 1, "b": 2}} == told[3].payload
+    duration = told[4].payload["Duration"]
+    assert isinstance(duration, int)
+    ended = {"Tool": "add", "Duration": duration, "ForLLMLen": 1, "ForUserLen": 0, "IsError": False, "Async": False}
+    assert ended == told[4].payload
+    assert [0, 1, 1, 1, 1, 2, 2, 2] == [event.meta.iteration for event in told]
+    assert {"info"} == {event.severity for event in told}
+
+
+def test_the_end_of_a_turn_has_all_members_of_the_contract():
+    manager, told = observed()
+    play(manager, [called(), called("rm", "{}", "c2")], "done")
+    payload = dict(told[-1].payload)
+    assert payload.pop("Duration") > 0
+    executions = payload.pop("ToolExecutions")
+    assert [("add", True), ("rm", False)] == [(each["name"], each["success"]) for each in executions]
+    assert "error_summary" in executions[1]
+    assert {
+        "Status": "completed",
+        "Workspace": "",
+        "Iterations": 2,
+        "FinalContentLen": 4,
+        "UserMessage": "hi",
+        "FinalContent": "done",
+        "ActiveSkills": None,
+        "AttemptedSkills": None,
+        "FinalSuccessfulPath": None,
+        "SkillContextSnapshots": None,
+        "ToolKinds": None,
+    } == payload
+
+
+def test_a_message_of_parts_is_told_as_its_text_and_the_number_of_its_files():
+    manager, told = observed()
+    parts = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "x"}}]
+    play(manager, "done", messages=[{"role": "user", "content": parts}, {"role": "assistant", "content": "?"}])
+    assert {"UserMessage": "look", "MediaCount": 1} == told[0].payload
+
+
+@pytest.mark.parametrize(
+    ("decision", "status", "severity"), [(AbortTurn("x"), "error", "error"), (HardAbort("x"), "aborted", "warn")]
+)
+def test_a_turn_that_a_hook_ends_is_told_so(decision, status, severity):
+    manager, told = observed(hook(before_tool=decision))
+    play(manager)
+    end = only(told, "agent.turn.end")
+    assert (status, severity, "") == (end.payload["Status"], end.severity, end.payload["FinalContent"])
+    errors = [event.payload for event in told if event.kind == "agent.error"]
+    assert ([{"Stage": "before_tool", "Message": "hook requested turn abort: x"}] if status == "error" else []) == errors
+
+
+def test_a_model_that_fails_is_told_with_the_end_of_the_turn():
+    async def main() -> list[Any]:
+        manager, told = observed()
+        with pytest.raises(UpstreamError):
+            await turned(manager, [UpstreamError("down")])
+        await manager.events.flush()
+        return told
+
+    told = run(main())
+    assert ["agent.turn.start", "agent.llm.request", "agent.error", "agent.turn.end"] == kinds(told)
+    assert {"Stage": "llm", "Message": "down"} == told[2].payload
+    assert "error" == told[3].payload["Status"]
+
+
+def test_a_turn_that_is_left_is_told_as_aborted():
+    async def main() -> list[Any]:
+        manager, told = observed()
+        events = turn(ScriptedModel(["done"]), Executor([], hooks=manager), HI)
+        await anext(events)
+        await events.aclose()
+        await manager.events.flush()
+        return told
+
+    told = run(main())
+    assert "aborted" == only(told, "agent.turn.end").payload["Status"]
+
+
+def skipped(told: list[Any]) -> list[Any]:
+    return [event.payload for event in told if event.kind == "agent.tool.exec_skipped"]
+
+
+@pytest.mark.parametrize(
+    ("methods", "reason"),
+    [
+        ({"before_tool": DenyTool("no")}, "Tool execution denied by hook: no"),
+        ({"before_tool": DenyTool()}, "Tool execution denied by hook"),
+        ({"approve_tool": False}, "Tool execution denied by approval hook"),
+    ],
+)
+def test_a_refused_call_is_told_as_skipped_with_the_words_of_its_result(methods, reason):
+    manager, told = observed(hook(**methods))
+    turned = play(manager)
+    assert ([{"Tool": "add", "Reason": reason}], [reason]) == (skipped(told), turned.results)
+    assert "warn" == only(told, "agent.tool.exec_skipped").severity
+    assert not {"agent.tool.exec_start", "agent.tool.exec_end"} & set(kinds(told))
+
+
+def test_calls_that_never_begin_are_told_as_skipped():
+    manager, told = observed()
+    incomplete = Reply(
+        None, tool_calls=(called("nobody"), called("rm", '{"path": 5}', "2")), incomplete=(IncompleteCall("3", "add", "{", "{"),)
+    )
+    play(manager, incomplete, "done")
+    assert ["nobody", "rm", "add"] == [each["Tool"] for each in skipped(told)]
+
+
+def test_a_tool_that_fails_is_told_as_an_error():
+    async def fails() -> None:
+        raise ValueError("no")
+
+    manager, told = observed()
+    play(manager, called("fails", "{}"), "done", tools=[fails])
+    end = only(told, "agent.tool.exec_end")
+    assert (True, "warn") == (end.payload["IsError"], end.severity)
+
+
+def test_what_a_tool_has_for_the_user_is_counted():
+    async def show() -> ToolOutput:
+        return ToolOutput("abc", for_user="defg", is_async=True)
+
+    manager, told = observed()
+    play(manager, called("show", "{}"), "done", tools=[show])
+    payload = only(told, "agent.tool.exec_end").payload
+    assert (3, 4, True) == (payload["ForLLMLen"], payload["ForUserLen"], payload["Async"])
+
+
+def test_an_answer_in_a_tools_place_is_told_as_the_call_that_the_model_made_and_by_whom():
+    manager, told = observed(hook(before_tool=Modify({"arguments": {"a": 9}})), hook(before_tool=Respond("x")))
+    play(manager)
+    start, end = only(told, "agent.tool.exec_start"), only(told, "agent.tool.exec_end")
+    assert {"Tool": "add", "Arguments": {"a": 1, "b": 2}} == start.payload
+    assert ("add", 0) == (end.payload["Tool"], end.payload["Duration"])
+    assert {"call_id": "c1", "responded_by": "hook1"} == start.attrs
+    decisions = [
+        {"by": "hook0", "point": "before_tool", "decision": "changed arguments"},
+        {"by": "hook1", "point": "before_tool", "decision": "answered"},
+    ]
+    assert {**start.attrs, "decisions": decisions} == end.attrs
+
+
+def test_a_call_of_a_hooks_tool_is_told_with_its_owner():
+    manager, told = observed(adds(WEATHER))
+    play(manager, OSLO, "done")
+    start, end = only(told, "agent.tool.exec_start"), only(told, "agent.tool.exec_end")
+    assert ("hook0", "hook0") == (start.attrs["responded_by"], end.attrs["responded_by"])
+    assert start.attrs["call_id"] == end.attrs["call_id"]
+
+
+def test_what_a_tool_has_for_the_user_is_told_in_full():
+    async def show() -> ToolOutput:
+        return ToolOutput("abc", for_user="defg", response_handled=True)
+
+    manager, told = observed()
+    play(manager, called("show", "{}", "c7"), tools=[show])
+    event = only(told, "agent.user_output")
+    assert {"Tool": "show", "Text": "defg", "Media": [], "Handled": True} == event.payload
+    assert ({"call_id": "c7"}, 1, "agent.user_output") == (event.attrs, event.meta.iteration, told[-2].kind)
+
+
+def test_what_is_told_is_nobodys_to_change():
+    """An observer changes the arguments that it is shown: neither the tool nor the next observer sees that."""
+    seen = []
+
+    def spoils(event):
+        if event.kind == "agent.tool.exec_start":
+            event.payload["Arguments"]["items"].append(9)
+
+    async def use(items: list[int]) -> str:
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return str(items)
+
+    def notes(event):
+        if event.kind == "agent.tool.exec_start":
+            seen.append(event.payload["Arguments"])
+
+    manager = managed(a=hook(on_runtime_event=spoils), b=hook(on_runtime_event=notes))
+    turned = play(manager, called("use", '{"items": [1]}'), "done", tools=[use])
+    assert (["[1]"], [{"items": [1]}]) == (turned.results, seen)
+
+
+def test_observers_that_fail_or_take_too_long_stop_nobody(caplog):
+    async def slow(_event):
+        await asyncio.Event().wait()
+
+    def breaks(_event):
+        raise OSError("no")
+
+    told: list[Any] = []
+    manager = HookManager(timeouts=HookTimeouts(observer=0.01))
+    for name, method in (("a", slow), ("b", breaks), ("c", told.append)):
+        manager.mount(name, hook(on_runtime_event=method))
+    assert "done" == play(manager, "done").final.content
+    assert ["agent.turn.start", "agent.llm.request", "agent.llm.response", "agent.turn.end"] == kinds(told)
+    assert "The observer 'a' failed on agent.turn.start: HookTimeoutError" in caplog.text
+    assert "The observer 'b' failed on agent.turn.end: OSError: no" in caplog.text
+
+
+def test_what_slow_observers_can_not_take_is_dropped_and_counted(caplog):
+    async def main() -> tuple[int, int]:
+        go_on = asyncio.Event()
+        told = []
+
+        async def slow(event):
+            await go_on.wait()
+            told.append(event)
+
+        manager = managed(hook(on_runtime_event=slow))
+        scope = HookScope()
+        turn_hooks = manager.begin(scope)
+        for number in range(200):
+            turn_hooks.tell("agent.test", "", number, {})
+            if number == 0:
+                await asyncio.sleep(0)  # it is taken up, and waits
+        go_on.set()
+        await manager.events.flush()
+        return len(told), manager.events.dropped
+
+    taken, dropped = run(main())
+    assert (BUFFER + 1, 200 - BUFFER - 1) == (taken, dropped)
+    assert 1 == len([record for record in caplog.records if "too slow" in record.getMessage()])
+
+
+# records
+
+
+def recorded(*hooks: Any, steps: Any = (), tools: Any = (), policy: Any = None, **options: Any) -> tuple[list[CallRecord], Any]:
+    records: list[CallRecord] = []
+    manager = managed(*hooks, policy=policy)
+    manager.recorders.append(records.append)
+    done = play(manager, *(steps or (called(), "done")), tools=tools, **options)
+    return records, done
+
+
+def test_a_call_is_recorded_with_no_hook_mounted():
+    (record,), _ = recorded()
+    assert ("c1", "add", "", (), "", False, "", 1) == (
+        record.call_id,
+        record.tool,
+        record.source,
+        record.decisions,
+        record.responded_by,
+        record.is_error,
+        record.code,
+        record.result_chars,
+    )
+    assert digest_of("add", {"a": 1, "b": 2}) == record.digest
+    assert record.seconds > 0
+    assert record.time > 1.7e9
+    assert ("turn.tool.after", 1) == (record.meta.trace_path, record.meta.iteration)
+
+
+def test_decisions_are_recorded_in_order_with_who_took_them():
+    records, _ = recorded(
+        hook(before_tool=Modify({"arguments": {"a": 5}})),
+        hook(before_tool=Modify({"arguments": {"a": 5, "b": 2}}), approve_tool=True, after_tool=Modify("nine")),
+    )
+    (record,) = records
+    assert (
+        ("hook0", "before_tool", "changed arguments"),
+        ("hook1", "approve_tool", "approved"),
+        ("hook1", "after_tool", "changed the result"),
+    ) == record.decisions
+    assert digest_of("add", {"a": 5, "b": 2}) == record.digest
+
+
+@pytest.mark.parametrize(
+    ("methods", "decision", "code"),
+    [
+        ({"before_tool": DenyTool("no")}, ("hook0", "before_tool", "denied: no"), "tool_denied"),
+        ({"approve_tool": False}, ("hook0", "approve_tool", "denied"), "tool_denied"),
+        ({"before_tool": Respond("x")}, ("hook0", "before_tool", "answered"), ""),
+    ],
+)
+def test_who_refused_or_answered_a_call_is_recorded(methods, decision, code):
+    (record,), _ = recorded(hook(**methods))
+    assert ((decision,), code, bool(code), 0.0) == (record.decisions, record.code, record.is_error, record.seconds)
+    assert ("hook0" if "answered" in decision[2] else "") == record.responded_by
+
+
+def test_the_digest_of_an_approval_is_that_of_the_record():
+    seen = []
+    (record,), _ = recorded(hook(approve_tool=lambda call: seen.append(call.digest) or True))
+    assert [record.digest] == seen
+
+
+def test_a_call_made_one_of_another_tool_is_recorded_as_what_ran():
+    (record,), _ = recorded(hook(before_tool=Modify({"tool": "rm", "arguments": {"path": "/"}})))
+    assert ("rm", digest_of("rm", {"path": "/"})) == (record.tool, record.digest)
+    assert (("hook0", "before_tool", "changed tool and arguments"),) == record.decisions
+
+
+def test_a_hooks_tool_is_recorded_with_its_source():
+    (record,), _ = recorded(adds(WEATHER), steps=(OSLO, "done"))
+    assert ("hook:hook0", "hook0") == (record.source, record.responded_by)
+
+
+def test_every_call_is_recorded_however_it_ends():
+    async def fails() -> None:
+        raise ValueError("no")
+
+    async def slow() -> None:
+        await asyncio.Event().wait()
+
+    from patchbay.tools import tool
+
+    calls = [
+        called(),
+        called("fails", "{}", "2"),
+        called("nobody", '{"x": 1}', "3"),
+        called("rm", "{}", "4"),
+        called("slow", "{}", "5"),
+        called("late", "{}", "6"),
+    ]
+    late = tool(handler=fails, name="late", sequential=True)
+    records, done = recorded(steps=(calls, "done"), tools=[fails, tool(handler=slow, name="slow", timeout=0.01), late])
+    expected = {
+        "c1": "",
+        "2": "tool_error",
+        "3": "unknown_tool",
+        "4": "invalid_arguments",
+        "5": "tool_timeout",
+        "6": "tool_error",
+    }
+    assert expected == {record.call_id: record.code for record in records}
+    assert digest_of("nobody", {"x": 1}) == next(record.digest for record in records if record.call_id == "3")
+    assert len(done.results) == len(records)
+
+
+def test_calls_beyond_the_budget_and_those_of_a_stopped_run_are_recorded():
+    async def main() -> list[str]:
+        records: list[CallRecord] = []
+        manager = HookManager()
+        manager.recorders.append(records.append)
+
+        async def waits() -> None:
+            await asyncio.Event().wait()
+
+        executor = Executor([waits], hooks=manager)
+        batch = executor.begin(budget=Budget(max_calls=1)).start([ToolCall("1", "waits", "{}"), ToolCall("2", "waits", "{}")])
+        await asyncio.sleep(0)
+        await batch.stop()
+        return [f"{record.call_id}: {record.code}" for record in records]
+
+    assert ["2: call_budget", "1: cancelled"] == run(main())
+
+
+def test_a_recorder_that_fails_is_logged_and_the_others_are_told(caplog):
+    def breaks(_record):
+        raise OSError("disk full")
+
+    records: list[CallRecord] = []
+    manager = HookManager(policy=HookPolicy())
+    manager.recorders += [breaks, records.append]
+    caplog.set_level(logging.ERROR)
+    assert ["3"] == play(manager).results
+    assert (1, True) == (len(records), "disk full" in caplog.text)
+
+
+def test_a_call_is_recorded_before_anybody_is_told_of_its_result():
+    async def main() -> list[str]:
+        order: list[str] = []
+        manager = HookManager()
+        manager.recorders.append(lambda record: order.append(f"recorded {record.call_id}"))
+
+        async def nothing() -> str:
+            return "ok"
+
+        executor = Executor([nothing], hooks=manager)
+        run_ = executor.begin(on_settled=lambda execution: order.append(f"settled {execution.call.id}"))
+        batch = run_.start([ToolCall("1", "nothing", "{}")])
+        order.extend([f"seen {execution.call.id}" async for execution in batch])
+        return order
+
+    assert ["recorded 1", "settled 1", "seen 1"] == run(main())
+
+
+def test_meta_tells_whose_turn_it_is():
+    async def main() -> Any:
+        seen = []
+        manager = managed(hook(before_llm=lambda request: seen.append((request.meta, request.context, request.model))))
+        scope = HookScope("agent", "t1", "t0", "s", "gpt", {"inbound": {"channel": "c"}})
+        executor = Executor([], hooks=manager)
+        async for _ in turn(ScriptedModel([ModelReply(Reply("x"))]), executor.begin(scope=scope), HI):
+            pass
+        return seen
+
+    ((meta, context, model),) = run(main())
+    assert ("agent", "t1", "t0", "s", 1, "turn.llm.request", "runTurn") == (
+        meta.agent_id,
+        meta.turn_id,
+        meta.parent_turn_id,
+        meta.session_key,
+        meta.iteration,
+        meta.trace_path,
+        meta.source,
+    )
+    assert ({"inbound": {"channel": "c"}}, "gpt") == (context, model)

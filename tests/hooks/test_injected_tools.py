@@ -1,0 +1,354 @@
+"""Tools that hooks add to a request (P1, P3, P10): whose they are, what stays as it was, and what becomes of their calls."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from patchbay import ToolRunner
+from patchbay.hooks import AbortTurn, DenyTool, HookPolicy, HookTimeouts, Modify, Respond
+from patchbay.testing import ScriptedModel
+from patchbay.types import Reply
+
+from .turns import called, hook, managed, play, run, turned
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+OSLO = called("get_weather", '{"city": "Oslo"}')
+
+
+def named(name: str, **function: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {**WEATHER["function"], "name": name, **function}}
+
+
+def adds(*tools: Any, **methods: Any) -> Any:
+    """Return a hook that adds tools in every round, as those of the seed do, and answers their calls."""
+    names = [tool["function"].get("name") for tool in tools if isinstance(tool, dict) and "function" in tool]
+
+    def before_llm(request):
+        request.tools.extend(tools)
+        return Modify(request)
+
+    def before_tool(call):
+        return Respond({"for_llm": f"sunny in {call.arguments['city']}"}) if call.tool in names else None
+
+    return hook(**{"before_llm": before_llm, "before_tool": before_tool, **methods})
+
+
+def test_a_tool_that_a_hook_adds_is_offered_called_and_answered():
+    turned = play(managed(adds(WEATHER)), OSLO, OSLO, "done")
+    assert [["add", "rm", "get_weather"]] * 3 == [turned.offered(number) for number in range(3)]
+    assert WEATHER == turned.requests[0].tools[2].to_openai()
+    assert ["sunny in Oslo", "sunny in Oslo"] == turned.results
+
+
+def test_a_mapping_of_the_new_list_adds_a_tool_too():
+    """The form of the seed's weather hook, which echoes the whole request."""
+
+    def before_llm(request):
+        tools = [*request.tools, WEATHER]
+        return Modify({"model": request.model, "messages": request.messages, "tools": tools, "options": request.options})
+
+    turned = play(managed(adds(WEATHER, before_llm=before_llm)), OSLO, "done", parameters={"model": "m", "temperature": 1})
+    assert (["add", "rm", "get_weather"], {"model": "m", "temperature": 1}) == (turned.offered(), turned.requests[0].parameters)
+
+
+def test_where_there_were_no_tools_the_choice_of_one_still_holds():
+    async def main() -> Any:
+        model = ScriptedModel([OSLO, "done"])
+        await ToolRunner(model, hooks=managed(adds(WEATHER))).run("hi", tool_choice="required")
+        return [request.tool_choice for request in model.requests]
+
+    assert ["required", "auto"] == run(main())
+
+
+def test_several_tools_of_several_hooks_stand_in_the_order_in_which_they_were_added():
+    turned = play(
+        managed(adds(named("b"), named("a")), adds(named("c"))),
+        [called("c", '{"city": "x"}'), called("b", '{"city": "y"}', "2")],
+        "done",
+    )
+    assert ["add", "rm", "b", "a", "c"] == turned.offered()
+    assert ["sunny in x", "sunny in y"] == turned.results
+
+
+def test_a_name_that_is_there_already_stays_with_whoever_had_it_first(caplog):
+    turned = play(managed(adds(named("add", description="mine"))))
+    assert ["add", "rm"] == turned.offered()
+    assert "mine" not in str(turned.requests[0].tools)
+    assert "changed tools that are not its own" in caplog.text
+
+
+def test_of_two_hooks_with_one_name_the_first_has_it():
+    first = adds(WEATHER, before_tool=lambda call: Respond("first"))
+    second = adds(named("get_weather", description="other"), before_tool=None)
+    turned = play(managed(first, second), OSLO, "done")
+    assert (1, ["first"]) == (turned.offered().count("get_weather"), turned.results)
+    assert "The weather." == turned.requests[0].tools[2].description
+
+
+def test_a_hook_that_offers_one_name_twice_offers_the_first(caplog):
+    turned = play(managed(adds(WEATHER, named("get_weather", description="other"))), OSLO, "done")
+    assert ("The weather.", ["sunny in Oslo"]) == (turned.requests[0].tools[2].description, turned.results)
+    assert "two tools of the name 'get_weather'" in caplog.text
+
+
+EDITS = {
+    "edited": lambda tools: tools[0]["function"].update(description="mine"),
+    "renamed": lambda tools: tools[0]["function"].update(name="mine2"),
+    "removed": lambda tools: tools.pop(0),
+    "reordered": lambda tools: tools.reverse(),
+    "emptied": lambda tools: tools.clear(),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+def test_what_a_hook_does_to_tools_of_others_is_undone(edit):
+    before = play(None, "done").requests[0].tools
+
+    def before_llm(request):
+        edit(request.tools)
+        return Modify(request)
+
+    turned = play(managed(hook(before_llm=before_llm)), "done")
+    assert before == turned.requests[0].tools
+
+
+def test_what_a_hook_adds_beside_its_edits_is_added():
+    def before_llm(request):
+        return Modify({"tools": [WEATHER]})
+
+    assert ["add", "rm", "get_weather"] == play(managed(adds(before_llm=before_llm)), "done").offered()
+
+
+def test_a_hook_may_describe_its_own_tool_anew_and_no_other_may():
+    texts = iter(["one", "two", "three"])
+
+    def before_llm(request):
+        text = next(texts)
+        request.tools = [tool for tool in request.tools if tool["function"]["name"] != "get_weather"]
+        request.tools.append(named("get_weather", description=text))
+        return Modify(request)
+
+    def meddles(request):
+        request.tools[-1]["function"]["description"] = "meddled"
+        return Modify(request)
+
+    turned = play(managed(adds(WEATHER, before_llm=before_llm), hook(before_llm=meddles)), OSLO, OSLO, "done")
+    assert ["one", "two", "three"] == [request.tools[-1].description for request in turned.requests]
+    assert [["add", "rm", "get_weather"]] * 3 == [turned.offered(number) for number in range(3)]
+
+
+def test_a_tool_stays_offered_for_the_turn_though_its_hook_fails_later():
+    """The list of tools is what a server's prompt cache begins with."""
+    rounds = []
+
+    def before_llm(request):
+        rounds.append(1)
+        if len(rounds) > 1:
+            raise TimeoutError
+        request.tools.append(WEATHER)
+        return Modify(request)
+
+    turned = play(managed(adds(WEATHER, before_llm=before_llm)), OSLO, OSLO, "done")
+    assert ["sunny in Oslo"] * 2 == turned.results
+    assert "get_weather" in turned.offered(2)
+
+
+def test_a_tool_is_there_for_its_turn_and_not_for_the_next():
+    async def main() -> Any:
+        manager = managed(adds(WEATHER))
+        await turned(manager, [OSLO, "done"])
+        manager.unmount("hook0")
+        return await turned(manager, [OSLO, "done"])
+
+    then = run(main())
+    assert (["unknown_tool"], ["add", "rm"]) == (then.codes, then.offered())
+
+
+NO_TOOLS = {
+    "no object": "get_weather",
+    "no function": {"type": "function"},
+    "no name": {"type": "function", "function": {"description": "x"}},
+    "another type": {"type": "retrieval"},
+    "an empty name": named(" "),
+    "a name that is none": named(5),  # type: ignore[arg-type]
+    "a schema that can not be used": named("bad", parameters={"type": "object", "properties": {"a": {"type": "odd"}}}),
+}
+
+
+@pytest.mark.parametrize("tool", NO_TOOLS.values(), ids=NO_TOOLS)
+def test_what_is_no_tool_is_left_out(tool, caplog):
+    turned = play(managed(adds(tool)), "done")
+    assert ["add", "rm"] == turned.offered()
+    assert [] != caplog.records
+
+
+def test_a_hook_that_could_not_answer_adds_no_tool(caplog):
+    def before_llm(request):
+        request.tools.append(WEATHER)
+        return Modify(request)
+
+    assert ["add", "rm"] == play(managed(hook(before_llm=before_llm)), "done").offered()
+    assert "has no before_tool to answer its calls" in caplog.text
+
+
+def test_a_protected_name_is_no_hooks():
+    turned = play(managed(adds(named("fs_read")), policy=HookPolicy(protected=frozenset({"fs_*"}))), "done")
+    assert ["add", "rm"] == turned.offered()
+
+
+def test_policy_off_lets_hooks_add_nothing(caplog):
+    turned = play(managed(adds(WEATHER), policy=HookPolicy(tool_injection="off")), OSLO, "done")
+    assert (["add", "rm"], ["unknown_tool"]) == (turned.offered(), turned.codes)
+    assert "hooks.policy.tool_injection forbids" in caplog.text
+
+
+def test_with_policy_off_an_echo_of_the_tools_is_no_change(caplog):
+    """U8: also where a schema holds what JSON has no word for."""
+
+    async def given() -> None: ...
+
+    from patchbay.tools import tool
+
+    parameters = {"type": "object", "properties": {"a": {"enum": ("x", "y")}}, "required": ("a",)}
+    odd = tool(handler=given, name="odd", parameters=parameters)
+    for injection in ("off", "additive"):
+        play(
+            managed(
+                hook(before_llm=lambda request: request.tools and Modify(request)), policy=HookPolicy(tool_injection=injection)
+            ),
+            "done",
+            tools=[odd],
+        )
+    assert [] == caplog.records
+
+
+def test_policy_full_takes_the_list_as_it_is():
+    def before_llm(request):
+        request.tools = [named("add", description="mine"), WEATHER]
+        return Modify(request)
+
+    turned = play(
+        managed(adds(WEATHER, before_llm=before_llm), policy=HookPolicy(tool_injection="full")), [OSLO, called()], "done"
+    )
+    assert (["add", "get_weather"], "mine") == (turned.offered(), turned.requests[0].tools[0].description)
+    assert "sunny in Oslo" == turned.results[0]
+
+
+# their calls
+
+
+@pytest.mark.parametrize("validate", [True, False])
+def test_arguments_are_checked_before_the_hook_is_asked(validate):
+    """P10, also where a program does not have its own tools' arguments checked."""
+    asked = []
+
+    async def main() -> Any:
+        manager = managed(adds(WEATHER, before_tool=lambda call: asked.append(call.arguments) or Respond("ok")))
+        runner = ToolRunner(ScriptedModel([called("get_weather", '{"town": 1}'), "done"]), validate=validate, hooks=manager)
+        return await runner.run("hi")
+
+    result = run(main())
+    assert ([], "invalid_arguments") == (asked, result.tool_executions[0].result.code)
+
+
+async def for_ever(_call):
+    await asyncio.Event().wait()
+
+
+def breaks(_call):
+    raise OSError("gone")
+
+
+FAILS = {
+    "too slow": (for_ever, "plugin tool timed out after 50 ms"),
+    "an error": (breaks, "plugin tool failed: OSError: gone"),
+    "no answer": (None, "plugin tool failed: LookupError: it did not answer the call"),
+    "a change": (Modify({"arguments": {}}), "plugin tool failed: LookupError: it did not answer the call"),
+    "an answer that is none": (Respond({"for_llm": 5}), "plugin tool failed: TypeError: for_llm must be a text, not int"),
+    "something else": ("sunny", "plugin tool failed: LookupError: it did not answer the call"),
+}
+
+
+@pytest.mark.parametrize(("before_tool", "said"), FAILS.values(), ids=FAILS)
+def test_a_tool_whose_hook_does_not_answer_fails_and_is_never_unknown(before_tool, said):
+    """P3."""
+    turned = play(managed(adds(WEATHER, before_tool=before_tool), timeouts=HookTimeouts(interceptor=0.05)), OSLO, "done")
+    assert ([f"Error: {said}"], ["hook_failed"], "done") == (turned.results, turned.codes, turned.final.content)
+
+
+def test_a_tool_of_a_hook_has_a_time_of_its_own():
+    """P4."""
+    manager = managed(adds(WEATHER, before_tool=for_ever), timeouts=HookTimeouts(interceptor=60, tool=0.05))
+    assert ["Error: plugin tool timed out after 50 ms"] == play(manager, OSLO, "done").results
+
+
+def test_a_hook_may_refuse_a_call_of_its_own_tool_or_end_the_turn():
+    assert ["Tool execution denied by hook: closed"] == play(
+        managed(adds(WEATHER, before_tool=DenyTool("closed"))), OSLO, "done"
+    ).results
+    turned = play(managed(adds(WEATHER, before_tool=AbortTurn("closed"))), OSLO, "done")
+    assert ("abort_turn", ["hook_abort"]) == (turned.final.finish_reason, turned.codes)
+
+
+def test_other_hooks_are_asked_about_the_call_and_the_owner_once():
+    asked = []
+    owner = adds(WEATHER, before_tool=lambda call: asked.append("owner") or Respond("sunny"))
+    other = hook(before_tool=lambda call: asked.append("other"), after_tool=lambda result: asked.append("after"))
+    assert ["sunny"] == play(managed(owner, other), OSLO, "done").results
+    assert ["other", "owner"] == asked
+
+
+def test_another_hook_may_change_the_call_before_the_owner_gets_it():
+    other = hook(before_tool=Modify({"arguments": {"city": "Rome"}}))
+    assert ["sunny in Rome"] == play(managed(adds(WEATHER), other), OSLO, "done").results
+
+
+def test_a_call_can_be_made_one_of_a_tool_that_is_a_hooks():
+    other = hook(
+        before_tool=lambda call: Modify({"tool": "get_weather", "arguments": {"city": "Rome"}}) if call.tool == "add" else None
+    )
+    turned = play(managed(adds(WEATHER), other))
+    assert (["sunny in Rome"], []) == (turned.results, turned.ran)
+
+
+def test_calls_of_a_hooks_tools_run_side_by_side():
+    async def main() -> Any:
+        both = asyncio.Barrier(2)
+
+        async def before_tool(call):
+            await asyncio.wait_for(both.wait(), 10)
+            return Respond(call.call_id)
+
+        calls = [OSLO, called("get_weather", '{"city": "Rome"}', "c2")]
+        return await turned(managed(adds(WEATHER, before_tool=before_tool)), [calls, "done"])
+
+    assert ["c1", "c2"] == run(main()).results
+
+
+def test_what_a_hook_keeps_of_its_tool_is_not_the_tool():
+    kept = []
+
+    def before_llm(request):
+        tool = named("get_weather", parameters={"type": "object", "properties": {"city": {"type": "string"}}})
+        kept.append(tool)
+        request.tools.append(tool)
+        return Modify(request)
+
+    def spoil(_request):
+        for tool in kept:
+            tool["function"]["parameters"]["properties"]["city"]["type"] = "integer"
+        return Reply(None, tool_calls=(OSLO,))
+
+    turned = play(managed(adds(WEATHER, before_llm=before_llm)), spoil, "done")
+    assert ["sunny in Oslo"] == turned.results
+    assert {"city": {"type": "string"}} == turned.requests[0].tools[2].parameters["properties"]

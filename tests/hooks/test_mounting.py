@@ -1,0 +1,227 @@
+"""Mounting and unmounting: what a hook is, names that were nearly right, and turns that are under way meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from patchbay.errors import ConfigurationError
+from patchbay.hooks import (
+    AfterLLM,
+    AfterTool,
+    Approver,
+    BeforeLLM,
+    BeforeTool,
+    HookManager,
+    HookPolicy,
+    HookTimeouts,
+    Modify,
+    Observer,
+)
+
+from .turns import called, hook, managed, play, run, turned
+
+NO_HOOKS = {
+    "an object": object(),
+    "a text": "before_tool",
+    "nothing": None,
+    "a mapping": {"before_tool": print},
+    "a number where the method was to be": type("Empty", (), {"before_tool": 5})(),
+}
+
+
+@pytest.mark.parametrize("thing", NO_HOOKS.values(), ids=NO_HOOKS)
+def test_what_has_none_of_the_methods_is_no_hook(thing):
+    with pytest.raises(TypeError, match="is no hook"):
+        HookManager().mount("it", thing)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "method"),
+    [
+        (BeforeLLM, "before_llm"),
+        (AfterLLM, "after_llm"),
+        (BeforeTool, "before_tool"),
+        (AfterTool, "after_tool"),
+        (Approver, "approve_tool"),
+        (Observer, "on_runtime_event"),
+    ],
+)
+def test_one_method_is_a_protocol(protocol, method):
+    assert isinstance(hook(**{method: None}), protocol)
+    assert not isinstance(hook(other=None), protocol)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("before_tools", "before_tool"),
+        ("beforeTool", "before_tool"),
+        ("prepare", None),
+        ("after_lm", "after_llm"),
+        ("approve_tools", "approve_tool"),
+        ("on_runtime_events", "on_runtime_event"),
+    ],
+)
+def test_a_name_that_is_nearly_right_is_warned_about(written, meant, caplog):
+    managed(hook(**{written: None, "before_llm": None}))
+    said = [record.getMessage() for record in caplog.records]
+    assert ([f"The hook 'hook0' has a method {written!r}, which is never asked: is {meant!r} meant?"] if meant else []) == said
+
+
+def test_nothing_is_said_of_names_that_are_right(caplog):
+    managed(hook(before_tool=None, after_tool=None, helper=None, close=None))
+    assert [] == caplog.records
+
+
+@pytest.mark.parametrize("name", ["", "  ", 5, None])
+def test_a_hook_needs_a_name(name):
+    with pytest.raises(ConfigurationError, match="name"):
+        HookManager().mount(name, hook(before_tool=None))
+
+
+@pytest.mark.parametrize("priority", [1.5, "1", True, None])
+def test_a_priority_is_a_whole_number(priority):
+    with pytest.raises(ConfigurationError, match="priority"):
+        HookManager().mount("it", hook(before_tool=None), priority=priority)
+
+
+def test_a_hook_can_be_mounted_for_some_of_its_methods():
+    asked = []
+    manager = HookManager()
+    both = hook(before_tool=lambda _: asked.append("before"), after_tool=lambda _: asked.append("after"))
+    manager.mount("it", both, methods=["after_tool"])
+    play(manager)
+    assert ["after"] == asked
+    with pytest.raises(ConfigurationError, match="none of its methods"):
+        manager.mount("it", both, methods=["before_llm"])
+
+
+class Closed:
+    def __init__(self, how: str = "aclose") -> None:
+        self.times = 0
+
+        async def aclose() -> None:
+            await asyncio.sleep(0)
+            self.times += 1
+
+        def close() -> None:
+            self.times += 1
+
+        setattr(self, how, aclose if how == "aclose" else close)
+
+    async def before_tool(self, call):
+        return None
+
+
+@pytest.mark.parametrize("how", ["aclose", "close"])
+def test_mounting_over_a_name_closes_the_hook_that_had_it(how):
+    async def main() -> None:
+        first, second = Closed(how), Closed(how)
+        manager = HookManager()
+        manager.mount("it", first)
+        manager.mount("it", second)
+        assert [second] == [each.hook for each in manager.mounted]
+        await manager.aclose()
+        assert (1, 1) == (first.times, second.times)
+        assert () == manager.mounted
+
+    run(main())
+
+
+def test_a_hook_that_is_mounted_anew_or_elsewhere_is_not_closed():
+    async def main() -> None:
+        one = Closed()
+        manager = HookManager()
+        manager.mount("it", one)
+        manager.mount("it", one, priority=5)
+        manager.mount("other", one)
+        assert manager.unmount("it")
+        await asyncio.sleep(0)
+        assert 0 == one.times
+        await manager.aclose()
+        assert 1 == one.times
+
+    run(main())
+
+
+def test_hooks_are_closed_in_the_end_also_those_unmounted_where_no_loop_was_running():
+    first = Closed()
+    manager = managed(it=first)
+    assert manager.unmount("it")
+    assert not manager.unmount("it")
+    run(manager.aclose())
+    assert 1 == first.times
+
+
+def test_a_hook_that_can_not_be_closed_stops_nobody(caplog):
+    class Breaks(Closed):
+        def __init__(self) -> None:
+            super().__init__("close")
+            self.close = self.breaks
+
+        def breaks(self) -> None:
+            raise OSError("no")
+
+    second = Closed()
+    run(managed(a=Breaks(), b=second).aclose())
+    assert 1 == second.times
+    assert "could not be closed" in caplog.text
+
+
+def test_a_turn_keeps_the_hooks_that_it_began_with():
+    """Mounted, unmounted and replaced between two rounds: the turn that is under way asks whom it would have asked."""
+
+    async def main() -> None:
+        asked = []
+        manager = HookManager()
+
+        def named(name: str) -> object:
+            return hook(before_tool=lambda _call: asked.append(name))
+
+        manager.mount("stays", named("stays"))
+        manager.mount("leaves", named("leaves"))
+        manager.mount("replaced", named("old"))
+
+        def between(_request):
+            manager.unmount("leaves")
+            manager.mount("replaced", named("new"))
+            manager.mount("joins", named("joins"))
+            manager.policy = HookPolicy(tool_injection="off")
+            return called(call_id="c2")
+
+        await turned(manager, [called(), between, "done"])
+        assert ["leaves", "old", "stays"] * 2 == asked[:3] + sorted(asked[3:])
+        asked.clear()
+        await turned(manager)
+        assert ["joins", "new", "stays"] == asked
+
+    run(main())
+
+
+def test_hooks_that_are_mounted_later_are_asked_from_the_next_turn_on():
+    async def main() -> None:
+        manager = HookManager()
+        assert ["3"] == (await turned(manager)).results
+        manager.mount("late", hook(after_tool=Modify("late")))
+        assert ["late"] == (await turned(manager)).results
+        manager.unmount("late")
+        assert ["3"] == (await turned(manager)).results
+
+    run(main())
+
+
+@pytest.mark.parametrize("member", ["observer", "interceptor", "approval", "tool"])
+@pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan"), "5", True])
+def test_a_timeout_that_limits_nothing_is_refused(member, seconds):
+    with pytest.raises(ConfigurationError, match=member):
+        HookTimeouts(**{member: seconds})
+
+
+@pytest.mark.parametrize(
+    "given", [{"tool_injection": "some"}, {"respond_approval": "never"}, {"protected": "rm"}, {"protected": [5]}], ids=str
+)
+def test_a_policy_that_means_nothing_is_refused(given):
+    with pytest.raises(ConfigurationError, match=r"hooks\.policy"):
+        HookPolicy(**given)

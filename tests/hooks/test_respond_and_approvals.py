@@ -1,0 +1,253 @@
+"""Answers in a tool's place and approvals (P2, P15): who is asked first, what is protected, and that what is approved is what runs."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from patchbay.hooks import Approval, HookPolicy, Modify, Respond
+from patchbay.hooks.digest import digest_of
+
+from .test_injected_tools import OSLO, WEATHER, adds
+from .turns import called, hook, managed, play, run, turned
+
+
+def approver(asked: list[Any], answer: Any = True) -> Any:
+    return hook(approve_tool=lambda call: asked.append(call.tool) or answer)
+
+
+RESPONDS = hook(before_tool=Respond("answered"))
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("foreign", ["add"]), ("always", ["add"]), ("seed", [])])
+def test_an_answer_for_a_tool_that_is_not_its_own_needs_approval(policy, expected):
+    asked = []
+    turned = play(managed(RESPONDS, approver(asked), policy=HookPolicy(respond_approval=policy)))
+    assert (["answered"], expected, []) == (turned.results, asked, turned.ran)
+
+
+@pytest.mark.parametrize(("policy", "result"), [("foreign", "Tool execution denied by approval hook"), ("seed", "answered")])
+def test_an_answer_that_is_not_approved_is_a_denied_call(policy, result):
+    turned = play(managed(RESPONDS, approver([], False), policy=HookPolicy(respond_approval=policy)))
+    assert ([result], []) == (turned.results, turned.ran)
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("foreign", []), ("seed", []), ("always", ["get_weather"])])
+def test_its_own_tools_a_hook_answers_for_freely_unless_policy_says_otherwise(policy, expected):
+    asked = []
+    turned = play(managed(adds(WEATHER), approver(asked), policy=HookPolicy(respond_approval=policy)), OSLO, "done")
+    assert (["sunny in Oslo"], expected) == (turned.results, asked)
+
+
+def test_approval_of_a_hooks_own_tool_is_asked_for_before_the_hook():
+    """S5: by the time an answer is there, its hook has acted."""
+    asked = []
+    owner = adds(WEATHER, before_tool=lambda call: asked.append("owner") or Respond("x"))
+    turned = play(managed(owner, approver(asked, False), policy=HookPolicy(respond_approval="always")), OSLO, "done")
+    assert (["get_weather"], ["Tool execution denied by approval hook"]) == (asked, turned.results)
+
+
+@pytest.mark.parametrize("policy", ["foreign", "seed", "always"])
+@pytest.mark.parametrize("protected", ["add", "a*", "*"])
+def test_nobody_answers_for_a_protected_tool(policy, protected, caplog):
+    rules = HookPolicy(respond_approval=policy, protected=frozenset({protected}))
+    turned = play(managed(RESPONDS, policy=rules))
+    assert (["3"], [("add", 1, 2)]) == (turned.results, turned.ran)
+    assert "the protected tool 'add'" in caplog.text
+
+
+def test_a_protected_tool_is_still_approved_and_the_next_hooks_are_asked():
+    asked = []
+    after = hook(before_tool=lambda call: asked.append("next"))
+    rules = HookPolicy(protected=frozenset({"add"}))
+    play(managed(RESPONDS, after, approver(asked), policy=rules))
+    assert ["next", "add"] == asked
+
+
+# what is approved is what runs
+
+
+class Box(BaseModel):
+    items: list[int]
+
+
+def test_approvers_see_exactly_what_runs_and_its_digest():
+    seen = []
+
+    async def use(box: Box, tag: str = "x") -> str:
+        return f"{box.items} {tag}"
+
+    def approve_tool(call):
+        seen.append((call.tool, call.arguments, call.digest, call.call_id))
+        return True
+
+    raw = '{"box": {"items": ["1", 2]}}'
+    turned = play(managed(hook(approve_tool=approve_tool)), called("use", raw), "done", tools=[use])
+    arguments = {"box": {"items": [1, 2]}, "tag": "x"}
+    assert [("use", arguments, digest_of("use", arguments), "c1")] == seen
+    assert ["[1, 2] x"] == turned.results
+
+
+def test_a_digest_is_of_the_tool_and_its_arguments_whatever_their_order():
+    assert digest_of("f", {"a": 1, "b": [1, {"c": 2}]}) == digest_of("f", {"b": [1, {"c": 2}], "a": 1})
+    others = [digest_of(*each) for each in (("f", {"a": 1}), ("g", {"a": 1}), ("f", {"a": True}), ("f", {"a": "1"}), ("f", {}))]
+    assert 5 == len(set(others))
+    assert all(each.startswith("sha256:") and len(each) == 71 for each in others)
+
+
+@given(
+    st.text(st.characters(), max_size=5),
+    st.dictionaries(
+        st.text(st.characters(), max_size=4),
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(st.characters())
+        | st.lists(st.integers(), max_size=2),
+        max_size=4,
+    ),
+)  # fmt: skip
+def test_a_digest_can_be_computed_by_anybody(tool, arguments):
+    """In any language: the tool's name, a newline, and the arguments as JSON in ASCII with sorted keys and no blanks."""
+    written = json.dumps(arguments, sort_keys=True, separators=(",", ":"))
+    expected = hashlib.sha256(f"{tool}\n{written}".encode("utf-8", "surrogatepass")).hexdigest()
+    assert f"sha256:{expected}" == digest_of(tool, arguments)
+
+
+def test_the_digest_of_what_annotations_made_of_the_arguments_is_that_of_their_json():
+    box = {"box": Box(items=[1]), "nan": float("nan")}
+    assert digest_of("f", {"box": Box(items=[1])}) == digest_of("f", {"box": {"items": [1]}})
+    assert digest_of("f", box) == digest_of("f", box)
+
+
+def keeping(kept: list[Any], answer: Any = None) -> Any:
+    def asked(view: Any) -> Any:
+        kept.append(view.arguments)
+        return answer(view) if callable(answer) else answer
+
+    return asked
+
+
+def spoil(kept: list[Any]) -> None:
+    for arguments in kept:
+        arguments["box"]["items"].append(666)
+        arguments["tag"] = "spoiled"
+
+
+def test_what_hooks_keep_and_change_later_is_not_what_runs():
+    """Law 9: changed between approval and run, and while the tool runs, by everybody who ever saw the arguments."""
+
+    async def main() -> Any:
+        kept: list[Any] = []
+        seen: list[Any] = []
+
+        async def use(box: Box, tag: str = "x") -> str:
+            seen.append((list(box.items), tag))
+            spoil(kept)
+            await asyncio.sleep(0)
+            return f"{box.items} {tag}"
+
+        def before(_call, _tool, arguments, _context):
+            kept.append({"box": {"items": arguments["box"].items}, "tag": arguments["tag"]})
+
+        async def approve_tool(call):
+            seen.append((call.arguments["box"]["items"], call.arguments["tag"]))
+            spoil(kept)
+            kept.append(call.arguments)
+            return True
+
+        changed = keeping(kept, lambda call: Modify({"arguments": kept[-1]}))
+        manager = managed(hook(before_tool=changed), hook(before_tool=keeping(kept)), hook(approve_tool=approve_tool))
+        manager.mount("first", hook(before_tool=keeping(kept)), priority=-1)
+        result = await turned(manager, [called("use", '{"box": {"items": [1]}}'), "done"], tools=[use], before=before)
+        return seen, kept, result
+
+    seen, kept, result = run(main())
+    assert [([1], "x"), ([1], "x")] == [(items[:1], tag) for items, tag in seen]
+    assert ["[1] x"] == result.results
+    assert {"box": Box(items=[1]), "tag": "x"} == result.final.tool_executions[0].arguments
+    assert 5 == len(kept)
+
+
+def test_what_a_callback_changes_behind_the_back_of_a_hook_is_what_approvers_see_or_nothing():
+    """Law 9: a callback has the arguments themselves. What it does to them after a hook has looked is approved as it runs."""
+    kept: list[Any] = []
+    seen: list[Any] = []
+
+    def before(_call, _tool, arguments, _context):
+        kept.append(arguments)
+
+    def looks(call):
+        seen.append(call.arguments)
+        kept[0]["a"] = 40
+
+    def approve_tool(call):
+        seen.append(call.arguments)
+        kept[0]["a"] = 666
+        return call.digest == digest_of("add", call.arguments)
+
+    manager = managed(hook(approve_tool=approve_tool))
+    manager.mount("last", hook(before_tool=looks), priority=1)
+    assert [("add", 40, 2)] == play(manager, before=before).ran
+    assert [{"a": 1, "b": 2}, {"a": 40, "b": 2}] == seen
+
+
+def test_a_view_that_is_looked_at_late_shows_what_was_asked_about():
+    """A hook keeps its view, and looks at it for the first time while the tool has its way with the arguments."""
+    views: list[Any] = []
+    late: list[Any] = []
+
+    async def use(items: list[int]) -> str:
+        items.append(9)
+        late.append(views[0].arguments)
+        return "ok"
+
+    play(managed(hook(before_tool=views.append)), called("use", '{"items": [1]}'), "done", tools=[use])
+    assert [{"items": [1]}] == late
+    assert ("use", "c1", 1) == (views[0].tool, views[0].call_id, views[0].meta.iteration)
+
+
+def test_approvers_changes_of_their_view_change_nothing():
+    def approve_tool(call):
+        call.arguments["a"] = 100
+        call.tool = "rm"
+        return True
+
+    assert [("add", 1, 2)] == play(managed(hook(approve_tool=approve_tool), hook(approve_tool=approve_tool))).ran
+
+
+def test_an_approval_may_say_who_gave_it_and_the_call_runs_once():
+    turned = play(managed(hook(approve_tool=Approval(True, by="Ann"))))
+    assert [("add", 1, 2)] == turned.ran
+
+
+def test_a_view_knows_only_its_members():
+    seen = []
+
+    def before_tool(call):
+        for name in ("result", "_secret", "__wrapped__", "nothing"):
+            assert not hasattr(call, name)
+        seen.append(repr(call))
+
+    play(managed(hook(before_tool=before_tool)))
+    assert ["<ToolRequest at turn.tool.before>"] == seen
+
+
+def test_messages_and_arguments_nested_too_deeply_stop_nothing():
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    seen = []
+
+    def before_llm(request):
+        seen.append(request.messages)
+        return Modify(request)
+
+    turned = play(managed(hook(before_llm=before_llm)), "done", messages=[{"role": "user", "content": deep}])
+    assert (["..."], "done") == (seen, turned.final.content)
+    while deep:
+        deep = deep.pop()

@@ -1,0 +1,346 @@
+"""What a hook may not do, whichever way it tries: a right that policy has not given it, it can not take."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from patchbay.executor import Executor
+from patchbay.hooks import DenyTool, HookManager, HookPolicy, Modify, Respond
+from patchbay.models.chat import ModelReply
+from patchbay.tools import Tool, ToolContext, tool
+from patchbay.types import Reply
+
+from .turns import HI, Table, called, hook, managed, play, run, turned
+
+RM = called("rm", '{"path": "x"}')
+RM_IS_PROTECTED = HookPolicy(protected=frozenset({"rm"}))
+
+
+def own(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
+
+
+def brings(*names: str, **methods: Any) -> Any:
+    """A hook with tools of these names, which answers their calls with its name for them."""
+
+    def before_llm(request: Any) -> Any:
+        return Modify({"tools": [*request.tools, *map(own, names)]})
+
+    methods.setdefault("before_tool", lambda call: Respond(f"mine: {call.tool}") if call.tool in names else None)
+    return hook(before_llm=before_llm, **methods)
+
+
+def renames(old: str, new: str, arguments: Any = None) -> Any:
+    return hook(before_tool=lambda call: Modify({"tool": new, "arguments": arguments or {}}) if call.tool == old else None)
+
+
+# Protected tools
+
+
+def test_a_call_of_a_protected_tool_can_not_be_made_one_of_another(caplog):
+    manager = managed(brings("mine"), renames("rm", "mine"), policy=RM_IS_PROTECTED)
+    assert [("rm", "x")] == play(manager, RM, "done").ran
+    assert "made a call of 'rm' one of 'mine', and one of them is protected" in caplog.text
+
+
+def test_no_call_can_be_made_one_of_a_protected_tool():
+    turned = play(managed(renames("add", "rm", {"path": "y"}), policy=RM_IS_PROTECTED))
+    assert ([("add", 1, 2)], ["3"]) == (turned.ran, turned.results)
+
+
+def test_that_a_hook_tried_is_in_the_record():
+    records: list[Any] = []
+    manager = managed(renames("add", "rm", {"path": "y"}), policy=RM_IS_PROTECTED)
+    manager.recorders.append(records.append)
+    play(manager)
+    assert (("hook0", "before_tool", "made it a call of 'rm': passed over"),) == records[0].decisions
+
+
+def test_arguments_of_a_protected_tool_can_still_be_changed_and_its_calls_refused():
+    turned = play(managed(hook(before_tool=Modify({"arguments": {"path": "y"}})), policy=RM_IS_PROTECTED), RM, "done")
+    assert [("rm", "y")] == turned.ran
+    assert [] == play(managed(hook(before_tool=DenyTool("no")), policy=RM_IS_PROTECTED), RM, "done").ran
+
+
+def test_what_a_protected_tool_came_to_is_what_the_model_is_shown(caplog):
+    manager = managed(hook(after_tool=Modify({"result": "mine"})), policy=RM_IS_PROTECTED)
+    assert ["gone"] == play(manager, RM, "done").results
+    assert "changed the result of the protected tool 'rm'" in caplog.text
+    assert ["mine"] == play(manager).results, "others it may change"
+
+
+@pytest.mark.parametrize("call_id", ["c1", "c2", ""])
+def test_a_hook_writes_no_call_of_a_protected_tool(call_id, caplog):
+    written = {"id": call_id, "type": "function", "function": {"name": "rm", "arguments": '{"path": "y"}'}}
+    manager = managed(hook(after_llm=Modify({"content": "hi", "tool_calls": [written]})), policy=RM_IS_PROTECTED)
+    turned = play(manager, Reply("hello", tool_calls=(called(),)), "done")
+    assert [("add", 1, 2)] == turned.ran
+    assert "hi" == turned.final.messages[1]["content"], "the rest of its answer holds"
+    assert "wrote calls of protected tools" in caplog.text
+
+
+def test_a_call_of_a_protected_tool_that_the_model_wrote_may_be_left_changed_or_removed():
+    def after_llm(response: Any) -> Any:
+        calls = response.tool_calls[:1]
+        for call in calls:
+            call["function"]["arguments"] = '{"path": "y"}'
+        return Modify({"tool_calls": calls})
+
+    two = [RM, called("rm", '{"path": "z"}', "c2")]
+    assert [("rm", "y")] == play(managed(hook(after_llm=after_llm), policy=RM_IS_PROTECTED), two, "done").ran
+
+
+# Approval
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [("foreign", [("rm", {"path": "x"})]), ("always", [("rm", {"path": "x"}), ("mine", {})]), ("seed", [])],
+)
+def test_a_call_that_is_made_one_of_a_hooks_own_tool_needs_the_approval_that_an_answer_would(policy, expected):
+    """Else a hook would answer for any tool unseen: by making its calls those of a tool of its own."""
+    asked: list[Any] = []
+    approver = hook(approve_tool=lambda call: asked.append((call.tool, call.arguments)) or True)
+    manager = managed(brings("mine"), renames("rm", "mine"), approver, policy=HookPolicy(respond_approval=policy))
+    turned = play(manager, RM, "done")
+    assert (expected, ["mine: mine"], []) == (asked, turned.results, turned.ran)
+
+
+def test_a_call_that_may_not_be_made_one_of_a_hooks_own_tool_is_refused():
+    manager = managed(brings("mine"), renames("rm", "mine"), hook(approve_tool=lambda call: call.tool != "rm"))
+    turned = play(manager, RM, "done")
+    assert (["Tool execution denied by approval hook"], []) == (turned.results, turned.ran)
+
+
+def test_a_call_of_one_hooks_tool_that_is_made_one_of_anothers_needs_approval_too():
+    asked: list[Any] = []
+    approver = hook(approve_tool=lambda call: asked.append(call.tool) or True)
+    manager = managed(brings("first"), brings("second"), renames("first", "second"), approver)
+    assert (["mine: second"], ["first"]) == (play(manager, called("first", "{}"), "done").results, asked)
+
+
+def test_a_refusal_can_not_be_turned_into_a_success():
+    asked: list[Any] = []
+    after = hook(after_tool=lambda result: asked.append(result) or Modify({"result": {"for_llm": "ok", "is_error": False}}))
+    turned = play(managed(after, hook(approve_tool=lambda _call: False)))
+    assert (["Tool execution denied by approval hook"], [], []) == (turned.results, asked, turned.ran)
+
+
+# The request
+
+
+@pytest.mark.parametrize(
+    "name", ["functions", "function_call", "extra_body", "extra_headers", "extra_query", "cached_content", "http_options"]
+)
+def test_no_option_says_what_a_hook_may_not(name):
+    """What clients and servers take beside the messages and tools, and would read those from, or send them elsewhere by."""
+    turned = play(managed(hook(before_llm=Modify({"options": {name: {"messages": []}, "top_p": 1}}))), "done")
+    assert {"top_p": 1} == turned.requests[0].parameters
+    turned = play(managed(hook(before_llm=Modify({"options": {}}))), "done", parameters={name: "the caller's"})
+    assert {name: "the caller's"} == turned.requests[0].parameters
+
+
+class Hidden(Tool):
+    """A tool that no model is told of, and that can be called."""
+
+    offered = False  # type: ignore[assignment]
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+        return "the host's"
+
+
+@pytest.mark.parametrize("injection", ["additive", "full"])
+def test_a_name_that_a_tool_has_which_no_model_is_told_of_is_taken(injection, caplog):
+    policy = HookPolicy(tool_injection=injection)
+    turned = play(
+        managed(brings("hidden", before_tool=None), policy=policy), called("hidden", "{}"), "done", tools=[Hidden("hidden")]
+    )
+    assert (["the host's"], ["add", "rm"]) == (turned.results, turned.offered())
+    assert "offers a tool of the name 'hidden', which another one has" in caplog.text
+
+
+def test_a_tool_that_one_hook_has_taken_from_the_list_is_not_the_next_hooks():
+    takes = hook(before_llm=lambda request: Modify({"tools": request.tools[:1]}))
+    manager = managed(takes, brings("rm", before_tool=None), policy=HookPolicy(tool_injection="full"))
+    turned = play(manager, RM, "done")
+    assert ([("rm", "x")], ["gone"]) == (turned.ran, turned.results)
+
+
+@pytest.mark.parametrize("edit", [lambda tools: tools[::-1], lambda tools: [tools[1], own("mine")], lambda tools: [tools[0]] * 2])
+def test_whatever_a_hook_does_to_tools_of_others_is_said(edit, caplog):
+    before = play(None, "done").requests[0].tools
+    manager = managed(hook(before_llm=lambda request: Modify({"tools": edit(request.tools)}), before_tool=None))
+    assert before == play(manager, "done").requests[0].tools[:2]
+    assert "changed tools that are not its own" in caplog.text
+
+
+def test_a_hook_that_adds_its_tool_to_each_request_is_not_complained_of(caplog):
+    """As most do: from the second round on it is there already."""
+    turned = play(managed(brings("mine", "other")), called("mine", "{}"), called("add", '{"a": 1}', "c2"), "done")
+    assert [["add", "rm", "mine", "other"]] * 3 == [turned.offered(number) for number in range(3)]
+    assert "" == caplog.text
+
+
+def test_a_callback_that_has_the_name_of_a_hook_is_asked_about_that_hooks_tools():
+    """What guards a program's calls is not passed over because a hook calls itself as the program does."""
+    asked: list[Any] = []
+
+    async def main() -> Any:
+        manager = HookManager()
+        manager.mount("callback 000", brings("mine"))
+        return await turned(manager, [called("mine", "{}"), "done"], before=lambda call, *_: asked.append(call.name))
+
+    assert (["mine: mine"], ["mine"]) == (run(main()).results, asked)
+
+
+# What hooks share
+
+
+def test_what_one_is_told_of_who_asks_is_not_anothers_to_change():
+    seen: list[Any] = []
+
+    async def main() -> None:
+        from patchbay.hooks import HookScope
+        from patchbay.loop import turn
+        from patchbay.testing import ScriptedModel
+
+        def spoils(event: Any) -> None:
+            event.context["inbound"]["sender_id"] = "admin"
+            event.attrs["responded_by"] = "nobody"
+
+        def notes(event: Any) -> None:
+            seen.append((event.context["inbound"]["sender_id"], event.attrs.get("responded_by")))
+
+        def asks(call: Any) -> bool:
+            seen.append((call.context["inbound"]["sender_id"], None))
+            return True
+
+        manager = managed(a=hook(on_runtime_event=spoils), b=hook(on_runtime_event=notes), c=hook(approve_tool=asks))
+        records: list[Any] = []
+        manager.recorders.append(records.append)
+        scope = HookScope(context={"inbound": {"sender_id": "eve"}})
+
+        async def slow() -> str:
+            await manager.events.flush()
+            return "ok"
+
+        executor = Executor([slow], hooks=manager)
+        async for _ in turn(
+            ScriptedModel([called("slow", "{}"), called("slow", "{}", "c2"), "done"]), executor.begin(scope=scope), HI
+        ):
+            await manager.events.flush()
+        assert {"eve"} == {record.context["inbound"]["sender_id"] for record in records}
+
+    run(main())
+    assert {("eve", None)} == set(seen)
+
+
+# What the log is told
+
+
+def test_a_hook_that_fails_at_every_call_is_logged_less_and_less_often(caplog):
+    manager = managed(hook(before_tool=ValueError("no"), after_tool=OSError("no")), policy=HookPolicy())
+    calls = [called("add", f'{{"a": {number}}}', f"c{number}") for number in range(200)]
+    with caplog.at_level(logging.WARNING):
+        assert 200 == len(play(manager, calls, "done", max_parallel=500).ran)
+    said = [record.getMessage() for record in caplog.records]
+    assert [
+        "The hook 'hook0' failed at before_tool: ValueError: no",
+        "The hook 'hook0' failed at before_tool: ValueError: no (10 times by now)",
+        "The hook 'hook0' failed at before_tool: ValueError: no (100 times by now)",
+    ] == [words for words in said if "before_tool" in words]
+    assert 6 == len(said)
+    (mounted,) = manager.mounted
+    assert {200} == set(mounted.complaints.counts.values())
+
+
+def test_a_hook_can_not_fill_the_memory_with_what_is_wrong_with_it(caplog):
+    names = iter(range(10_000))
+
+    def before_tool(_call: Any) -> Any:
+        return Modify({f"member{next(names)}": 1})
+
+    manager = managed(hook(before_tool=before_tool))
+    calls = [called("add", f'{{"a": {number}}}', f"c{number}") for number in range(1_000)]
+    play(manager, calls, "done")
+    assert len(manager.mounted[0].complaints.counts) <= 51
+    assert len(caplog.records) <= 60
+
+
+def test_a_recorder_that_fails_at_every_call_is_logged_less_and_less_often(caplog):
+    def breaks(_record: Any) -> None:
+        raise OSError("disk full")
+
+    manager = managed()
+    manager.recorders.append(breaks)
+    play(manager, [called("add", f'{{"a": {number}}}', f"c{number}") for number in range(100)], "done")
+    assert 3 == len(caplog.records)
+    assert "disk full" in caplog.text
+
+
+def test_a_tool_whose_output_is_an_error_is_told_in_its_own_words():
+    """Whoever says that a call failed says what there is to be said of it: also a hook, of a call whose tool has run."""
+    turned = play(
+        managed(hook(after_tool=Modify({"result": {"for_llm": "no", "is_error": True}}))),
+        ModelReply(Reply(None, tool_calls=(called(),))),
+        "done",
+    )
+    assert ["no"] == turned.results
+
+
+def test_a_call_that_is_made_one_of_a_sequential_tool_runs_alone():
+    """What a tool was promised by its author holds whoever calls it."""
+    running: list[str] = []
+    seen: list[list[str]] = []
+
+    async def main() -> Any:
+        def acts(name: str) -> Any:
+            async def act(tool_context: Any) -> str:
+                mine = f"{name} {tool_context.call_id}"
+                running.append(mine)
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                    seen.append([*running])
+                running.remove(mine)
+                return mine
+
+            return act
+
+        alone = tool(handler=acts("alone"), name="alone", sequential=True)
+        beside = tool(handler=acts("beside"), name="beside")
+        manager = managed(renames("add", "alone"))
+        calls = [
+            called("add", '{"a": 1}', "1"),
+            called("beside", "{}", "2"),
+            called("add", '{"a": 2}', "3"),
+            called("beside", "{}", "4"),
+        ]
+        return await turned(manager, [calls, "done"], tools=[alone, beside])
+
+    assert ["alone 1", "beside 2", "alone 3", "beside 4"] == run(main()).results
+    assert [["alone 1"], ["alone 3"]] == [each for each in seen if any("alone" in name for name in each)][::5]
+    assert ["beside 2", "beside 4"] in seen, "all others run side by side"
+
+
+def test_a_call_that_waits_to_run_alone_is_stopped_with_the_turn():
+    async def main() -> Any:
+        async def waits() -> None:
+            await asyncio.Event().wait()
+
+        alone = tool(handler=waits, name="alone", sequential=True)
+        manager = managed(renames("add", "alone"))
+        calls = [called("waits", "{}", "1"), called("add", '{"a": 1}', "2"), called("add", '{"a": 2}', "3")]
+        executor = Executor([waits, alone, *Table().tools()], hooks=manager)
+        batch = executor.start(calls)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        await batch.stop()
+        return [execution.content for execution in batch.executions]
+
+    first, *others = run(main())
+    assert "was cancelled before it finished." in first
+    assert all(words.endswith("It had not begun.") for words in others)

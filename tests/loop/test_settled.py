@@ -1,0 +1,80 @@
+"""Law 1 for messages that the loop did not put together: each call has one result, right behind it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from patchbay.loop.settled import NOT_SHOWN, settled
+
+
+def asks(*ids: str) -> dict[str, Any]:
+    calls = [{"id": call_id, "type": "function", "function": {"name": "f", "arguments": "{}"}} for call_id in ids]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+def result(call_id: str, text: str = "ok") -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call_id, "content": text}
+
+
+def user(text: str = "hi") -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+WHOLE = [
+    user(),
+    asks("1", "2"),
+    result("1"),
+    result("2"),
+    user("look"),
+    asks("1"),
+    result("1", "again"),
+    {"role": "assistant", "content": "done"},
+]
+
+
+def test_what_is_in_order_stays_as_it_is():
+    assert WHOLE == settled(WHOLE)
+    assert all(one is other for one, other in zip(WHOLE, settled(WHOLE), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        ([asks("1", "2"), result("2")], [asks("1", "2"), result("1", NOT_SHOWN), result("2")]),
+        ([asks("1", "2"), result("2"), result("1")], [asks("1", "2"), result("1"), result("2")]),
+        ([asks("1"), user(), result("1")], [asks("1"), result("1"), user()]),
+        ([asks("1"), result("1"), result("1", "twice")], [asks("1"), result("1")]),
+        ([result("1"), asks("1")], [asks("1"), result("1", NOT_SHOWN)]),
+        ([result("1"), user()], [user()]),
+        ([asks("1"), asks("1"), result("1")], [asks("1"), result("1"), asks("1"), result("1", NOT_SHOWN)]),
+        ([{"role": "assistant", "tool_calls": [5, {"id": 7}]}], [{"role": "assistant", "content": ""}]),
+        ([{"role": "assistant", "content": "x", "tool_calls": "y"}], [{"role": "assistant", "content": "x"}]),
+        ([{**asks("1"), "tool_calls": [None, *asks("1")["tool_calls"]]}], [asks("1"), result("1", NOT_SHOWN)]),
+    ],
+)
+def test_what_is_missing_is_said_and_what_is_too_much_left_out(messages, expected):
+    assert expected == settled(messages)
+
+
+ids = st.sampled_from(["1", "2", "3"])
+some = st.one_of(
+    st.lists(ids, min_size=1, max_size=3, unique=True).map(lambda each: asks(*each)), ids.map(result), st.just(user())
+)
+
+
+@given(st.lists(some, max_size=12))
+def test_whatever_was_left_out_or_moved_each_call_has_its_one_result(messages):
+    view = settled(messages)
+    at = 0
+    while at < len(view):
+        expected = [call["id"] for call in view[at].get("tool_calls") or ()]
+        at += 1
+        assert expected == [message["tool_call_id"] for message in view[at : at + len(expected)]]
+        at += len(expected)
+        assert at >= len(view) or view[at]["role"] != "tool"
+    assert [message for message in messages if message["role"] != "tool"] == [m for m in view if m["role"] != "tool"]
+    assert view == settled(view)

@@ -1,0 +1,260 @@
+"""Files over HTTP: who gets them, how they are described, and what a browser is told to do with them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from media.pictures import PDF, SVG, png
+from patchbay.media import MediaMeta, MediaStore
+from patchbay.server.media import MediaDoor
+from patchbay.server.tools.guard import Guard
+from patchbay.server.tools.settings import ToolsSettings
+
+DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
+
+
+class Answer:
+    """What came back of one request."""
+
+    def __init__(self, app: Any, path: str, *, method: str = "GET", peer: str = "127.0.0.1", **headers: str) -> None:
+        self.sent: list[Any] = []
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Any) -> None:
+            self.sent.append(message)
+
+        scope = {
+            "type": "http", "method": method, "path": path, "client": (peer, 1),
+            "headers": [(name.encode(), value.encode()) for name, value in ({"host": "127.0.0.1:1"} | headers).items()],
+        }  # fmt: skip
+        asyncio.run(asyncio.wait_for(app(scope, receive, send), 10))
+        self.status = self.sent[0]["status"]
+        self.headers = {name.decode(): value.decode() for name, value in self.sent[0]["headers"]}
+        self.body = b"".join(message["body"] for message in self.sent[1:])
+
+
+@pytest.fixture
+def store(tmp_path: Path):
+    with MediaStore(tmp_path / "store") as made:
+        yield made
+
+
+def path_of(ref: str) -> str:
+    return "/api/media/" + ref.removeprefix("media://")
+
+
+def test_an_image_is_served_to_be_shown(store):
+    answer = Answer(MediaDoor(store), path_of(store.put(png(), MediaMeta("cat.png"))))
+    assert (200, png()) == (answer.status, answer.body)
+    assert "image/png" == answer.headers["content-type"]
+    assert str(len(png())) == answer.headers["content-length"]
+    assert "inline; filename=\"cat.png\"; filename*=UTF-8''cat.png" == answer.headers["content-disposition"]
+    assert "nosniff" == answer.headers["x-content-type-options"]
+
+
+@pytest.mark.parametrize(
+    ("data", "declared", "told"),
+    [
+        (SVG, "image/svg+xml", "application/octet-stream"),
+        (b"<script>alert(1)</script>", "text/html", "application/octet-stream"),
+        (b"<script>alert(1)</script>", "image/png", "application/octet-stream"),
+        (b"<x/>", "application/xhtml+xml", "application/octet-stream"),
+        *(
+            (b"alert(1)", kind, "application/octet-stream")
+            for kind in (
+                "text/javascript",
+                "text/ecmascript",
+                "text/jscript",
+                "text/x-javascript1.5",
+                "application/x-ecmascript",
+                "text/css",
+                "text/xsl",
+                "text/xml",
+                "application/rss+xml",
+                "application/xml-dtd",
+                "application/wasm",
+                "multipart/x-mixed-replace",
+                "message/rfc822",
+                "application/manifest+json",
+                "application/x-shockwave-flash",
+                "application/vnd.wap.xhtml+xml",
+            )
+        ),
+        (b"PK\3\4", DOCX, DOCX),
+        (PDF, "application/pdf", "application/pdf"),
+        (b"a,b", "text/csv", "text/csv"),
+    ],
+)
+def test_all_else_is_served_to_be_saved_and_nothing_as_what_could_run(store, data, declared, told):
+    answer = Answer(MediaDoor(store), path_of(store.put(data, MediaMeta(content_type=declared))))
+    assert (200, data, told) == (answer.status, answer.body, answer.headers["content-type"])
+    assert answer.headers["content-disposition"].startswith("attachment;")
+    assert "default-src 'none'; sandbox" == answer.headers["content-security-policy"]
+
+
+def test_a_name_cannot_break_out_of_its_header(store):
+    ref = store.put(b"x", MediaMeta('../a"\r\nX-Evil: 1; größe\ud800.txt', "text/plain"))
+    answer = Answer(MediaDoor(store), path_of(ref))
+    said = answer.headers["content-disposition"]
+    assert "\r" not in said
+    assert "\n" not in said
+    assert 2 == said.count('"')
+    assert "gr%C3%B6%C3%9Fe" in said
+    assert "x-evil" not in answer.headers
+
+
+def test_a_large_file_comes_in_pieces_and_whole(store):
+    data = os.urandom(1_000_000)
+    answer = Answer(MediaDoor(store), path_of(store.put(data)))
+    assert data == answer.body
+    assert len(answer.sent) > 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "got", "told"),
+    [
+        ("bytes=0-3", b"0123", "bytes 0-3/10"),
+        ("Bytes=2-", b"23456789", "bytes 2-9/10"),
+        ("bytes=-4", b"6789", "bytes 6-9/10"),
+        ("bytes=8-99", b"89", "bytes 8-9/10"),
+        ("bytes=9-9", b"9", "bytes 9-9/10"),
+    ],
+)
+def test_a_range_of_a_file_comes_alone(store, asked, got, told):
+    path = path_of(store.put(b"0123456789"))
+    answer = Answer(MediaDoor(store), path, range=asked)
+    assert (206, got, told) == (answer.status, answer.body, answer.headers["content-range"])
+    assert str(len(got)) == answer.headers["content-length"]
+    assert "attachment" in answer.headers["content-disposition"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"range": "bytes=0-"},
+        {"range": "bytes=-99"},
+        {"range": "bytes=-"},
+        {"range": "bytes=5-2"},
+        {"range": "bytes=0-1,3-4"},
+        {"range": "lines=0-1"},
+        {"range": "bytes=0-1", "if-range": '"x"'},
+        {"range": "bytes=" + "9" * 5000 + "-"},
+        {"if-none-match": "*", "if-modified-since": "Fri, 01 Jan 2100 00:00:00 GMT"},
+    ],
+)
+def test_all_of_a_file_comes_where_no_one_range_is_asked_for(store, headers):
+    answer = Answer(MediaDoor(store), path_of(store.put(b"0123456789")), **headers)
+    assert (200, b"0123456789", "10") == (answer.status, answer.body, answer.headers["content-length"])
+    assert ("bytes", False) == (answer.headers["accept-ranges"], "content-range" in answer.headers)
+
+
+@pytest.mark.parametrize("asked", ["bytes=10-", "bytes=10-12", "bytes=-0", "bytes=999999999999999999-"])
+def test_a_range_that_a_file_does_not_have_is_refused(store, asked):
+    answer = Answer(MediaDoor(store), path_of(store.put(b"0123456789")), range=asked)
+    assert (416, b"", "bytes */10", "0") == (
+        answer.status,
+        answer.body,
+        answer.headers["content-range"],
+        answer.headers["content-length"],
+    )
+
+
+def test_a_range_of_a_large_file_is_not_read_from_its_beginning(store):
+    data = os.urandom(3_000_000)
+    answer = Answer(MediaDoor(store), path_of(store.put(data)), range="bytes=2000000-2999998")
+    assert data[2_000_000:2_999_999] == answer.body
+
+
+def test_a_head_has_no_body(store):
+    answer = Answer(MediaDoor(store), path_of(store.put(png())), method="HEAD")
+    assert (200, b"", str(len(png()))) == (answer.status, answer.body, answer.headers["content-length"])
+
+
+def test_what_is_not_there_is_not_found_and_no_path_of_this_machine_is_told(store):
+    gone = store.put(b"x")
+    path = store.resolve(gone)
+    path.unlink()
+    for asked in (path_of(gone), f"/api/media/{uuid.uuid4()}"):
+        answer = Answer(MediaDoor(store), asked)
+        assert 404 == answer.status
+        assert {"detail", "error_code"} == set(json.loads(answer.body))
+        assert str(path.parent).encode() not in answer.body
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/media/",
+        "/api/media",
+        "/",
+        "/api/media/..",
+        "/api/media/../../etc/passwd",
+        "/api/media/%2e%2e",
+        "/other/{id}",
+        "/api/media/{id}/x",
+        "/api/media/{ID}",
+    ],
+)
+def test_other_paths_lead_nowhere(store, path):
+    name = store.put(b"x").removeprefix("media://")
+    assert 404 == Answer(MediaDoor(store), path.replace("{id}", name).replace("{ID}", name.upper() + "!")).status
+
+
+def test_only_reading_is_allowed(store):
+    answer = Answer(MediaDoor(store), path_of(store.put(b"x")), method="DELETE")
+    assert (405, "GET, HEAD") == (answer.status, answer.headers["allow"])
+    assert 1 == store.count
+
+
+def test_a_file_that_is_cut_under_way_cuts_the_connection(store, tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * 1_000_000)
+    ref = store.store(path)
+
+    async def main() -> list[Any]:
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+            if message["type"] == "http.response.start":
+                os.truncate(path, 10)
+
+        scope = {"type": "http", "method": "GET", "path": path_of(ref), "headers": []}
+        with pytest.raises(OSError, match="was cut"):
+            await MediaDoor(store)(scope, None, send)
+        return sent
+
+    sent = asyncio.run(asyncio.wait_for(main(), 10))
+    assert all(message.get("more_body", True) for message in sent)
+
+
+def test_a_client_that_leaves_is_no_fault(store):
+    ref = store.put(b"x" * 1_000_000)
+
+    async def main() -> None:
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.body":
+                raise OSError("gone")
+
+        await MediaDoor(store)({"type": "http", "method": "GET", "path": path_of(ref), "headers": []}, None, send)
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+
+
+def test_behind_the_guard_only_this_machine_gets_files(store):
+    app = Guard(MediaDoor(store), ToolsSettings())
+    path = path_of(store.put(png()))
+    assert 200 == Answer(app, path).status
+    assert 403 == Answer(app, path, peer="192.0.2.7").status
+    assert 400 == Answer(app, path, host="evil.example").status
+    assert 403 == Answer(app, path, origin="https://evil.example").status

@@ -1,0 +1,108 @@
+"""Files of results at the doors: callbacks over HTTP, agents with their log, the seeds' tools API."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+
+import pytest
+
+from agents.turns import Chat, agent, said_to
+from media.pictures import png
+from patchbay.agents import Blob
+from patchbay.loop.shown import LEFT_OUT
+from patchbay.server.tools.desk import _shown
+from patchbay.testing import ScriptedModel
+from patchbay.tools.attachments import introduction
+from patchbay.tools.output import ToolOutput
+from patchbay.types import Illustrated, ToolCall
+from tools_server.rig import calling_back, says, serving
+
+IMAGE = png(filler=4000)
+CODE = base64.b64encode(IMAGE).decode()
+URL = f"data:image/png;base64,{CODE}"
+
+
+def test_a_callback_that_sends_an_image_beside_its_output_is_answered_with_the_output():
+    with (
+        serving() as server,
+        calling_back(says({"output": {"seen": 1}, "images": [{"data": CODE, "mime_type": "image/png"}]})) as callback,
+    ):
+        server.register(callback_url=callback.url)
+        answer = server.call()
+    assert (True, {"seen": 1}) == (answer["ok"], answer["output"])
+    assert '{"seen": 1}\n(You are not shown attachments of the kind image.)' == answer["content"]
+
+
+def test_base64_in_a_callbacks_answer_does_not_flood_what_a_model_is_shown():
+    with serving() as server, calling_back(says({"output": {"screenshot": URL}})) as callback:
+        server.register(callback_url=callback.url)
+        answer = server.call()
+    assert {"screenshot": URL} == answer["output"]
+    assert answer["content"].startswith('{"screenshot": "[image:media://')
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/x-ndjson"])
+def test_images_of_a_callback_do_not_count_for_the_size_of_its_answer(kind):
+    large = base64.b64encode(png(filler=100_000)).decode()
+    body = json.dumps({"output": "seen", "images": [{"data": large, "mime_type": "image/png"}] * 2}).encode()
+    with serving(max_result_size=50_000) as server, calling_back(says(body, kind=kind)) as callback:
+        server.register(callback_url=callback.url)
+        answer = server.call()
+    assert (True, "seen") == (answer["ok"], answer["output"])
+    assert "seen\n(You are not shown attachments of the kind image.)" == answer["content"]
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/x-ndjson", "text/plain"])
+@pytest.mark.parametrize(
+    "images", [[{"data": CODE * 1000}], [{"data": CODE * 4, "note": CODE * 20}], [{"vision_prompt": CODE * 30}], CODE * 20]
+)
+def test_what_an_answer_with_images_has_beyond_its_limit_is_cut_with_a_notice_and_no_flood(kind, images):
+    body = json.dumps({"images": images, "output": "x"}).encode()
+    with serving(max_result_size=50_000) as server, calling_back(says(body, kind=kind)) as callback:
+        server.register(callback_url=callback.url)
+        answer = server.call()
+    assert answer["output"].endswith("[... cut here: the callback's answer is larger than 50000 bytes ...]")
+    assert "characters of base64 are left out: the rest is missing]" in answer["output"]
+    assert len(answer["content"]) < 1000
+
+
+def test_an_answer_that_only_speaks_of_images_is_cut_like_any_other():
+    body = json.dumps({"output": {"images": "x " * 30_000}}).encode()
+    with serving(max_result_size=50_000) as server, calling_back(says(body)) as callback:
+        server.register(callback_url=callback.url)
+        answer = server.call()
+    assert f"{body[:50_000].decode()}\n[... cut here: the callback's answer is larger than 50000 bytes ...]" == answer["output"]
+
+
+def test_what_a_hook_answers_for_a_registered_tool_is_its_words():
+    assert b'"sunny"' == bytes(_shown(ToolOutput("sunny"), ""))
+    assert b'{"a":1}' == bytes(_shown(Illustrated({"a": 1}, ()), ""))
+
+
+@pytest.mark.parametrize("kinds", [[], ["image"]])
+def test_base64_of_an_agents_tool_is_an_image_to_the_model_and_in_the_log_and_words_in_later_turns(kinds):
+    def look() -> dict:
+        """Look."""
+        return {"image": URL}
+
+    model = ScriptedModel([[ToolCall("1", "look")], "done", "again"])
+    chat = Chat(agent(model, look, attachments=kinds))
+
+    async def main() -> None:
+        await chat.say()
+        shown = said_to(model)
+        assert CODE not in shown[2]["content"]
+        images = [part for part in shown[-1]["content"] if part["type"] == "image_url"] if kinds else []
+        assert [URL] * len(kinds) == [part["image_url"]["url"] for part in images]
+        session = await chat.session()
+        parts = [part for event in session.events if event.content for part in event.content.parts]
+        assert [Blob("image/png", IMAGE)] * len(kinds) == [part.inline_data for part in parts if part.inline_data]
+        assert all(CODE not in json.dumps(part.function_response.response) for part in parts if part.function_response)
+        await chat.say("more")
+        if kinds:
+            shown[-1] = {"role": "user", "content": f"{introduction(1, '1')}\n{LEFT_OUT}"}
+        assert [*shown, {"role": "assistant", "content": "done"}, {"role": "user", "content": "more"}] == said_to(model)
+
+    asyncio.run(asyncio.wait_for(main(), 20))

@@ -1,0 +1,133 @@
+"""The images of a tool's envelope: which are taken, and what is said of the others."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from media.pictures import jpeg, png
+from patchbay.executor import Executor
+from patchbay.tools import ToolDefinition
+from patchbay.tools.envelope import ReportedError, open_envelope
+from patchbay.tools.images import image_size, image_type, with_images
+from patchbay.tools.results import render_result
+from patchbay.types import Attachment, Illustrated, ToolCall
+
+
+def code(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def warning(image: Any) -> str:
+    output, taken = with_images("seen", [image])
+    assert () == taken
+    assert "seen" == output["result"]
+    (words,) = output["_image_warnings"]
+    return words
+
+
+@pytest.mark.parametrize(
+    ("data", "name"), [(png(640, 480), "image/png"), (jpeg(640, 480), "image/jpeg"), (jpeg(640, 480, marker=0xC2), "image/jpeg")]
+)
+def test_the_size_stands_in_the_header(data, name):
+    assert name == image_type(data[:16])
+    assert (640, 480) == image_size(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x89PNG\r\n\x1a\n",
+        png()[:20],
+        jpeg()[:10],
+        b"\xff\xd8\xff\xd9",
+        b"\xff\xd8\xff\xe0\0\0",
+        b"\xff\xd8" + b"\xff" * 100,
+    ],
+)
+def test_half_a_header_has_no_size(data):
+    assert image_size(data) is None
+
+
+@given(st.binary(max_size=60))
+def test_whatever_follows_the_first_bytes_no_header_breaks_the_reader(data):
+    for begin in (b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xc0"):
+        size = image_size(begin + data)
+        assert size is None or all(number >= 0 for number in size)
+
+
+def test_images_become_attachments_and_the_output_stays_what_it_was():
+    value = open_envelope({"output": {"city": "Oslo"}, "images": [{"data": code(png()), "mime_type": "image/png"}, code(jpeg())]})
+    assert isinstance(value, Illustrated)
+    assert {"city": "Oslo"} == value.output
+    assert '{"city": "Oslo"}' == render_result(value)
+    assert (Attachment(png(), "image/png", "image 1"), Attachment(jpeg(), "image/jpeg", "image 2")) == value.attachments
+
+
+@pytest.mark.parametrize(
+    "image", [f"data:image/png;base64,{code(png())}", {"base64": code(png())}, {"image": code(png()), "mime": "IMAGE/PNG"}]
+)
+def test_an_image_is_taken_however_it_is_given(image):
+    assert (Attachment(png(), "image/png", "image 1"),) == with_images("", [image])[1]
+
+
+def test_an_envelope_without_images_is_what_it_always_was():
+    assert {"is_error": False, "a": 1} == open_envelope({"is_error": False, "a": 1, "images": []})
+    assert "x" == open_envelope({"output": "x", "images": []})
+    with pytest.raises(ReportedError):
+        open_envelope({"output": "x", "is_error": True, "images": [code(png())]})
+
+
+def test_what_is_wrong_with_an_image_is_told():
+    big = png(3841, 2160)
+    assert "image 1: it is 3841x2160 pixels, and may be 3840x2160" == warning(code(big))
+    assert "image 1: it is said to be image/jpeg, and is image/png" == warning({"data": code(png()), "mime_type": "image/jpeg"})
+    assert "image 1: it is neither JPEG nor PNG" == warning(code(b"GIF89a" + bytes(20)))
+    assert "image 1: it is not valid base64" == warning("no base64 %%%")
+    assert "image 1: its base64 is larger than 2 MiB" == warning("A" * (2 * 1024 * 1024 + 1))
+    assert "image 1: it does not say how large it is" == warning(code(png()[:20]))
+    assert "image 1: it does not say how large it is" == warning(code(png(0, 5)))
+    for nothing in (None, 5, {}, {"data": 5}, []):
+        assert "image 1: it must be" in warning(nothing)
+    assert "image 1: its data URL must be base64" == warning("data:image/png,abc")
+
+
+def test_what_fits_exactly_is_taken():
+    assert 1 == len(with_images("", [code(png(3840, 2160))])[1])
+
+
+def test_only_the_first_two_are_taken():
+    output, taken = with_images({"n": 3}, [code(png())] * 3)
+    assert 2 == len(taken)
+    assert {"n": 3, "_image_warnings": ["3 images: only the first 2 are taken"]} == output
+
+
+def test_what_an_image_is_to_be_looked_at_for_is_told_and_cut():
+    output, taken = with_images("seen", [{"data": code(png()), "vision_prompt": "x" * 3000}])
+    assert 1 == len(taken)
+    assert ["x" * 2000] == output["_vision_prompts"]
+    assert ["image 1: its vision_prompt is cut at 2000 characters"] == output["_image_warnings"]
+
+
+def test_images_that_are_no_list_are_told_of():
+    assert ({"result": 1, "_image_warnings": ["images must be a list"]}, ()) == with_images(1, "image")
+
+
+def test_a_handler_in_this_process_may_give_images_beside_its_output():
+    shot = ToolDefinition("shot", handler=lambda _: {"output": "the screen", "images": [code(png())]})
+    plain = ToolDefinition("plain", handler=lambda _: {"images": ["a", "b"]})
+
+    async def main() -> list[Any]:
+        batch = Executor([shot, plain]).begin(attachments=["image"]).start([ToolCall("1", "shot"), ToolCall("2", "plain")])
+        return [execution async for execution in batch]
+
+    executions = {each.call.name: each for each in asyncio.run(asyncio.wait_for(main(), 10))}
+    assert "the screen\n(1 attachment: see below.)" == executions["shot"].content
+    assert png() == executions["shot"].result.attachments[0].data
+    assert {"images": ["a", "b"]} == executions["plain"].value

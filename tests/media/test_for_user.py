@@ -1,0 +1,121 @@
+"""What is for the user and what for the model: ``for_user``, ``silent``, ``response_handled``, and what the model is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Any
+
+import pytest
+
+from media.pictures import png
+from patchbay.executor import Executor
+from patchbay.hooks import HookManager, Modify, Respond
+from patchbay.loop import FinalEvent, UserOutputEvent, turn
+from patchbay.media import MediaStore
+from patchbay.testing import ScriptedModel
+from patchbay.tools.output import OutputError, ToolOutput
+from patchbay.types import ToolCall
+
+IMAGE = png(filler=400)
+URL = f"data:image/png;base64,{base64.b64encode(IMAGE).decode()}"
+GIVEN = "(The user has been given this output. Do not call a tool to deliver it again.)"
+
+
+@pytest.fixture
+def store(tmp_path):
+    with MediaStore(tmp_path / "store") as made:
+        yield made
+
+
+def played(store: MediaStore, *outputs: Any, hook: Any = None) -> tuple[list[UserOutputEvent], FinalEvent, int]:
+    """Play a turn whose first reply calls a tool for each of ``outputs``; return what the user is given, the end, the requests."""
+
+    async def give(number: int) -> Any:
+        return outputs[number]
+
+    async def main() -> Any:
+        hooks = HookManager()
+        if hook is not None:
+            hooks.mount("hook", hook)
+        calls = [ToolCall(f"c{number}", "give", f'{{"number": {number}}}') for number in range(len(outputs))]
+        model = ScriptedModel([calls, "said"])
+        run = Executor([give], hooks=hooks, media=store).begin()
+        events = [event async for event in turn(model, run, [{"role": "user", "content": "hi"}])]
+        return [event for event in events if isinstance(event, UserOutputEvent)], events[-1], len(model.requests)
+
+    return asyncio.run(asyncio.wait_for(main(), 20))
+
+
+@pytest.mark.parametrize("handled", [False, True])
+def test_the_users_words_are_given_to_him_and_not_to_the_model(store, handled):
+    shown, final, _ = played(store, ToolOutput("for the model", for_user="for him", response_handled=handled))
+    assert [("for him", handled)] == [(each.text, each.handled) for each in shown]
+    assert "for him" not in final.tool_executions[0].content
+
+
+@pytest.mark.parametrize("handled", [False, True])
+def test_of_a_silent_result_the_user_is_told_nothing(store, handled):
+    shown, final, requests = played(store, ToolOutput("for the model", for_user="for him", silent=True, response_handled=handled))
+    assert [] == shown
+    assert (1 if handled else 2, handled) == (requests, final.handled)
+
+
+def test_files_of_a_silent_answer_are_the_users_without_its_words(store):
+    shown, _, _ = played(store, ToolOutput("drawn", for_user="Look!", silent=True, media=(URL,), response_handled=True))
+    assert [("", IMAGE)] == [(each.text, store.read(each.media[0])) for each in shown]
+
+
+def test_files_for_the_model_are_not_the_users(store):
+    shown, _, _ = played(store, ToolOutput("drawn", for_user="Look!", media=(URL,)))
+    assert [("Look!", (), False)] == [(each.text, each.media, each.handled) for each in shown]
+
+
+HANDLED = ToolOutput("a", response_handled=True)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "requests"),
+    [
+        ([HANDLED, HANDLED], 1),
+        ([HANDLED, ToolOutput("b")], 2),
+        ([HANDLED, "b"], 2),
+        ([HANDLED, ToolOutput("b", response_handled=True, is_error=True)], 2),
+        ([HANDLED, ToolOutput("b", response_handled=True, media=("media://no",))], 2),
+    ],
+)
+def test_the_model_is_not_asked_again_if_every_call_of_its_reply_has_given_the_answer(store, outputs, requests):
+    _, final, asked = played(store, *outputs)
+    assert (requests, requests == 1) == (asked, final.handled)
+    assert ("" if requests == 1 else "said") == final.content
+    last = {"role": "assistant", "content": "Requested output delivered via tool attachment." if requests == 1 else "said"}
+    assert last == final.messages[-1]
+
+
+@pytest.mark.parametrize("point", ["before_tool", "after_tool"])
+def test_files_that_a_hook_names_for_the_user_and_that_cannot_be_had_are_an_error_and_the_model_goes_on(store, point):
+    said = {"for_llm": "sent", "media": ["media://abc123"], "response_handled": True}
+
+    class Painter:
+        async def before_tool(self, call: Any) -> Any:
+            return Respond(said) if point == "before_tool" else None
+
+        async def after_tool(self, result: Any) -> Any:
+            return Modify({"result": said})
+
+    shown, final, requests = played(store, "plain", hook=Painter())
+    (execution,) = final.tool_executions
+    assert ([], 2, False) == (shown, requests, final.handled)
+    assert isinstance(execution.error, OutputError)
+    assert not execution.error.output.response_handled
+    assert execution.content.startswith("failed to deliver attachment: media store: unknown ref: media://abc123")
+    assert GIVEN not in execution.content
+
+
+def test_what_the_model_is_told_of_an_answer_and_of_files_is_told_once():
+    tags = "Local artifact paths: [file:/a] [file:/b]"
+    output = ToolOutput("drawn", response_handled=True, artifact_tags=("[file:/a]", "[file:/b]"))
+    assert output.text.startswith(f"drawn\n{GIVEN}\n{tags}\n")
+    again = ToolOutput(output.text, response_handled=True, artifact_tags=output.artifact_tags)
+    assert output.text == again.text
+    assert GIVEN == ToolOutput(response_handled=True).text

@@ -1,0 +1,321 @@
+"""The files of results on their way: to a model as it takes them, to the user, or, where they cannot be had, into words."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from media.pictures import PDF, SVG, WAV, png
+from patchbay.executor import Executor
+from patchbay.hooks import HookManager, Modify, Respond
+from patchbay.loop import FinalEvent, UserOutputEvent, turn
+from patchbay.media import FORGET, MediaMeta, MediaStore, shared_store
+from patchbay.media import outputs as outputs_module
+from patchbay.media.outputs import MOST_MEDIA, placed
+from patchbay.testing import ScriptedModel
+from patchbay.tools.output import ToolOutput
+from patchbay.types import Attachment, ToolCall
+
+IMAGE = png(filler=4000)
+URL = f"data:image/png;base64,{base64.b64encode(IMAGE).decode()}"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MediaStore]:
+    with MediaStore(tmp_path / "store") as made:
+        yield made
+
+
+class Played:
+    """A turn in which ``tool`` was called once: what the model was shown, and what the user was."""
+
+    def __init__(self, value: Any, *, attachments: Any = ("image", "file", "audio"), hook: Any = None, **options: Any) -> None:
+        async def look() -> Any:
+            if isinstance(value, BaseException):
+                raise value
+            return value
+
+        async def main() -> list[Any]:
+            manager = HookManager()
+            if hook is not None:
+                manager.mount("hook", hook)
+            run = Executor([look], hooks=manager if hook is not None else None, **options).begin(attachments=attachments)
+            self.model = ScriptedModel([[ToolCall("1", "look")], "done"])
+            return [event async for event in turn(self.model, run, [{"role": "user", "content": "hi"}])]
+
+        events = asyncio.run(asyncio.wait_for(main(), 20))
+        self.outputs = [event for event in events if isinstance(event, UserOutputEvent)]
+        (self.final,) = (event for event in events if isinstance(event, FinalEvent))
+        (self.execution,) = self.final.tool_executions
+        self.content = self.execution.content
+        self.parts = [
+            part
+            for message in self.final.messages[2:]
+            if isinstance(message["content"], list)
+            for part in message["content"]
+            if part["type"] != "text"
+        ]
+        json.dumps(self.final.messages)
+
+
+def shown(data: bytes, media_type: str = "image/png") -> dict[str, Any]:
+    return Attachment(data, media_type).to_openai()
+
+
+# To the model
+
+
+def test_a_ref_is_shown_to_a_model_that_takes_images_and_told_to_others(store):
+    ref = store.put(IMAGE)
+    seen = Played(ToolOutput("a cat", media=(ref,)), media=store)
+    assert f"a cat [image:{ref}]\n(1 attachment: see below.)" == seen.content
+    assert [shown(IMAGE)] == seen.parts
+    told = Played(ToolOutput("a cat", media=(ref,)), media=store, attachments=())
+    assert f"a cat [image:{ref}]\n(You are not shown attachments of the kind image.)" == told.content
+    assert [] == told.parts
+    assert [] == seen.outputs == told.outputs
+
+
+def test_the_path_of_a_file_that_others_have_is_told_with_what_it_is_good_for(store, tmp_path):
+    path = tmp_path / "cat.png"
+    path.write_bytes(IMAGE)
+    ref = store.store(path, MediaMeta(cleanup=FORGET))
+    seen = Played(ToolOutput("a cat", media=(ref,), artifact_tags=("[file:/invented]",)), media=store)
+    assert f"a cat\nLocal artifact paths: [image:{path}]\n" in seen.content
+    assert "invented" not in seen.content
+
+
+def test_a_file_takes_the_place_that_was_left_for_it(store):
+    image, sound, file = (store.lookup(store.put(data)) for data in (IMAGE, WAV, PDF))
+    assert f"left {image.tag} right" == placed("left [image] right", [image])[0]
+    assert f"{image.tag} and [image]" == placed("[image: a cat] and [image]", [image])[0]
+    assert f"[image] {sound.tag}" == placed("[image]", [sound])[0]
+    assert f'{file.tag}\n{{"a": 1}}' == placed('{"a": 1}', [file])[0]
+    assert image.tag == placed("", [image])[0]
+    both, rest = placed("[image] [image]", [image, image])
+    assert (f"{image.tag} {image.tag}", []) == (both, rest)
+
+
+@pytest.mark.parametrize(
+    ("data", "declared", "part"),
+    [
+        (PDF, "application/pdf", "file"),
+        (WAV, "audio/wav", "input_audio"),
+        (SVG, "image/svg+xml", "file"),
+        (b"BM" + bytes(50), "image/bmp", "file"),
+        (b"no image at all", "image/png", "file"),
+    ],
+)
+def test_each_kind_goes_as_the_model_takes_it_and_what_is_no_image_never_goes_as_one(store, data, declared, part):
+    ref = store.put(data, MediaMeta("a", declared))
+    assert [part] == [each["type"] for each in Played(ToolOutput("x", media=(ref,)), media=store).parts]
+
+
+def test_files_that_are_too_large_together_are_told_of(store, monkeypatch):
+    monkeypatch.setattr(outputs_module, "MOST_SHOWN", 2 * len(IMAGE))
+    refs = tuple(store.put(IMAGE) for _ in range(3))
+    seen = Played(ToolOutput("cats", media=refs), media=store)
+    assert 2 == len(seen.parts)
+    assert f"({refs[2]} is not shown: a result's files may have" in seen.content
+
+
+def test_what_cannot_be_had_is_left_out_and_the_model_is_told(store, caplog):
+    ref = store.put(IMAGE)
+    gone = store.put(b"gone")
+    store.resolve(gone).unlink()
+    with caplog.at_level(logging.WARNING, "patchbay.media.outputs"):
+        seen = Played(ToolOutput("a cat", media=("media://abc123", ref, "/etc/passwd", gone)), media=store)
+    assert [shown(IMAGE)] == seen.parts
+    assert (ref,) == seen.execution.output.media
+    assert not seen.execution.is_error
+    for why in ("unknown ref: media://abc123", "/etc/passwd is in no folder that files are taken from", "there is no file"):
+        assert why in seen.content
+    assert "are left out" in caplog.text
+
+
+def test_more_files_than_can_go_along_are_left_out(store):
+    seen = Played(ToolOutput("x", media=("data:,a",) * (MOST_MEDIA + 5)), media=store)
+    assert MOST_MEDIA == len(seen.execution.output.media)
+    assert "37 files are too many" in seen.content
+
+
+def test_what_a_hook_answers_in_a_tools_place_is_shown_like_what_a_tool_returns(store):
+    class Painter:
+        async def before_tool(self, call):
+            return Respond({"for_llm": "painted", "media": [URL]})
+
+    seen = Played("never", hook=Painter(), media=store)
+    assert [shown(IMAGE)] == seen.parts
+    assert seen.content.startswith("painted [image:media://")
+
+
+def test_a_file_that_a_hook_has_left_in_the_media_dir_is_shown(store):
+    class Painter:
+        async def after_tool(self, result):
+            (store.media_dir / "cat.png").write_bytes(IMAGE)
+            return Modify({"result": {"media": [str(store.media_dir / "cat.png")]}})
+
+    seen = Played("painted", hook=Painter(), media=store)
+    assert [shown(IMAGE)] == seen.parts
+    assert f"Local artifact paths: [image:{store.media_dir / 'cat.png'}]" in seen.content
+
+
+# To the user
+
+
+def test_files_of_an_answer_to_the_user_are_refs_that_can_be_opened_and_the_turn_ends(store):
+    answer = ToolOutput("drawn", for_user="Here it is.", media=(URL,), response_handled=True)
+    seen = Played(answer, media=store)
+    (output,) = seen.outputs
+    assert ("Here it is.", True) == (output.text, output.handled)
+    with store.open(output.media[0]) as file:
+        assert IMAGE == file.read()
+    assert URL == store.data_url(output.media[0])
+    assert [] == seen.parts
+    assert "(The user has been given this output." in seen.content
+    assert 1 == len(seen.model.requests)
+
+
+def test_images_that_a_tool_of_this_program_returns_for_the_user_are_refs_too(store):
+    seen = Played(
+        ToolOutput("drawn", attachments=(Attachment(IMAGE, "image/png", "cat.png"),), response_handled=True), media=store
+    )
+    (output,) = seen.outputs
+    assert "cat.png" == store.lookup(output.media[0]).filename
+    assert [] == seen.parts
+
+
+@pytest.mark.parametrize("media", [("media://abc123",), (URL, "media://abc123"), ("/etc/passwd",)])
+def test_an_answer_whose_files_cannot_be_had_is_an_error_and_the_model_goes_on(store, media, caplog):
+    seen = Played(ToolOutput("drawn", for_user="Here it is.", media=media, response_handled=True), media=store)
+    assert seen.execution.is_error
+    assert seen.content.startswith("failed to deliver attachment: ")
+    assert "has been given" not in seen.content
+    assert [((), False)] == [(output.media, output.handled) for output in seen.outputs]
+    assert 2 == len(seen.model.requests)
+    assert "done" == seen.final.content
+    assert "is not delivered" in caplog.text
+
+
+def test_files_that_the_store_has_no_room_for_together_are_not_delivered(tmp_path):
+    with MediaStore(tmp_path / "store", max_bytes=len(IMAGE) * 3 // 2) as store:
+        seen = Played(ToolOutput("drawn", media=(URL, URL), response_handled=True), media=store)
+        both = ToolOutput("drawn", media=(URL,), attachments=(Attachment(IMAGE, "image/png"),), response_handled=True)
+        other = Played(both, media=store)
+        told = Played(ToolOutput("drawn", media=(URL, URL)), media=store)
+    for each in (seen, other):
+        assert each.content.startswith("failed to deliver attachment: media store: unknown ref: media://")
+        assert [] == each.outputs
+    assert 1 == len(told.parts)
+    assert "Left out, since they cannot be had: media store: unknown ref: media://" in told.content
+
+
+# Base64 in texts
+
+
+@pytest.mark.parametrize("value", [f"look: {URL}", {"look": URL}, ["look", URL], IMAGE, ToolOutput(f"look {URL}")])
+def test_base64_in_what_a_tool_returns_becomes_a_file_and_never_floods_the_context(store, value):
+    seen = Played(value, media=store)
+    assert len(seen.content) < 200
+    assert "[image:media://" in seen.content
+    assert [shown(IMAGE)] == seen.parts
+    (media,) = [store.lookup(ref) for ref in store._entries]
+    assert "tool:inline:look" == media.scope
+    assert "look" == media.meta.source
+    told = Played(value, media=store, attachments=())
+    assert "(You are not shown attachments of the kind image.)" in told.content
+    assert [] == told.parts
+
+
+@pytest.mark.parametrize("said", [f"look {URL}", {"for_llm": f"look {URL}"}, ToolOutput(f"look {URL}")])
+def test_base64_in_what_a_hook_answers_becomes_a_file_too(store, said):
+    class Painter:
+        async def before_tool(self, call):
+            return Respond(said)
+
+    seen = Played("never", hook=Painter(), media=store)
+    assert seen.content.startswith("look [image:media://")
+    assert [shown(IMAGE)] == seen.parts
+
+
+def test_json_stays_json_around_what_was_taken_out_of_it(store):
+    seen = Played({"image": URL, "n": 1}, media=store, attachments=())
+    read = json.loads(seen.content.partition("\n")[0])
+    assert IMAGE == store.read(read["image"].removeprefix("[image:").removesuffix("]"))
+    assert 1 == read["n"]
+
+
+def test_base64_in_a_long_result_is_taken_out_before_the_result_is_cut(store):
+    seen = Played("word " * 300 + URL + " word" * 300, media=store, max_result_chars=4000)
+    assert "left out here" not in seen.content
+    assert [shown(IMAGE)] == seen.parts
+
+
+def test_base64_in_errors_is_left_out_or_kept_and_never_shown(store):
+    seen = Played(ValueError(f"could not read {URL}"), media=store)
+    assert f"could not read [image/png: {len(IMAGE)} bytes of base64 are left out]" in seen.content
+    told = Played(ToolOutput(f"it looked so: {URL}", is_error=True), media=store)
+    assert told.execution.is_error
+    assert "it looked so: [image:media://" in told.content
+    assert len(told.content) < 200
+
+
+def test_a_store_without_room_costs_the_file_and_not_the_result(tmp_path):
+    with MediaStore(tmp_path / "store", max_bytes=100) as store:
+        seen = Played(f"look: {URL}", media=store)
+    assert f"look: [image/png: {len(IMAGE)} bytes of base64 are left out]" == seen.content
+
+
+def test_what_many_pieces_of_base64_hold_is_kept_up_to_a_bound(store):
+    code = base64.b64encode(bytes(range(256))).decode()
+    seen = Played(" ".join([f"data:a/b;base64,{code}"] * 40), media=store, attachments=())
+    assert 32 == store.count
+    assert 8 == seen.content.count("[a/b: 256 bytes of base64 are left out]")
+
+
+def test_without_a_store_of_its_own_a_program_uses_the_shared_one():
+    seen = Played(ToolOutput("drawn", media=(URL,), response_handled=True))
+    assert IMAGE == shared_store().read(seen.outputs[0].media[0])
+
+
+@pytest.mark.parametrize("value", ["sunny", {"a": 1}, "x" * 3000, None, [1, "data:image/png;base64,AAAA"]])
+def test_ordinary_results_touch_no_store(value):
+    class Untouched:
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError(name)
+
+    seen = Played(value, media=Untouched())
+    assert not seen.execution.is_error
+
+
+def test_files_belong_to_the_session_whose_turn_it_is(store):
+    from patchbay.hooks import HookScope
+
+    class Idle:
+        async def before_tool(self, call):
+            return None
+
+    async def look() -> str:
+        return URL
+
+    async def main() -> None:
+        manager = HookManager()
+        manager.mount("idle", Idle())
+        run = Executor([look], hooks=manager, media=store).begin(scope=HookScope(session_key="s1", turn_id="t1"))
+        batch = run.start([ToolCall("1", "look")])
+        async for _ in batch:
+            pass
+        await batch.stop()
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+    assert 1 == store.count
+    (ref,) = store._entries
+    assert "tool:inline:look:s1:t1" == store.lookup(ref).scope
+    assert 1 == store.release_session("s1")

@@ -1,0 +1,615 @@
+"""The media store: what a ref stands for, what may be named, and which files go."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from media.pictures import PDF, SVG, png
+from patchbay.errors import ConfigurationError
+from patchbay.media import (
+    FORGET,
+    MediaError,
+    MediaGoneError,
+    MediaMeta,
+    MediaRefusedError,
+    MediaStore,
+    UnknownRefError,
+    shared_store,
+)
+from patchbay.media import store as store_module
+
+KEEP = MediaMeta(cleanup=FORGET)
+BOUND = 10.0
+
+
+class Clock:
+    """A clock that goes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MediaStore]:
+    with MediaStore(tmp_path / "store") as made:
+        yield made
+
+
+@pytest.fixture
+def photo(tmp_path: Path) -> Path:
+    path = tmp_path / "photo.png"
+    path.write_bytes(png())
+    return path
+
+
+# A ref stands for a file
+
+
+def test_a_stored_file_stays_where_it_is_and_is_read_by_its_ref(store, photo):
+    meta = MediaMeta("holiday.png", source="camera")
+    ref = store.store(photo, meta, "turn 1")
+    assert ref.startswith("media://")
+    assert len("media://") + 36 == len(ref)
+    assert (photo, meta) == store.resolve_with_meta(ref)
+    assert png() == store.read(ref)
+    media = store.lookup(ref)
+    assert ("image", "image/png", "holiday.png", len(png())) == (media.kind, media.media_type, media.filename, media.size)
+
+
+def test_each_ref_is_another_one(store, photo):
+    assert store.store(photo, KEEP) != store.store(photo, KEEP)
+
+
+def test_bytes_are_kept_in_a_private_file(store):
+    ref = store.put(b"secret", MediaMeta("a.txt"))
+    path = store.resolve(ref)
+    assert 0o600 == stat.S_IMODE(path.stat().st_mode)
+    assert 0o700 == stat.S_IMODE(path.parent.stat().st_mode)
+    assert b"secret" == store.read(ref)
+
+
+def test_an_unknown_ref_is_said_to_be_that(store):
+    with pytest.raises(UnknownRefError, match=r"^media store: unknown ref: media://abc123$"):
+        store.resolve("media://abc123")
+
+
+@pytest.mark.parametrize(
+    "ref",
+    ["", "media://", "media:///etc/passwd", "media://../../etc/passwd", pytest.param("media://" * 10**6, id="long"), None, 5],
+)
+def test_what_is_no_ref_is_unknown_and_not_repeated_at_length(store, ref):
+    with pytest.raises(UnknownRefError) as raised:
+        store.open(ref)
+    assert len(str(raised.value)) < 300
+
+
+def test_a_data_url_of_a_file_is_what_a_client_can_show(store):
+    ref = store.put(b"hi", MediaMeta(content_type="text/plain"))
+    assert "data:text/plain;base64,aGk=" == store.data_url(ref)
+
+
+def test_what_is_larger_than_the_reader_takes_is_refused(store):
+    ref = store.put(b"12345")
+    with pytest.raises(MediaRefusedError, match="5 bytes"):
+        store.read(ref, limit=4)
+    assert b"12345" == store.read(ref, limit=5)
+
+
+# What may be stored
+
+
+def test_only_what_is_there_can_be_stored(store, tmp_path):
+    with pytest.raises(MediaGoneError):
+        store.store(tmp_path / "nothing.png")
+
+
+def test_a_folder_a_pipe_and_a_device_are_refused_without_waiting(store, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (tmp_path, pipe, "/dev/zero", "/dev/tty0"):
+        with pytest.raises(MediaError):
+            store.store(path)
+    assert 0 == store.count
+
+
+def test_a_file_in_the_place_of_another_is_neither_read_nor_deleted(store, photo, tmp_path):
+    ref = store.store(photo)
+    other = tmp_path / "other"
+    other.write_bytes(b"somebody else's")
+    other.replace(photo)
+    with pytest.raises(MediaGoneError):
+        store.read(ref)
+    store.release(ref)
+    assert b"somebody else's" == photo.read_bytes()
+
+
+@pytest.mark.parametrize("how", ["another", "written to"])
+def test_a_file_that_has_the_number_of_the_one_before_or_was_written_to_is_another_one(store, photo, how):
+    ref = store.store(photo)
+    if how == "another":
+        photo.unlink()
+    photo.write_bytes(b"\x89PNG and what nobody has looked at")
+    with pytest.raises(MediaGoneError, match="is another one now"):
+        store.read(ref)
+    store.release(ref)
+    assert photo.exists()
+    again = store.store(photo)
+    assert photo.read_bytes() == store.read(again)
+    store.release(again)
+    assert not photo.exists()
+
+
+def test_a_link_in_the_place_of_a_file_is_not_followed(store, photo, tmp_path):
+    ref = store.store(photo)
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    photo.unlink()
+    photo.symlink_to(secret)
+    with pytest.raises(MediaError):
+        store.read(ref)
+    store.release(ref)
+    assert secret.exists()
+    assert photo.is_symlink()
+
+
+def test_a_file_that_was_deleted_is_gone_and_one_that_is_open_can_be_read_on(store, photo):
+    ref = store.store(photo)
+    with store.open(ref) as file:
+        photo.unlink()
+        assert png() == file.read()
+    with pytest.raises(MediaGoneError):
+        store.open(ref)
+    store.release(ref)
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_not_taken_for_whole(store, tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * 1000)
+    with store.open(store.store(path)) as file:
+        os.truncate(path, 10)
+        with pytest.raises(MediaGoneError, match="cut"):
+            file.read()
+
+
+# What tools and hooks may name
+
+
+def test_a_path_in_the_media_dir_is_taken_and_is_the_stores_from_then_on(store):
+    path = store.media_dir / "chart.png"
+    path.write_bytes(png())
+    ref = store.admit(str(path))
+    assert png() == store.read(ref)
+    store.release(ref)
+    assert not path.exists()
+
+
+def test_a_path_in_an_allowed_folder_is_taken_and_the_file_stays(tmp_path, photo):
+    with MediaStore(folders=[tmp_path]) as store:
+        refs = [store.admit(str(photo)), store.admit(photo.as_uri()), store.admit(f"file://localhost{photo}")]
+        assert [png()] * 3 == [store.read(ref) for ref in refs]
+    assert photo.exists()
+
+
+def test_a_path_with_odd_letters_is_read_from_a_file_url(store):
+    path = store.media_dir / "größe 100%.png"
+    path.write_bytes(png())
+    assert path == store.resolve(store.admit(path.as_uri()))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "/etc/passwd",
+        "file:///etc/passwd",
+        "file://elsewhere/etc/passwd",
+        "file://[",
+        "{dir}/../secret",
+        "{dir}/a/../../secret",
+        "file://{dir}/%2e%2e/secret",
+        "{dir}/link",
+        "{dir}/linked/secret",
+        "{dir}",
+        "{dir}/",
+        "{dir}/folder",
+        "{dir}/pipe",
+        "{dir}/nothing",
+        "{dir}/chart.png/x",
+        "{dir}/" + "x" * 5000,
+        "{dir}\0",
+        "{dir}/loop",
+        "file://{dir}/chart.png?x",
+        "chart.png",
+        "./chart.png",
+        "~/chart.png",
+        "http://127.0.0.1/a.png",
+        "https://example.com/a.png",
+        "media://abc123",
+        "data:image/png;base64,!!!",
+        "data:image/png;base64,aGk",
+        "data:",
+        "data:image/png",
+        "",
+        "\ud800",
+    ],
+)
+def test_what_leads_elsewhere_is_refused_with_a_reason_and_nothing_is_opened(tmp_path, entry):
+    (tmp_path / "secret").write_text("secret")
+    with MediaStore(tmp_path / "store") as store:
+        folder = store.media_dir
+        (folder / "chart.png").write_bytes(png())
+        (folder / "folder").mkdir()
+        os.mkfifo(folder / "pipe")
+        (folder / "link").symlink_to(tmp_path / "secret")
+        (folder / "linked").symlink_to(tmp_path)
+        (folder / "loop").symlink_to(folder / "loop")
+        if entry == "data:image/png;base64,aGk":  # without its padding it can be read all the same
+            assert b"hi" == store.read(store.admit(entry))
+            return
+        with pytest.raises(MediaError) as raised:
+            store.admit(entry.replace("{dir}", str(folder)))
+        assert str(raised.value)
+        assert len(str(raised.value)) < 600
+        assert 0 == store.count
+
+
+def test_a_link_that_stays_in_the_folder_is_followed(store):
+    folder = store.media_dir
+    (folder / "chart.png").write_bytes(png())
+    (folder / "latest").symlink_to(folder / "chart.png")
+    assert folder / "chart.png" == store.resolve(store.admit(str(folder / "latest")))
+
+
+@pytest.mark.parametrize("turned", ["a", "a/b", "a/b/secret"])
+def test_a_way_that_is_turned_elsewhere_between_the_look_and_the_opening_leads_nowhere(store, tmp_path, monkeypatch, turned):
+    for folder, text in ((store.media_dir / "a/b", "harmless"), (tmp_path / "a/b", "secret")):
+        folder.mkdir(parents=True)
+        (folder / "secret").write_text(text)
+    seen, step = os.path.realpath, store.media_dir / turned
+
+    def and_then_turned(path, **options):
+        real = seen(path, **options)
+        step.rename(tmp_path / "moved")
+        step.symlink_to(tmp_path / turned)
+        monkeypatch.undo()
+        return real
+
+    monkeypatch.setattr(os.path, "realpath", and_then_turned)
+    with pytest.raises(MediaError):
+        store.admit(str(store.media_dir / "a/b/secret"))
+    assert step.is_symlink()
+    assert 0 == store.count
+
+
+def test_deleting_does_not_follow_a_way_that_was_turned_elsewhere(store, tmp_path):
+    folder = store.media_dir / "a"
+    folder.mkdir()
+    (folder / "x").write_text("mine")
+    ref = store.admit(str(folder / "x"))
+    elsewhere = tmp_path / "elsewhere"
+    folder.rename(elsewhere)
+    folder.symlink_to(elsewhere)
+    store.release(ref)
+    assert (elsewhere / "x").exists()
+
+
+def test_a_data_url_is_kept_with_its_type(store):
+    media = store.lookup(store.admit("data:application/pdf;base64,JVBERi0xLjQK"))
+    assert ("application/pdf", "file", True) == (media.media_type, media.kind, media.is_own)
+    plain = store.admit("data:,hello%20there")
+    assert (b"hello there", "text/plain") == (store.read(plain), store.lookup(plain).media_type)
+
+
+# Which files go
+
+
+def test_a_file_goes_with_the_last_of_its_refs(store, photo):
+    first, second = store.store(photo), store.store(photo)
+    store.release(first)
+    assert photo.exists()
+    store.release(second)
+    assert not photo.exists()
+
+
+def test_a_file_that_one_of_its_refs_was_to_forget_only_stays(store, photo):
+    first, second = store.store(photo, KEEP), store.store(photo)
+    store.release(first)
+    store.release(second)
+    assert photo.exists()
+
+
+def test_an_unknown_policy_deletes(store, photo):
+    store.release(store.store(photo, MediaMeta(cleanup="whatever")))
+    assert not photo.exists()
+
+
+def test_a_scope_is_released_as_often_as_one_likes_and_no_other_with_it(store):
+    store.put(b"1", scope="a")
+    store.put(b"2", scope="a")
+    other = store.put(b"3", scope="ab")
+    assert [2, 0] == [store.release_all("a"), store.release_all("a")]
+    assert b"3" == store.read(other)
+
+
+def test_the_files_of_a_session_go_with_it(store):
+    store.put(b"1", MediaMeta(session="s1"), "x")
+    store.put(b"2", MediaMeta(session="s2"), "x")
+    assert 1 == store.release_session("s1")
+    assert 1 == store.count
+
+
+def test_what_is_not_used_is_forgotten_and_each_use_renews_it(tmp_path):
+    clock = Clock()
+    with MediaStore(tmp_path / "store", clock=clock) as store:
+        used, unused = store.put(b"used"), store.put(b"unused")
+        path = store.resolve(unused)
+        clock.now += 29 * 60
+        store.read(used)
+        assert 0 == store.sweep()
+        clock.now += 60
+        assert 1 == store.sweep()
+        assert not path.exists()
+        assert b"used" == store.read(used)
+        with pytest.raises(UnknownRefError):
+            store.read(unused)
+
+
+def test_what_was_left_in_the_media_dir_and_never_named_goes_and_nothing_else(tmp_path):
+    with MediaStore(tmp_path / "store") as store:
+        folder = store.media_dir
+        for name in ("old", "new", "named"):
+            (folder / name).write_text(name)
+        (folder / "folder").mkdir()
+        outside = tmp_path / "outside"
+        outside.write_text("outside")
+        (folder / "link").symlink_to(outside)
+        for name in ("old", "named", "folder", "link"):
+            os.utime(folder / name, (0, 0), follow_symlinks=False)
+        store.admit(str(folder / "named"))
+        assert 2 == store.sweep()
+        assert {"new", "named", "folder"} == {each.name for each in folder.iterdir()}
+        assert outside.exists()
+
+
+@pytest.mark.parametrize("how", ["link", "folder"])
+def test_what_is_put_in_the_place_of_the_media_dir_is_not_swept(tmp_path, how):
+    with MediaStore(tmp_path / "store", max_age=1) as store:
+        folder = store.media_dir
+        folder.rename(tmp_path / "away")
+        others = folder if how == "folder" else tmp_path / "others"
+        others.mkdir()
+        if how == "link":
+            folder.symlink_to(others)
+        (others / "precious").write_bytes(b"x")
+        os.utime(others / "precious", (1, 1))
+        assert 0 == store.sweep()
+        assert (others / "precious").exists()
+
+
+def test_bytes_that_come_while_the_store_is_closed_leave_no_file(tmp_path, monkeypatch):
+    store = MediaStore(tmp_path / "store")
+    kept = store.resolve(store.put(b"x")).parent
+
+    def late(path: str, data: bytes) -> str:
+        store.close()
+        kept.mkdir()
+        Path(path).write_bytes(data)
+        return path
+
+    monkeypatch.setattr(store_module, "new_file", late)
+    with pytest.raises(MediaRefusedError, match="is closed"):
+        store.put(b"y")
+    assert [] == list(kept.iterdir())
+
+
+def test_without_an_age_nothing_is_swept(tmp_path):
+    clock = Clock()
+    with MediaStore(tmp_path / "store", max_age=None, clock=clock) as store:
+        store.put(b"1")
+        clock.now += 1e9
+        assert 0 == store.sweep()
+        assert 1 == store.count
+
+
+def test_what_was_used_longest_ago_makes_room(tmp_path):
+    with MediaStore(tmp_path / "store", max_refs=2) as store:
+        first, second = store.put(b"1"), store.put(b"2")
+        store.read(first)
+        third = store.put(b"3")
+        assert [b"1", b"3"] == [store.read(first), store.read(third)]
+        with pytest.raises(UnknownRefError):
+            store.read(second)
+
+
+def test_bytes_make_room_for_bytes_and_not_for_files_of_others(tmp_path, photo):
+    with MediaStore(tmp_path / "store", max_bytes=10) as store:
+        ours = store.store(photo, KEEP)
+        refs = [store.put(b"1234") for _ in range(3)]
+        assert 8 == store.held_bytes
+        assert png() == store.read(ours)
+        assert b"1234" == store.read(refs[2])
+        with pytest.raises(UnknownRefError):
+            store.read(refs[0])
+
+
+def test_more_than_there_is_room_for_at_all_is_refused(tmp_path):
+    with MediaStore(tmp_path / "store", max_bytes=10) as store:
+        kept = store.put(b"1234")
+        with pytest.raises(MediaRefusedError):
+            store.put(b"x" * 11)
+        with pytest.raises(MediaRefusedError, match="too long"):
+            store.admit("data:," + "x" * 100)
+        assert b"1234" == store.read(kept)
+
+
+def test_a_store_that_is_closed_has_deleted_what_is_its_own_and_takes_no_more(tmp_path, photo):
+    store = MediaStore()
+    own = store.resolve(store.put(b"1"))
+    folder = store.media_dir
+    store.store(photo, KEEP)
+    store.close()
+    store.close()
+    assert not own.exists()
+    assert not folder.exists()
+    assert photo.exists()
+    for do in (lambda: store.put(b"1"), lambda: store.store(photo), lambda: store.media_dir):
+        with pytest.raises(MediaRefusedError, match="closed"):
+            do()
+
+
+def test_a_folder_that_was_given_stays_with_what_others_have_in_it(tmp_path):
+    (tmp_path / "theirs").write_text("theirs")
+    store = MediaStore(tmp_path)
+    store.put(b"1")
+    store.close()
+    assert ["theirs"] == [each.name for each in tmp_path.iterdir()]
+
+
+def test_a_store_that_nobody_holds_takes_its_folder_along():
+    store = MediaStore()
+    folder = store.resolve(store.put(b"1")).parent.parent
+    assert folder.exists()
+    del store
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_there_is_a_thread_that_sweeps_while_there_is_something_to_sweep(tmp_path):
+    clock = Clock()
+    store = MediaStore(tmp_path / "store", interval=0.01, clock=clock)
+
+    def begun() -> threading.Thread:
+        before = set(threading.enumerate())
+        store.put(b"1")
+        (thread,) = (each for each in threading.enumerate() if each not in before and each.name == "patchbay-media")
+        return thread
+
+    for _ in range(2):
+        thread = begun()
+        clock.now += 10_000
+        thread.join(BOUND)
+        assert not thread.is_alive()
+        assert (0, 0) == (store.count, store.held_bytes)
+    store.close()
+
+
+def test_many_threads_at_once_lose_nothing_and_leave_nothing(tmp_path):
+    store = MediaStore(tmp_path / "store", max_refs=50)
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for index in range(50):
+                ref = store.put(b"%d-%d" % (number, index), scope=str(number))
+                try:
+                    assert b"%d-%d" % (number, index) == store.read(ref)
+                except UnknownRefError:
+                    pass  # the others have made room
+                if index % 10 == 9:
+                    store.release_all(str(number))
+        except BaseException as error:  # noqa: BLE001
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(30)
+    assert [] == failures
+    assert (0, 0) == (store.count, store.held_bytes)
+    store.close()
+
+
+def test_limits_hold_at_every_moment_whatever_many_threads_do(tmp_path):
+    store = MediaStore(tmp_path / "store", max_refs=30, max_bytes=10_000, max_file=1000, max_age=1e-3, interval=1e-3)
+    inbox = store.media_dir
+    failures: list[object] = []
+
+    def work(number: int) -> None:
+        try:
+            for index in range(150):
+                mine = MediaMeta(session=str(number % 3))
+                ref = store.put(bytes(index * 7 % 1000), mine, scope=str(index % 5))
+                (inbox / str(index % 7)).write_bytes(b"x" * (index % 50))
+                with contextlib.suppress(MediaError):
+                    store.admit(str(inbox / str(index % 7)), meta=mine)
+                with contextlib.suppress(MediaError):
+                    store.read(ref)
+                store.sweep()
+                store.release_all(str(index % 11))
+                store.release_session(str(index % 17))
+                if store.held_bytes > store.max_bytes or store.count > store.max_refs:
+                    failures.append((store.held_bytes, store.count))
+        except BaseException as error:  # noqa: BLE001
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(60)
+    assert [] == failures
+    for session in range(3):
+        store.release_session(str(session))
+    assert (0, 0) == (store.count, store.held_bytes)
+    assert [] == list((tmp_path / "store").glob("kept-*/*"))
+    store.close()
+
+
+@pytest.mark.parametrize("limits", [{"max_age": 0}, {"interval": -1}, {"max_refs": 0}, {"max_bytes": True}, {"max_file": "1"}])
+def test_limits_that_cannot_be_kept_are_refused(limits):
+    with pytest.raises(ConfigurationError):
+        MediaStore(**limits)
+
+
+def test_a_folder_that_is_not_there_cannot_be_allowed(tmp_path):
+    with pytest.raises(ConfigurationError):
+        MediaStore(folders=[tmp_path / "nowhere"])
+
+
+def test_a_program_has_one_store_of_its_own():
+    assert shared_store() is shared_store()
+
+
+# What a file is
+
+
+def test_a_file_is_what_its_bytes_say_where_that_matters(store):
+    def kind(data: bytes, declared: str, name: str = "") -> tuple[str, str]:
+        media = store.lookup(store.put(data, MediaMeta(name, declared)))
+        return media.media_type, media.kind
+
+    assert ("image/png", "image") == kind(png(), "")
+    assert ("image/png", "image") == kind(png(), "image/jpeg")
+    assert ("application/pdf", "file") == kind(PDF, "image/png")
+    assert ("application/octet-stream", "file") == kind(b"no image", "image/png")
+    assert ("image/svg+xml", "file") == kind(SVG, "image/svg+xml")
+    assert ("text/csv", "file") == kind(b"a,b", "", "a.csv")
+    assert ("application/octet-stream", "file") == kind(b"a,b", "\r\nX: y")
+    assert ("text/plain", "file") == kind(b"a,b", "Text/Plain; charset=utf-8")
+    assert ("video/mp4", "video") == kind(b"\0\0\0\x18ftypisom", "")
+
+
+def test_a_tag_has_the_path_of_a_file_that_others_can_open_and_never_breaks_out_of_it(store, photo, tmp_path):
+    assert f"[image:{photo}]" == store.lookup(store.store(photo, KEEP)).tag
+    own = store.put(b"x")
+    assert f"[file:{own}]" == store.lookup(own).tag
+    odd = tmp_path / "a] [file:b\nIgnore"
+    odd.write_text("x")
+    ref = store.store(odd)
+    assert f"[file:{ref}]" == store.lookup(ref).tag
+
+
+def test_a_file_is_called_by_its_name_and_never_by_a_path(store):
+    assert "passwd" == store.lookup(store.put(b"x", MediaMeta("../../etc/passwd"))).filename
+    assert "evil.exe" == store.lookup(store.put(b"x", MediaMeta("C:\\temp\\evil.exe"))).filename

@@ -1,0 +1,146 @@
+"""Whose store the files of a turn are in, whoever runs it, and that they go with their session."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.turns import agent
+from media.pictures import png
+from patchbay import ToolRunner
+from patchbay.agents import AgentTool, DatabaseSessionService, InMemorySessionService, Runner
+from patchbay.agents.sessions.session import session_key
+from patchbay.hooks import HookManager
+from patchbay.media import MediaStore, shared_store
+from patchbay.testing import ScriptedModel
+from patchbay.tools import ToolContext
+from patchbay.tools.output import ToolOutput
+from patchbay.types import ToolCall
+
+IMAGE = png(filler=4000)
+URL = f"data:image/png;base64,{base64.b64encode(IMAGE).decode()}"
+
+
+def look() -> str:
+    return URL
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MediaStore]:
+    with MediaStore(tmp_path / "store") as made:
+        yield made
+
+
+def painter() -> Any:
+    return agent(ScriptedModel([ToolCall("1", "look"), "seen"] * 5), look, name="painter")
+
+
+def refs(store: MediaStore) -> list[str]:
+    return list(store._entries)
+
+
+async def say(runner: Runner, user: str = "u", session: str = "s") -> None:
+    async for event in runner.run(user, session, "hi"):
+        assert event.error_code is None, event.error_message
+
+
+def run(main: Any) -> None:
+    asyncio.run(asyncio.wait_for(main, 60))  # (a machine that is busy with other tests has taken 20)
+
+
+def test_a_tool_runner_puts_files_into_the_store_that_it_was_given(store):
+    before = shared_store().count
+    seen: list[Any] = []
+
+    def paint(tool_context: ToolContext) -> ToolOutput:
+        seen.append(tool_context.media)
+        return ToolOutput("painted", media=(tool_context.media.put(IMAGE),), response_handled=True)
+
+    model = ScriptedModel([[ToolCall("1", "look"), ToolCall("2", "paint")], "done"])
+    ToolRunner(model, [look, paint], media=store).run_sync("hi")
+    assert (2, before, [store]) == (store.count, shared_store().count, seen)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda media: ToolRunner(ScriptedModel([]), media=media), lambda media: Runner(painter(), media=media)]
+)
+def test_what_is_no_store_is_refused_at_once(make):
+    with pytest.raises(TypeError, match="media must be a MediaStore, not str"):
+        make("/tmp")
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_the_files_of_a_session_go_with_it_and_no_others(store, tmp_path, hooked):
+    async def main() -> None:
+        for service in (InMemorySessionService(), DatabaseSessionService(tmp_path / "sessions.db")):
+            runner = Runner(painter(), "app", service, media=store, hooks=_watching() if hooked else None)
+            # The second would be the first to whoever joins names by colons.
+            for user, session in (("u", "s:t"), ("u:s", "t"), ("u", "s")):
+                await say(runner, user, session)
+            assert 3 == store.count
+            await service.delete_session("app", "u", "s:t")
+            assert [session_key("app", "u:s", "t"), session_key("app", "u", "s")] == [
+                store.lookup(ref).meta.session for ref in refs(store)
+            ]
+            await service.delete_session("app", "u", "nobody")
+            assert 2 == store.count
+            for user, session in (("u:s", "t"), ("u", "s")):
+                await service.delete_session("app", user, session)
+            assert 0 == store.count
+            assert [] == [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
+            await service.close()
+
+    run(main())
+
+
+def _watching() -> HookManager:
+    class Idle:
+        async def before_tool(self, call: Any) -> None:
+            return None
+
+    manager = HookManager()
+    manager.mount("idle", Idle())
+    return manager
+
+
+def test_without_a_store_of_its_own_a_sessions_files_are_in_the_shared_one_and_go_from_there():
+    async def main() -> None:
+        service = InMemorySessionService()
+        before = shared_store().count
+        await say(Runner(painter(), "app", service))
+        assert before + 1 == shared_store().count
+        await service.delete_session("app", "u", "s")
+        assert before == shared_store().count
+
+    run(main())
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_files_of_an_agent_that_is_a_tool_are_the_callers_sessions(store, hooked):
+    async def main() -> None:
+        service = InMemorySessionService()
+        boss = agent(ScriptedModel([ToolCall("1", "painter", '{"request": "paint"}'), "done"]), AgentTool(painter()), name="boss")
+        await say(Runner(boss, "app", service, media=store, hooks=_watching() if hooked else None))
+        assert [session_key("app", "u", "s")] == [store.lookup(ref).meta.session for ref in refs(store)]
+        await service.delete_session("app", "u", "s")
+        assert 0 == store.count
+
+    run(main())
+
+
+def test_an_agent_that_is_a_tool_of_a_tool_runner_has_the_runners_store(store):
+    model = ScriptedModel([ToolCall("1", "painter", '{"request": "paint"}'), "done"])
+    ToolRunner(model, [AgentTool(painter())], media=store).run_sync("hi")
+    assert 1 == store.count
+
+
+def test_a_session_service_keeps_no_store_alive():
+    service = InMemorySessionService()
+    for _ in range(3):
+        service.release_from(MediaStore())
+    assert 0 == len(service._stores)

@@ -1,0 +1,69 @@
+"""What a tool says of itself, and who it is from: for policies, and never for models."""
+
+from __future__ import annotations
+
+import pytest
+
+from patchbay import tool
+from patchbay.errors import ConfigurationError
+from patchbay.server.tools.dispatch import Dispatcher
+from patchbay.server.tools.lease import Lease
+from patchbay.tools import BaseTool, ToolDefinition
+from patchbay.tools.registry import Registration
+
+DESTRUCTIVE = {"destructive": True}
+
+
+class Declared(BaseTool):
+    annotations = DESTRUCTIVE
+
+    def get_declaration(self):
+        return {"name": "a", "parameters": {"type": "object"}}
+
+    async def run_async(self, *, args, tool_context):
+        return None
+
+
+def test_every_kind_of_tool_can_say_something_of_itself():
+    @tool(annotations=DESTRUCTIVE)
+    def decorated() -> None: ...
+
+    class Shop:
+        @tool(annotations=DESTRUCTIVE)
+        def method(self) -> None: ...
+
+    kinds = [
+        decorated,
+        tool(handler=print, name="p", parameters={"type": "object"}, annotations=DESTRUCTIVE),
+        Shop().method,
+        ToolDefinition("d", handler=print, metadata={"annotations": DESTRUCTIVE}),
+        Declared("a"),
+    ]
+    assert [DESTRUCTIVE] * len(kinds) == [each.annotations for each in kinds]
+    assert not any("destructive" in str(each.spec) for each in kinds)
+
+
+def test_a_tool_that_says_nothing_has_nothing_to_say_and_nobody_can_add_to_it():
+    nothing = ToolDefinition("d", handler=print).annotations
+    assert {} == nothing
+    with pytest.raises(TypeError):
+        nothing["read_only"] = True
+
+
+def test_annotations_that_are_no_mapping_are_refused():
+    with pytest.raises(ConfigurationError, match="annotations of tool 'd' must be a mapping"):
+        ToolDefinition("d", handler=print, metadata={"annotations": ["destructive"]})
+
+
+def test_a_tool_of_this_program_is_from_nobody_unless_it_says_so():
+    assert ["", "builtin"] == [ToolDefinition("d", handler=print, metadata=about).source for about in ({}, {"source": "builtin"})]
+
+
+@pytest.mark.parametrize(("source", "expected"), [("plugin:x", "plugin:x"), ("", "external")])
+def test_a_tool_of_another_process_never_passes_for_one_of_this_program(source, expected):
+    dispatcher = Dispatcher(
+        max_result_size=1, connect_timeout=1.0, strict_arguments=False, lease=Lease(max_failures=1, connect_timeout=1.0)
+    )
+    registration = Registration("t", callback_url="http://127.0.0.1:9/call", source=source, metadata={"annotations": DESTRUCTIVE})
+    made = dispatcher.tool(registration)
+    assert (expected, DESTRUCTIVE) == (made.source, made.annotations)
