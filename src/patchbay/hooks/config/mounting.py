@@ -1,0 +1,192 @@
+"""A configuration's hooks, started and mounted; taken down, and put up anew when it changes.
+
+What lives here: which of them must start for anything to start, and what becomes of those that do not. What does not: what a
+configuration says (``settings``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from patchbay.errors import ConfigurationError
+from patchbay.hooks.chains import IN_PROCESS, PROCESS
+from patchbay.hooks.config.settings import BuiltinSpec, HooksConfig, ProcessSettings
+from patchbay.hooks.manager import HookManager
+from patchbay.hooks.process.errors import HookProcessError
+from patchbay.hooks.process.hook import ProcessHook
+from patchbay.hooks.protocols import METHODS
+
+BuiltinFactory: TypeAlias = Callable[[BuiltinSpec], Awaitable[object] | object]
+"""Makes the hook of an entry of ``hooks.builtins``; may be async."""
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a configured hook: ``problem`` says why it was left out, and is empty where it was mounted."""
+
+    name: str
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A hook that has started and is not mounted yet."""
+
+    settings: BuiltinSpec | ProcessSettings
+    hook: object
+
+
+class ConfiguredHooks:
+    """The hooks of a configuration on a manager; made by ``mount_configured``. ``outcomes`` says what became of each."""
+
+    def __init__(self, manager: HookManager, builtins: Mapping[str, BuiltinFactory], media_dir: Path | None = None) -> None:
+        self.outcomes: tuple[Outcome, ...] = ()
+        self._manager = manager
+        self._media_dir = media_dir
+        self._builtins = builtins
+        self._mounted: dict[str, object] = {}
+        self._lock = asyncio.Lock()
+
+    async def reload(self, config: HooksConfig) -> None:
+        """Put the hooks of ``config`` in the place of those that are mounted. Raises ConfigurationError.
+
+        The new ones are started first: there is no moment without an approver, and where one that is required does not start,
+        all stays as it is. A turn that has begun ends with the hooks that it began with, of which processes are asked no more.
+        """
+        async with self._lock:
+            for note in config.notes:
+                _logger.warning("%s", note)
+            ready, outcomes = await _started(config, self._builtins, self._media_dir)
+            manager = self._manager
+            manager.policy, manager.timeouts = config.policy, config.timeouts
+            hooks = {_name(each.settings): each.hook for each in ready}
+            for each in ready:
+                _mount(manager, each)
+            self._unmount(self._mounted.keys() - hooks.keys())
+            self._mounted, self.outcomes = hooks, outcomes
+
+    async def aclose(self) -> None:
+        """Unmount these hooks, and end their processes."""
+        async with self._lock:
+            self._unmount(self._mounted)
+            hooks, self._mounted = self._mounted.values(), {}
+            await asyncio.gather(*(hook.aclose() for hook in hooks if isinstance(hook, ProcessHook)))
+
+    def _unmount(self, names: Collection[str]) -> None:
+        """Unmount the hooks of these names that are still ours: a program may have mounted one of its own in their place."""
+        for each in self._manager.mounted:
+            if each.name in names and each.hook is self._mounted[each.name]:
+                self._manager.unmount(each.name)
+
+
+async def mount_configured(
+    manager: HookManager,
+    config: HooksConfig,
+    *,
+    builtins: Mapping[str, BuiltinFactory] | None = None,
+    media_dir: Path | None = None,
+) -> ConfiguredHooks:
+    """Start the hooks of a configuration, all at the same time, and mount them; set the manager's policy and timeouts.
+
+    ``builtins`` are the factories of what may stand in ``hooks.builtins``, by name. ``media_dir`` is where processes may leave
+    files: they are told of it, and a media store has to take them from there (``MediaStore.media_dir``). A hook that does not
+    start is reported (in the log and in ``outcomes``) and left out, unless it is required. Raises ConfigurationError for one that
+    is, and for a name without a factory; then nothing is mounted, and no process is left.
+    """
+    configured = ConfiguredHooks(manager, builtins or {}, media_dir)
+    await configured.reload(config)
+    return configured
+
+
+async def _started(
+    config: HooksConfig, builtins: Mapping[str, BuiltinFactory], media_dir: Path | None
+) -> tuple[list[_Ready], tuple[Outcome, ...]]:
+    if not config.enabled:
+        return [], ()
+    for each in config.builtins:
+        if each.name not in builtins:
+            known = f"there are {', '.join(sorted(builtins))}" if builtins else "there are none here"
+            raise ConfigurationError(f"hooks.builtins.{each.name}: unknown builtin hook; {known}.")
+    wanted: list[BuiltinSpec | ProcessSettings] = [*config.builtins, *config.processes]
+    starting = [asyncio.ensure_future(_start(each, builtins, media_dir)) for each in wanted]
+    try:
+        if starting:
+            await asyncio.wait(starting)
+    except asyncio.CancelledError:
+        for task in starting:
+            task.cancel()
+        await asyncio.wait(starting)
+        await _close(task.result() for task in starting if not task.cancelled())
+        raise
+    results = [task.result() for task in starting]
+    ready = [each for each in results if isinstance(each, _Ready)]
+    outcomes = []
+    for settings, result in zip(wanted, results, strict=True):
+        problem = "" if isinstance(result, _Ready) else result
+        outcomes.append(Outcome(_name(settings), problem))
+        if problem and settings.required:
+            await _close(ready)
+            raise ConfigurationError(
+                f'{_path(settings)} does not start: {problem}. It is required: with "required": false it would be left out.'
+            )
+        if problem:
+            _logger.error("The hook %r is left out: %s", _name(settings), problem)
+    return ready, tuple(outcomes)
+
+
+async def _start(
+    settings: BuiltinSpec | ProcessSettings, builtins: Mapping[str, BuiltinFactory], media_dir: Path | None
+) -> _Ready | str:
+    """Return the hook, or why there is none."""
+    if isinstance(settings, ProcessSettings):
+        hook = ProcessHook(replace(settings.spec, media_folder=media_dir))
+        try:
+            await hook.start()
+        except HookProcessError as error:
+            return str(error)
+        return _Ready(settings, hook)
+    try:
+        made = builtins[settings.name](settings)
+        made = await made if inspect.isawaitable(made) else made
+        if not any(callable(getattr(made, method, None)) for method in METHODS):
+            return f"{type(made).__name__} is no hook: it has none of the methods {', '.join(METHODS)}"
+        return _Ready(settings, made)
+    except Exception as error:  # noqa: BLE001  (a factory may raise what it likes)
+        return f"{type(error).__name__}: {error}"
+
+
+def _mount(manager: HookManager, ready: _Ready) -> None:
+    settings, hook = ready.settings, ready.hook
+    group, methods = (PROCESS, hook.methods) if isinstance(hook, ProcessHook) else (IN_PROCESS, None)
+    manager.mount(_name(settings), hook, priority=settings.priority, timeouts=settings.timeouts, group=group, methods=methods)
+
+
+async def _close(ready: Any) -> None:
+    """Close hooks that will not be mounted."""
+    await asyncio.gather(*(_close_one(each.hook) for each in ready if isinstance(each, _Ready)))
+
+
+async def _close_one(hook: Any) -> None:
+    close = getattr(hook, "aclose", None) or getattr(hook, "close", None)
+    try:
+        closing = close() if callable(close) else None
+        if inspect.isawaitable(closing):
+            await closing
+    except Exception:
+        _logger.exception("The hook %r could not be closed", hook)
+
+
+def _name(settings: BuiltinSpec | ProcessSettings) -> str:
+    return settings.spec.name if isinstance(settings, ProcessSettings) else settings.name
+
+
+def _path(settings: BuiltinSpec | ProcessSettings) -> str:
+    return f"hooks.{'processes' if isinstance(settings, ProcessSettings) else 'builtins'}.{_name(settings)}"

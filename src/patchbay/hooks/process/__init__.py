@@ -1,0 +1,29 @@
+"""Hooks that are other processes: any program that reads requests from its standard input and answers on its standard output.
+
+What lives here: the wire format, the process, and the ProcessHook that a manager mounts like any other hook. What does not:
+configuration files (``patchbay.hooks.config``), and what such a program is written with (``patchbay.hooks.sdk``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from patchbay._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from patchbay.hooks.process.errors import HookProcessError, HookReplyError
+    from patchbay.hooks.process.hook import ProcessHook
+    from patchbay.hooks.process.spec import ProcessLimits, ProcessSpec
+
+__all__ = ["HookProcessError", "HookReplyError", "ProcessHook", "ProcessLimits", "ProcessSpec"]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "HookProcessError": "patchbay.hooks.process.errors",
+        "HookReplyError": "patchbay.hooks.process.errors",
+        "ProcessHook": "patchbay.hooks.process.hook",
+        "ProcessLimits": "patchbay.hooks.process.spec",
+        "ProcessSpec": "patchbay.hooks.process.spec",
+    },
+)

@@ -1,0 +1,243 @@
+"""What a process answered, as decisions: the replies of the public contract (spec/hooks.md, sections 4 and 5).
+
+A member that is left out changes nothing (policy P5): a hook says only what is to be another, and one that sends back all that
+it was shown has changed nothing. What is odd is found and told (policy P6): unknown members, known ones in the wrong place, an
+action that a point does not have. The flat forms of ``after_llm`` and ``after_tool`` are taken where they can mean nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from patchbay.hooks.decisions import AbortTurn, Approval, Continue, DenyTool, HardAbort, Modify, Respond
+from patchbay.hooks.process.messages import messages_back, tools_back
+from patchbay.hooks.process.outputs import output_members
+from patchbay.hooks.process.shapes import FLAG, NUMBER, OBJECT, TEXT, TEXTS, Findings, ListOf, Members, Plain, Shape
+from patchbay.hooks.views import LLMRequest
+
+MOST_OF_REASON: Final = 2000
+"""How many characters of a reason are taken: the model is shown it, and it is no place for a book."""
+
+_AROUND: Final = frozenset({"meta", "context", "channel", "chat_id"})
+_CALL: Final = _AROUND | {"call_id", "digest", "source", "endpoint", "annotations"}
+
+_FUNCTION: Final = Members({"name": TEXT, "description": TEXT, "parameters": OBJECT}, keeps=True)
+_TOOL: Final = Members({"type": TEXT, "function": _FUNCTION}, keeps=True)
+_TOOL_CALL: Final = Members(
+    {"id": TEXT, "type": TEXT, "function": Members({"name": TEXT, "arguments": Plain((str, dict), "a text")}, keeps=True)},
+    keeps=True,
+)
+_MESSAGE: Final = Members(
+    {
+        "role": TEXT,
+        "content": Plain((str, list), "a text"),
+        "media": TEXTS,
+        "parts": Plain((list,), "a list"),
+        "tool_calls": ListOf(_TOOL_CALL),
+        "tool_call_id": TEXT,
+        "reasoning_content": TEXT,
+    },
+    keeps=True,
+)
+RESULT: Final = Members(
+    {
+        "for_llm": TEXT,
+        "for_user": TEXT,
+        "silent": FLAG,
+        "is_error": FLAG,
+        "async": FLAG,
+        "media": TEXTS,
+        "artifact_tags": TEXTS,
+        "response_handled": FLAG,
+    }
+)
+_RESPONSE: Final = Members(
+    {"content": TEXT, "finish_reason": TEXT, "reasoning": TEXT, "reasoning_content": TEXT, "tool_calls": ListOf(_TOOL_CALL)},
+    frozenset({"reasoning_details", "usage"}),
+)
+_HEAD: Final[Mapping[str, Shape]] = {"action": TEXT, "reason": TEXT}
+_REPLIES: Final[Mapping[str, Members]] = {
+    "before_llm": Members(
+        {
+            **_HEAD,
+            "request": Members(
+                {"model": TEXT, "messages": ListOf(_MESSAGE), "tools": ListOf(_TOOL), "options": OBJECT},
+                _AROUND | {"graceful_terminal"},
+            ),
+        }
+    ),
+    "after_llm": Members({**_HEAD, "response": Members({"response": _RESPONSE}, _AROUND | {"model"})}),
+    "before_tool": Members(
+        {**_HEAD, "call": Members({"tool": TEXT, "arguments": OBJECT, "hook_result": RESULT}, _CALL), "result": RESULT}
+    ),
+    "after_tool": Members(
+        {**_HEAD, "result": Members({"tool": TEXT, "result": RESULT, "duration": NUMBER}, _CALL | {"arguments"})}
+    ),
+    "approve_tool": Members({"approved": FLAG, "reason": TEXT}),
+}
+_FLAT: Final[Mapping[str, tuple[str, Members]]] = {"after_llm": ("response", _RESPONSE), "after_tool": ("result", RESULT)}
+"""The points whose payload is often sent without the object around it: the name of both, and what is in it."""
+
+_INSTEAD: Final[Mapping[str, Mapping[str, str]]] = {
+    "before_llm": {
+        "decision": "action", "model": "request.model", "messages": "request.messages", "tools": "request.tools",
+        "options": "request.options", "request.temperature": "request.options.temperature",
+        "request.max_tokens": "request.options.max_tokens",
+    },
+    "after_llm": {
+        "decision": "action", "content": "response.response.content", "tool_calls": "response.response.tool_calls",
+        "response.content": "response.response.content",
+    },
+    "before_tool": {
+        "decision": "action", "args": "call.arguments", "arguments": "call.arguments", "tool": "call.tool",
+        "tool_name": "call.tool", "call.args": "call.arguments", "call.tool_name": "call.tool", "call.name": "call.tool",
+        "for_llm": "result.for_llm", "output": "result.for_llm", "content": "result.for_llm", "result.content": "result.for_llm",
+        "result.output": "result.for_llm", "result.text": "result.for_llm", "approved": "action",
+    },
+    "after_tool": {
+        "decision": "action", "for_llm": "result.result.for_llm", "output": "result.result.for_llm",
+        "content": "result.result.for_llm", "result.result.content": "result.result.for_llm",
+        "result.content": "result.result.for_llm", "result.result.output": "result.result.for_llm",
+    },
+    "approve_tool": {
+        "action": "approved", "decision": "approved", "approve": "approved", "allow": "approved", "allowed": "approved",
+        "message": "reason",
+    },
+}  # fmt: skip
+"""By point: the member that was probably meant, for those that are often written in its place."""
+
+_GO_ON: Final = frozenset({"", "continue", "modify"})
+_WHOLE: Final = frozenset({"max_tokens", "max_completion_tokens", "seed", "n", "top_k", "top_logprobs"})
+"""Options that are whole numbers: some languages have but one kind of number, and send 100.0 for 100."""
+
+
+def read_answer(point: str, result: Any, findings: Findings, *, shown: Any = None) -> dict[str, Any]:
+    """Return a reply's members as its point has them. Raises WrongTypeError.
+
+    ``shown`` is a value of the same shape: what is equal to it is taken as it is, without being looked at.
+    """
+    if result is None:
+        return {}
+    shape = _REPLIES[point]
+    if (flat := _FLAT.get(point)) is not None:
+        result = _wrapped(result, *flat, findings)
+    if shown is not None and isinstance(result, dict) and isinstance(request := result.get("request"), dict):
+        result = {**result, "request": {name: item for name, item in request.items() if item != shown.get(name)}}
+    read = shape.read(result, "", findings)
+    for about in [about for about, words in findings if not words]:
+        meant = _INSTEAD[point].get(about.lower())
+        hint = f": {meant!r} is meant" if meant else ""
+        findings.found[about] = f"the member {about!r} is not known there{hint}; it is passed over"
+        if meant:
+            findings.lost.add(about)
+    return read
+
+
+def llm_decision(answer: Mapping[str, Any], findings: Findings, view: LLMRequest, shown: Mapping[str, Any]) -> Any:
+    """Return the decision of ``before_llm``; ``shown`` is what the hook was shown of the request."""
+    decision = _head(answer, findings)
+    if not isinstance(decision, Continue):
+        return decision
+    now = answer.get("request") or {}
+    changes: dict[str, Any] = {}
+    if "messages" in now:
+        changes["messages"] = messages_back(now["messages"], shown["messages"], view.messages)
+    if "tools" in now:
+        changes["tools"] = tools_back(now["tools"], shown["tools"], view.tools)
+    if "model" in now and now["model"] not in ("", view.model):
+        changes["model"] = now["model"]
+    if "options" in now and now["options"] != view.options:
+        changes["options"] = _options(now["options"], view.options)
+    return _modified(changes)
+
+
+def response_decision(answer: Mapping[str, Any], findings: Findings, shown: Mapping[str, Any]) -> Any:
+    """Return the decision of ``after_llm``; ``shown`` is what the hook was shown of the response."""
+    decision = _head(answer, findings)
+    if not isinstance(decision, Continue):
+        return decision
+    now = (answer.get("response") or {}).get("response") or {}
+    if "reasoning_content" in now:
+        now = {"reasoning": now["reasoning_content"], **now}
+    changed = {name: now[name] for name in ("content", "finish_reason", "reasoning", "tool_calls") if name in now}
+    return _modified({name: value for name, value in changed.items() if value != shown.get(name, [])})
+
+
+def call_decision(answer: Mapping[str, Any], findings: Findings, shown: Mapping[str, Any]) -> Any:
+    """Return the decision of ``before_tool``; ``shown`` are the tool and the arguments that the hook was shown."""
+    decision = _head(answer, findings, {"respond": Respond, "deny_tool": DenyTool})
+    call = answer.get("call") or {}
+    if decision is Respond:
+        result = answer.get("result", call.get("hook_result"))
+        if result is not None:
+            return Respond(output_members(result))
+        findings.note("respond", "it responds without a 'result': the call goes its way", is_lost=True)
+        return None
+    if not isinstance(decision, Continue):
+        return decision
+    return _modified({name: call[name] for name in ("tool", "arguments") if call.get(name, "") not in ("", shown[name])})
+
+
+def result_decision(answer: Mapping[str, Any], findings: Findings, shown: Mapping[str, Any]) -> Any:
+    """Return the decision of ``after_tool``; ``shown`` is what the hook was shown of the result."""
+    decision = _head(answer, findings)
+    if not isinstance(decision, Continue):
+        return decision
+    now = (answer.get("result") or {}).get("result") or {}
+    changed = {name: value for name, value in now.items() if value != shown.get(name, _EMPTY.get(type(value)))}
+    return _modified({"result": output_members(changed)} if changed else {})
+
+
+def approval(answer: Mapping[str, Any]) -> Approval:
+    """Return the decision of ``approve_tool``: no, where nothing is said."""
+    return Approval(answer.get("approved", False), answer.get("reason", "")[:MOST_OF_REASON])
+
+
+_EMPTY: Final[Mapping[type, Any]] = {str: "", bool: False, list: []}
+
+
+def _head(answer: Mapping[str, Any], findings: Findings, more: Mapping[str, Any] = {}) -> Any:
+    """Return what the action comes to: Continue, the end of a turn, one of ``more``; None for one that is not known there."""
+    action, reason = answer.get("action", ""), answer.get("reason", "")[:MOST_OF_REASON]
+    if action in _GO_ON:
+        return Continue()
+    if action == "abort_turn":
+        return AbortTurn(reason)
+    if action == "hard_abort":
+        return HardAbort(reason)
+    kind = more.get(action)
+    if kind is DenyTool:
+        return DenyTool(reason)
+    if kind is None:
+        actions = ", ".join(["continue", "modify", *more, "abort_turn", "hard_abort"])
+        words = f"the action {action!r:.80} is not known there ({actions}): the reply is passed over"
+        findings.note(f"action {action}", words, is_lost=True)
+    return kind
+
+
+def _modified(changes: Mapping[str, Any]) -> Modify | None:
+    return Modify(changes) if changes else None
+
+
+def _options(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as they were where they are as they were, and whole numbers as such."""
+    return {
+        name: before[name] if name in before and before[name] == value else _number(name, value) for name, value in now.items()
+    }
+
+
+def _number(name: str, value: Any) -> Any:
+    return int(value) if name in _WHOLE and isinstance(value, float) and value.is_integer() else value
+
+
+def _wrapped(result: Any, name: str, inner: Members, findings: Findings) -> Any:
+    """Return a reply whose payload stands where the object around it should, as it should be."""
+    payload = result.get(name) if isinstance(result, dict) else None
+    if not isinstance(payload, dict):
+        return result
+    members: Sequence[str] = [member.lower() for member in payload]
+    if name in members or not any(member in inner.known for member in members):
+        return result
+    findings.note(f"flat {name}", f"its {name!r} is not in an object of its own: {name}.{name} is meant, and taken")
+    return {**result, name: {name: payload}}

@@ -1,0 +1,24 @@
+"""What goes wrong between a hook's process and its host. Nothing here does any work.
+
+PatchbayError
+└── HookProcessError        RuntimeError   "hook_process"   it is not there, has gone, or does not read
+    └── HookReplyError      ValueError     "hook_reply"     what it answered is an error, or no answer to what it was asked
+
+None of them ends a turn: interceptors that fail are passed over, approvers that fail have said no (``patchbay.hooks.turn``).
+"""
+
+from __future__ import annotations
+
+from patchbay.errors import PatchbayError
+
+
+class HookProcessError(PatchbayError, RuntimeError):
+    """The process cannot be asked, or will not answer any more."""
+
+    code = "hook_process"
+
+
+class HookReplyError(HookProcessError, ValueError):
+    """The process answered with an error, or with what cannot be an answer."""
+
+    code = "hook_reply"

@@ -1,0 +1,232 @@
+"""The Hook: what an author's functions are for, and what each point comes to.
+
+What lives here: the decorators, and answering one request. What does not: requests and replies as lines (``serving``).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar, overload
+
+from patchbay.errors import ConfigurationError
+from patchbay.hooks.decisions import Continue, Modify, Respond
+from patchbay.hooks.sdk.told import event_of, reply_of, view_of
+from patchbay.hooks.sdk.tools import HookTool, finished
+from patchbay.hooks.views import View
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+LINE_LIMIT: Final = 1024 * 1024 - 1
+"""The longest line that a host reads which does not say otherwise."""
+
+POINTS: Final = ("before_llm", "after_llm", "before_tool", "after_tool", "approve_tool")
+
+
+class UnknownMethodError(LookupError):
+    """The host asked for what this hook does not know."""
+
+
+class Hook:
+    """A hook that is a process of its own. Decorate functions, then ``run``.
+
+    The functions are what the methods of a hook in the host's own process are: they are given the same views and decide the same
+    (``Modify``, ``Respond``, ``DenyTool``, ...; None is "go on"). They may be async. Those that are not are called in threads, so
+    several may run at a time, and a slow one holds up nobody. Of one point the functions are asked in their order; what the first
+    changes the second sees, and a decision that ends the matter is the last. What a function raises is told to the host as a
+    failure: it goes on without this hook, and an approver that fails has said no.
+
+    ``name`` is what the hook calls itself; the host's configuration has a name of its own.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.tools: dict[str, HookTool] = {}
+        self._handlers: dict[str, list[Callable[..., Any]]] = {point: [] for point in POINTS}
+        self._observers: list[Callable[..., Any]] = []
+        self._known_as = ""
+        self._merges = False
+        self._may_answer = True
+        self.media_dir: Path | None = None
+        """The folder where the host takes files from, None where it has none, and before it has said hello."""
+        self.line_limit = LINE_LIMIT
+        """The longest line that the host reads, in bytes."""
+
+    @overload
+    def tool(self, function: F, /) -> F: ...
+    @overload
+    def tool(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> Callable[[F], F]: ...
+    def tool(
+        self,
+        function: F | None = None,
+        /,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> F | Callable[[F], F]:
+        """Offer a function to the model: as ``@hook.tool``, or as ``@hook.tool(name=...)``.
+
+        Its name, docstring and annotations say what the model is told, unless ``description`` or ``parameters`` (a JSON Schema)
+        do. It is given checked arguments, and may return a text, data, or a ToolOutput. Raises ConfigurationError for a second
+        tool of a name.
+        """
+
+        def offer(function: F) -> F:
+            tool = HookTool(function, name=name, description=description, parameters=parameters)
+            if tool.name in self.tools:
+                raise ConfigurationError(f"This hook has a tool {tool.name!r} already.")
+            self.tools[tool.name] = tool
+            return function
+
+        return offer if function is None else offer(function)
+
+    def before_llm(self, function: F) -> F:
+        """Ask ``function(request)`` before each request to a model."""
+        return self._asked("before_llm", function)
+
+    def after_llm(self, function: F) -> F:
+        """Ask ``function(response)`` about each answer of a model."""
+        return self._asked("after_llm", function)
+
+    def before_tool(self, function: F) -> F:
+        """Ask ``function(call)`` before each call, of any tool."""
+        return self._asked("before_tool", function)
+
+    def after_tool(self, function: F) -> F:
+        """Ask ``function(result)`` about each result of a tool."""
+        return self._asked("after_tool", function)
+
+    def approve_tool(self, function: F) -> F:
+        """Ask ``function(call)`` whether a call may be carried out: True or ``Approval(True)``; all that are asked must agree."""
+        return self._asked("approve_tool", function)
+
+    def observer(self, function: F) -> F:
+        """Tell ``function(event)`` what happens, one event after the other."""
+        self._observers.append(_callable(function, "observer"))
+        return function
+
+    def run(self) -> None:
+        """Serve the host on the standard input and output, until it closes them or sends SIGTERM.
+
+        From here on what is printed goes to standard error.
+        """
+        from patchbay.hooks.sdk.serving import serve
+
+        serve(self)
+
+    def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the ``result`` for a request, as the host is told it. Blocks; for tests it may be called without ``run``.
+
+        Raises UnknownMethodError, and what the functions raise.
+        """
+        point = method.removeprefix("hook.")
+        if method == "hook.hello":
+            return self._hello(params)
+        if method in ("hook.runtime_event", "hook.event"):
+            self.observe(params)
+            return {}
+        if method != f"hook.{point}" or point not in self._handlers:
+            raise UnknownMethodError(f"unknown method {method!r}")
+        handlers = self._handlers[point]
+        if point == "approve_tool" and not handlers:
+            raise UnknownMethodError("this hook has no function for approve_tool")
+        view = view_of(point, params)
+        if point == "approve_tool":
+            return self._approval(handlers, view, params)
+        decision = self._decision(handlers, view)
+        if point == "before_tool" and (decision is None or isinstance(decision, Modify)):
+            decision = self._own_response(view, params) or decision
+        if point == "before_llm" and self.tools and self._may_answer and (decision is None or isinstance(decision, Modify)):
+            decision = self._with_tools(view, decision)
+        return reply_of(point, decision, view, params, merges=self._merges)
+
+    def asks(self, method: str) -> bool:
+        """Whether a request needs an author's function: others are answered at once."""
+        point = method.removeprefix("hook.")
+        return bool(self._handlers.get(point)) or (point == "before_tool" and bool(self.tools))
+
+    def observe(self, params: Mapping[str, Any]) -> None:
+        """Tell the observers of an event. Raises what they raise."""
+        if self._observers:
+            event = event_of(params)
+            for function in self._observers:
+                finished(function(event))
+
+    def _asked(self, point: str, function: F) -> F:
+        self._handlers[point].append(_callable(function, point))
+        return function
+
+    def _hello(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        self._known_as = str(params.get("name") or "")
+        self._merges = params.get("merges") is True
+        limit = params.get("line_limit")
+        folder = params.get("media_dir")
+        self.media_dir = Path(folder) if isinstance(folder, str) and folder else None
+        self.line_limit = limit if isinstance(limit, int) and limit > 0 else LINE_LIMIT
+        modes = params.get("modes")
+        self._may_answer = not modes or "tool" in modes
+        result: dict[str, Any] = {"ok": True, "name": self.name or self._known_as}
+        if self.tools and not self._may_answer:
+            sys.stderr.write("patchbay: the tools of this hook are not offered: put before_tool into its 'intercept'\n")
+        elif self.tools:
+            result["tools"] = [tool.definition() for tool in self.tools.values()]
+        return result
+
+    def _decision(self, handlers: list[Callable[..., Any]], view: View) -> Any:
+        """Ask the functions in turn. What they change is put into the view, and is one Modify in the end."""
+        changes: dict[str, Any] = {}
+        for function in handlers:
+            decision = finished(function(view))
+            if decision is None or isinstance(decision, Continue):
+                continue
+            if not isinstance(decision, Modify):
+                return decision
+            made = decision.changes.changes() if isinstance(decision.changes, View) else decision.changes
+            if not isinstance(made, Mapping):
+                return decision
+            changes |= made
+            for name, value in made.items():
+                setattr(view, name, value)
+        return Modify(changes) if changes else None
+
+    def _approval(self, handlers: list[Callable[..., Any]], view: View, params: Mapping[str, Any]) -> dict[str, Any]:
+        reply: dict[str, Any] = {"approved": False}
+        for function in handlers:
+            reply = reply_of("approve_tool", finished(function(view)), view, params, merges=self._merges)
+            if not reply["approved"]:
+                break
+        return reply
+
+    def _own_response(self, view: Any, params: Mapping[str, Any]) -> Respond | None:
+        """Return the answer for a call of a tool of this hook's; None for one of somebody else's."""
+        tool = self.tools.get(view.tool)
+        # A host that says whose a tool is asks about tools of others, too, that have the name of one of ours.
+        if tool is None or params.get("source", f"hook:{self._known_as}") != f"hook:{self._known_as}":
+            return None
+        output = tool.output(view.arguments, call_id=view.call_id, iteration=view.meta.iteration, media_dir=self.media_dir)
+        return Respond(output)
+
+    def _with_tools(self, view: Any, decision: Modify | None) -> Modify | None:
+        """Add our tools to a request, where the host has not done so: old ones do not take them from the answer to hello."""
+        if view.graceful_terminal:
+            return decision
+        names = {tool.get("function", {}).get("name") for tool in view.tools}
+        missing = [tool.definition() for name, tool in self.tools.items() if name not in names]
+        if not missing:
+            return decision
+        return Modify({**(decision.changes if decision is not None else {}), "tools": [*view.tools, *missing]})
+
+
+def _callable(function: F, what: str) -> F:
+    if not callable(function):
+        raise TypeError(f"@{what} marks functions, not {type(function).__name__}.")
+    return function

@@ -1,0 +1,180 @@
+"""The loop between a Hook and its host: lines in, lines out, and everything else kept away from them.
+
+What lives here: the standard streams, JSON-RPC from a hook's side, threads. What does not: what a request comes to (``hook``).
+
+Bytes are read and written, so the locale does not matter. Replies are written whole, one at a time, in the order in which they
+come about. Standard output is the wire's alone: what is printed, by whatever part of the process, goes to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, BinaryIO, Final
+
+from patchbay.hooks.sdk.hook import Hook, UnknownMethodError
+from patchbay.tools.threads import start_in_thread
+
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+SERVER_ERROR: Final = -32000
+
+_GRACE: Final = 1.5
+"""Seconds that calls under way have to end once the host has closed our input; it waits two."""
+
+_MOST_EVENTS: Final = 1000
+
+_MOST_WORDS: Final = 500
+"""How many characters are told of an error: the host shows no more."""
+
+
+class Server:
+    """Serves one Hook: ``serve`` lines; ``write`` is given each reply as a line, from any thread, one at a time."""
+
+    def __init__(self, hook: Hook, write: Callable[[bytes], object]) -> None:
+        self._hook = hook
+        self._write = write
+        self._lock = threading.Lock()
+        self._idle = threading.Condition()
+        self._running = 0
+        self._events: queue.Queue[Mapping[str, Any]] = queue.Queue(_MOST_EVENTS)
+        self._has_observer = False
+
+    def serve(self, lines: Iterable[bytes]) -> None:
+        """Answer requests until there are no more; then wait for those under way, for a moment."""
+        for line in lines:
+            self._take(line)
+        with self._idle:
+            self._idle.wait_for(lambda: self._running == 0, timeout=_GRACE)
+
+    def _take(self, line: bytes) -> None:
+        if not line.strip():
+            return
+        try:
+            message = json.loads(line.decode("utf-8", "replace"))
+        except (ValueError, RecursionError) as error:
+            _complain(f"a line that is no JSON: {error}")
+            return
+        if not isinstance(message, dict) or not isinstance(method := message.get("method"), str):
+            _complain("a line that is no request")
+            return
+        request_id, params = message.get("id"), message.get("params")
+        if params is not None and not isinstance(params, dict):
+            if request_id:
+                self._reply(request_id, error=(INVALID_PARAMS, f"the params of {method} must be an object"))
+            return
+        params = params or {}
+        if not request_id:
+            self._notice(method, params)
+        elif self._hook.asks(method):
+            with self._idle:
+                self._running += 1
+            try:
+                start_in_thread(lambda: self._work(request_id, method, params))
+            except RuntimeError:  # no more threads are to be had: what comes next waits until this is answered
+                self._work(request_id, method, params)
+        else:
+            self._answer(request_id, method, params)
+
+    def _work(self, request_id: Any, method: str, params: Mapping[str, Any]) -> None:
+        try:
+            self._answer(request_id, method, params)
+        except BaseException as error:  # noqa: BLE001  (sys.exit() ends the hook's thread, not the call)
+            self._reply(request_id, error=(SERVER_ERROR, type(error).__name__))
+        finally:
+            with self._idle:
+                self._running -= 1
+                self._idle.notify_all()
+
+    def _answer(self, request_id: Any, method: str, params: Mapping[str, Any]) -> None:
+        try:
+            self._reply(request_id, self._hook.answer(method, params))
+        except UnknownMethodError as error:
+            self._reply(request_id, error=(METHOD_NOT_FOUND, str(error)))
+        except Exception as error:  # noqa: BLE001  (the author's functions may raise what they like)
+            traceback.print_exc(file=sys.stderr)
+            self._reply(request_id, error=(SERVER_ERROR, f"{type(error).__name__}: {error}"))
+
+    def _reply(self, request_id: Any, result: Any = None, *, error: tuple[int, str] | None = None) -> None:
+        payload: dict[str, Any] = {"jsonrpc": "2.0", "id": request_id}
+        if error is None:
+            payload["result"] = result
+        else:
+            payload["error"] = {"code": error[0], "message": error[1][:_MOST_WORDS]}
+        line = json.dumps(payload, allow_nan=False, separators=(",", ":")).encode()
+        if len(line) > self._hook.line_limit and error is None:
+            words = f"the answer has {len(line)} bytes, and the host reads {self._hook.line_limit}"
+            self._reply(request_id, error=(SERVER_ERROR, words))
+            return
+        with self._lock:
+            try:
+                self._write(line + b"\n")
+            except OSError:
+                pass  # nobody listens any more: our input will end, too
+
+    def _notice(self, method: str, params: Mapping[str, Any]) -> None:
+        if method not in ("hook.runtime_event", "hook.event"):
+            return
+        if not self._has_observer:
+            self._has_observer = True
+            start_in_thread(self._observe)
+        try:
+            self._events.put_nowait(params)
+        except queue.Full:
+            pass  # the newest goes, as at the host
+
+    def _observe(self) -> None:
+        while True:
+            params = self._events.get()
+            try:
+                self._hook.observe(params)
+            except BaseException:  # noqa: BLE001  (as above; sys.exit() ends this event alone)
+                traceback.print_exc(file=sys.stderr)
+
+
+def serve(hook: Hook) -> None:
+    """Serve a hook on the process's own standard streams."""
+    if sys.stdin is not None and sys.stdin.isatty():
+        sys.stderr.write("This is a hook: a host starts it and talks to it. To try it: patchbay hooks doctor COMMAND\n")
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    requests, replies = _take_streams()
+    try:
+        Server(hook, lambda line: _write_all(replies, line)).serve(iter(requests.readline, b""))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _take_streams() -> tuple[BinaryIO, int]:
+    """Return standard input and the descriptor of standard output, and let nothing else in the process have them.
+
+    What was printed before, and is not written yet, goes to standard error, too.
+    """
+    requests = os.fdopen(os.dup(0), "rb")
+    replies = os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    sys.stdout.flush()
+    sys.stdout = sys.stderr
+    reconfigure = getattr(sys.stderr, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    return requests, replies
+
+
+def _write_all(descriptor: int, line: bytes) -> None:
+    left = memoryview(line)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def _complain(words: str) -> None:
+    sys.stderr.write(f"patchbay: the host sent {words}\n")

@@ -1,0 +1,132 @@
+"""Real processes that do what a test says: scripts with nothing of ours in them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from patchbay.hooks import PROCESS, HookManager, HookPolicy, HookTimeouts
+from patchbay.hooks.process import ProcessHook, ProcessLimits, ProcessSpec
+
+BOUND = 30.0
+"""Seconds; no wait is longer."""
+
+PRELUDE = """
+import json, os, signal, subprocess, sys, time
+
+def write(text):
+    os.write(1, text.encode("utf-8", "surrogateescape"))
+
+def answer(result=None, **members):
+    write(json.dumps({"jsonrpc": "2.0", "id": id, "result": {} if result is None else result, **members}) + "\\n")
+
+def on(method, params):
+    answer()
+
+def hello(params):
+    answer({"ok": True})
+
+def lines():
+    for line in sys.stdin.buffer:
+        yield json.loads(line)
+
+"""
+LOOP = """
+
+for message in lines():
+    id, method, params = message.get("id"), message["method"].removeprefix("hook."), message["params"]
+    hello(params) if method == "hello" else on(method, params)
+"""
+
+QUICK = ProcessLimits(hello=20.0, eof_grace=5.0, term_grace=5.0, backoff_first=0.01, backoff_most=0.02, restarts=0)
+"""Patient where a busy machine may need it, quick where only we decide."""
+
+
+def script(folder: Path, body: str, *, name: str = "hook") -> tuple[str, ...]:
+    """Write a hook; ``body`` may define ``on(method, params)``, ``hello(params)`` and ``lines()``. Return its command."""
+    path = folder / f"{name}.py"
+    path.write_text(PRELUDE + textwrap.dedent(body) + LOOP, encoding="utf-8")
+    return sys.executable, "-I", "-S", str(path)
+
+
+def spec(command: tuple[str, ...], *modes: str, limits: ProcessLimits = QUICK, **members: Any) -> ProcessSpec:
+    """Return the spec of a hook for these modes, "llm" and "tool" where none is given."""
+    return ProcessSpec(
+        name=members.pop("name", "h"), command=command, modes=frozenset(modes or ("llm", "tool")), limits=limits, **members
+    )
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run a test's coroutine, with a bound."""
+    return asyncio.run(asyncio.wait_for(work, BOUND))
+
+
+@asynccontextmanager
+async def hooked(*specs: ProcessSpec, policy: HookPolicy | None = None, **timeouts: float) -> AsyncIterator[HookManager]:
+    """Start and mount hooks that are processes; end them."""
+    manager = HookManager(policy=policy, timeouts=HookTimeouts(**{"interceptor": 20.0, "approval": 20.0, **timeouts}))
+    try:
+        for each in specs:
+            await mount(manager, each)
+        yield manager
+    finally:
+        await manager.aclose()
+
+
+async def mount(manager: HookManager, each: ProcessSpec) -> ProcessHook:
+    """Start a hook and mount it."""
+    hook = ProcessHook(each)
+    await hook.start()
+    manager.mount(each.name, hook, group=PROCESS, methods=hook.methods)
+    return hook
+
+
+def process_of(manager: HookManager, name: str = "h") -> ProcessHook:
+    """Return the hook of this name."""
+    hook = next(each.hook for each in manager.mounted if each.name == name)
+    assert isinstance(hook, ProcessHook)
+    return hook
+
+
+def with_limits(each: ProcessSpec, **limits: Any) -> ProcessSpec:
+    """Return a spec with other limits."""
+    return replace(each, limits=replace(each.limits, **limits))
+
+
+def is_there(pid: int) -> bool:
+    """Whether a process is there, and no zombie."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+async def gone(pid: int) -> None:
+    """Wait until a process is gone."""
+    while is_there(pid):
+        await asyncio.sleep(0.005)
+
+
+async def until(condition: Any) -> None:
+    """Wait until something is so that has no event of its own: a file, a process's state."""
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+def megabytes() -> float:
+    """How much memory this process has now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def open_files() -> int:
+    """How many files, pipes and sockets this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))

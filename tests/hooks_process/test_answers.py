@@ -1,0 +1,379 @@
+"""Replies become decisions as spec/hooks.md, sections 4 and 5, has it, with the policies P5 (merge) and P6 (diagnostics)."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hooks_process import shown
+from patchbay.hooks import AbortTurn, Approval, DenyTool, HardAbort, Modify, Respond, ToolOutput
+from patchbay.hooks.process import answers, params
+from patchbay.hooks.process.params import Around
+from patchbay.hooks.process.shapes import Findings, WrongTypeError
+
+IMAGE = {"type": "image_url", "image_url": {"url": "https://x/y.png"}}
+MESSAGES = [
+    {"role": "system", "content": "Be kind."},
+    {"role": "user", "content": [{"type": "text", "text": "What is this?"}, IMAGE], "name": "Ann"},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "1", "type": "function", "function": {"name": "a", "arguments": "{}"}}],
+    },
+]
+TOOLS = [shown.tool("add", strict=True), shown.tool("sub", description="Subtracts.")]
+OPTIONS = {"max_tokens": 100, "temperature": 0.5}
+
+
+def asked_about_a_request(reply):
+    """Return the decision on what ``reply(params)`` answers, and what was odd."""
+    view = shown.request(messages=MESSAGES, tools=TOOLS, options=OPTIONS)
+    told = params.llm_request(view, Around())
+    now = {"model": told.model, "messages": told.messages, "tools": told.tools, "options": told.options}
+    findings = Findings()
+    wire = json.loads(json.dumps({"model": "m", "messages": told.messages, "tools": told.tools, "options": told.options}))
+    result = json.loads(json.dumps(reply(wire)))
+    return answers.llm_decision(answers.read_answer("before_llm", result, findings, shown=now), findings, view, now), findings
+
+
+def changes_of_a_request(reply):
+    decision, findings = asked_about_a_request(reply)
+    assert {} == findings.found
+    return decision.changes if decision is not None else None
+
+
+def asked_about_a_response(result, **members):
+    findings = Findings()
+    told = params.llm_response(shown.response(content="old", finish_reason="stop", **members), Around())
+    return answers.response_decision(answers.read_answer("after_llm", result, findings), findings, told.response), findings
+
+
+def asked_about_a_call(result):
+    findings = Findings()
+    answer = answers.read_answer("before_tool", result, findings)
+    return answers.call_decision(answer, findings, {"tool": "rm", "arguments": {"path": "/"}}), findings
+
+
+def asked_about_a_result(result, output=ToolOutput("old")):  # noqa: B008  (frozen)
+    findings = Findings()
+    told = params.tool_result(shown.result(output), Around())
+    return answers.result_decision(answers.read_answer("after_tool", result, findings), findings, told.result), findings
+
+
+# P5: what is left out, or comes back as it went out, is unchanged.
+
+
+@pytest.mark.parametrize("action", ["", "continue", "modify", None])
+def test_a_request_that_comes_back_whole_is_unchanged(action):
+    assert changes_of_a_request(lambda sent: {"action": action, "request": sent}) is None
+
+
+@pytest.mark.parametrize(
+    "result", [{}, None, {"action": "continue"}, {"request": {}}, {"request": None}, {"request": {"messages": None}}]
+)
+def test_what_is_left_out_of_a_request_is_unchanged(result):
+    assert changes_of_a_request(lambda _: result) is None
+
+
+def test_an_added_tool_leaves_the_others_as_the_host_has_them():
+    mine = shown.tool("mine")
+    changes = changes_of_a_request(lambda sent: {"action": "modify", "request": {**sent, "tools": [*sent["tools"], mine]}})
+    assert {"tools": [*TOOLS, mine]} == changes
+
+
+def test_messages_that_come_back_as_they_went_out_are_those_of_the_host():
+    more = {"role": "user", "content": "And now?"}
+    changes = changes_of_a_request(lambda sent: {"request": {"messages": [*sent["messages"][1:], more]}})
+    assert {"messages": [*MESSAGES[1:], more]} == changes
+
+
+def test_a_changed_message_keeps_its_image():
+    def reply(sent):
+        sent["messages"][1]["content"] = "What is it?"
+        return {"request": {"messages": sent["messages"]}}
+
+    message = changes_of_a_request(reply)["messages"][1]
+    assert {"role": "user", "name": "Ann", "content": [{"type": "text", "text": "What is it?"}, IMAGE]} == message
+
+
+def test_an_image_that_a_hook_adds_by_its_url_becomes_a_part_and_a_ref_stays_a_ref():
+    added = {"role": "user", "content": "", "media": ["data:image/png;base64,AA==", "media://1"]}
+    message = changes_of_a_request(lambda _: {"request": {"messages": [added]}})["messages"][0]
+    assert [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}] == message["content"]
+    assert ["media://1"] == message["media"]
+
+
+def test_a_changed_reply_with_calls_and_no_text_has_no_content():
+    def reply(sent):
+        sent["messages"][2]["tool_calls"][0]["function"]["name"] = "b"
+        return {"request": {"messages": sent["messages"]}}
+
+    assert changes_of_a_request(reply)["messages"][2]["content"] is None
+
+
+def test_options_are_taken_whole_and_whole_numbers_stay_whole():
+    changes = changes_of_a_request(lambda _: {"request": {"options": {"max_tokens": 50.0, "temperature": 1.0, "stop": ["x"]}}})
+    assert {"max_tokens": 50, "temperature": 1.0, "stop": ["x"]} == changes["options"]
+    assert int is type(changes["options"]["max_tokens"])
+    assert changes_of_a_request(lambda _: {"request": {"options": {"max_tokens": 100.0, "temperature": 0.5}}}) is None
+
+
+def test_a_blank_model_is_no_change():
+    assert changes_of_a_request(lambda _: {"request": {"model": ""}}) is None
+    assert {"model": "n"} == changes_of_a_request(lambda _: {"request": {"model": "n"}})
+
+
+def test_of_a_response_only_what_is_another_is_changed():
+    inner = {"content": "new", "finish_reason": "stop", "reasoning": "", "reasoning_details": None, "usage": {"total_tokens": 1}}
+    decision, findings = asked_about_a_response({"response": {"meta": {}, "model": "m", "response": inner}})
+    assert ({"content": "new"}, {}) == (decision.changes, findings.found)
+
+
+def test_calls_are_taken_away_by_an_empty_list():
+    call = {"id": "1", "type": "function", "function": {"name": "a", "arguments": "{}"}}
+    decision, _ = asked_about_a_response({"response": {"response": {"tool_calls": []}}}, tool_calls=[call])
+    assert {"tool_calls": []} == decision.changes
+    decision, _ = asked_about_a_response({"response": {"response": {"content": "old"}}}, tool_calls=[call])
+    assert decision is None
+
+
+def test_a_call_is_changed_by_its_members():
+    decision, _ = asked_about_a_call({"call": {"tool": "ls", "arguments": {"path": "/"}, "meta": {}, "context": {}}})
+    assert {"tool": "ls"} == decision.changes
+    decision, _ = asked_about_a_call({"action": "modify", "call": {"arguments": {"path": "/tmp"}}})
+    assert {"arguments": {"path": "/tmp"}} == decision.changes
+
+
+@pytest.mark.parametrize(
+    "result", [{}, {"call": {"tool": "rm", "arguments": {"path": "/"}}}, {"call": {"tool": ""}}, {"call": {}}]
+)
+def test_a_call_that_comes_back_is_unchanged(result):
+    assert asked_about_a_call(result)[0] is None
+
+
+def test_of_a_result_only_what_is_another_is_changed():
+    told = {"for_llm": "old", "for_user": "", "silent": False, "is_error": True, "async": False, "media": []}
+    decision, findings = asked_about_a_result({"result": {"tool": "rm", "result": told, "duration": 1}})
+    assert ({"result": {"is_error": True}}, {}) == (decision.changes, findings.found)
+
+
+def test_what_a_result_had_can_be_taken_away():
+    decision, _ = asked_about_a_result(
+        {"result": {"result": {"for_user": "", "media": []}}}, ToolOutput("x", "y", media=("media://1",))
+    )
+    assert {"result": {"for_user": "", "media": []}} == decision.changes
+
+
+def test_that_the_work_goes_on_is_called_async_on_the_wire():
+    decision, _ = asked_about_a_result({"result": {"result": {"async": True}}})
+    assert {"result": {"is_async": True}} == decision.changes
+
+
+# Actions.
+
+
+ASKED = {
+    "before_llm": lambda result: asked_about_a_request(lambda _: result),
+    "after_llm": asked_about_a_response,
+    "before_tool": asked_about_a_call,
+    "after_tool": asked_about_a_result,
+}
+
+
+@pytest.mark.parametrize("point", ASKED)
+def test_every_point_can_end_the_turn(point):
+    assert AbortTurn("enough") == ASKED[point]({"action": "abort_turn", "reason": "enough"})[0]
+    assert HardAbort() == ASKED[point]({"action": "hard_abort"})[0]
+
+
+def test_before_a_tool_a_hook_may_refuse_and_answer():
+    assert DenyTool("no") == asked_about_a_call({"action": "deny_tool", "reason": "no"})[0]
+    answer = {"for_llm": "x", "async": True, "media": ["media://1"]}
+    assert (
+        Respond({"for_llm": "x", "is_async": True, "media": ["media://1"]})
+        == asked_about_a_call({"action": "respond", "result": answer})[0]
+    )
+    assert Respond({"for_llm": "y"}) == asked_about_a_call({"action": "respond", "call": {"hook_result": {"for_llm": "y"}}})[0]
+    assert Respond({}) == asked_about_a_call({"action": "respond", "result": {}})[0]
+
+
+def test_a_reason_is_no_place_for_a_book():
+    assert DenyTool("x" * answers.MOST_OF_REASON) == asked_about_a_call({"action": "deny_tool", "reason": "x" * 100_000})[0]
+    assert answers.MOST_OF_REASON == len(answers.approval({"reason": "x" * 100_000}).reason)
+
+
+def test_an_answer_without_a_result_lets_the_call_go_its_way():
+    decision, findings = asked_about_a_call({"action": "respond", "call": {"tool": "ls"}})
+    assert decision is None
+    assert {"respond"} == findings.lost
+
+
+@pytest.mark.parametrize(
+    ("point", "action"),
+    [
+        ("before_llm", "respond"),
+        ("after_llm", "deny_tool"),
+        ("after_tool", "respond"),
+        ("before_tool", "ABORT_TURN"),
+        ("before_tool", "x"),
+    ],
+)
+def test_an_action_that_a_point_does_not_have_is_passed_over_with_all_that_came_with_it(point, action):
+    decision, findings = ASKED[point](
+        {"action": action, "result": {"result": {}}} if point == "after_tool" else {"action": action}
+    )
+    assert decision is None
+    assert [f"action {action}"] == list(findings.found)
+    assert "is not known there" in findings.found[f"action {action}"]
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        ({"approved": True}, Approval(approved=True)),
+        ({"approved": True, "reason": "fine"}, Approval(approved=True, reason="fine")),
+        ({"Approved": True}, Approval(approved=True)),
+        ({"approved": False, "reason": "no"}, Approval(approved=False, reason="no")),
+        ({}, Approval(approved=False)),
+        (None, Approval(approved=False)),
+        ({"approved": None}, Approval(approved=False)),
+    ],
+)
+def test_an_approver_must_say_yes(result, expected):
+    assert expected == answers.approval(answers.read_answer("approve_tool", result, Findings()))
+
+
+# Types and names.
+
+
+@pytest.mark.parametrize(
+    ("point", "result", "where"),
+    [
+        (
+            "before_llm",
+            {"action": "abort_turn", "request": {"messages": [{"role": 1}]}},
+            "request.messages[0].role must be a text",
+        ),
+        ("before_llm", {"request": {"messages": [{"content": {}}]}}, "request.messages[0].content must be a text, not an object"),
+        ("before_llm", {"request": {"messages": "x"}}, "request.messages must be a list"),
+        ("before_llm", {"request": {"messages": [{"role": "user", "parts": 1}]}}, "request.messages[0].parts must be a list"),
+        ("before_llm", {"request": {"tools": [[]]}}, "request.tools[0] must be an object"),
+        ("before_llm", {"request": {"tools": [{"function": {"name": 1}}]}}, "request.tools[0].function.name must be a text"),
+        ("before_llm", {"request": {"options": []}}, "request.options must be an object"),
+        ("before_llm", {"request": []}, "request must be an object"),
+        ("before_llm", {"action": 1}, "action must be a text"),
+        ("before_llm", [], "the result must be an object, not a list"),
+        (
+            "after_llm",
+            {"response": {"response": {"content": None, "tool_calls": {}}}},
+            "response.response.tool_calls must be a list",
+        ),
+        ("before_tool", {"action": "respond", "result": {"for_llm": 1}}, "result.for_llm must be a text"),
+        ("before_tool", {"action": "respond", "result": {"silent": "yes"}}, "result.silent must be true or false"),
+        ("before_tool", {"action": "respond", "result": {"media": [1]}}, "result.media[0] must be a text, not a number"),
+        ("before_tool", {"call": {"arguments": "{}"}}, "call.arguments must be an object"),
+        ("before_tool", {"reason": [], "action": "hard_abort"}, "reason must be a text"),
+        ("after_tool", {"result": "x"}, "result must be an object"),
+        ("approve_tool", {"approved": "true"}, "approved must be true or false"),
+        ("approve_tool", {"approved": 1}, "approved must be true or false"),
+    ],
+)
+def test_a_wrong_type_anywhere_refuses_the_whole_reply(point, result, where):
+    with pytest.raises(WrongTypeError) as caught:
+        answers.read_answer(point, result, Findings())
+    assert str(caught.value).startswith(where)
+
+
+_NAMES = st.sampled_from([
+    "action", "reason", "request", "response", "result", "call", "messages", "tools", "options", "tool", "arguments", "for_llm",
+    "media", "content", "tool_calls", "function", "name", "parameters", "parts", "image_url", "url", "type", "text", "Tool",
+])  # fmt: skip
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.sampled_from(["", "x", "respond", "text"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_NAMES, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(_VALUES)
+def test_whatever_is_answered_is_a_decision_or_a_wrong_type(value):
+    message, call = {"role": "user", "content": "x", "parts": value, "media": []}, {"id": "1", "function": {"name": value}}
+    tries = [
+        *((ask, value) for ask in (asked_about_a_call, asked_about_a_result, asked_about_a_response)),
+        (asked_about_a_request, lambda _sent: value),
+        (asked_about_a_request, lambda _sent: {"request": {"messages": [message]}}),
+        (asked_about_a_request, lambda _sent: {"request": {"tools": [{"function": value}]}}),
+        (asked_about_a_request, lambda _sent: {"request": {"messages": [value], "options": {"n": value}}}),
+        (asked_about_a_response, {"response": {"response": {"tool_calls": [call]}}}),
+        (asked_about_a_call, {"action": "respond", "call": {"hook_result": value}}),
+    ]
+    for ask, answer in tries:
+        with suppress(WrongTypeError):
+            ask(answer)
+
+
+def test_member_names_count_whatever_their_case():
+    decision, findings = asked_about_a_call({"Action": "respond", "RESULT": {"For_LLM": "x", "Is_Error": True}})
+    assert (Respond({"for_llm": "x", "is_error": True}), {}) == (decision, findings.found)
+    decision, findings = asked_about_a_call({"CALL": {"Tool": "ls"}})
+    assert ({"tool": "ls"}, {}) == (decision.changes, findings.found)
+
+
+@pytest.mark.parametrize(
+    ("point", "result", "about", "meant"),
+    [
+        ("before_tool", {"decision": "deny"}, "decision", "action"),
+        ("before_tool", {"action": "modify", "args": {}}, "args", "call.arguments"),
+        ("before_tool", {"tool_name": "ls"}, "tool_name", "call.tool"),
+        ("before_tool", {"call": {"args": {}}}, "call.args", "call.arguments"),
+        ("before_tool", {"action": "respond", "for_llm": "x"}, "for_llm", "result.for_llm"),
+        ("before_llm", {"action": "modify", "tools": []}, "tools", "request.tools"),
+        ("after_llm", {"content": "x"}, "content", "response.response.content"),
+        ("after_tool", {"for_llm": "x"}, "for_llm", "result.result.for_llm"),
+        ("approve_tool", {"action": "continue"}, "action", "approved"),
+    ],
+)
+def test_a_member_in_the_wrong_place_is_told_with_the_one_that_is_meant(point, result, about, meant):
+    findings = Findings()
+    answers.read_answer(point, result, findings)
+    assert [about] == list(findings.found)
+    assert f"{meant!r} is meant" in findings.found[about]
+    assert {about} == findings.lost
+
+
+def test_an_unknown_member_is_told_and_passed_over():
+    decision, findings = asked_about_a_call({"action": "deny_tool", "why": "x"})
+    assert (DenyTool(""), {"why": "the member 'why' is not known there; it is passed over"}, set()) == (
+        decision,
+        findings.found,
+        findings.lost,
+    )
+
+
+def test_what_messages_and_tools_have_of_their_own_is_kept():
+    message = {"role": "user", "content": "x", "cache": True}
+    odd = {**shown.tool("mine", strict=False), "vendor": 1}
+    changes = changes_of_a_request(lambda _: {"request": {"messages": [message], "tools": [odd]}})
+    assert {"messages": [message], "tools": [odd]} == changes
+
+
+def test_the_flat_forms_are_taken_and_told():
+    decision, findings = asked_about_a_response({"action": "modify", "response": {"content": "new"}})
+    assert ({"content": "new"}, ["flat response"]) == (decision.changes, list(findings.found))
+    decision, findings = asked_about_a_result({"action": "modify", "result": {"for_llm": "new"}})
+    assert ({"result": {"for_llm": "new"}}, ["flat result"]) == (decision.changes, list(findings.found))
+    assert set() == findings.lost
+
+
+def test_what_is_no_flat_form_is_not_taken_for_one():
+    decision, findings = asked_about_a_result({"result": {"tool": "other"}})
+    assert (None, {}) == (decision, findings.found)
+
+
+def test_a_modify_without_changes_is_no_decision():
+    assert asked_about_a_result({"action": "modify"})[0] is None
+    assert not isinstance(asked_about_a_call({"action": "modify"})[0], Modify)

@@ -1,0 +1,350 @@
+"""What a configuration says of hooks, and what is wrong with it: spec/hooks.md, section 1, and the policies P4, P11 and P12."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from patchbay.errors import ConfigurationError
+from patchbay.hooks import HookPolicy, HookTimeouts
+from patchbay.hooks.config import BuiltinSpec, parse_hooks_config, read_hooks_config
+
+COMMAND = ["python3", "/tmp/weather_plugin.py"]
+
+
+def parsed(**hooks):
+    return parse_hooks_config({"hooks": hooks})
+
+
+def process(**members):
+    """Return the settings of one process with these members."""
+    entry = {"enabled": True, "command": COMMAND, "intercept": ["before_tool"], **members}
+    return parsed(processes={"h": entry}).processes[0]
+
+
+SEED = {
+    "hooks": {
+        "enabled": True,
+        "processes": {
+            "weather_plugin": {
+                "enabled": True,
+                "priority": 100,
+                "transport": "stdio",
+                "command": COMMAND,
+                "intercept": ["before_llm", "before_tool"],
+            }
+        },
+    }
+}
+
+
+def test_the_seeds_example_is_read():
+    config = parse_hooks_config(SEED)
+    (settings,) = config.processes
+    assert (True, ()) == (config.enabled, config.notes)
+    assert ("weather_plugin", tuple(COMMAND), frozenset({"llm", "tool"})) == (
+        settings.spec.name,
+        settings.spec.command,
+        settings.spec.modes,
+    )
+    assert (100, False, HookTimeouts()) == (settings.priority, settings.required, settings.timeouts)
+    assert (None, {}, None) == (settings.spec.folder, settings.spec.env, settings.spec.inherit)
+
+
+@pytest.mark.parametrize("config", [{}, None, {"hooks": {}}, {"hooks": None}, {"agents": {"x": 1}}])
+def test_nothing_said_is_enabled_and_empty(config):
+    read = parse_hooks_config(config)
+    assert (True, (), (), HookTimeouts(), HookPolicy()) == (
+        read.enabled,
+        read.processes,
+        read.builtins,
+        read.timeouts,
+        read.policy,
+    )
+
+
+def test_hooks_are_off_until_they_are_enabled_and_what_is_off_is_not_looked_at():
+    config = parsed(processes={"a": {"transport": 1}, "b": {"enabled": False, "command": 7}}, builtins={"c": {"priority": []}})
+    assert ((), (), ("c", "a", "b")) == (config.processes, config.builtins, config.disabled)
+
+
+@pytest.mark.parametrize(
+    ("intercept", "modes"),
+    [
+        (["before_llm"], {"llm"}),
+        (["after_llm", "before_llm"], {"llm"}),
+        (["after_tool"], {"tool"}),
+        (["approve_tool"], {"approve"}),
+        (["", "before_tool"], {"tool"}),
+    ],
+)
+def test_what_is_intercepted_says_what_a_hook_is_for(intercept, modes):
+    assert modes == process(intercept=intercept).spec.modes
+
+
+def test_who_observes_is_an_observer():
+    spec = process(intercept=[], observe=["turn_start", "agent.error"]).spec
+    assert ({"observe"}, {"agent.turn.start", "agent.error"}) == (spec.modes, spec.kinds)
+    assert process(observe=["*"]).spec.kinds is None
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        ({"transport": "tcp"}, 'hooks.processes.h.transport: unsupported transport "tcp"'),
+        ({"command": []}, "hooks.processes.h.command: command is required"),
+        ({"command": None}, "hooks.processes.h.command: command is required"),
+        ({"command": [" "]}, "hooks.processes.h.command: command is required"),
+        ({"command": "python3 x.py"}, "hooks.processes.h.command must be a list of texts, not 'python3 x.py'"),
+        ({"intercept": ["before_everything"]}, 'hooks.processes.h.intercept: unsupported intercept "before_everything"'),
+        ({"intercept": []}, "hooks.processes.h: no hook modes enabled"),
+        ({"intercept": [""]}, "hooks.processes.h: no hook modes enabled"),
+        ({"observe": ["nonsense"]}, 'hooks.processes.h.observe names the event "nonsense"'),
+        ({"priority": "high"}, "hooks.processes.h.priority must be a whole number, not 'high'"),
+        ({"priority": True}, "hooks.processes.h.priority must be a whole number"),
+        ({"priority": 1.5}, "hooks.processes.h.priority must be a whole number, not 1.5"),
+        ({"enabled": "yes"}, "hooks.processes.h.enabled must be true or false, not 'yes'"),
+        ({"env": {"A": 1}}, "hooks.processes.h.env.A must be a text, not a number: put it in quotes"),
+        ({"env": {False: "x"}}, "hooks.processes.h.env has the key False, which is no text: put it in quotes"),
+        ({"env": ["A=1"]}, "hooks.processes.h.env must be an object of texts, not a list"),
+        ({"env": {"A=B": "x"}}, "hooks.processes.h.env: no variable of an environment can be named or hold what 'A=B' does"),
+        ({"env": {"": "x"}}, "hooks.processes.h.env: no variable"),
+        ({"env": {"A": "x\0"}}, "hooks.processes.h.env: no variable of an environment can be named or hold what 'A' does"),
+        ({"command": ["a\0b"]}, "hooks.processes.h.command: command is required"),
+        ({"dir": "~nobody-of-this-name/x"}, "hooks.processes.h.dir: there is no home folder for '~nobody-of-this-name/x'"),
+        ({"timeout_ms": 10**400}, "hooks.processes.h.timeout_ms must be a number of milliseconds"),
+        ({"inherit_env": "PATH"}, "hooks.processes.h.inherit_env must be a list of texts"),
+        ({"dir": 1}, "hooks.processes.h.dir must be a text, not 1"),
+        ({"timeout_ms": "5s"}, "hooks.processes.h.timeout_ms must be a number of milliseconds, not '5s'"),
+        ({"timeout_ms": float("inf")}, "hooks.processes.h.timeout_ms must be a number of milliseconds"),
+        ({"max_line_bytes": 10}, "hooks.processes.h.max_line_bytes must be at least 1024, not 10"),
+        ({"max_restarts": -1}, "hooks.processes.h.max_restarts must be at least 0, not -1"),
+        ({"required": 1}, "hooks.processes.h.required must be true or false, not 1"),
+        ({"strict": None, "restart": "always"}, "hooks.processes.h.restart must be true or false"),
+    ],
+)
+def test_a_mistake_is_refused_with_its_place(members, words):
+    with pytest.raises(ConfigurationError) as caught:
+        process(**members)
+    assert str(caught.value).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("hooks", "words"),
+    [
+        ([], "hooks must be an object, not a list"),
+        ({"enabled": 1}, "hooks.enabled must be true or false, not 1"),
+        ({"processes": []}, "hooks.processes must be an object, not a list"),
+        ({"processes": {"h": "x"}}, "hooks.processes.h must be an object, not 'x'"),
+        ({"processes": {False: {}}}, "hooks.processes has the key False, which is no text: put it in quotes"),
+        ({"processes": {" ": {"enabled": True}}}, "hooks.processes. : a hook needs a name"),
+        ({"defaults": {"interceptor_timeout_ms": "x"}}, "hooks.defaults.interceptor_timeout_ms must be a number of milliseconds"),
+        ({"policy": {"tool_injection": "maybe"}}, "hooks.policy.tool_injection must be one of additive, off, full, not 'maybe'"),
+        ({"policy": {"respond_approval": True}}, "hooks.policy.respond_approval must be a text"),
+        ({"policy": {"protected": "rm"}}, "hooks.policy.protected must be a list of texts"),
+        (
+            {
+                "builtins": {"h": {"enabled": True}},
+                "processes": {"h": {"enabled": True, "command": ["x"], "intercept": ["before_llm"]}},
+            },
+            "hooks.builtins and hooks.processes both have the name 'h'",
+        ),
+    ],
+)
+def test_a_mistake_above_is_refused_with_its_place(hooks, words):
+    with pytest.raises(ConfigurationError) as caught:
+        parse_hooks_config({"hooks": hooks})
+    assert str(caught.value).startswith(words)
+
+
+def test_times_are_milliseconds_and_nothing_or_less_is_the_default():
+    defaults = {"observer_timeout_ms": 100, "interceptor_timeout_ms": 0, "approval_timeout_ms": -1, "tool_timeout_ms": 20_000}
+    assert HookTimeouts(0.1, 5.0, 60.0, 20.0) == parsed(defaults=defaults).timeouts
+
+
+def test_a_hook_may_have_times_of_its_own_and_has_the_defaults_for_the_others():
+    entry = {"enabled": True, "command": COMMAND, "intercept": ["before_tool"], "timeout_ms": 250, "tool_timeout_ms": 90_000}
+    config = parsed(defaults={"approval_timeout_ms": 1000}, processes={"h": entry})
+    assert HookTimeouts(0.5, 0.25, 1.0, 90.0) == config.processes[0].timeouts
+    assert HookTimeouts(0.5, 5.0, 1.0) == config.timeouts
+
+
+def test_an_approver_is_required_unless_it_says_otherwise():
+    assert not process().required
+    assert process(intercept=["approve_tool", "before_tool"]).required
+    assert not process(intercept=["approve_tool"], required=False).required
+    assert process(required=True).required
+
+
+def test_the_rest_of_a_process_is_read():
+    settings = process(
+        dir="/var/x", env={"A": "1"}, inherit_env=["PATH"], strict=True, flat_context=True, max_line_bytes=4096,
+        hello_timeout_ms=100, max_restarts=2, priority=-5.0,
+    )  # fmt: skip
+    spec = settings.spec
+    assert (Path("/var/x"), {"A": "1"}, ("PATH",), True, True) == (
+        spec.folder,
+        spec.env,
+        spec.inherit,
+        spec.strict,
+        spec.flat_context,
+    )
+    assert (4096, 0.1, 2, -5) == (spec.limits.line, spec.limits.hello, spec.limits.restarts, settings.priority)
+    assert 0 == process(restart=False, max_restarts=9).spec.limits.restarts
+    assert 5 == process(restart=True).spec.limits.restarts
+
+
+def test_a_policy_is_read():
+    policy = {"tool_injection": "off", "respond_approval": "seed", "protected": ["rm", "fs_*"], "edit_system": True}
+    expected = HookPolicy("off", "seed", frozenset({"rm", "fs_*"}), edit_system=True)
+    assert expected == parsed(policy=policy).policy
+
+
+def test_a_builtin_has_its_config_as_it_is():
+    config = parsed(builtins={"audit": {"enabled": True, "priority": 3, "config": [1, {"x": None}], "timeout_ms": 100}})
+    expected = BuiltinSpec(name="audit", config=[1, {"x": None}], priority=3, timeouts=HookTimeouts(interceptor=0.1))
+    assert (expected,) == config.builtins
+
+
+def test_keys_that_are_not_known_are_passed_over_and_told():
+    entry = {"enabled": True, "command": COMMAND, "intercept": ["before_tool"], "timout_ms": 1, "vendor": {}}
+    notes = parsed(processes={"h": entry}, polices={}, defaults={"x": 1}).notes
+    assert (
+        "hooks.polices is not known, and is passed over: is 'policy' meant?",
+        "hooks.defaults.x is not known, and is passed over",
+        "hooks.processes.h.timout_ms is not known, and is passed over: is 'timeout_ms' meant?",
+        "hooks.processes.h.vendor is not known, and is passed over",
+    ) == notes
+
+
+YAML = """
+hooks:
+  enabled: true
+  processes:
+    weather_plugin:
+      enabled: true
+      priority: 100
+      transport: stdio
+      command: [python3, /tmp/weather_plugin.py]
+      intercept: [before_llm, before_tool]
+"""
+TOML = """
+[hooks]
+enabled = true
+
+[hooks.processes.weather_plugin]
+enabled = true
+priority = 100
+transport = "stdio"
+command = ["python3", "/tmp/weather_plugin.py"]
+intercept = ["before_llm", "before_tool"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.json", json.dumps(SEED)),
+        ("a.JSON", "\ufeff" + json.dumps(SEED)),
+        ("a.yaml", YAML),
+        ("a.yml", YAML),
+        ("a.toml", TOML),
+    ],
+)
+def test_json_yaml_and_toml_say_the_same(tmp_path, name, text):
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    assert parse_hooks_config(SEED) == read_hooks_config(path)
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.yaml", "a.toml"])
+def test_an_empty_file_says_nothing(tmp_path, name):
+    (tmp_path / name).write_text("")
+    assert () == read_hooks_config(tmp_path / name).processes
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.json", b"{", "this is no JSON"),
+        ("a.yaml", b"a: [", "this is no YAML"),
+        ("a.yaml", b"a: !!python/object/apply:os.system [ls]", "this is no YAML"),
+        ("a.toml", b"a = ", "this is no TOML"),
+        ("a.json", b'{"a": "\xff"}', "the file is not UTF-8"),
+        ("a.ini", b"", "what kind of file it is, is told by its name: .json, .yaml, .yml, .toml"),
+        ("a", b"", "what kind of file it is, is told by its name"),
+        ("a.json", b'{"hooks": 1}', "hooks must be an object, not 1"),
+        ("a.json", b"[]", "the configuration must be an object, not a list"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_with_its_name(tmp_path, name, content, words):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(ConfigurationError) as caught:
+        read_hooks_config(path)
+    assert str(caught.value).startswith(f"{path}: {words}")
+    assert 1 == str(caught.value).count(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.json", '{"hooks": {"processes": {"x": {}, "y": {}, "x": {}}}}'),
+        ("a.yaml", "hooks:\n  processes:\n    x: {}\n    y: {}\n    x: {}\n"),
+    ],
+)
+def test_a_key_that_stands_twice_is_refused_for_one_of_two_approvers_would_be_lost(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(ConfigurationError, match="the key 'x' stands twice in one object"):
+        read_hooks_config(path)
+
+
+def test_what_yaml_merges_may_be_said_otherwise(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "base: &base {enabled: true, command: [x], intercept: [before_tool], priority: 1}\n"
+        "hooks:\n  processes:\n    a: &a {<<: *base, priority: 2}\n    b: {<<: *a, priority: 3}\n"
+        "other: {<<: *a}\n"
+    )
+    assert [2, 3] == [each.priority for each in read_hooks_config(path).processes]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.json", '{"hooks": {"processes": {"x": {"env": {"TOKEN": "sk-123" "y"}}}}}'),
+        ("a.yaml", 'hooks:\n  env: {TOKEN: "sk-123\n  command: [a]\n'),
+        ("a.yaml", "hooks:\n  env:\n    TOKEN: sk-123: x\n"),
+        ("a.yaml", "hooks:\n  env:\n    TOKEN: sk-123\x01\n"),
+        ("a.toml", '[hooks.processes.x]\nenv = {TOKEN="sk-123}\n'),
+        ("a.toml", '[hooks.processes.x]\nenv = {TOKEN="a", TOKEN="sk-123"}\n'),
+        (
+            "a.json",
+            '{"hooks": {"processes": {"x": {"enabled":true,"command":["a"],"intercept":["before_tool"],"env":"TOKEN=sk-123"}}}}',
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_without_its_secrets(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(ConfigurationError) as caught:
+        read_hooks_config(path)
+    assert "sk-123" not in str(caught.value)
+
+
+def test_secrets_are_not_shown_where_settings_are():
+    entry = {"enabled": True, "config": {"token": "sk-123"}}
+    config = parsed(
+        builtins={"b": entry},
+        processes={"h": {"enabled": True, "command": ["x"], "intercept": ["before_tool"], "env": {"T": "sk-123"}}},
+    )
+    assert ("sk-123", "sk-123") == (config.processes[0].spec.env["T"], config.builtins[0].config["token"])
+    assert "sk-123" not in repr(config)
+
+
+def test_a_file_that_is_not_there_is_said_to_be(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"nothing\.json: No such file"):
+        read_hooks_config(tmp_path / "nothing.json")

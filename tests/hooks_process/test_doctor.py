@@ -1,0 +1,317 @@
+"""``patchbay hooks``: what a configuration has, and what is wrong with a hook."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hooks_process.peers import BOUND, is_there, run, script, spec, until
+from patchbay.hooks.process import ProcessSpec
+from patchbay.hooks.process.doctor import examine
+
+WEATHER = Path(__file__).parents[2] / "examples" / "hooks" / "weather.py"
+
+
+def patchbay(*arguments, **options):
+    command = [sys.executable, "-m", "patchbay", "hooks", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=BOUND, check=False, **options)
+
+
+def verdicts(command, modes=None, timeout=5.0):
+    """Return what the doctor says, by the names of the checks."""
+    found = run(examine(ProcessSpec(name="h", command=command), modes=modes, timeout=timeout))
+    assert len(found) == len({each.check for each in found})
+    return {each.check: each for each in found}
+
+
+def outcomes(found, *, other_than="ok"):
+    return {check: each.outcome for check, each in found.items() if each.outcome != other_than}
+
+
+def test_the_example_is_well():
+    found = verdicts((sys.executable, str(WEATHER)))
+    assert {} == outcomes(found)
+    assert "offers 1 tool" == found["hook.hello"].words
+    assert found["hook.approve_tool, plain"].words.startswith("not for this hook")
+
+
+def test_a_hook_without_a_flaw_is_well_for_all_that_it_is_asked(tmp_path):
+    body = """
+    def lines():
+        for line in sys.stdin.buffer:
+            try:
+                message = json.loads(line)
+                if isinstance(message["params"], dict) and message.get("id"):
+                    yield message
+            except (ValueError, KeyError, TypeError):
+                pass
+
+    def on(method, params):
+        if method in ("before_llm", "after_llm", "before_tool", "after_tool", "approve_tool"):
+            answer({"approved": True} if method == "approve_tool" else {})
+        else:
+            write(json.dumps({"id": id, "error": {"code": -32601, "message": "?"}}) + "\\n")
+    """
+    assert {} == outcomes(verdicts(script(tmp_path, body)))
+
+
+@pytest.mark.parametrize(
+    ("body", "check", "words"),
+    [
+        ('def on(method, params): answer({"action": 1})', "hook.before_tool, plain", "action must be a text"),
+        ('def on(method, params): answer({"decision": "deny"})', "hook.before_tool, plain", "'action' is meant"),
+        ('def on(method, params): answer({"action": "deny"})', "hook.before_tool, plain", "the action 'deny' is not known there"),
+        ("def on(method, params): os._exit(3)", "hook.before_tool, plain", "exit status 3"),
+        ("def on(method, params): sys.exit('no idea')", "hook.before_tool, plain", "exit status 1 (no idea)"),
+        ("def on(method, params): print('debugging', flush=True); answer()", "standard output", "the first: debugging"),
+        ("def on(method, params): params['context']['inbound']; answer()", "hook.before_tool, empty", "KeyError: 'context'"),
+        ("def hello(params): sys.exit('no config')", "hook.hello", "exit status 1 (no config)"),
+        ("def hello(params): answer([])", "hook.hello", "the result is a list"),
+    ],
+)
+def test_what_is_wrong_is_a_failure_with_a_way_out(tmp_path, body, check, words):
+    verdict = verdicts(script(tmp_path, body), modes=frozenset({"tool"}))[check]
+    assert "failure" == verdict.outcome
+    assert words in verdict.words
+    assert verdict.way_out
+
+
+HELLO = "def hello(params): answer({'tools': [%s]})"
+BEFORE_LLM = "def on(method, params): answer({'action':'modify','request':{'tools':params.get('tools',[])+[%s]}} if method=='before_llm' else {})"
+FLAT = "{'name': 'x', 'parameters': {}}"
+BAD_SCHEMA = "{'type': 'function', 'function': {'name': 'x', 'parameters': {'type': 'objekt'}}}"
+GOOD = "{'type': 'function', 'function': {'name': 'x'}}"
+
+
+@pytest.mark.parametrize("tool", [FLAT, BAD_SCHEMA, "1"])
+def test_a_tool_that_is_none_is_a_failure_wherever_it_is_offered(tmp_path, tool):
+    modes = frozenset({"llm", "tool"})
+    hello = verdicts(script(tmp_path, HELLO % tool), modes=modes)["hook.hello"]
+    assert ("failure", True) == (hello.outcome, "it offers a tool that is none: " in hello.words)
+    if tool != "1":  # there it is a wrong type
+        asked = verdicts(script(tmp_path, BEFORE_LLM % tool), modes=modes)["hook.before_llm, plain"]
+        assert ("failure", True) == (asked.outcome, "it offers a tool that is none: " in asked.words)
+    assert '{"type":"function","function":{"name":' in hello.way_out
+
+
+def test_tools_that_nobody_would_be_asked_for_are_a_failure(tmp_path):
+    found = verdicts(script(tmp_path, HELLO % GOOD), modes=frozenset({"llm"}))["hook.hello"]
+    assert ("failure", "it offers tools that it is not asked for") == (found.outcome, found.words)
+    assert "before_tool" in found.way_out
+
+
+@pytest.mark.parametrize(
+    ("answer", "printed"),
+    [
+        ("write(json.dumps({'id': str(id), 'result': {}}) + '\\n')", "the id is a text instead of a whole number"),
+        ("write(json.dumps({'id': id, 'result': {}}, indent=1) + '\\n')", "a line that is no reply"),
+        ("write('ready\\n')", "it printed ready"),
+    ],
+)
+def test_what_comes_in_the_place_of_an_answer_is_shown(tmp_path, answer, printed):
+    (hello,) = verdicts(script(tmp_path, f"def hello(params): {answer}"), timeout=1.0).values()
+    assert printed in hello.words
+    assert '{"jsonrpc":"2.0","id":1,"result":{}}' in hello.way_out
+    later = verdicts(script(tmp_path, f"def on(method, params): {answer}"), modes=frozenset({"approve"}), timeout=0.5)
+    verdict = later["hook.approve_tool, plain"]
+    assert printed in verdict.words
+    assert '{"jsonrpc":"2.0","id":1,"result":{}}' in verdict.way_out
+
+
+@pytest.mark.parametrize(
+    ("command", "way_out"),
+    [
+        (("/no/such/program",), "name the interpreter"),
+        ((sys.executable, "-c", ""), "Read requests from standard input until it ends"),
+        ((sys.executable, "-c", "raise SystemExit('why')"), "Run the command by hand"),
+    ],
+)
+def test_what_does_not_greet_is_told_what_to_do(command, way_out):
+    (hello,) = verdicts(command).values()
+    assert ("failure", True) == (hello.outcome, way_out in hello.way_out)
+
+
+def test_one_that_does_not_flush_is_found_out_also_where_python_is_told_to(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    source = (
+        "import json, sys\n"
+        "for line in sys.stdin.buffer:\n"
+        "    print(json.dumps({'id': json.loads(line).get('id'), 'result': {}}))\n"
+    )
+    path = tmp_path / "unflushed.py"
+    path.write_text(source)
+    found = verdicts((sys.executable, str(path)), modes=frozenset({"approve"}), timeout=1.0)
+    assert "ok" == found["hook.approve_tool, plain"].outcome
+    assert ("failure", True) == (
+        found["C locale, buffered output"].outcome,
+        "flush" in found["C locale, buffered output"].way_out,
+    )
+
+
+def test_silence_is_a_failure(tmp_path):
+    body = (
+        "def on(method, params):\n    if params.get('duration') != 1_500_000 or len(params['result']['for_llm']) > 99: answer()"
+    )
+    found = verdicts(script(tmp_path, body), modes=frozenset({"tool"}), timeout=1.0)
+    assert "no answer to hook.after_tool within 1 s" == found["hook.after_tool, plain"].words
+    assert "ok" == found["hook.before_tool, plain"].outcome
+
+
+def test_one_that_is_silent_is_not_asked_the_same_with_more(tmp_path):
+    found = verdicts(script(tmp_path, "def on(method, params): pass"), modes=frozenset({"approve"}), timeout=0.5)
+    assert ["hook.approve_tool, plain"] == [check for check in found if check.startswith("hook.approve_tool")]
+
+
+def test_what_a_hook_says_cannot_play_with_the_terminal(tmp_path):
+    done = patchbay("doctor", *script(tmp_path, "def hello(params): write('\\x1b]0;mine\\x07\\n'); sys.exit('\\x1b[2J')"))
+    assert ("\x1b" in done.stdout, "\\x1b[2J" in done.stdout) == (False, True)
+
+
+def test_half_of_a_pair_is_a_failure(tmp_path):
+    body = """
+    def on(method, params):
+        answer() if method.startswith("before") else answer(error={"code": -32601, "message": "?"})
+    """
+    found = verdicts(script(tmp_path, body))
+    assert "it knows before_tool and not after_tool" == found["hook.after_tool"].words
+    assert "it knows before_llm and not after_llm" == found["hook.after_llm"].words
+
+
+@pytest.mark.parametrize(
+    ("body", "check", "words"),
+    [
+        ('def on(method, params): answer({"action": "respond", "result": {}})', "hook.before_tool, plain", "not its own"),
+        (
+            'def on(method, params): answer({"action": "modify", "result": {"for_llm": "x"}})',
+            "hook.after_tool, plain",
+            "and taken",
+        ),
+        ('def on(method, params): answer({"vendor": 1})', "hook.before_tool, plain", "'vendor' is not known"),
+        ("", "unknown method", "as if it knew"),
+        ("", "odd line: no JSON", "exit status 1"),
+        ("def on(method, params): answer(); answer()", "hook.runtime_event", "no id"),
+        (
+            "def lines():\n    yield from map(json.loads, sys.stdin.buffer)\n    time.sleep(60)",
+            "end of standard input",
+            "but on SIGTERM",
+        ),
+    ],
+)
+def test_what_no_host_trips_over_is_a_warning(tmp_path, body, check, words):
+    verdict = verdicts(script(tmp_path, body), modes=frozenset({"tool"}))[check]
+    assert "warning" == verdict.outcome
+    assert words in verdict.words
+    assert verdict.way_out
+
+
+def test_what_the_host_would_undo_is_told(tmp_path):
+    body = """
+    def on(method, params):
+        answer({"action": "modify", "request": {"tools": [], "messages": []}})
+    """
+    verdict = verdicts(script(tmp_path, body), modes=frozenset({"llm"}))["hook.before_llm, plain"]
+    assert "it changes a system message" in verdict.words
+    assert "it changes tools that are not its own" in verdict.words
+
+
+def test_only_what_a_hook_is_for_is_asked(tmp_path):
+    found = verdicts(script(tmp_path, ""), modes=frozenset({"approve"}))
+    assert {"hook.approve_tool, plain", "hook.approve_tool, empty"} < set(found)
+    assert not any(check.startswith("hook.before") for check in found)
+
+
+def test_a_hook_that_cannot_be_started_is_one_failure():
+    found = run(examine(spec(("/no/such/program",))))
+    assert ["hook.hello"] == [each.check for each in found]
+    assert "it cannot be started" in found[0].words
+
+
+def test_the_command_prints_verdicts_and_exits_with_1_where_something_is_wrong(tmp_path):
+    done = patchbay("doctor", *script(tmp_path, 'def on(method, params): answer({"decision": 1})'))
+    assert 1 == done.returncode
+    assert "failure  hook.before_tool, plain" in done.stdout
+    assert "         -> See the answers in docs/hook-processes.md." in done.stdout
+
+
+def test_the_command_takes_a_hook_of_a_configuration_and_says_json(tmp_path):
+    config = tmp_path / "patchbay.toml"
+    config.write_text(
+        f"[hooks.processes.weather]\nenabled = true\ncommand = ['{sys.executable}', '{WEATHER}']\nintercept = ['before_tool']\n"
+    )
+    done = patchbay("doctor", "--json", "--config", config, "weather")
+    told = json.loads(done.stdout)
+    assert (0, 0, 0, False) == (done.returncode, told["failure"], told["warning"], told["failed"])
+    assert told["ok"] == len(told["verdicts"])
+    missing = patchbay("doctor", "--config", config, "wether")
+    assert (2, "patchbay: no enabled process hook is named 'wether'; there are: weather.\n") == (
+        missing.returncode,
+        missing.stderr,
+    )
+
+
+def test_ctrl_c_ends_it_and_the_hook(tmp_path):
+    marker = tmp_path / "pid"
+    command = script(tmp_path, f"def hello(params): open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(60)")
+    pipe = subprocess.PIPE
+    arguments = [sys.executable, "-m", "patchbay", "hooks", "doctor", "--timeout", "60", *command]
+    with subprocess.Popen(arguments, stdout=pipe, stderr=pipe) as doctor:
+        try:
+            run(until(lambda: marker.exists() and marker.read_text()))
+            doctor.send_signal(signal.SIGINT)
+            out, _ = doctor.communicate(timeout=BOUND)
+        finally:
+            doctor.kill()
+    assert (130, b"") == (doctor.returncode, out)
+    assert not is_there(int(marker.read_text()))
+
+
+def test_with_strict_a_warning_is_a_failure(tmp_path):
+    command = script(tmp_path, "")
+    assert 0 == patchbay("doctor", *command).returncode
+    assert 1 == patchbay("doctor", "--strict", *command).returncode
+
+
+def test_the_list_shows_hooks_in_the_order_in_which_they_are_asked(tmp_path):
+    config = tmp_path / "patchbay.yaml"
+    config.write_text(
+        """
+        hooks:
+          colour: blue
+          builtins:
+            audit: {enabled: true, required: false}
+          processes:
+            weather: {enabled: true, command: [python3, "my weather.py"], intercept: [before_llm, before_tool], priority: 100}
+            gate: {enabled: true, command: [gate], intercept: [approve_tool], observe: ["*"]}
+            later: {enabled: false}
+        """
+    )
+    done = patchbay("list", "--config", config)
+    expected = """\
+audit    builtin  priority 0
+gate     process  priority 0, required; observe, approve
+         gate
+weather  process  priority 100; llm, tool
+         python3 'my weather.py'
+later    disabled
+"""
+    assert (0, expected) == (done.returncode, done.stdout)
+    assert "patchbay: hooks.colour is not known, and is passed over\n" == done.stderr
+    told = json.loads(patchbay("list", "--json", "--config", config).stdout)
+    assert ["audit", "gate", "weather", "later"] == [row["name"] for row in told]
+    assert ["observe", "approve"] == told[1]["modes"]
+
+
+def test_which_hooks_must_be_said():
+    done = patchbay("list")
+    assert (2, "patchbay: which hooks? Name a configuration with --config FILE.\n") == (done.returncode, done.stderr)
+
+
+def test_that_hooks_are_off_is_said(tmp_path):
+    config = tmp_path / "patchbay.json"
+    config.write_text('{"hooks": {"enabled": false}}')
+    assert "hooks.enabled is false: none of them is mounted\n" == patchbay("list", "--config", config).stdout

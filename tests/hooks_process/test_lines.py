@@ -1,0 +1,101 @@
+"""A stream of bytes is read as lines, however it comes, in bounded memory."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from patchbay.hooks.process.lines import HEAD, LineReader, Overlong
+from patchbay.hooks.process.valve import BURST, PER_SECOND, Valve
+
+LIMIT = 8
+
+
+def read(reader: LineReader, *pieces: bytes) -> list[bytes | Overlong]:
+    return [line for piece in pieces for line in reader.feed(piece)] + reader.close()
+
+
+@given(st.lists(st.binary(max_size=2 * LIMIT).map(lambda text: text.replace(b"\n", b"."))), st.data())
+def test_lines_are_the_same_however_the_stream_is_cut(lines, data):
+    text = b"".join(line + b"\n" for line in lines)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    expected = [line if len(line) <= LIMIT else Overlong(line[:HEAD]) for line in lines]
+    assert [_by_limit(line) for line in expected] == [_by_limit(line) for line in read(LineReader(LIMIT), *pieces)]
+
+
+def _by_limit(line: bytes | Overlong) -> bytes:
+    """Of a line that is too long only its beginning is sure: how much of it was there depends on the cut."""
+    return b"too long: " + line.head[: LIMIT + 1] if isinstance(line, Overlong) else line
+
+
+def test_a_line_of_exactly_the_limit_is_read_and_one_byte_more_is_not():
+    reader = LineReader(LIMIT)
+    assert [b"x" * LIMIT, Overlong(b"x" * (LIMIT + 1)), b"next"] == reader.feed(
+        b"x" * LIMIT + b"\n" + b"x" * (LIMIT + 1) + b"\nnext\n"
+    )
+
+
+def test_a_line_is_told_to_be_too_long_before_it_ends_and_what_follows_it_is_read():
+    reader = LineReader(LIMIT)
+    assert [] == reader.feed(b"x" * LIMIT)
+    assert [Overlong(b"x" * LIMIT + b"y")] == reader.feed(b"y")
+    assert [] == reader.feed(b"z" * 100)
+    assert [b"next"] == reader.feed(b"z\nnext\n")
+
+
+def test_of_a_line_that_is_too_long_no_more_is_held_than_its_limit():
+    reader = LineReader(100_000)
+    most = 0
+    for _ in range(500):
+        reader.feed(b"x" * 1000)
+        most = max(most, reader.held)
+    assert most <= 100_000
+    assert 0 == reader.held
+
+
+def test_the_head_of_a_long_line_is_cut():
+    (line,) = LineReader(LIMIT).feed(b"x" * (3 * HEAD))
+    assert isinstance(line, Overlong)
+    assert HEAD == len(line.head)
+
+
+def test_a_last_line_without_a_newline_is_a_line():
+    assert [b"a", b"b"] == read(LineReader(LIMIT), b"a\nb")
+
+
+class _Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_so_many_lines_are_logged_at_once_and_the_others_are_counted():
+    clock, logged = _Clock(), []
+    valve = Valve(logged.append, clock)
+    for number in range(BURST + 30):
+        valve.put(str(number))
+    assert [str(number) for number in range(BURST)] == logged
+    clock.now = 1 / PER_SECOND
+    valve.put("later")
+    assert ["... (30 lines left out)", "later"] == logged[BURST:]
+
+
+def test_in_the_long_run_so_many_lines_a_second_are_logged():
+    clock, logged = _Clock(), []
+    valve = Valve(logged.append, clock)
+    for _ in range(640):
+        clock.now += 1 / 64
+        valve.put("again")
+    assert 0 <= BURST + 10 * PER_SECOND - logged.count("again") <= 1
+
+
+def test_what_was_left_out_last_is_told_at_the_end():
+    logged: list[str] = []
+    valve = Valve(logged.append, _Clock())
+    for _ in range(BURST + 1):
+        valve.put("x")
+    valve.close()
+    valve.close()
+    assert ["... (1 lines left out)"] == logged[BURST:]

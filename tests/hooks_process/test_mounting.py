@@ -1,0 +1,353 @@
+"""A configuration's hooks are started, mounted, reported, replaced and taken down: policy P11."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from hooks_process.peers import gone, is_there, open_files, process_of, run, script, until
+from hooks_process.turns import results, take_turn
+from patchbay.errors import ConfigurationError
+from patchbay.hooks import DenyTool, HookManager, HookTimeouts
+from patchbay.hooks.config import Outcome, mount_configured, parse_hooks_config
+
+DENYING = "def on(method, params): answer({'action': 'deny_tool', 'reason': '%s'} if method == 'before_tool' else {})"
+
+
+def entry(command, *intercept, **members):
+    return {"enabled": True, "command": list(command), "intercept": list(intercept or ("before_tool",)), **members}
+
+
+def config(processes=None, **hooks):
+    return parse_hooks_config({"hooks": {"processes": processes or {}, **hooks}})
+
+
+@asynccontextmanager
+async def a_manager():
+    manager = HookManager()
+    try:
+        yield manager
+    finally:
+        await manager.aclose()
+
+
+def test_configured_hooks_are_asked_in_turns(tmp_path):
+    command = script(tmp_path, DENYING % "configured")
+
+    async def main():
+        async with a_manager() as manager:
+            configured = await mount_configured(manager, config({"h": entry(command)}, policy={"edit_system": True}))
+            assert (Outcome("h"),) == configured.outcomes
+            assert manager.policy.edit_system
+            assert ["Tool execution denied by hook: configured"] == results(await take_turn(manager))
+            pid = process_of(manager).pid
+            await configured.aclose()
+            assert not is_there(pid)
+            assert ["3"] == results(await take_turn(manager))
+
+    run(main())
+
+
+def test_disabled_hooks_are_not_started_and_those_of_code_stay():
+    class Own:
+        async def before_tool(self, call):
+            return None
+
+    async def main():
+        async with a_manager() as manager:
+            manager.mount("own", Own())
+            configured = await mount_configured(manager, config({"h": entry(["/no/such/program"])}, enabled=False))
+            assert () == configured.outcomes
+            assert ["own"] == [each.name for each in manager.mounted]
+
+    run(main())
+
+
+def test_the_order_is_by_group_priority_and_name(tmp_path):
+    command = script(tmp_path, "")
+
+    class Own:
+        async def before_tool(self, call):
+            return None
+
+    async def main():
+        processes = {name: entry(command, priority=priority) for name, priority in (("b", 0), ("a", 0), ("c", -1))}
+        builtins = {"z": {"enabled": True, "priority": 99}}
+        async with a_manager() as manager:
+            await mount_configured(manager, config(processes, builtins=builtins), builtins={"z": lambda spec: Own()})
+            assert ["z", "c", "a", "b"] == [each.name for each in manager.mounted]
+
+    run(main())
+
+
+def test_each_hook_has_its_own_times(tmp_path):
+    async def main():
+        async with a_manager() as manager:
+            settings = config({"h": entry(script(tmp_path, ""), timeout_ms=100)}, defaults={"observer_timeout_ms": 7})
+            await mount_configured(manager, settings)
+            assert HookTimeouts(0.007, 0.1, 60.0) == manager.mounted[0].timeouts
+            assert HookTimeouts(0.007) == manager.timeouts
+
+    run(main())
+
+
+def test_an_optional_hook_that_does_not_start_is_reported_and_left_out(tmp_path, caplog):
+    async def main():
+        async with a_manager() as manager:
+            processes = {"bad": entry(script(tmp_path, "sys.exit('broken')", name="bad")), "good": entry(script(tmp_path, ""))}
+            configured = await mount_configured(manager, config(processes))
+            bad, good = configured.outcomes
+            assert ("bad", "hook.hello failed: exit status 1 (broken)", Outcome("good")) == (bad.name, bad.problem, good)
+            assert ["good"] == [each.name for each in manager.mounted]
+
+    run(main())
+    assert "The hook 'bad' is left out: hook.hello failed: exit status 1 (broken)" in caplog.text
+
+
+def test_a_required_hook_that_does_not_start_stops_everything_and_leaves_no_process(tmp_path):
+    marker = tmp_path / "pid"
+    good = script(tmp_path, f"def hello(params):\n    open({str(marker)!r}, 'w').write(str(os.getpid()))\n    answer()")
+
+    async def main():
+        async with a_manager() as manager:
+            processes = {"gate": entry(["/no/such/program"], "approve_tool"), "good": entry(good)}
+            with pytest.raises(
+                ConfigurationError, match=r"hooks\.processes\.gate does not start: it cannot be started: .*required"
+            ):
+                await mount_configured(manager, config(processes))
+            assert () == manager.mounted
+            await gone(int(marker.read_text()))
+
+    run(main())
+
+
+def test_hellos_are_at_the_same_time(tmp_path):
+    """Each hook greets only once the other one has begun to."""
+    mine, theirs = tmp_path / "a", tmp_path / "b"
+    body = """
+    def hello(params):
+        open({mine!r}, "w").close()
+        while not os.path.exists({theirs!r}):
+            time.sleep(0.005)
+        answer()
+    """
+    one = script(tmp_path, body.format(mine=str(mine), theirs=str(theirs)), name="one")
+    two = script(tmp_path, body.format(mine=str(theirs), theirs=str(mine)), name="two")
+
+    async def main():
+        async with a_manager() as manager:
+            configured = await mount_configured(manager, config({"one": entry(one), "two": entry(two)}))
+            assert (Outcome("one"), Outcome("two")) == configured.outcomes
+
+    run(main())
+
+
+def test_a_cancelled_start_ends_what_has_started(tmp_path):
+    marker = tmp_path / "pid"
+    good = script(tmp_path, f"def hello(params):\n    answer()\n    open({str(marker)!r}, 'w').write(str(os.getpid()))")
+    slow = script(tmp_path, "def hello(params): sys.stdin.buffer.read()", name="slow")
+
+    async def main():
+        async with a_manager() as manager:
+            mounting = asyncio.create_task(mount_configured(manager, config({"good": entry(good), "slow": entry(slow)})))
+            await until(lambda: marker.exists() and marker.read_text())
+            mounting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await mounting
+            await gone(int(marker.read_text()))
+            assert () == manager.mounted
+
+    run(main())
+
+
+def test_a_reload_puts_new_hooks_in_the_place_of_old_ones(tmp_path):
+    old, new = script(tmp_path, DENYING % "old", name="old"), script(tmp_path, DENYING % "new", name="new")
+
+    async def main():
+        async with a_manager() as manager:
+            configured = await mount_configured(manager, config({"h": entry(old), "gone": entry(old)}))
+            pids = [process_of(manager, name).pid for name in ("h", "gone")]
+            await configured.reload(config({"h": entry(new)}, policy={"tool_injection": "off"}))
+            assert ["h"] == [each.name for each in manager.mounted]
+            assert "off" == manager.policy.tool_injection
+            assert ["Tool execution denied by hook: new"] == results(await take_turn(manager))
+            for pid in pids:
+                await gone(pid)
+
+    run(main())
+
+
+def test_a_reload_that_cannot_be_leaves_all_as_it_is(tmp_path):
+    command = script(tmp_path, DENYING % "old")
+
+    async def main():
+        async with a_manager() as manager:
+            configured = await mount_configured(manager, config({"h": entry(command)}))
+            with pytest.raises(ConfigurationError):
+                await configured.reload(config({"h": entry(["/no/such/program"], required=True)}, policy={"edit_system": True}))
+            assert ["Tool execution denied by hook: old"] == results(await take_turn(manager))
+            assert not manager.policy.edit_system
+            assert (Outcome("h"),) == configured.outcomes
+
+    run(main())
+
+
+def test_a_turn_under_way_is_not_asked_for_by_whom_a_reload_has_ended_and_its_approver_has_said_no(tmp_path):
+    asked = tmp_path / "asked"
+    waiting = script(tmp_path, f"def on(method, params): open({str(asked)!r}, 'w').close()", name="waiting")
+    willing = script(tmp_path, "def on(method, params): answer({'approved': True})", name="willing")
+
+    async def main():
+        async with a_manager() as manager:
+            configured = await mount_configured(manager, config({"h": entry(waiting, "approve_tool")}))
+            turn = asyncio.create_task(take_turn(manager))
+            await until(asked.exists)
+            await configured.reload(config({"h": entry(willing, "approve_tool")}))
+            end = await turn
+            assert ['Tool execution denied by approval hook: tool approval hook "h" failed'] == results(end)
+            assert ("stop", "done") == (end.finish_reason, end.content)
+            assert ["3"] == results(await take_turn(manager))
+
+    run(main())
+
+
+def test_any_number_of_reloads_under_running_turns_leaves_nothing_behind(tmp_path):
+    command = script(tmp_path, "def on(method, params): answer({'approved': True} if method == 'approve_tool' else {})")
+    hooks = config({"h": entry(command, "before_llm", "before_tool", "approve_tool"), "i": entry(command, observe=["*"])})
+
+    async def main():
+        files, tasks = open_files(), len(asyncio.all_tasks())
+        async with a_manager() as manager:
+            configured = await mount_configured(manager, hooks)
+            pids = []
+            turns = [asyncio.create_task(take_turn(manager)) for _ in range(20)]
+            for _ in range(5):
+                pids += [process_of(manager, name).pid for name in "hi"]
+                turns.append(asyncio.create_task(take_turn(manager)))
+                await configured.reload(hooks)
+            for end in await asyncio.gather(*turns):
+                assert "stop" == end.finish_reason
+                (result,) = results(end)
+                assert "3" == result or "denied by approval hook" in result
+            assert ["3"] == results(await take_turn(manager))
+            pids += [process_of(manager, name).pid for name in "hi"]
+        for pid in pids:
+            await gone(pid)
+        assert (files, tasks) == (open_files(), len(asyncio.all_tasks()))
+
+    run(main())
+
+
+def test_a_hook_of_code_that_has_taken_a_configured_ones_name_is_left_alone(tmp_path):
+    command = script(tmp_path, DENYING % "configured")
+
+    class Own:
+        async def before_tool(self, call):
+            return DenyTool("own")
+
+    async def main():
+        async with a_manager() as manager:
+            configured = await mount_configured(manager, config({"h": entry(command)}))
+            pid = process_of(manager).pid
+            manager.mount("h", Own())
+            await gone(pid)
+            await configured.reload(config())
+            assert ["Tool execution denied by hook: own"] == results(await take_turn(manager))
+            await configured.aclose()
+            assert ["Tool execution denied by hook: own"] == results(await take_turn(manager))
+
+    run(main())
+
+
+class Closable:
+    def __init__(self):
+        self.closed = False
+
+    async def approve_tool(self, call):
+        return True
+
+    async def aclose(self):
+        self.closed = True
+
+
+def test_a_builtin_is_made_by_its_factory_which_may_be_async():
+    made = []
+
+    async def make(spec):
+        made.append(spec)
+        return Closable()
+
+    async def main():
+        async with a_manager() as manager:
+            settings = config(builtins={"gate": {"enabled": True, "config": {"x": 1}}})
+            await mount_configured(manager, settings, builtins={"gate": make})
+            assert [settings.builtins[0]] == made
+            assert ["gate"] == [each.name for each in manager.mounted]
+
+    run(main())
+
+
+def test_a_builtin_without_a_factory_is_a_mistake():
+    async def main():
+        async with a_manager() as manager:
+            settings = config(builtins={"gate": {"enabled": True}})
+            with pytest.raises(ConfigurationError, match=r"hooks\.builtins\.gate: unknown builtin hook; there are none here"):
+                await mount_configured(manager, settings)
+            with pytest.raises(ConfigurationError, match="there are audit, log"):
+                await mount_configured(manager, settings, builtins={"log": Closable, "audit": Closable})
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("factory", "why"),
+    [
+        (lambda spec: 1 / 0, "ZeroDivisionError: division by zero"),
+        (lambda spec: "x", "str is no hook: it has none of the methods before_llm"),
+    ],
+)
+def test_a_builtin_that_cannot_be_made_stops_everything_unless_it_is_optional(factory, why, caplog):
+    other = Closable()
+
+    async def main():
+        async with a_manager() as manager:
+            builtins = {"a": lambda spec: other, "b": factory}
+            settings = {"a": {"enabled": True}, "b": {"enabled": True}}
+            with pytest.raises(ConfigurationError, match=rf"hooks\.builtins\.b does not start: {why}"):
+                await mount_configured(manager, config(builtins=settings), builtins=builtins)
+            assert other.closed
+            settings["b"]["required"] = False
+            configured = await mount_configured(manager, config(builtins=settings), builtins=builtins)
+            assert configured.outcomes[1].problem.startswith(why)
+
+    run(main())
+
+
+def test_processes_are_told_where_they_may_leave_files(tmp_path):
+    body = """
+    def hello(params):
+        global folder
+        folder = params.get("media_dir")
+        answer()
+
+    def on(method, params):
+        answer({"action": "deny_tool", "reason": folder} if method == "before_tool" else {})
+    """
+
+    async def main():
+        async with a_manager() as manager:
+            await mount_configured(manager, config({"h": entry(script(tmp_path, body))}), media_dir=tmp_path)
+            assert [f"Tool execution denied by hook: {tmp_path}"] == results(await take_turn(manager))
+
+    run(main())
+
+
+def test_what_was_not_understood_is_logged(caplog):
+    async def main():
+        async with a_manager() as manager:
+            await mount_configured(manager, config(polices={}))
+
+    run(main())
+    assert "hooks.polices is not known" in caplog.text

@@ -1,0 +1,175 @@
+"""What a process is told at each point is what the contract has: spec/hooks.md, sections 3, 4 and 9."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hooks_process import shown
+from patchbay.hooks import Event, ToolOutput
+from patchbay.hooks.process import params
+from patchbay.hooks.process.envelope import enveloped
+from patchbay.hooks.process.params import Around
+from patchbay.hooks.process.wire import request_line
+
+AROUND = Around()
+META = {
+    "AgentID": "main",
+    "TurnID": "main-turn-1",
+    "ParentTurnID": "",
+    "SessionKey": "chat:1",
+    "Iteration": 2,
+    "TracePath": "turn.tool.before",
+    "Source": "runTurn",
+}
+
+
+def written(told):
+    return json.loads(request_line(1, "m", told))["params"]
+
+
+def test_meta_is_in_pascal_case_with_all_its_members_always():
+    assert META == written(params.tool_call(shown.call(), AROUND))["meta"]
+
+
+def test_a_call_is_told_with_what_the_contract_has_and_what_is_empty_left_out():
+    assert {"meta": META, "tool": "rm", "call_id": "call-1", "source": ""} == written(params.tool_call(shown.call(), AROUND))
+
+
+def test_a_call_has_its_arguments_and_what_is_known_of_its_tool():
+    about = {"arguments": {"path": "/"}, "source": "registry", "endpoint": "http://x/rm", "annotations": {"destructive": True}}
+    told = written(params.tool_call(shown.call(**about), AROUND, digest="sha256:12"))
+    assert {**about, "digest": "sha256:12"} == {name: told[name] for name in (*about, "digest")}
+
+
+def test_a_request_has_messages_tools_and_options():
+    view = shown.request(
+        messages=[{"role": "user", "content": "hi"}],
+        tools=[shown.tool("add", description="Adds.", strict=True), shown.tool("sub")],
+        options={"max_tokens": 5},
+        graceful_terminal=True,
+    )
+    told = written(params.llm_request(view, AROUND))
+    assert {"meta", "model", "messages", "tools", "options", "graceful_terminal"} == told.keys()
+    assert [{"role": "user", "content": "hi"}] == told["messages"]
+    schema = {"type": "object", "properties": {}}
+    assert {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": schema}} == told["tools"][0]
+    assert {"name": "sub", "description": "", "parameters": schema} == told["tools"][1]["function"]
+
+
+def test_of_an_empty_request_there_is_the_model_and_no_more():
+    assert {"meta": META, "model": ""} == written(params.llm_request(shown.request(model=""), AROUND))
+
+
+def test_a_response_has_its_four_members_always_and_calls_and_usage_where_there_are_any():
+    empty = {"content": "", "finish_reason": "", "reasoning": "", "reasoning_details": None}
+    assert empty == written(params.llm_response(shown.response(usage={"prompt_tokens": 0}), AROUND))["response"]
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+    view = shown.response(content="x", finish_reason="stop", reasoning="y", tool_calls=[call], usage=usage)
+    told = written(params.llm_response(view, AROUND))["response"]
+    expected = {
+        "content": "x",
+        "finish_reason": "stop",
+        "reasoning": "y",
+        "reasoning_details": None,
+        "tool_calls": [call],
+        "usage": usage,
+    }
+    assert expected == told
+
+
+def test_a_result_has_its_flags_always_and_its_duration_in_whole_nanoseconds():
+    told = written(params.tool_result(shown.result(ToolOutput("done"), duration=0.0015), AROUND))
+    assert ({"for_llm": "done", "silent": False, "is_error": False, "async": False}, 1_500_000) == (
+        told["result"],
+        told["duration"],
+    )
+
+
+def test_a_result_has_what_is_for_the_user_where_there_is_something():
+    output = ToolOutput("a", "b", True, True, True, ("media://1",), ("[file:x]",), True)
+    told = written(params.tool_result(shown.result(output), AROUND))["result"]
+    expected = {
+        "for_llm": "a",
+        "for_user": "b",
+        "silent": True,
+        "is_error": True,
+        "async": True,
+        "media": ["media://1"],
+        "artifact_tags": ["[file:x]"],
+        "response_handled": True,
+    }
+    assert expected == told
+
+
+CONTEXT = {"inbound": {"channel": "telegram", "chat_id": "7", "sender_id": "9"}, "route": {}, "scope": {"version": 1}}
+
+
+def test_the_context_is_told_as_it_is_its_empty_parts_left_out():
+    told = written(params.tool_call(shown.call(context=CONTEXT), AROUND))
+    assert {"inbound": CONTEXT["inbound"], "scope": {"version": 1}} == told["context"]
+    assert "channel" not in told
+
+
+def test_old_hooks_are_told_channel_and_chat_flat_too():
+    told = written(params.tool_call(shown.call(context=CONTEXT), Around(flat=True)))
+    assert ("telegram", "7") == (told["channel"], told["chat_id"])
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, {"content": ""}),
+        ("x", {"content": "x"}),
+        ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], {"content": "a\nb"}),
+        (
+            [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "https://x/y.png"}}],
+            {
+                "content": "a",
+                "media": ["https://x/y.png"],
+                "parts": [{"type": "image_url", "image_url": {"url": "https://x/y.png"}}],
+            },
+        ),
+        ([{"type": "input_audio"}], {"content": "", "parts": [{"type": "input_audio"}]}),
+    ],
+)
+def test_the_content_of_a_message_is_always_a_text(content, expected):
+    view = shown.request(messages=[{"role": "user", "content": content, "name": "", "tool_calls": []}])
+    assert [{"role": "user", **expected}] == written(params.llm_request(view, AROUND))["messages"]
+
+
+def event(**members):
+    return Event(**{"id": "evt-1", "kind": "agent.turn.end", "time": 0.25, "meta": shown.META, "context": {}, "severity": "info",
+                    "payload": {}, "attrs": {}, **members})  # fmt: skip
+
+
+def test_an_event_is_told_in_an_envelope():
+    told = enveloped(event(context=CONTEXT, payload={"Status": "completed"}, attrs={"responded_by": "x"}, severity="warn"))
+    expected = {
+        "id": "evt-1",
+        "kind": "agent.turn.end",
+        "time": "1970-01-01T00:00:00.250000000Z",
+        "source": {"component": "agent", "name": "main"},
+        "scope": {
+            "agent_id": "main",
+            "session_key": "chat:1",
+            "turn_id": "main-turn-1",
+            "channel": "telegram",
+            "chat_id": "7",
+            "sender_id": "9",
+        },
+        "correlation": {"trace_id": "turn.tool.before"},
+        "severity": "warn",
+        "payload": {"Status": "completed"},
+        "attrs": {"agent_source": "runTurn", "iteration": 2, "responded_by": "x"},
+    }
+    assert expected == told
+
+
+def test_scope_and_correlation_are_there_also_where_they_are_empty():
+    told = enveloped(event(meta=type(shown.META)(source="")))
+    assert ({}, {}) == (told["scope"], told["correlation"])
+    assert "attrs" not in told
+    assert "payload" not in told

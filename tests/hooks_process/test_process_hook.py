@@ -1,0 +1,758 @@
+"""A hook that is another process: asked, answering, and failing, over real pipes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import uvloop
+
+from hooks_process import shown
+from hooks_process.peers import BOUND, QUICK, gone, hooked, is_there, mount, process_of, run, script, spec, until, with_limits
+from patchbay.hooks import Approval, DenyTool, Event, HookManager, Modify, Respond, ToolOutput
+from patchbay.hooks.process import HookProcessError, HookReplyError, ProcessHook
+from patchbay.hooks.process.supervisor import Supervisor
+
+ECHO = """
+def on(method, params):
+    answer({"action": "deny_tool", "reason": json.dumps(params, sort_keys=True)})
+"""
+
+
+async def started(each):
+    hook = ProcessHook(each)
+    await hook.start()
+    return hook
+
+
+def asked(command, *about, modes=(), **members):
+    """Start a hook, ask it about each view in turn, and return its decisions; an exception stands for itself."""
+
+    async def main():
+        hook = await started(spec(command, *modes, **members))
+        try:
+            return [await _decision(hook, method, view) for method, view in about]
+        finally:
+            await hook.aclose()
+
+    return run(main())
+
+
+async def _decision(hook, method, view):
+    try:
+        return await getattr(hook, method)(view)
+    except HookProcessError as error:
+        return error
+
+
+def test_every_method_is_a_request_and_its_reply_a_decision(tmp_path):
+    command = script(
+        tmp_path,
+        """
+        def on(method, params):
+            if method == "before_llm":
+                answer({"action": "modify", "request": {"model": "other"}})
+            elif method == "after_llm":
+                answer({"action": "modify", "response": {"response": {"content": "new"}}})
+            elif method == "before_tool":
+                answer({"action": "respond", "result": {"for_llm": params["arguments"]["path"]}})
+            elif method == "after_tool":
+                answer({"action": "modify", "result": {"result": {"for_llm": str(params["duration"])}}})
+            elif method == "approve_tool":
+                answer({"approved": True, "reason": params["digest"]})
+        """,
+    )
+    decisions = asked(
+        command,
+        ("before_llm", shown.request()),
+        ("after_llm", shown.response(content="old")),
+        ("before_tool", shown.call(arguments={"path": "/ü<&>"})),
+        ("after_tool", shown.result(ToolOutput("x"), duration=0.5)),
+        ("approve_tool", shown.call(digest="sha256:1")),
+        modes=("llm", "tool", "approve"),
+    )
+    expected = [
+        Modify({"model": "other"}),
+        Modify({"content": "new"}),
+        Respond({"for_llm": "/ü<&>"}),
+        Modify({"result": {"for_llm": "500000000"}}),
+        Approval(approved=True, reason="sha256:1"),
+    ]
+    assert expected == decisions
+
+
+def test_hello_comes_first_with_the_id_1_and_the_modes_in_their_order(tmp_path):
+    command = script(
+        tmp_path,
+        """
+        def hello(params):
+            answer()
+            global greeting
+            greeting = {"id": id, **params}
+
+        def on(method, params):
+            answer({"action": "deny_tool", "reason": json.dumps([greeting, id])})
+        """,
+    )
+    (decision,) = asked(
+        command, ("before_tool", shown.call()), modes=("approve", "tool", "observe", "llm"), media_folder=tmp_path
+    )
+    greeting, second = json.loads(decision.reason)
+    assert 2 == second
+    assert ["observe", "llm", "tool", "approve"] == greeting["modes"]
+    assert (1, "h", 1, str(tmp_path)) == (greeting["id"], greeting["name"], greeting["version"], greeting["media_dir"])
+
+
+@pytest.mark.parametrize("result", ['{"ok":false}', "{}", "null"])
+def test_whatever_an_object_says_the_hello_is_taken(tmp_path, result):
+    command = script(tmp_path, f'def hello(params): write(\'{{"id":1,"result":{result}}}\\n\')')
+    assert [None] == asked(command, ("before_tool", shown.call()))
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("def hello(params): answer([])", "hook.hello failed: the result must be an object, not a list"),
+        (
+            "def hello(params): answer(error={'code': 1, 'message': 'not today'})",
+            "hook.hello failed: it answered with an error: not today",
+        ),
+        ("def hello(params): sys.exit('nothing works')", r"hook.hello failed: exit status 1 \(nothing works\)"),
+        ("lambda *_: raise SystemExit(0)", r"hook.hello failed: exit status 1 \(SyntaxError: invalid syntax\)"),
+        ("def hello(params): os.close(1); time.sleep(60)", "hook.hello failed: it has closed its standard output"),
+    ],
+)
+def test_a_process_that_does_not_greet_is_not_started_and_none_is_left(tmp_path, body, why):
+    async def main():
+        hook = ProcessHook(spec(script(tmp_path, body), limits=with_limits(spec(("x",)), eof_grace=0.01).limits))
+        with pytest.raises(HookProcessError, match=why):
+            await hook.start()
+        assert "not started" == hook.state
+        await hook.aclose()
+
+    run(main())
+
+
+def test_a_process_that_never_greets_is_given_up_in_time(tmp_path):
+    async def main():
+        marker = tmp_path / "pid"
+        command = script(tmp_path, f"def hello(params): open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(60)")
+        hook = ProcessHook(with_limits(spec(command), hello=0.5, eof_grace=0.01))
+        with pytest.raises(HookProcessError, match=r"hook.hello failed: no answer within 0.5 s"):
+            await hook.start()
+        if marker.exists():  # it may not even have come so far
+            await gone(int(marker.read_text()))
+
+    run(main())
+
+
+@pytest.mark.parametrize("command", [("/no/such/program",), ("",), ("a\0b",)])
+def test_a_command_that_is_none_cannot_be_started(command):
+    async def main():
+        with pytest.raises(HookProcessError, match="it cannot be started"):
+            await ProcessHook(spec(command)).start()
+
+    run(main())
+
+
+def test_its_folder_and_its_environment_are_as_they_should_be(tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET_KEY", "x")
+    monkeypatch.setenv("LC_PAPER", "a4")
+    command = script(
+        tmp_path,
+        "def on(method, params): answer({'action': 'respond', 'result': {'for_llm': json.dumps([os.getcwd(), dict(os.environ)])}})",
+    )
+    (decision,) = asked(command, ("before_tool", shown.call()), folder=tmp_path, env={"MINE": "1", "LC_PAPER": "letter"})
+    folder, environment = json.loads(decision.result["for_llm"])
+    assert (str(tmp_path), "x", "1", "letter") == (
+        folder,
+        environment["SECRET_KEY"],
+        environment["MINE"],
+        environment["LC_PAPER"],
+    )
+    (decision,) = asked(command, ("before_tool", shown.call()), env={"MINE": "1"}, inherit=("PATH", "LC_*"))
+    environment = json.loads(decision.result["for_llm"])[1]
+    assert ("SECRET_KEY" not in environment, "a4", "1") == (True, environment["LC_PAPER"], environment["MINE"])
+
+
+def test_a_folder_that_is_not_there_is_said(tmp_path):
+    async def main():
+        with pytest.raises(HookProcessError, match="nowhere"):
+            await ProcessHook(spec(script(tmp_path, ""), folder=tmp_path / "nowhere")).start()
+
+    run(main())
+
+
+def test_an_error_is_a_failure_of_this_call_alone(tmp_path):
+    command = script(
+        tmp_path,
+        """
+        def on(method, params):
+            if params["tool"] == "bad":
+                answer({"action": "deny_tool"}, error={"code": -32000, "message": "no such city"})
+            else:
+                answer({"action": "deny_tool"})
+        """,
+    )
+    failed, fine = asked(command, ("before_tool", shown.call(tool="bad")), ("before_tool", shown.call()))
+    assert isinstance(failed, HookReplyError)
+    assert "it answered with an error: no such city" == str(failed)
+    assert DenyTool() == fine
+
+
+def test_calls_are_under_way_together_and_replies_come_in_any_order(tmp_path):
+    command = script(
+        tmp_path,
+        """
+        kept = []
+        def on(method, params):
+            kept.append((id, params["tool"]))
+            if len(kept) == 3:
+                for number, tool in reversed(kept):
+                    write(json.dumps({"id": number, "result": {"action": "deny_tool", "reason": tool}}) + "\\n")
+        """,
+    )
+
+    async def main():
+        hook = await started(spec(command))
+        decisions = await asyncio.gather(*(hook.before_tool(shown.call(tool=name)) for name in "abc"))
+        assert [DenyTool("a"), DenyTool("b"), DenyTool("c")] == decisions
+        await hook.aclose()
+
+    run(main())
+
+
+def test_an_id_that_is_wrong_or_comes_again_answers_nobody(tmp_path, caplog):
+    command = script(
+        tmp_path,
+        """
+        def on(method, params):
+            for number in (0, -1, id + 1, 999, "null", f'"{id}"', f"{id}.0"):
+                write(f'{{"id":{number},"result":{{"action":"hard_abort"}}}}\\n')
+            first = {"id": id, "result": {"action": "deny_tool", "reason": "first"}}
+            second = {"id": id, "result": {"action": "hard_abort", "reason": "second"}}
+            write(json.dumps(first) + "\\n" + json.dumps(second) + "\\n")
+        """,
+    )
+    first, second = asked(command, ("before_tool", shown.call()), ("before_tool", shown.call()))
+    assert (DenyTool("first"), DenyTool("first")) == (first, second)
+    assert "asyncio" not in {record.name for record in caplog.records}
+
+
+def test_a_line_that_cannot_be_read_fails_its_call_at_once_if_its_id_can(tmp_path):
+    command = script(tmp_path, """def on(method, params): write(f'{{"jsonrpc":"2.0","id":{id},"result":NaN}}\\n')""")
+    (failed,) = asked(command, ("before_tool", shown.call()))
+    assert "it answered with a line that is no reply: no JSON: NaN is no JSON" == str(failed)
+
+
+def test_a_line_that_is_too_long_fails_its_call_alone_and_the_next_is_read(tmp_path):
+    command = script(
+        tmp_path,
+        """
+        def on(method, params):
+            answer({"action": "deny_tool", "reason": "x" * (2_000_000 if params["tool"] == "big" else 3)})
+        """,
+    )
+    failed, fine = asked(command, ("before_tool", shown.call(tool="big")), ("before_tool", shown.call()))
+    assert "it answered with a line that is too long" == str(failed)
+    assert DenyTool("xxx") == fine
+
+
+def test_the_limit_of_a_line_can_be_set(tmp_path):
+    command = script(tmp_path, 'def on(method, params): answer({"action": "respond", "result": {"for_llm": "x" * 5000}})')
+    limits = with_limits(spec(("x",)), line=4096).limits
+    assert [Respond({"for_llm": "x" * 5000})] == asked(command, ("before_tool", shown.call()))
+    assert [HookReplyError] == [type(each) for each in asked(command, ("before_tool", shown.call()), limits=limits)]
+
+
+def test_a_reply_just_before_the_end_is_received_and_later_calls_fail_at_once(tmp_path):
+    command = script(
+        tmp_path,
+        """
+        def on(method, params):
+            answer({"action": "deny_tool", "reason": "last"})
+            os._exit(7)
+        """,
+    )
+
+    async def main():
+        hook = await started(spec(command))
+        assert DenyTool("last") == await hook.before_tool(shown.call())
+        await until(lambda: hook.state == "given up")
+        with pytest.raises(HookProcessError, match="exit status 7"):
+            await hook.before_tool(shown.call())
+        await hook.aclose()
+
+    run(main())
+
+
+def test_calls_under_way_fail_at_once_when_the_process_ends(tmp_path):
+    command = script(
+        tmp_path,
+        """
+        calls = 0
+        def on(method, params):
+            global calls
+            calls += 1
+            if calls == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+        """,
+    )
+
+    async def main():
+        hook = await started(spec(command))
+        calls = await asyncio.gather(*(hook.before_tool(shown.call()) for _ in range(3)), return_exceptions=True)
+        assert ["ended by SIGKILL"] * 3 == [str(each) for each in calls]
+        await hook.aclose()
+
+    run(main())
+
+
+def test_a_process_that_closes_its_input_cannot_be_asked(tmp_path):
+    command = script(
+        tmp_path,
+        """
+        def on(method, params):
+            os.close(0)
+            answer()
+            time.sleep(60)
+        """,
+    )
+
+    async def main():
+        hook = await started(with_limits(spec(command), eof_grace=0.01))
+        await hook.before_tool(shown.call())
+        await until(lambda: hook.state == "given up")
+        with pytest.raises(HookProcessError, match="it has closed its standard input"):
+            await hook.before_tool(shown.call())
+        await hook.aclose()
+
+    run(main())
+
+
+def test_it_can_be_asked_only_in_the_event_loop_that_started_it(tmp_path):
+    async def main():
+        hook = await started(spec(script(tmp_path, "")))
+
+        def elsewhere():
+            with pytest.raises(HookProcessError, match="another event loop"):
+                asyncio.run(hook.before_tool(shown.call()))
+
+        await asyncio.to_thread(elsewhere)
+        await hook.aclose()
+
+    run(main())
+
+
+def _on_uvloop(work):
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(work())
+
+
+def _in_a_thread(work):
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: asyncio.run(work())).result(BOUND)
+
+
+@pytest.mark.parametrize("on", [_on_uvloop, _in_a_thread])
+def test_it_lives_in_any_kind_of_event_loop(tmp_path, on):
+    body = """
+    def on(method, params):
+        if params["tool"] == "exit":
+            os._exit(5)
+        answer({"action": "deny_tool", "reason": "x" * (2_000_000 if params["tool"] == "big" else 3)})
+    """
+
+    async def main():
+        async with hooked(spec(script(tmp_path, body))) as manager:
+            hook = process_of(manager)
+            pid = hook.pid
+            assert DenyTool("xxx") == await hook.before_tool(shown.call(arguments={"text": "y" * 1_000_000}))
+            with pytest.raises(HookReplyError, match="too long"):
+                await hook.before_tool(shown.call(tool="big"))
+            with pytest.raises(HookProcessError, match="exit status 5"):
+                await hook.before_tool(shown.call(tool="exit"))
+        assert not is_there(pid)
+
+    on(lambda: asyncio.wait_for(main(), BOUND))
+
+
+# Ending.
+
+
+def test_a_hook_that_ends_with_its_input_is_not_signalled(tmp_path):
+    marker = tmp_path / "ended"
+    command = script(tmp_path, "", name="h")
+    path = tmp_path / "h.py"
+    path.write_text(path.read_text() + f"\nopen({str(marker)!r}, 'w').write('of itself')\n")
+
+    async def main():
+        async with hooked(spec(command)) as manager:
+            pid = process_of(manager).pid
+        assert not is_there(pid)
+        assert "of itself" == marker.read_text()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def lines():\n    yield from map(json.loads, sys.stdin.buffer)\n    time.sleep(60)",
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ndef lines():\n    yield from map(json.loads, sys.stdin.buffer)\n    time.sleep(60)",
+    ],
+    ids=["ignores the end of its input", "ignores SIGTERM, too"],
+)
+def test_one_that_does_not_is_ended_with_all_that_it_has_started(tmp_path, body):
+    command = script(
+        tmp_path,
+        body + "\nchild = subprocess.Popen(['sleep', '60'])\ndef hello(params): answer()\n"
+        "def on(method, params): answer({'action': 'deny_tool', 'reason': str(child.pid)})",
+    )
+
+    async def main():
+        async with hooked(with_limits(spec(command), eof_grace=0.05, term_grace=0.05)) as manager:
+            hook = process_of(manager)
+            pid, child = hook.pid, int((await hook.before_tool(shown.call())).reason)
+            assert is_there(child)
+        assert not is_there(pid)
+        await gone(child)
+
+    run(main())
+
+
+def test_one_that_nobody_has_closed_ends_with_the_event_loop(tmp_path):
+    body = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ndef lines():\n    yield from map(json.loads, sys.stdin.buffer)\n    time.sleep(60)"
+
+    async def main():
+        hook = await started(with_limits(spec(script(tmp_path, body)), eof_grace=0.01, term_grace=0.01))
+        return hook.pid
+
+    assert not is_there(run(main()))
+
+
+def test_closing_again_and_asking_then_are_no_trouble(tmp_path):
+    async def main():
+        hook = await started(spec(script(tmp_path, "")))
+        await asyncio.gather(hook.aclose(), hook.aclose())
+        await hook.aclose()
+        assert "closed" == hook.state
+        with pytest.raises(HookProcessError, match="it was closed"):
+            await hook.before_tool(shown.call())
+
+    run(main())
+
+
+def test_a_cancelled_start_leaves_no_process(tmp_path):
+    marker = tmp_path / "pid"
+    command = script(tmp_path, f"def hello(params): open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(60)")
+
+    async def main():
+        starting = asyncio.create_task(ProcessHook(with_limits(spec(command), eof_grace=0.01)).start())
+        await until(lambda: marker.exists() and marker.read_text())
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await gone(int(marker.read_text()))
+
+    run(main())
+
+
+def test_one_that_is_closed_while_it_greets_stays_closed(tmp_path):
+    async def main():
+        closing = []
+
+        async def greet(process):
+            await process.call("hook.hello", {})
+            closing.append(asyncio.create_task(supervisor.aclose()))
+            await asyncio.sleep(0)
+
+        supervisor = Supervisor(spec(script(tmp_path, ""), limits=with_limits(spec(("x",)), restarts=9).limits), greet)
+        for _ in range(2):
+            with pytest.raises(HookProcessError, match="it was closed"):
+                await supervisor.start()
+            await closing[0]
+            assert ("closed", None) == (supervisor.state, supervisor.running)
+        assert 1 == len(closing)
+
+    run(main())
+
+
+# What it offers, sees, and says.
+
+
+OFFERING = """
+def hello(params):
+    answer({"tools": [
+        {"type": "function", "function": {"name": "mine", "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}}},
+        {"type": "function", "function": {}},
+        {"type": "function", "function": {"name": "mine", "description": "again"}},
+    ]})
+"""
+
+
+def test_tools_of_the_hello_are_added_without_asking(tmp_path, caplog):
+    async def main():
+        hook = await started(spec(script(tmp_path, OFFERING), "tool"))
+        assert ["mine"] == [tool.name for tool in hook.tools]
+        assert ("before_llm", "before_tool", "after_tool") == hook.methods
+        other = shown.tool("other")
+        decision = await hook.before_llm(shown.request(tools=[other]))
+        assert ["other", "mine"] == [tool["function"]["name"] for tool in decision.changes["tools"]]
+        assert await hook.before_llm(shown.request(tools=[shown.tool("mine")])) is None
+        assert await hook.before_llm(shown.request(graceful_terminal=True)) is None
+        await hook.aclose()
+        assert await hook.before_llm(shown.request()) is None
+
+    run(main())
+    assert "The hook 'h' offers a tool that is none" in caplog.text
+
+
+def test_a_hook_that_is_asked_about_requests_sees_its_own_tools_in_them(tmp_path):
+    body = (
+        OFFERING
+        + """
+def on(method, params):
+    names = [tool["function"]["name"] for tool in params.get("tools", [])]
+    answer({"action": "modify", "request": {"model": ",".join(names)}} if params["model"] == "m" else {})
+"""
+    )
+
+    async def main():
+        hook = await started(spec(script(tmp_path, body), "llm", "tool"))
+        decision = await hook.before_llm(shown.request(tools=[shown.tool("other")]))
+        assert "other,mine" == decision.changes["model"]
+        assert 2 == len(decision.changes["tools"])
+        decision = await hook.before_llm(shown.request(model="n"))
+        assert ["mine"] == [tool["function"]["name"] for tool in decision.changes["tools"]]
+        await hook.aclose()
+
+    run(main())
+
+
+def test_its_tools_are_offered_also_where_it_fails_to_be_asked(tmp_path, caplog):
+    body = (
+        OFFERING
+        + """
+def on(method, params):
+    os._exit(7) if params["model"] == "exit" else answer({"action": 1})
+"""
+    )
+
+    async def main():
+        hook = await started(spec(script(tmp_path, body), "llm", "tool", limits=with_limits(spec(("x",)), restarts=1).limits))
+        for model in ("any", "exit"):
+            decision = await hook.before_llm(shown.request(model=model))
+            assert ["mine"] == [tool["function"]["name"] for tool in decision.changes["tools"]]
+        await hook.aclose()
+
+    run(main())
+    assert "The hook 'h' failed at before_llm: its answer to hook.before_llm is refused: action must be a text" in caplog.text
+    assert "The hook 'h' failed at before_llm: exit status 7" in caplog.text
+
+
+def test_tools_of_a_hook_that_would_not_be_asked_for_them_are_left_out(tmp_path, caplog):
+    async def main():
+        hook = await started(spec(script(tmp_path, OFFERING), "llm"))
+        assert () == hook.tools
+        await hook.aclose()
+
+    run(main())
+    assert "offers tools, but is not asked before_tool" in caplog.text
+
+
+def event(kind):
+    return Event("evt-1", kind, 0.0, shown.META, {}, "info", {"n": kind}, {})
+
+
+def test_an_observer_is_told_of_the_kinds_that_it_named(tmp_path):
+    command = script(
+        tmp_path,
+        """
+        seen = []
+        def on(method, params):
+            if method == "runtime_event":
+                seen.append([id, params["kind"], params["payload"]])
+            else:
+                answer({"action": "deny_tool", "reason": json.dumps(seen)})
+        """,
+    )
+
+    async def main():
+        hook = await started(spec(command, "observe", "tool", kinds=frozenset({"agent.error"})))
+        for kind in ("agent.turn.start", "agent.error"):
+            await hook.on_runtime_event(event(kind))
+        decision = await hook.before_tool(shown.call())
+        assert [[None, "agent.error", {"n": "agent.error"}]] == json.loads(decision.reason)
+        await hook.aclose()
+
+    run(main())
+
+
+def test_what_it_prints_is_logged_with_its_name_and_does_no_harm(tmp_path, caplog):
+    command = script(
+        tmp_path,
+        """
+        def on(method, params):
+            write("debugging\\n\\n  \\r\\n")
+            sys.stderr.buffer.write("ärger\\r\\n".encode() + b"x" * 5000 + b"\\n")
+            sys.stderr.flush()
+            answer({"action": "deny_tool"})
+        """,
+    )
+    caplog.set_level(logging.WARNING)
+    assert [DenyTool()] == asked(command, ("before_tool", shown.call()))
+    messages = [record.getMessage() for record in caplog.records]
+    assert "The hook 'h' printed what is no reply: debugging" in messages
+    assert "[h] ärger" in messages
+    assert "[h] " + "x" * 4096 + "..." in messages
+    assert 3 == len(messages)
+
+
+def test_what_is_odd_about_its_answers_is_told_once(tmp_path, caplog):
+    command = script(tmp_path, 'def on(method, params): answer({"decision": "deny", "args": {}})')
+    assert [None, None] == asked(command, ("before_tool", shown.call()), ("before_tool", shown.call()))
+    odd = [record.getMessage() for record in caplog.records if "oddly" in record.getMessage()]
+    assert 2 == len(odd)
+    assert "'decision' is not known there: 'action' is meant" in odd[0]
+
+
+def test_a_hook_that_is_odd_in_ever_new_ways_is_told_of_no_more(tmp_path, caplog):
+    command = script(tmp_path, 'def on(method, params): answer({f"odd {id} {number}": 1 for number in range(40)})')
+    asked(command, *[("before_tool", shown.call())] * 5)
+    assert 50 == caplog.text.count("oddly (told once)")
+
+
+def test_what_it_says_cannot_play_with_the_log(tmp_path, caplog):
+    command = script(
+        tmp_path,
+        r"""
+        def on(method, params):
+            os.write(2, b"\x1b[2J\tred\rERROR\n")
+            write("\x1b[1mbold\n")
+            answer(error={"code": 1, "message": "first\nsecond"})
+        """,
+    )
+    (failed,) = asked(command, ("before_tool", shown.call()))
+    assert r"it answered with an error: first\x0asecond" == str(failed)
+    messages = [record.getMessage() for record in caplog.records]
+    assert r"[h] \x1b[2J" + "\t" + r"red\x0dERROR" in messages
+    assert r"The hook 'h' printed what is no reply: \x1b[1mbold" in messages
+
+
+def test_a_strict_hook_fails_for_what_is_odd(tmp_path):
+    command = script(tmp_path, 'def on(method, params): answer({"approved": True, "action": "x"})')
+    (failed,) = asked(command, ("approve_tool", shown.call()), modes=("approve",), strict=True)
+    assert isinstance(failed, HookReplyError)
+    assert "its answer to hook.approve_tool is refused: the member 'action' is not known there" in str(failed)
+
+
+def test_a_wrong_type_is_a_failure(tmp_path):
+    command = script(tmp_path, 'def on(method, params): answer({"action": "abort_turn", "reason": 1})')
+    (failed,) = asked(command, ("before_tool", shown.call()))
+    assert "its answer to hook.before_tool is refused: reason must be a text, not a number" == str(failed)
+
+
+def test_a_command_that_repeats_its_input_is_no_hook():
+    async def main():
+        with pytest.raises(HookProcessError, match=r"a request .* instead of a reply"):
+            await ProcessHook(spec(("cat",))).start()
+
+    run(main())
+
+
+# Starting again.
+
+
+CRASHING = """
+def on(method, params):
+    if params["tool"] == "crash":
+        os._exit(3)
+    answer({"action": "deny_tool", "reason": str(os.getpid())})
+"""
+
+
+def test_a_process_that_ends_is_started_again_and_greeted(tmp_path, caplog):
+    async def main():
+        hook = await started(with_limits(spec(script(tmp_path, CRASHING)), restarts=5))
+        first = (await hook.before_tool(shown.call())).reason
+        with pytest.raises(HookProcessError, match="exit status 3"):
+            await hook.before_tool(shown.call(tool="crash"))
+        await until(lambda: hook.restarts == 1)
+        assert "running" == hook.state
+        assert first != (await hook.before_tool(shown.call())).reason
+        await hook.aclose()
+
+    run(main())
+    assert "The hook 'h' has ended: exit status 3; it is started again in" in caplog.text
+
+
+def test_one_that_fails_too_often_in_a_row_is_given_up(tmp_path, caplog):
+    marker = tmp_path / "once"
+    body = f"""
+    if os.path.exists({str(marker)!r}):
+        sys.exit("not again")
+    open({str(marker)!r}, "w").close()
+    {CRASHING}
+    """.replace(CRASHING, CRASHING.replace("\n", "\n    "))
+
+    async def main():
+        hook = await started(with_limits(spec(script(tmp_path, body)), restarts=3))
+        with pytest.raises(HookProcessError):
+            await hook.before_tool(shown.call(tool="crash"))
+        await until(lambda: hook.state == "given up")
+        with pytest.raises(HookProcessError, match="not again"):
+            await hook.before_tool(shown.call())
+        assert 0 == hook.restarts
+        await hook.aclose()
+
+    run(main())
+    assert 3 == caplog.text.count("it is started again in")
+    assert 1 == caplog.text.count("is not started again")
+
+
+def test_one_that_had_run_for_long_begins_a_new_row(tmp_path):
+    async def main():
+        hook = await started(with_limits(spec(script(tmp_path, CRASHING)), restarts=1, healthy_after=0.0))
+        for number in range(1, 4):
+            with pytest.raises(HookProcessError):
+                await hook.before_tool(shown.call(tool="crash"))
+            await until(lambda number=number: hook.restarts == number)
+        await hook.aclose()
+
+    run(main())
+
+
+def test_it_can_be_closed_while_it_waits_to_be_started_again(tmp_path):
+    async def main():
+        hook = await started(with_limits(spec(script(tmp_path, CRASHING)), restarts=5, backoff_first=60.0, backoff_most=60.0))
+        with pytest.raises(HookProcessError):
+            await hook.before_tool(shown.call(tool="crash"))
+        await until(lambda: hook.state == "waiting to be started again")
+        with pytest.raises(HookProcessError, match="exit status 3; it is about to be started again"):
+            await hook.before_tool(shown.call())
+        await hook.aclose()
+        assert "closed" == hook.state
+
+    run(main())
+
+
+def test_the_delay_grows_up_to_its_most():
+    delays = [QUICK.restart_delay(failures) for failures in (1, 2, 3, 1000)]
+    assert 0.0075 <= delays[0] <= 0.01
+    assert all(0.015 <= delay <= 0.02 for delay in delays[1:])
+
+
+def test_the_manager_closes_it_when_it_is_unmounted(tmp_path):
+    async def main():
+        manager = HookManager()
+        hook = await mount(manager, spec(script(tmp_path, "")))
+        pid = hook.pid
+        manager.unmount("h")
+        await manager.aclose()
+        assert not is_there(pid)
+
+    run(main())

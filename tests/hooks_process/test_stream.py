@@ -1,0 +1,100 @@
+"""A stream is read no faster than it is worth."""
+
+from __future__ import annotations
+
+from hooks_process.peers import run, until
+from patchbay.hooks.process.stream import MOST_BYTES, MOST_LINES, MOST_SECONDS, LineStream
+
+
+class Pipe:
+    """Stands for a transport: notes whether it is read."""
+
+    is_read = True
+
+    def pause_reading(self):
+        assert self.is_read
+        self.is_read = False
+
+    def resume_reading(self):
+        assert not self.is_read
+        self.is_read = True
+
+    def is_closing(self):
+        return False
+
+
+def a_stream(answers=(), seconds=0.0):
+    """Return a stream whose lines take so many seconds each to read, the lines that were read, and where they come from."""
+    lines, pipe = [], Pipe()
+
+    def on_line(line):
+        lines.append(line)
+        return line in answers
+
+    stream = LineStream(100, on_line, clock=lambda: seconds * len(lines))
+    stream.connect(pipe)
+    return stream, lines, pipe
+
+
+def test_of_lines_that_nobody_waits_for_only_so_many_are_read_at_a_time():
+    async def main():
+        stream, lines, pipe = a_stream()
+        stream.take(b"x\n" * (2 * MOST_LINES + 1))
+        assert (MOST_LINES, False) == (len(lines), pipe.is_read)
+        await until(lambda: len(lines) == 2 * MOST_LINES)
+        assert not pipe.is_read
+        await until(lambda: len(lines) == 2 * MOST_LINES + 1)
+        assert pipe.is_read
+        stream.stop()
+
+    run(main())
+
+
+def test_lines_that_somebody_waits_for_are_all_read():
+    async def main():
+        stream, lines, pipe = a_stream(answers=[b"x"])
+        stream.take(b"x\n" * (2 * MOST_LINES))
+        assert (2 * MOST_LINES, True) == (len(lines), pipe.is_read)
+        stream.stop()
+
+    run(main())
+
+
+def test_of_lines_that_are_much_work_fewer_are_read_at_a_time():
+    async def main():
+        stream, lines, pipe = a_stream(answers=[b"x"], seconds=0.6 * MOST_SECONDS)
+        stream.take(b"x\n" * 10 + b"y\n" * 5)
+        assert (10 + 2, False) == (len(lines), pipe.is_read)  # those that are waited for take whatever they take
+        await until(lambda: len(lines) == 14)
+        assert not pipe.is_read
+        await until(lambda: len(lines) == 15)
+        assert pipe.is_read
+        stream.stop()
+
+    run(main())
+
+
+def test_so_much_of_one_line_is_read_at_a_time():
+    async def main():
+        stream, lines, pipe = a_stream()
+        for _ in range(MOST_BYTES // 65536):
+            stream.take(b"x" * 65536)
+        assert pipe.is_read
+        stream.take(b"x")
+        assert not pipe.is_read
+        await until(lambda: pipe.is_read)
+        assert 1 == len(lines)
+        stream.stop()
+
+    run(main())
+
+
+def test_at_its_end_all_that_is_left_is_read():
+    async def main():
+        stream, lines, _ = a_stream()
+        stream.take(b"x\n" * (MOST_LINES + 1) + b"last")
+        stream.end()
+        stream.end()
+        assert (MOST_LINES + 2, b"last", False) == (len(lines), lines[-1], stream.is_open)
+
+    run(main())

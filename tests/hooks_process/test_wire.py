@@ -1,0 +1,125 @@
+"""Requests are written as the contract has them, and replies are read as it does: spec/hooks.md, section 2."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from patchbay.hooks.process.wire import Reply, UndecodableError, id_in_head, notification_line, read_reply, request_line
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def test_a_request_is_one_line_with_escaped_markup_plain_utf8_and_sorted_keys():
+    line = request_line(7, "hook.before_tool", {"b": "<ü> & \u2028", "a": 1})
+    expected = r'{"jsonrpc":"2.0","id":7,"method":"hook.before_tool","params":{"a":1,"b":"\u003cü\u003e \u0026 \u2028"}}' + "\n"
+    assert expected.encode() == line
+
+
+def test_a_notification_has_no_id():
+    assert b'{"jsonrpc":"2.0","method":"hook.runtime_event","params":{}}\n' == notification_line("hook.runtime_event", {})
+
+
+@given(JSON)
+def test_whatever_is_asked_is_one_line_of_json_that_says_it(value):
+    line = request_line(1, "m", {"value": value})
+    assert line.endswith(b"\n")
+    assert 1 == line.count(b"\n")
+    assert value == json.loads(line)["params"]["value"]
+    assert not any(sign in line for sign in (b"<", b">", b"&"))
+
+
+def test_what_is_no_json_is_written_all_the_same():
+    loop: dict[str, object] = {"half": "\ud800", 1: "key", "nan": float("nan")}
+    loop["self"] = loop
+    params = json.loads(request_line(1, "m", loop))["params"]
+    assert ("\ufffd", "key", None) == (params["half"], params["1"], params["nan"])
+
+
+@pytest.mark.parametrize(
+    ("line", "reply"),
+    [
+        (b'{"jsonrpc":"2.0","id":2,"result":{"action":"continue"}}', Reply(2, {"action": "continue"})),
+        (b'{"ID":2,"Result":{"Action":"x"}}', Reply(2, {"Action": "x"})),
+        (b'  {"id":2}\r', Reply(2)),
+        (b'{"id":2,"result":null,"error":null,"extra":1}', Reply(2)),
+        (b'{"id":2,"result":{},"error":{"code":-1,"message":"no"}}', Reply(2, error="no")),
+        (b'{"id":2,"error":{}}', Reply(2, error="an error without a message")),
+        (b'{"id":2,"id":3}', Reply(3)),
+        (b'{"result":{}}', Reply(0, {})),
+        (b'{"id":null}', Reply(0)),
+        (b'{"id":2,"result":"\\ud800"}', Reply(2, "\ufffd")),
+        (b'{"id":2,"result":"\\ud83d\\ude00"}', Reply(2, "😀")),
+        (b'{"id":2,"result":"\xff"}', Reply(2, "\ufffd")),
+        (b'{"id":2,"result":123456789012345678901234567890}', Reply(2, 123456789012345678901234567890)),
+    ],
+)
+def test_a_reply_is_read(line, reply):
+    assert reply == read_reply(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "reply_id"),
+    [
+        (b'{"id":"2"}', None),
+        (b'{"id":2.0}', None),
+        (b'{"id":true}', None),
+        (b"[]", None),
+        (b'"x"', None),
+        (b"{", None),
+        (b"hello", None),
+        (b'\xef\xbb\xbf{"id":2}', None),
+        (b'{"id":2,"result":NaN}', 2),
+        (b'{"id":2,"result":1e999}', 2),
+        (b'{"id":2} {"id":3}', 2),
+        (b'{"id":2,"result":{"action":"con', 2),
+        (b'{"id":2,"error":"no"}', 2),
+        (b'{"id":2,"result":' + b"[" * 5000, 2),
+        (b'{"id":2,"result":' + b"1" * 5000 + b"}", 2),
+        (b'{"jsonrpc":"2.0","id":2,"method":"hook.before_tool","params":{}}', 2),
+    ],
+)
+def test_a_line_that_is_no_reply_is_refused_and_tells_whose_it_seems_to_be(line, reply_id):
+    with pytest.raises(UndecodableError) as caught:
+        read_reply(line)
+    assert reply_id == caught.value.reply_id
+
+
+@given(st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()))
+def test_no_line_raises_anything_else(line):
+    try:
+        read_reply(line)
+    except UndecodableError:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("head", "reply_id"),
+    [
+        (b'{"jsonrpc":"2.0","id":12,"result":{"text":"xxx', 12),
+        (b'{ "ID" : 7 , "result"', 7),
+        (b'{"result":{"id":4},"id":9,"x":"', 9),
+        (b'{"result":{"id":4},"x":"', None),
+        (b'{"text":"\\"id\\":3,', None),
+        (b'{"id":"id","x":1,', None),
+        (b'{"id":12', None),
+        (b'{"id":1.5,', None),
+        (b'[{"id":1,', None),
+        (b'"id":1,', None),
+        (b"", None),
+    ],
+)
+def test_the_id_is_read_from_a_beginning_where_it_is_sure(head, reply_id):
+    assert reply_id == id_in_head(head)
+
+
+@given(st.binary(max_size=200))
+def test_no_beginning_is_too_odd_to_look_for_an_id_in(head):
+    assert id_in_head(head) is None or isinstance(id_in_head(head), int)

@@ -1,0 +1,517 @@
+"""What an author writes, and what the host is told of it: without a process, by ``Hook.answer``."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from enum import Enum
+from typing import Any
+
+import pytest
+
+from patchbay import Attachment, ToolContext, ToolRetry
+from patchbay.errors import ConfigurationError
+from patchbay.hooks.sdk import (
+    AbortTurn,
+    Approval,
+    Continue,
+    DenyTool,
+    Event,
+    HardAbort,
+    Hook,
+    LLMRequest,
+    LLMResponse,
+    Modify,
+    Respond,
+    ToolOutput,
+    ToolRequest,
+    ToolResultView,
+)
+from patchbay.hooks.sdk.hook import UnknownMethodError
+from patchbay.hooks.sdk.told import view_of
+
+META = {
+    "AgentID": "main",
+    "TurnID": "main-turn-1",
+    "ParentTurnID": "p",
+    "SessionKey": "s",
+    "Iteration": 2,
+    "TracePath": "turn.tool.before",
+    "Source": "runTurn",
+}
+CALL = {"meta": META, "context": {"inbound": {"chat_id": "7"}}, "tool": "rm", "arguments": {"path": "/"}, "call_id": "c1"}
+REQUEST = {
+    "meta": META,
+    "model": "m",
+    "messages": [{"role": "user", "content": "hi"}],
+    "tools": [{"type": "function", "function": {"name": "rm", "description": "", "parameters": {}}}],
+    "options": {"max_tokens": 5},
+}
+RESPONSE = {"content": "old", "finish_reason": "stop", "reasoning": "", "reasoning_details": None, "usage": {"total_tokens": 3}}
+RESULT = {"for_llm": "old", "silent": False, "is_error": False, "async": False}
+
+
+def merging(hook: Hook) -> Hook:
+    """Say hello as our own host does."""
+    hook.answer("hook.hello", {"name": "h", "version": 1, "modes": ["tool"], "merges": True})
+    return hook
+
+
+def asked(point: str, params: dict[str, Any], *functions: Any) -> Any:
+    """Return what the host is told where these functions are asked."""
+    hook = merging(Hook())
+    for function in functions:
+        getattr(hook, point)(function)
+    return hook.answer(f"hook.{point}", params)
+
+
+def test_the_hello_names_the_hook_and_its_tools():
+    hook = Hook("weather")
+    assert {"ok": True, "name": "weather"} == hook.answer("hook.hello", {"name": "configured", "version": 1})
+
+    @hook.tool
+    def get_weather(city: str, days: int = 1) -> str:
+        """Say how the weather is.
+
+        :param city: its name
+        """
+        return city * days
+
+    assert "xx" == get_weather("x", 2)
+    (tool,) = hook.answer("hook.hello", {})["tools"]
+    assert ("get_weather", "Say how the weather is.") == (tool["function"]["name"], tool["function"]["description"])
+    properties = tool["function"]["parameters"]["properties"]
+    assert ({"type": "string", "description": "its name"}, 1) == (properties["city"], properties["days"]["default"])
+    assert "configured" == Hook().answer("hook.hello", {"name": "configured"})["name"]
+
+
+def test_a_tool_may_be_named_and_described_otherwise():
+    hook = Hook()
+    schema = {"type": "object", "properties": {"q": {"type": "string"}}}
+
+    @hook.tool(name="search", description="Searches.", parameters=schema)
+    def anything(arguments):
+        return arguments["q"]
+
+    (tool,) = hook.answer("hook.hello", {})["tools"]
+    assert {"name": "search", "description": "Searches.", "parameters": schema} == tool["function"]
+    assert "x" == hook.answer("hook.before_tool", {"tool": "search", "arguments": {"q": "x"}})["result"]["for_llm"]
+
+
+def test_two_tools_of_one_name_are_refused():
+    hook = Hook()
+    hook.tool(lambda_named("a"))
+    with pytest.raises(ConfigurationError, match="has a tool 'a' already"):
+        hook.tool(lambda_named("a"))
+
+
+def lambda_named(name: str) -> Any:
+    def function() -> None: ...
+
+    function.__name__ = name
+    return function
+
+
+def test_what_is_no_function_cannot_be_asked():
+    with pytest.raises(TypeError, match="@before_tool marks functions, not str"):
+        Hook().before_tool("x")  # type: ignore[type-var]
+
+
+def called(function: Any, arguments: dict[str, Any], **params: Any) -> dict[str, Any]:
+    """Call a tool; return its result."""
+    hook = merging(Hook())
+    hook.tool(function)
+    answer = hook.answer("hook.before_tool", {"meta": META, "tool": function.__name__, "arguments": arguments, **params})
+    assert "respond" == answer["action"]
+    return answer["result"]
+
+
+class City(Enum):
+    ROME = "Rome"
+
+
+def test_a_tool_is_given_checked_arguments_and_its_value_becomes_text():
+    def tool(city: City, days: int = 2) -> dict[str, Any]:
+        return {"city": city, "days": days}
+
+    assert '{"city": "Rome", "days": 3}' == called(tool, {"city": "Rome", "days": "3"})["for_llm"]
+    refused = called(tool, {"city": "Oslo"})
+    assert refused["is_error"]
+    assert "invalid arguments for 'tool'" in refused["for_llm"]
+
+
+def test_tools_may_be_async_generators_or_return_what_can_be_awaited():
+    async def coroutine() -> str:
+        await asyncio.sleep(0)
+        return "a"
+
+    def generator():
+        yield 1
+        yield 2
+
+    async def async_generator():
+        yield 3
+
+    def awaitable() -> Any:
+        return coroutine()
+
+    assert ["a", "[1, 2]", "[3]", "a"] == [
+        called(each, {})["for_llm"] for each in (coroutine, generator, async_generator, awaitable)
+    ]
+
+
+def test_a_tool_may_tell_the_user_something_else():
+    def tool() -> ToolOutput:
+        return ToolOutput("drawn", "Here it is.", media=("media://1",), response_handled=True)
+
+    expected = {**RESULT, "for_llm": "drawn", "for_user": "Here it is.", "media": ["media://1"], "response_handled": True}
+    assert expected == called(tool, {})
+
+
+def test_an_image_goes_along_as_a_data_url():
+    def tool() -> Attachment:
+        return Attachment(b"\x00", "image/png")
+
+    assert ["data:image/png;base64,AA=="] == called(tool, {})["media"]
+
+
+def test_an_image_is_left_in_the_hosts_folder_where_it_has_one(tmp_path):
+    hook = Hook()
+    hook.answer("hook.hello", {"name": "h", "media_dir": str(tmp_path)})
+    assert tmp_path == hook.media_dir
+
+    @hook.tool
+    def draw() -> Attachment:
+        return Attachment(b"\x00", "image/png")
+
+    (path,) = hook.answer("hook.before_tool", {"tool": "draw"})["result"]["media"]
+    (left,) = tmp_path.iterdir()
+    assert (str(left), b"\x00", ".png") == (path, left.read_bytes(), left.suffix)
+
+
+def test_what_a_tool_raises_is_an_error_that_the_model_sees():
+    def tool() -> None:
+        raise ValueError("no such city")
+
+    def again() -> None:
+        raise ToolRetry("use a city")
+
+    result = called(tool, {})
+    assert (True, "Error: tool 'tool' failed: ValueError: no such city") == (result["is_error"], result["for_llm"])
+    assert called(again, {})["for_llm"].startswith("Error: use a city. Fix the arguments")
+
+
+def test_a_tool_may_ask_for_the_calls_context():
+    def tool(tool_context: ToolContext) -> list[Any]:
+        return [tool_context.call_id, tool_context.name, tool_context.iteration]
+
+    assert '["c9", "tool", 2]' == called(tool, {}, call_id="c9")["for_llm"]
+
+
+def test_a_call_of_somebody_elses_tool_of_the_same_name_is_not_answered():
+    hook = merging(Hook())
+    hook.tool(lambda_named("rm"))
+    assert {} == hook.answer("hook.before_tool", {**CALL, "arguments": {}, "source": ""})
+    assert {} == hook.answer("hook.before_tool", {**CALL, "arguments": {}, "source": "hook:other"})
+    assert "respond" == hook.answer("hook.before_tool", {**CALL, "arguments": {}, "source": "hook:h"})["action"]
+    assert "respond" == hook.answer("hook.before_tool", {**CALL, "arguments": {}})["action"]
+
+
+def test_old_hosts_are_told_of_tools_in_each_request():
+    hook = Hook()
+    hook.tool(lambda_named("mine"))
+    answer = hook.answer("hook.before_llm", REQUEST)
+    assert ["rm", "mine"] == [tool["function"]["name"] for tool in answer["request"]["tools"]]
+    assert REQUEST["messages"] == answer["request"]["messages"]
+    assert {} == hook.answer("hook.before_llm", {**REQUEST, "tools": answer["request"]["tools"]})
+    assert {} == hook.answer("hook.before_llm", {**REQUEST, "graceful_terminal": True})
+
+
+def test_tools_that_the_hook_would_not_be_asked_for_are_not_offered(capsys):
+    hook = Hook()
+    hook.tool(lambda_named("mine"))
+    assert "tools" not in hook.answer("hook.hello", {"name": "h", "modes": ["llm"]})
+    assert {} == hook.answer("hook.before_llm", REQUEST)
+    assert "put before_tool into its 'intercept'" in capsys.readouterr().err
+    assert "tools" in hook.answer("hook.hello", {"name": "h", "modes": ["tool"]})
+
+
+# What functions are given.
+
+
+def test_a_call_has_its_members():
+    seen: list[ToolRequest] = []
+    asked("before_tool", CALL, seen.append)
+    (call,) = seen
+    assert isinstance(call, ToolRequest)
+    assert ("rm", {"path": "/"}, "c1", {"inbound": {"chat_id": "7"}}) == (call.tool, call.arguments, call.call_id, call.context)
+    assert ("main", "main-turn-1", "p", "s", 2, "turn.tool.before", "runTurn") == (
+        call.meta.agent_id,
+        call.meta.turn_id,
+        call.meta.parent_turn_id,
+        call.meta.session_key,
+        call.meta.iteration,
+        call.meta.trace_path,
+        call.meta.source,
+    )
+
+
+def test_what_the_host_leaves_out_is_empty():
+    def look(call: ToolRequest) -> None:
+        assert ("", {}, "", "", {}, {}) == (call.tool, call.arguments, call.call_id, call.digest, call.annotations, call.context)
+        assert 0 == call.meta.iteration
+
+    asked("before_tool", {}, look)
+
+    def look_at_request(request: LLMRequest) -> None:
+        assert ("", [], [], {}, False) == (
+            request.model,
+            request.messages,
+            request.tools,
+            request.options,
+            request.graceful_terminal,
+        )
+
+    asked("before_llm", {"meta": None}, look_at_request)
+
+    def look_at_response(response: LLMResponse) -> None:
+        assert ("", "", [], "", {}) == (
+            response.content,
+            response.reasoning,
+            response.tool_calls,
+            response.finish_reason,
+            response.usage,
+        )
+
+    asked("after_llm", {}, look_at_response)
+
+    def look_at_result(result: ToolResultView) -> None:
+        assert (ToolOutput(), 0.0) == (result.result, result.duration)
+
+    asked("after_tool", {}, look_at_result)
+
+
+@pytest.mark.parametrize("point", ["before_llm", "after_llm", "before_tool", "approve_tool", "after_tool"])
+def test_a_view_has_all_that_the_same_view_has_in_the_hosts_own_process(point):
+    view = view_of(point, {})
+    for name in type(view).__annotations__:
+        assert not getattr(view, name) or name in ("meta", "result")
+
+
+def test_a_result_is_an_output_and_its_duration_is_in_seconds():
+    def look(result: ToolResultView) -> None:
+        assert (ToolOutput("old", is_async=True), 1.5) == (result.result, result.duration)
+
+    asked("after_tool", {**CALL, "result": {**RESULT, "async": True}, "duration": 1_500_000_000}, look)
+
+
+def test_what_a_function_does_to_its_view_changes_nothing_by_itself():
+    def spoil(call: ToolRequest) -> None:
+        call.arguments.clear()
+
+    assert {} == asked("before_tool", CALL, spoil)
+    assert {"path": "/"} == CALL["arguments"]
+
+
+# What functions decide.
+
+
+@pytest.mark.parametrize(
+    ("decision", "expected"),
+    [
+        (None, {}),
+        (Continue(), {}),
+        (DenyTool("no"), {"action": "deny_tool", "reason": "no"}),
+        (DenyTool(), {"action": "deny_tool"}),
+        (AbortTurn("x"), {"action": "abort_turn", "reason": "x"}),
+        (HardAbort(), {"action": "hard_abort"}),
+        (Respond("text"), {"action": "respond", "result": {**RESULT, "for_llm": "text"}}),
+        (
+            Respond({"for_llm": "x", "is_error": True}),
+            {"action": "respond", "result": {**RESULT, "for_llm": "x", "is_error": True}},
+        ),
+        (Modify({"tool": "ls"}), {"action": "modify", "call": {"tool": "ls"}}),
+        (Modify({"tool": "rm", "arguments": {"path": "/"}}), {}),
+    ],
+)
+def test_a_decision_is_told(decision, expected):
+    assert expected == asked("before_tool", CALL, lambda call: decision)
+
+
+def test_a_view_that_was_changed_is_a_decision():
+    def change(call: ToolRequest) -> Modify:
+        call.arguments["path"] = "/tmp"
+        return Modify(call)
+
+    assert {"action": "modify", "call": {"arguments": {"path": "/tmp"}}} == asked("before_tool", CALL, change)
+
+
+def test_of_a_request_a_response_and_a_result_only_changes_are_told():
+    def change_request(request: LLMRequest) -> Modify:
+        request.messages.append({"role": "user", "content": "more"})
+        assert request.options
+        return Modify(request)
+
+    messages = [*REQUEST["messages"], {"role": "user", "content": "more"}]
+    assert {"action": "modify", "request": {"messages": messages}} == asked("before_llm", REQUEST, change_request)
+    changed = asked("after_llm", {"meta": META, "model": "m", "response": RESPONSE}, lambda _: Modify({"content": "new"}))
+    assert {"action": "modify", "response": {"response": {"content": "new"}}} == changed
+    changed = asked("after_tool", {**CALL, "result": RESULT, "duration": 1}, lambda _: Modify({"result": "new"}))
+    assert {"action": "modify", "result": {"result": {**RESULT, "for_llm": "new"}}} == changed
+
+
+def test_a_host_that_does_not_merge_is_told_all():
+    hook = Hook()
+    hook.answer("hook.hello", {"name": "h", "version": 1})
+    hook.before_llm(lambda _: Modify({"model": "n"}))
+    hook.after_llm(lambda _: Modify({"content": "new"}))
+    hook.before_tool(lambda _: Modify({"tool": "ls"}))
+    hook.after_tool(lambda _: Modify({"result": "new"}))
+    assert {**REQUEST, "model": "n"} == hook.answer("hook.before_llm", REQUEST)["request"]
+    params = {"meta": META, "model": "m", "response": RESPONSE}
+    assert {**params, "response": {**RESPONSE, "content": "new"}} == hook.answer("hook.after_llm", params)["response"]
+    assert {**CALL, "tool": "ls"} == hook.answer("hook.before_tool", CALL)["call"]
+    params = {**CALL, "result": RESULT, "duration": 1}
+    assert {**params, "result": {**RESULT, "for_llm": "new"}} == hook.answer("hook.after_tool", params)["result"]
+
+
+@pytest.mark.parametrize(
+    ("point", "decision", "words"),
+    [
+        ("before_llm", Respond("x"), "before_llm cannot be answered with Respond"),
+        ("after_tool", DenyTool(), "after_tool cannot be answered with DenyTool"),
+        ("before_tool", "deny", "before_tool cannot be answered with 'deny'"),
+        ("before_tool", Modify("x"), "Modify takes the view or a mapping of members, not str"),
+        ("before_tool", Modify({"args": {}}), "args cannot be changed here: arguments, tool can"),
+        ("before_tool", Respond({"for_llm": 1}), "for_llm must be a text"),
+    ],
+)
+def test_what_cannot_be_decided_is_an_error(point, decision, words):
+    with pytest.raises(TypeError, match=words):
+        asked(point, REQUEST, lambda _: decision)
+
+
+def test_functions_of_a_point_are_asked_in_their_order_and_see_what_was_changed():
+    seen = []
+
+    def first(call: ToolRequest) -> Modify:
+        return Modify({"arguments": {"path": "/tmp"}})
+
+    async def second(call: ToolRequest) -> Modify:
+        seen.append(call.arguments)
+        return Modify({"tool": "ls"})
+
+    assert {"action": "modify", "call": {"arguments": {"path": "/tmp"}, "tool": "ls"}} == asked(
+        "before_tool", CALL, first, second
+    )
+    assert [{"path": "/tmp"}] == seen
+
+
+def test_a_decision_that_ends_the_matter_is_the_last():
+    assert {"action": "deny_tool"} == asked("before_tool", CALL, lambda _: DenyTool(), lambda _: pytest.fail("asked"))
+
+
+def test_a_guard_comes_before_the_hooks_own_tool():
+    hook = merging(Hook())
+    hook.tool(lambda_named("rm"))
+    hook.before_tool(lambda call: DenyTool("no"))
+    assert {"action": "deny_tool", "reason": "no"} == hook.answer("hook.before_tool", CALL)
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([True], {"approved": True}),
+        ([Approval(approved=True, reason="fine")], {"approved": True, "reason": "fine"}),
+        ([Approval(approved=False, reason="no")], {"approved": False, "reason": "no"}),
+        ([None], {"approved": False}),
+        ([1], {"approved": False}),
+        (["yes"], {"approved": False}),
+        ([True, False], {"approved": False}),
+        ([True, True], {"approved": True}),
+    ],
+)
+def test_all_approvers_must_say_yes(answers, expected):
+    functions = [lambda call, answer=answer: answer for answer in answers]
+    assert expected == asked("approve_tool", CALL, *functions)
+
+
+def test_a_hook_that_approves_nothing_says_so():
+    with pytest.raises(UnknownMethodError, match="no function for approve_tool"):
+        Hook().answer("hook.approve_tool", CALL)
+
+
+@pytest.mark.parametrize("method", ["hook.nonsense", "before_tool", "hook.", "hook.hook.before_tool", "tools/list"])
+def test_an_unknown_method_is_refused(method):
+    with pytest.raises(UnknownMethodError, match="unknown method"):
+        Hook().answer(method, {})
+
+
+def test_points_without_functions_go_on():
+    hook = Hook()
+    assert [{}] * 4 == [hook.answer(f"hook.{point}", {}) for point in ("before_llm", "after_llm", "before_tool", "after_tool")]
+
+
+# Events.
+
+
+def told(params: dict[str, Any]) -> Event:
+    seen: list[Event] = []
+    hook = Hook()
+    hook.observer(seen.append)
+    hook.answer("hook.runtime_event", params)
+    (event,) = seen
+    return event
+
+
+def test_an_observer_is_given_events():
+    event = told(
+        {
+            "id": "evt-1",
+            "kind": "agent.turn.end",
+            "time": "1970-01-01T00:00:01.500000000Z",
+            "source": {"component": "agent"},
+            "scope": {"agent_id": "main", "turn_id": "t", "session_key": "s", "chat_id": "7"},
+            "correlation": {"trace_id": "turn", "parent_turn_id": "p"},
+            "severity": "warn",
+            "payload": {"Status": "completed"},
+            "attrs": {"agent_source": "runTurn", "iteration": 2},
+        }
+    )
+    assert ("evt-1", "agent.turn.end", 1.5, "warn", {"Status": "completed"}) == (
+        event.id,
+        event.kind,
+        event.time,
+        event.severity,
+        event.payload,
+    )
+    meta = event.meta
+    assert ("main", "t", "p", "s", 2, "turn", "runTurn") == (
+        meta.agent_id,
+        meta.turn_id,
+        meta.parent_turn_id,
+        meta.session_key,
+        meta.iteration,
+        meta.trace_path,
+        meta.source,
+    )
+    assert "7" == event.context["inbound"]["chat_id"]
+
+
+def test_events_of_old_hosts_are_understood():
+    event = told({"Kind": 3, "Time": "x", "Meta": {"AgentID": "main"}, "Context": {"inbound": {}}, "Payload": None})
+    assert ("3", 0.0, "main", {"inbound": {}}, {}) == (event.kind, event.time, event.meta.agent_id, event.context, event.payload)
+
+
+def test_an_empty_event_is_an_event():
+    assert ("", 0.0, "info", {}) == (told({}).kind, told({}).time, told({}).severity, told({}).payload)
+
+
+def test_async_functions_run_in_one_loop_that_stays():
+    loops = []
+
+    async def look(call: ToolRequest) -> None:
+        loops.append((asyncio.get_running_loop(), threading.current_thread().name))
+
+    asked("before_tool", CALL, look, look)
+    assert loops[0] == loops[1]
