@@ -1,0 +1,377 @@
+"""The desk: an approve hook that goes by a policy, and where calls wait for somebody's yes.
+
+What lives here: who waits for what, and what a decision means for those who do. What does not: what is kept (``store``), and how
+people are asked (HTTP, the terminal): they look at what is pending, and decide. The first decision of a request is the one.
+
+Whatever goes wrong on the way is a no: this is an approver, and those fail closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import asdict, replace
+from typing import Final, Protocol, get_args
+
+from patchbay.approvals.policy import ApprovalPolicy, Rule, role_of
+from patchbay.approvals.request import MOST, Answer, ApprovalRequest, State, Verdict
+from patchbay.approvals.store import ApprovalStore, covered_by
+from patchbay.errors import ApprovalConflictError, ApprovalForbiddenError, ApprovalNotFoundError, InvalidRequestError
+from patchbay.hooks import PROCESS, Approval, HookManager, HookTimeouts, ToolRequest
+
+KEPT: Final = 3600.0
+"""Seconds for which a decision that no run was there for is kept for the same call."""
+
+SESSION: Final = 24 * 3600.0
+"""Seconds for which an approval for the session holds."""
+
+MOST_WAITING: Final = 1000
+"""How many calls may wait at the same time; those that come then are denied."""
+
+MOST_REASON: Final = 2000
+MOST_BY: Final = 100
+
+_SLACK: Final = 30.0
+_LOOK: Final = 1.0
+_UNTOLD: Final = 256
+_MOST_META: Final = 16 * 1024
+_LAST: Final = PROCESS + 1
+_ID: Final = re.compile(r"[0-9a-f]{12}")
+_FINAL: Final[dict[Verdict, State]] = {"approve": State.APPROVED, "approve_session": State.APPROVED, "deny": State.DENIED}
+
+_logger = logging.getLogger(__name__)
+
+
+class Asker(Protocol):
+    """A way to ask a person here and now."""
+
+    async def ask(self, request: ApprovalRequest, /) -> Answer | None:
+        """Return the person's answer, None where there is none to be had. Cancelled where somebody else has decided."""
+
+
+class ApprovalDesk:
+    """Decides about calls as ``policy`` says, and has people asked; ``store`` (or its URL) keeps what is asked, else memory does.
+
+    ``mount`` it on the hooks of a program. People decide by ``decide``: over HTTP (``patchbay.server.approvals``), or at the
+    terminal (``terminal``). ``keep`` is for how many seconds a decision that no run was there for is kept: after a restart the
+    same call of the same session has it, once. For one event loop at a time. Raises ConfigurationError.
+    """
+
+    def __init__(
+        self,
+        policy: ApprovalPolicy | None = None,
+        store: ApprovalStore | str | None = None,
+        *,
+        terminal: Asker | None = None,
+        keep: float = KEPT,
+        session: float = SESSION,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.policy = policy if policy is not None else ApprovalPolicy()
+        self.store = store if isinstance(store, ApprovalStore) else ApprovalStore(store or "sqlite://")
+        self.name = "approvals"
+        self._owns_store = self.store is not store
+        self._terminal = terminal
+        self._doors = {"terminal"} if terminal is not None else set()
+        self._keep = keep
+        self._session = session
+        self._clock = clock
+        self._waiting: dict[str, asyncio.Event] = {}
+        self._opening = asyncio.Lock()
+        self._watchers: set[asyncio.Queue[ApprovalRequest | None]] = set()
+        self._withdrawing: set[asyncio.Task[None]] = set()
+        self._leaving = False
+
+    def mount(self, hooks: HookManager, name: str = "approvals") -> None:
+        """Ask this desk about every call, after all other approvers. Raises ConfigurationError where the policies do not fit."""
+        hooks.policy = self.policy.of_hooks(hooks.policy)
+        self.name = name
+        usual = hooks.timeouts
+        timeouts = HookTimeouts(usual.observer, usual.interceptor, self.policy.longest + _SLACK, usual.tool)
+        hooks.mount(name, self, timeouts=timeouts, group=_LAST)
+
+    def open_door(self, door: str) -> None:
+        """Say that people can be reached by ``door`` ("http"). A call that nobody can be asked about is denied at once."""
+        self._doors.add(door)
+
+    def leave(self) -> None:
+        """Say that the program is about to end: requests of runs that are stopped from now on stay, for when it is back."""
+        self._leaving = True
+        self._tell_all(None)
+
+    async def aclose(self) -> None:
+        """Let those who wait go, with a no, and leave their requests as they are."""
+        self.leave()
+        for event in self._waiting.values():
+            event.set()
+        if self._withdrawing:
+            await asyncio.wait(self._withdrawing)
+        if self._owns_store:
+            await self.store.close()
+
+    # For the hooks
+
+    async def approve_tool(self, call: ToolRequest) -> Approval:
+        """Decide about a call, which may take as long as the rule's deadline."""
+        rule = self.policy.rule_for(call)
+        if rule.outcome == "allow":
+            return Approval(approved=True, by=_policy(rule))
+        if rule.outcome == "deny":
+            return _no(rule, rule.reason or "the policy does not allow it")
+        if "hooks" in rule.who:
+            if all(each == self.name for each in call.approvers):
+                return _no(rule, "no hook is there to approve it")
+            if not rule.asks_people:
+                return Approval(approved=True, reason="as the other approvers say", by=_policy(rule))
+        if self._doors.isdisjoint(rule.who):
+            return _no(rule, "it needs a person's approval, and nobody can be asked here")
+        if len(self._waiting) >= MOST_WAITING:
+            return _no(rule, "too many calls wait for approval")
+        try:
+            arguments = json.dumps(call.arguments, allow_nan=False)
+        except (ValueError, RecursionError):
+            return _no(rule, "it needs a person's approval, and its arguments cannot be shown")
+        if len(arguments) > MOST:
+            return _no(rule, f"it needs a person's approval, and nobody can read {len(arguments)} characters of arguments")
+        return await self._asked(call, arguments, rule)
+
+    # For people
+
+    async def pending(self) -> list[ApprovalRequest]:
+        """Return what waits to be decided, the oldest first."""
+        return await self.store.pending(now=self._clock())
+
+    async def recent(self, limit: int = 100) -> list[ApprovalRequest]:
+        """Return the last requests, whatever became of them, the newest first."""
+        now = self._clock()
+        return [_as_of(each, now) for each in await self.store.recent(limit)]
+
+    async def get(self, request_id: str) -> ApprovalRequest:
+        """Return a request. Raises ApprovalNotFoundError."""
+        found = await self.store.get(request_id) if _ID.fullmatch(request_id) else None
+        if found is None:
+            raise ApprovalNotFoundError(request_id)
+        return _as_of(found, self._clock())
+
+    async def decide(
+        self, request_id: str, verdict: Verdict, *, reason: str = "", by: str = "", door: str = "http", digest: str = ""
+    ) -> ApprovalRequest:
+        """Decide a request, for whoever came by ``door``, and return it as it is then. ``reason`` is told to the model.
+
+        ``by`` is who; ``digest`` that of what they were shown, if they say so. Raises ApprovalNotFoundError;
+        ApprovalForbiddenError where the request is not for that door; ApprovalConflictError where it is decided, its time is up,
+        or it can not be decided so; InvalidRequestError for a verdict that is none.
+        """
+        if verdict not in get_args(Verdict):
+            raise InvalidRequestError(f"{verdict!r} is no decision: use one of {', '.join(get_args(Verdict))}.")
+        request = await self.get(request_id)
+        if door not in request.who:
+            raise ApprovalForbiddenError(f"This call is not to be decided by {door}: its rule says {', '.join(request.who)}.")
+        for_session = verdict == "approve_session"
+        if request.state is State.PENDING:
+            if not request.is_genuine or (digest and digest != request.digest):
+                raise ApprovalConflictError("What was shown is not what the call would run with.")
+            if for_session and not covered_by(request):
+                raise ApprovalConflictError("This call can be approved alone, and not for the session.")
+            decided = replace(
+                request, state=_FINAL[verdict], by=by[:MOST_BY] or door, reason=reason[:MOST_REASON], for_session=for_session
+            )
+            if await self.store.decide(decided, now=self._clock()):
+                settled = await self.get(request_id)
+                self._wake(None if for_session else request_id)
+                self._tell_all(settled)
+                return settled
+            request = await self.get(request_id)
+        raise ApprovalConflictError(f"The request is {_words(request)} already.")
+
+    async def watch(self) -> AsyncGenerator[ApprovalRequest, None]:
+        """Yield each request when it is asked and when it is decided, in this process.
+
+        Ends with the desk, and where the reader is too slow: then look at what is pending, and begin again.
+        """
+        queue: asyncio.Queue[ApprovalRequest | None] = asyncio.Queue(_UNTOLD)
+        self._watchers.add(queue)
+        try:
+            while not self._leaving and (request := await queue.get()) is not None:
+                yield request
+        finally:
+            self._watchers.discard(queue)
+
+    # A call that waits
+
+    async def _asked(self, call: ToolRequest, arguments: str, rule: Rule) -> Approval:
+        while True:
+            request = self._request(call, arguments, rule)
+            try:
+                async with self._opening:
+                    found = await self._opened(request)
+                    if found.state is State.PENDING:
+                        self._waiting[found.id] = asyncio.Event()
+                request = found
+                if request.used is not None:
+                    return Approval(approved=True, reason="for the session", by=request.by)
+                if request.state is State.PENDING:
+                    self._tell_all(request)
+                    found = await self._settled(request)
+                if (found.tool, found.digest) != (call.tool, call.digest):
+                    raise RuntimeError("what was decided about is another call")  # noqa: TRY301  (it ends as all that fails here)
+                if await self.store.take(found.id, now=self._clock()):
+                    return self._approval(found)
+            except BaseException:
+                await self._withdraw(request)
+                raise
+            finally:
+                self._waiting.pop(request.id, None)
+            # Another run of the same call has used the decision, or has withdrawn the request: this one needs its own.
+
+    async def _opened(self, request: ApprovalRequest) -> ApprovalRequest:
+        now = self._clock()
+        return await self.store.open(
+            request,
+            now=now,
+            decided_since=now - self._keep,
+            session_since=now - self._session,
+            waited_for=self._waiting.keys(),
+        )
+
+    async def _settled(self, request: ApprovalRequest) -> ApprovalRequest:
+        """Wait until a request is decided, or its time is up."""
+        event = self._waiting[request.id]
+        asking = asyncio.create_task(self._ask_here(request)) if self._terminal and "terminal" in request.who else None
+        look = _LOOK if self.store.is_shared else None
+        try:
+            while True:
+                left = request.deadline - self._clock()
+                if left <= 0:
+                    await self.store.expire(request.id, now=self._clock())
+                if (found := await self._found(request, must=left <= 0)).state is not State.PENDING:
+                    if found.state is State.EXPIRED:
+                        self._tell_all(found)
+                    return found
+                if self._leaving and event.is_set():
+                    raise RuntimeError("the desk is closed")
+                event.clear()
+                try:
+                    async with asyncio.timeout(left if look is None else min(left, look)):
+                        await event.wait()
+                except TimeoutError:
+                    pass
+        finally:
+            if asking is not None:
+                asking.cancel()
+                await asyncio.wait([asking])
+
+    async def _found(self, request: ApprovalRequest, *, must: bool) -> ApprovalRequest:
+        try:
+            found = await self.store.get(request.id)
+        except Exception:
+            if must:
+                raise
+            _logger.warning("The request for approval %s could not be looked up", request.id, exc_info=True)
+            return request
+        if found is None:
+            raise ApprovalNotFoundError(request.id)
+        return found
+
+    async def _ask_here(self, request: ApprovalRequest) -> None:
+        assert self._terminal is not None
+        try:
+            answer = await self._terminal.ask(request)
+            if answer is None and self._doors & {*request.who} == {"terminal"}:
+                answer = Answer("deny", "nobody is at the terminal")
+            if answer is not None:
+                await self.decide(request.id, answer.verdict, reason=answer.reason, by=answer.by, door="terminal")
+        except ApprovalConflictError:
+            pass  # somebody else was faster
+        except Exception:
+            _logger.exception("The request for approval %s could not be put to the terminal", request.id)
+
+    async def _withdraw(self, request: ApprovalRequest) -> None:
+        """End a request that nobody waits for any more. Goes on by itself where this is cancelled too."""
+        if self._leaving:
+            return
+        task = asyncio.create_task(self._withdrawn(request.id))
+        self._withdrawing.add(task)
+        task.add_done_callback(self._withdrawing.discard)
+        await asyncio.shield(task)
+
+    async def _withdrawn(self, request_id: str) -> None:
+        try:
+            await self.store.withdraw(request_id, now=self._clock())
+            if (found := await self.store.get(request_id)) is not None:
+                self._tell_all(found)
+        except Exception:
+            _logger.exception("The request for approval %s could not be withdrawn", request_id)
+
+    def _approval(self, found: ApprovalRequest) -> Approval:
+        if found.state is State.EXPIRED:
+            words = f"nobody decided within {round(found.deadline - found.created, 3):g} s"
+            return Approval(found.at_deadline == "allow", words, f"policy ({found.rule})")
+        return Approval(found.state is State.APPROVED, found.reason, by=found.by)
+
+    def _request(self, call: ToolRequest, arguments: str, rule: Rule) -> ApprovalRequest:
+        now = self._clock()
+        meta = call.meta
+        about = {"meta": asdict(meta), "context": call.context, "annotations": call.annotations}
+        if len(json.dumps(about, default=str)) > _MOST_META:
+            about = {"meta": asdict(meta)}
+        return ApprovalRequest(
+            id=secrets.token_hex(6),
+            created=now,
+            deadline=now + rule.deadline,
+            tool=call.tool,
+            arguments=arguments,
+            digest=call.digest,
+            source=call.source,
+            endpoint=call.endpoint,
+            call_id=call.call_id,
+            role=role_of(call),
+            agent=meta.agent_id,
+            session_key=meta.session_key,
+            turn=meta.turn_id,
+            parent_turn=meta.parent_turn_id,
+            rule=rule.name,
+            who=rule.who,
+            session=rule.session if meta.session_key else "never",
+            at_deadline=rule.at_deadline,
+            meta=about,
+        )
+
+    def _wake(self, request_id: str | None) -> None:
+        """Have one look, or all of them: a yes for the session may be for others too."""
+        for each, event in self._waiting.items():
+            if request_id is None or each == request_id:
+                event.set()
+
+    def _tell_all(self, request: ApprovalRequest | None) -> None:
+        for queue in list(self._watchers):
+            try:
+                queue.put_nowait(request)
+            except asyncio.QueueFull:  # it is told no more, and ends when it has read what there is
+                self._watchers.discard(queue)
+                queue.get_nowait()
+                queue.put_nowait(None)
+
+
+def _policy(rule: Rule) -> str:
+    return f"policy ({rule.name})"
+
+
+def _no(rule: Rule, reason: str) -> Approval:
+    return Approval(approved=False, reason=reason, by=_policy(rule))
+
+
+def _as_of(request: ApprovalRequest, now: float) -> ApprovalRequest:
+    """Return a request as it is now: whoever would have told of its end may be gone."""
+    if request.state is State.PENDING and request.deadline <= now:
+        return replace(request, state=State.EXPIRED, decided=request.deadline)
+    return request
+
+
+def _words(request: ApprovalRequest) -> str:
+    return f"{request.state} by {request.by}" if request.by else str(request.state)

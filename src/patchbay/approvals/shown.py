@@ -1,0 +1,110 @@
+"""A request as a person at a terminal is shown it, and what they type to it.
+
+What lives here: words. What does not: the terminal (``terminal``, and ``patchbay.cli.approvals``). Names and arguments are
+whatever a model wrote: nothing of them reaches the terminal as a control character, so no argument can pass for the question.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Final
+
+from patchbay.approvals.request import SHOWN, Answer, ApprovalRequest, State
+
+VIEW: Final = "view"
+"""What is typed to see arguments that were cut."""
+
+
+def printable(text: str) -> str:
+    """Return a text of which a terminal shows every character, and obeys none: what it would obey is shown by its number."""
+    return "".join(each if each.isprintable() else _escaped(each) for each in text)
+
+
+def written(request: ApprovalRequest, *, whole: bool = False) -> str:
+    """Return the request in lines: what is to run, with what, for whom."""
+    from_ = f"  from {request.source}" if request.source else ""
+    at_ = f" at {request.endpoint}" if request.endpoint else ""
+    lines = [f"{request.id}  {printable(request.tool)}{printable(from_ + at_)}"]
+    whose = {
+        "role": request.role,
+        "agent": request.agent,
+        "for turn": request.parent_turn,
+        "session": request.session_key,
+        "rule": request.rule,
+    }
+    about = [f"{name} {printable(said)}" for name, said in whose.items() if said]
+    if about:
+        lines.append(f"  {', '.join(about)}")
+    text = _pretty(request.arguments)
+    left = 0 if whole else max(0, len(text) - SHOWN)
+    lines += [f"  {printable(line)}" for line in (text[:-left] if left else text).split("\n")]
+    if left:
+        lines.append(f"  [{left} more characters are not shown]")
+    lines.append(f"  {request.digest}")
+    return "\n".join(lines)
+
+
+def question(request: ApprovalRequest, now: float) -> str:
+    """Return what is asked, on one line."""
+    choices = ["[y]es", "[n]o, or n and why"]
+    if request.session == "tool":
+        choices.append(f"[s] every call of {printable(request.tool)} in this session")
+    elif request.session == "call":
+        choices.append("[s] this call whenever it comes in this session")
+    if len(_pretty(request.arguments)) > SHOWN:
+        choices.append("[v]iew all")
+    return f"May it run? {', '.join(choices)} ({time_left(request, now)}): "
+
+
+def time_left(request: ApprovalRequest, now: float) -> str:
+    """Return how long there is to decide, and what silence means."""
+    silence = "carried out" if request.at_deadline == "allow" else "denied"
+    return f"{_time(request.deadline - now)}, then it is {silence}"
+
+
+def read_answer(line: str, request: ApprovalRequest) -> Answer | str:
+    """Return what somebody typed as an Answer; ``VIEW``; or "" for what is none, such as an empty line."""
+    word, _, rest = line.strip().partition(" ")
+    word, rest = word.lower(), rest.strip()
+    if word in ("n", "no"):
+        return Answer("deny", rest)
+    if rest:
+        return ""
+    if word in ("y", "yes"):
+        return Answer("approve")
+    if word in ("s", "session") and request.session != "never":
+        return Answer("approve_session")
+    return VIEW if word in ("v", "view") else ""
+
+
+def outcome(request: ApprovalRequest) -> str:
+    """Return what became of a request, on one line."""
+    words = "approved for the session" if request.for_session and request.state is State.APPROVED else str(request.state)
+    by = f" by {printable(request.by)}" if request.by else ""
+    reason = f": {printable(request.reason)}" if request.reason else ""
+    return f"{request.id}  {printable(request.tool)}  {words}{by}{reason}"
+
+
+def _pretty(arguments: str) -> str:
+    try:
+        return json.dumps(json.loads(arguments), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def _time(seconds: float) -> str:
+    left = max(0, round(seconds))
+    if left < 120:
+        return f"{left} s"
+    return f"{left // 60} min" if left < 7200 else f"{left // 3600} h"
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def at(seconds: float) -> str:
+    """Return the time of day."""
+    return time.strftime("%H:%M:%S", time.localtime(seconds))

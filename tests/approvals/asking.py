@@ -1,0 +1,97 @@
+"""Calls that wait for somebody's yes, and what the tests decide them with."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from patchbay.approvals import ApprovalDesk, ApprovalPolicy, ApprovalRequest, Rule
+from patchbay.executor import Executor, ToolExecution
+from patchbay.hooks import HookManager, HookScope
+from patchbay.types import ToolCall
+
+T = TypeVar("T")
+
+LONG = 20.0
+"""What every wait of a test is bounded by, in seconds."""
+
+ASK = ApprovalPolicy(otherwise=Rule(name="all", deadline=600))
+SCOPE = HookScope(agent_id="helper", turn_id="turn-2", parent_turn_id="turn-1", session_key="s1")
+NO_SESSION = HookScope(agent_id="helper")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(asyncio.wait_for(work, LONG))
+
+
+class Files:
+    """A tool that does something, and what it has done."""
+
+    def __init__(self) -> None:
+        self.deleted: list[Any] = []
+
+    def tools(self) -> list[Callable[..., Any]]:
+        def delete(path: str) -> str:
+            self.deleted.append(path)
+            return f"deleted {path}"
+
+        def show(path: str) -> str:
+            return path
+
+        return [delete, show]
+
+
+class Clock:
+    """The time of day, which goes on only when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@asynccontextmanager
+async def desk_at(url: str | None = None, policy: ApprovalPolicy = ASK, **options: Any) -> AsyncIterator[ApprovalDesk]:
+    desk = ApprovalDesk(policy, url, **options)
+    desk.open_door("http")
+    try:
+        yield desk
+    finally:
+        await desk.aclose()
+
+
+def executor_of(desk: ApprovalDesk, files: Files, **options: Any) -> Executor:
+    hooks = HookManager()
+    desk.mount(hooks)
+    return Executor(files.tools(), hooks=hooks, max_repeats=None, **options)
+
+
+def call_of(path: str = "/a", name: str = "delete", call_id: str = "1") -> ToolCall:
+    return ToolCall(call_id, name, json.dumps({"path": path}))
+
+
+def going(executor: Executor, *calls: ToolCall, scope: HookScope = SCOPE, **options: Any) -> asyncio.Task[list[ToolExecution]]:
+    """Start the calls as one run; the task ends with what became of them, and stops them where it is cancelled."""
+
+    async def work() -> list[ToolExecution]:
+        batch = executor.begin(scope=scope, **options).start(calls)
+        try:
+            while await batch.next_news() is not None:
+                pass
+        finally:
+            await batch.stop()
+        return batch.executions
+
+    return asyncio.create_task(work())
+
+
+async def waiting(desk: ApprovalDesk, count: int = 1) -> list[ApprovalRequest]:
+    """Return what is pending, once there are so many."""
+    async with asyncio.timeout(LONG):
+        while len(pending := await desk.pending()) != count:
+            await asyncio.sleep(0.005)  # not at once: the threads of the database would hardly come to their turn
+    return pending

@@ -1,0 +1,104 @@
+"""Calls of agents and of agents that work for them wait for the same people."""
+
+from __future__ import annotations
+
+import asyncio
+
+from patchbay import ToolCall, ToolRunner
+from patchbay.agents import AgentTool, LlmAgent, ParallelAgent, RunConfig, Runner
+from patchbay.approvals import ApprovalPolicy, Rule
+from patchbay.hooks import HookManager
+from patchbay.testing import ScriptedModel
+
+from .asking import Files, desk_at, run, waiting
+
+DELETE = ApprovalPolicy(rules=(Rule(tools=("delete",), deadline=600),))
+
+
+def worker(files: Files, name: str = "worker", path: str = "/a") -> LlmAgent:
+    call = ToolCall("1", "delete", f'{{"path": "{path}"}}')
+    return LlmAgent(name=name, model=ScriptedModel([[call], f"{name} is done"]), tools=files.tools())
+
+
+def hooked(desk) -> HookManager:
+    hooks = HookManager()
+    desk.mount(hooks)
+    return hooks
+
+
+async def text_of(events) -> str | None:
+    async for _ in events:
+        pass
+    return events.text
+
+
+def test_a_call_of_an_agent_that_works_for_another_is_shown_with_whose_it_is():
+    async def main():
+        files = Files()
+        boss = LlmAgent(
+            name="boss",
+            model=ScriptedModel([[ToolCall("9", "worker", '{"request": "tidy up"}')], "all done"]),
+            tools=[AgentTool(worker(files), timeout=60)],
+        )
+        async with desk_at(policy=DELETE) as desk:
+            runner = Runner(boss, hooks=hooked(desk))
+            task = asyncio.create_task(text_of(runner.run("u", "s", "hi", RunConfig(run_timeout=60))))
+            [request] = await waiting(desk)
+            await desk.decide(request.id, "approve")
+            return await task, request, files.deleted
+
+    text, request, deleted = run(main())
+    assert ("all done", ["/a"]) == (text, deleted)
+    assert ("worker", True) == (request.agent, bool(request.parent_turn))
+    assert request.parent_turn != request.turn
+    assert request.session_key.endswith(":s")
+
+
+def test_a_yes_for_the_session_is_for_the_agents_that_work_in_it():
+    async def main():
+        files = Files()
+        team = ParallelAgent(name="team", sub_agents=[worker(files, "one", "/1"), worker(files, "two", "/2")])
+        async with desk_at(policy=DELETE) as desk:
+            task = asyncio.create_task(text_of(Runner(team, hooks=hooked(desk)).run("u", "s", "hi")))
+            first, _ = await waiting(desk, 2)
+            await desk.decide(first.id, "approve_session")
+            await task
+            return sorted(files.deleted)
+
+    assert ["/1", "/2"] == run(main())
+
+
+def test_the_time_of_a_run_stands_still_while_a_call_of_an_agent_that_works_in_it_waits():
+    """What becomes of limits meanwhile is in tests/executor/test_pauses.py."""
+
+    async def main():
+        files = Files()
+        boss = LlmAgent(
+            name="boss",
+            model=ScriptedModel([[ToolCall("9", "worker", '{"request": "tidy up"}')], "all done"]),
+            tools=[AgentTool(worker(files))],
+        )
+        async with desk_at(policy=DELETE) as desk:
+            events = Runner(boss, hooks=hooked(desk)).run("u", "s", "hi", RunConfig(run_timeout=60))
+            task = asyncio.create_task(text_of(events))
+            [request] = await waiting(desk)
+            assert events.context.budget.ends is None
+            await desk.decide(request.id, "approve")
+            text = await task
+            return text, events.context.budget.ends is not None
+
+    assert ("all done", True) == run(main())
+
+
+def test_a_runner_waits_too():
+    async def main():
+        files = Files()
+        model = ScriptedModel([[ToolCall("1", "delete", '{"path": "/a"}')], "done"])
+        async with desk_at(policy=DELETE) as desk:
+            task = asyncio.create_task(ToolRunner(model, files.tools(), hooks=hooked(desk), max_seconds=60).run("hi"))
+            [request] = await waiting(desk)
+            await desk.decide(request.id, "deny", reason="not today")
+            result = await task
+            return result.content, [each.content for each in result.tool_executions], files.deleted
+
+    assert ("done", ["Tool execution denied by approval hook: not today"], []) == run(main())

@@ -1,0 +1,236 @@
+"""What is approved is what runs (law 9, P15): whatever a model, a hook, the tool or another process does meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+from pydantic import BaseModel
+
+from patchbay.approvals import ApprovalDesk
+from patchbay.approvals.request import MOST
+from patchbay.errors import ApprovalConflictError
+from patchbay.executor import Executor, ToolExecution
+from patchbay.hooks import HookManager, Modify
+from patchbay.hooks.digest import digest_of
+from patchbay.tools import FunctionTool, Tool
+from patchbay.types import ToolCall
+
+from .asking import SCOPE, call_of, desk_at, going, run, waiting
+
+
+class Heard(Tool):
+    """A tool that hears what it is given, as one in another process would: the arguments, and their text beside them."""
+
+    def __init__(self, name: str = "delete") -> None:
+        super().__init__(name, parameters={"type": "object"})
+        self.heard: list[tuple[str, str]] = []
+
+    async def run(self, arguments, context):
+        self.heard.append((json.dumps(arguments), context.raw_arguments))
+        arguments.clear()  # what it does to its own is nobody's business
+        return "done"
+
+
+def executor_with(desk: ApprovalDesk, tool: Tool, *hooks: object, **options) -> Executor:
+    manager = HookManager()
+    for number, hook in enumerate(hooks):
+        manager.mount(f"hook{number}", hook)
+    desk.mount(manager)
+    return Executor([tool], hooks=manager, max_repeats=None, **options)
+
+
+async def approved(desk: ApprovalDesk, executor: Executor, raw: str) -> tuple[str, ToolExecution]:
+    """Have a call made and say yes to it; return what was shown of its arguments, and what became of it."""
+    task = going(executor, ToolCall("1", "delete", raw))
+    [request] = await waiting(desk)
+    assert digest_of("delete", json.loads(request.arguments)) == request.digest
+    await desk.decide(request.id, "approve", digest=request.digest)
+    return request.arguments, (await task)[0]
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        ('{"path": "/safe", "path": "/etc"}', '{"path": "/etc"}'),
+        ('{"n": 1}', '{"n": 1}'),
+        ('{"n": 1.0}', '{"n": 1.0}'),
+        ('{"n": -0.0}', '{"n": -0.0}'),
+        (f'{{"n": {10**300}}}', f'{{"n": {10**300}}}'),
+        ('{"n": 0.1000000000000000055}', '{"n": 0.1}'),
+        ('{"path": "\\ud800"}', '{"path": "\\ud800"}'),
+        ('{"path": "\\u00e9"}', '{"path": "\\u00e9"}'),
+        ('{"path": "e\\u0301"}', '{"path": "e\\u0301"}'),
+        ('{"pa\\u0074h": "/etc"}', '{"path": "/etc"}'),
+        ('  {"path"\n:"/etc"}  ', '{"path": "/etc"}'),
+    ],
+)
+def test_the_tool_is_given_what_was_shown_and_no_other_spelling_of_it(raw, shown):
+    async def main():
+        tool = Heard()
+        async with desk_at() as desk:
+            seen, _ = await approved(desk, executor_with(desk, tool), raw)
+            return seen, tool.heard
+
+    seen, [(arguments, text)] = run(main())
+    assert (shown, shown, shown) == (seen, arguments, text)
+
+
+def test_calls_that_are_spelled_otherwise_are_one_and_numbers_of_other_types_are_not():
+    same = ['{"a": 1, "b": 2}', '{"b":2,"a":1}', '{"a": 9, "b": 2, "a": 1}']
+    others = [
+        '{"a": 1}',
+        '{"a": 1.0}',
+        '{"a": true}',
+        '{"a": "1"}',
+        '{"a": -1}',
+        '{"a": 0.0}',
+        '{"a": -0.0}',
+        '{"a": null}',
+        "{}",
+    ]
+    others += ['{"a": "\\u00e9"}', '{"a": "e\\u0301"}', '{"a": "\\ud800"}', '{"a": "\\ud801"}', '{"a": [1]}', '{"a": {"1": 1}}']
+    assert 1 == len({digest_of("delete", json.loads(each)) for each in same})
+    assert len(others) == len({digest_of("delete", json.loads(each)) for each in others})
+    assert digest_of("delete", {}) != digest_of("Delete", {}) != digest_of("delete\n", {})
+
+
+def test_what_a_hook_makes_of_a_call_is_all_that_the_tool_hears():
+    """The text that the model wrote is not what was approved."""
+
+    class Mended:
+        async def before_tool(self, call):
+            return Modify({"arguments": {"path": "/mended"}})
+
+    async def main():
+        tool = Heard()
+        async with desk_at() as desk:
+            seen, _ = await approved(desk, executor_with(desk, tool, Mended()), '{"path": "/etc"}')
+            return seen, tool.heard
+
+    mended = '{"path": "/mended"}'
+    assert (mended, [(mended, mended)]) == run(main())
+
+
+def test_a_hook_that_changes_what_it_was_shown_while_people_think_and_while_the_tool_runs_changes_nothing():
+    kept = []
+
+    class Sly:
+        async def before_tool(self, call):
+            kept.append(call.arguments)
+
+        async def approve_tool(self, call):
+            kept.append(call.arguments)
+            return True
+
+    async def main():
+        tool = Heard()
+        async with desk_at() as desk:
+            task = going(executor_with(desk, tool, Sly()), call_of())
+            [request] = await waiting(desk)
+            for each in kept:
+                each["path"] = "/etc"
+            await desk.decide(request.id, "approve")
+            for each in kept:
+                each["path"] = "/etc"
+            [execution] = await task
+            return len(kept), execution.arguments, tool.heard
+
+    given = '{"path": "/a"}'
+    assert (2, {"path": "/a"}, [(given, given)]) == run(main())
+
+
+def test_a_tool_that_takes_the_place_of_another_while_people_think_is_not_what_runs():
+    async def main():
+        first, second = Heard(), Heard()
+        async with desk_at() as desk:
+            executor = executor_with(desk, first)
+            batch_run = executor.begin(scope=SCOPE)
+            batch = batch_run.start([call_of()])
+            [request] = await waiting(desk)
+            batch_run.use({"delete": second})
+            await desk.decide(request.id, "approve")
+            [_] = [each async for each in batch]
+            await batch.stop()
+            return len(first.heard), len(second.heard)
+
+    assert (1, 0) == run(main())
+
+
+def test_a_decision_that_was_kept_for_a_call_is_for_no_other_arguments_of_it(url):
+    async def main():
+        tool = Heard()
+        async with desk_at(url) as desk:
+            desk.leave()
+            task = going(executor_with(desk, tool), ToolCall("1", "delete", '{"n": 1}'))
+            [request] = await waiting(desk)
+            task.cancel()
+            await asyncio.wait([task])
+        async with desk_at(url) as desk:
+            await desk.decide(request.id, "approve")
+            others = [going(executor_with(desk, tool), ToolCall("1", "delete", raw)) for raw in ('{"n": 1.0}', '{"n": true}')]
+            await waiting(desk, 2)
+            assert [] == tool.heard
+            await going(executor_with(desk, tool), ToolCall("1", "delete", '{"n":1}'))
+            for other in others:
+                other.cancel()
+            await asyncio.wait(others)
+            return tool.heard
+
+    assert [('{"n": 1}', '{"n": 1}')] == run(main())
+
+
+@pytest.mark.parametrize(("written", "shown"), [("inf", "Infinity"), ("-inf", "-Infinity"), ("nan", "NaN")])
+def test_a_number_that_json_does_not_have_is_shown_as_what_it_is(written, shown):
+    """A tool's own model may take it; null would be something else."""
+
+    class Order(BaseModel):
+        amount: float
+
+    def delete(order: Order) -> str:
+        return str(order.amount)
+
+    async def main():
+        async with desk_at() as desk:
+            executor = executor_with(desk, FunctionTool(delete))
+            seen, execution = await approved(desk, executor, json.dumps({"order": {"amount": written}}))
+            return json.loads(seen), execution.content
+
+    assert ({"order": {"amount": shown}}, written) == run(main())
+
+
+@pytest.mark.parametrize("change", [{"arguments": '{"path": "/tmp"}'}, {"tool": "show"}, {"arguments": "["}, {"arguments": "[]"}])
+def test_a_request_that_is_not_what_its_digest_says_is_not_decided(change):
+    async def main():
+        async with desk_at() as desk:
+            task = going(executor_with(desk, Heard()), call_of("/etc"))
+            [request] = await waiting(desk)
+            assert request.is_genuine
+            get = desk.store.get
+
+            async def changed(request_id):
+                return replace(await get(request_id), **change)
+
+            desk.store.get = changed
+            with pytest.raises(ApprovalConflictError, match="not what the call would run with"):
+                await desk.decide(request.id, "approve")
+            task.cancel()
+            await asyncio.wait([task])
+
+    run(main())
+
+
+def test_arguments_of_any_length_are_shown_whole_or_denied():
+    async def main():
+        tool = Heard()
+        async with desk_at() as desk:
+            executor = executor_with(desk, tool)
+            longest = json.dumps({"path": "x" * (MOST - len('{"path": ""}'))})
+            seen, _ = await approved(desk, executor, longest)
+            assert seen == longest
+            [execution] = await going(executor, ToolCall("1", "delete", json.dumps({"path": "x" * MOST})))
+            return execution.result.code, len(tool.heard)
+
+    assert ("tool_denied", 1) == run(main())

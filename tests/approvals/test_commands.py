@@ -1,0 +1,384 @@
+"""``patchbay approvals`` against a real server, and watching at a real terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from .serving import BOUND, TOKEN, ran, serving
+
+
+@pytest.fixture
+def server(tmp_path):
+    with serving(tmp_path) as running:
+        yield running
+
+
+def patchbay(
+    *arguments: str, url: str | None = None, stdin: str | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "patchbay", "approvals", *arguments, *(["--server", url] if url else [])]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, input=stdin, env={**os.environ, **environment})
+
+
+def test_what_waits_is_listed_shown_and_approved(server, tmp_path):
+    server.run("/a")
+    [pending] = server.pending()
+    listed = patchbay("list", url=server.url)
+    assert (0, True, True) == (listed.returncode, pending["id"] in listed.stdout, '"path": "/a"' in listed.stdout)
+    assert [pending] == json.loads(patchbay("list", "--json", url=server.url).stdout)
+    shown = patchbay("show", pending["id"], url=server.url)
+    assert (0, True) == (shown.returncode, f"{pending['id']}  delete  pending" in shown.stdout)
+    done = patchbay("approve", pending["id"], "--by", "ann", url=server.url)
+    assert (0, f"{pending['id']}  delete  approved by ann\n") == (done.returncode, done.stdout)
+    server.ended()
+    assert ["/a"] == ran(tmp_path)
+    again = patchbay("deny", pending["id"], url=server.url)
+    assert (1, "patchbay: The request is approved by ann already. (HTTP 409)\n") == (again.returncode, again.stderr)
+    everything = patchbay("list", "--all", url=server.url)
+    assert f"{pending['id']}  delete  approved by ann\n" == everything.stdout
+    assert ("", "Nothing waits to be approved.\n") == ((nothing := patchbay("list", url=server.url)).stdout, nothing.stderr)
+
+
+def test_a_call_is_denied_with_a_reason(server, tmp_path):
+    outcomes = []
+    server.run("/a", outcomes)
+    [pending] = server.pending()
+    done = patchbay("deny", pending["id"], "--reason", "not that one", "--json", url=server.url)
+    assert ("denied", "not that one") == tuple(json.loads(done.stdout)[name] for name in ("state", "reason"))
+    server.ended()
+    assert (["Tool execution denied by approval hook: not that one"], []) == (outcomes, ran(tmp_path))
+
+
+def test_a_call_is_approved_for_the_session(server, tmp_path):
+    server.run("/a")
+    [pending] = server.pending()
+    assert "approved for the session" in patchbay("approve", pending["id"], "--session", url=server.url).stdout
+    server.ended()
+    server.run("/b")
+    server.ended()
+    assert ["/a", "/b"] == ran(tmp_path)
+
+
+@pytest.mark.parametrize("request_id", ["000000000000", "../tools", "%00", "x y", ""])
+def test_an_id_that_is_none_is_told(server, request_id):
+    done = patchbay("show", request_id, url=server.url)
+    assert 1 == done.returncode
+    assert 1 == len(done.stderr.splitlines())
+
+
+def test_the_token_is_read_from_its_file(tmp_path):
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    file.chmod(0o600)
+    with serving(tmp_path, token=TOKEN) as server:
+        assert "Unauthorized" in patchbay("list", url=server.url).stderr
+        assert 0 == patchbay("list", "--token-file", str(file), url=server.url).returncode
+        file.chmod(0o644)
+        done = patchbay("list", "--token-file", str(file), url=server.url)
+        assert (2, True) == (done.returncode, "chmod 600" in done.stderr)
+
+
+def test_a_server_that_is_not_there_is_told():
+    for command in (("list",), ("watch",), ("approve", "000000000000")):
+        done = patchbay(*command, url="http://127.0.0.1:9")
+        assert (1, True) == (done.returncode, done.stderr.startswith("patchbay: No answer from http://127.0.0.1:9: "))
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://[", "http://127.0.0.1:99999", "http://127.0.0.1:x", "127.0.0.1:1"])
+def test_an_address_that_is_none_is_told(url):
+    done = patchbay("list", url=url)
+    assert (2, f"patchbay: {url!r} is no server's address: write http://127.0.0.1:48911.\n") == (done.returncode, done.stderr)
+
+
+class Terminal:
+    """``patchbay approvals watch`` at a terminal of its own."""
+
+    def __init__(self, url: str, *arguments: str) -> None:
+        self.master, slave = pty.openpty()
+        command = [sys.executable, "-m", "patchbay", "approvals", "watch", "--interval", "0.1", "--server", url, *arguments]
+        environment = {**os.environ, "TERM": "dumb"}
+        self.process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, env=environment)
+        os.close(slave)
+        self.read = ""
+
+    def type(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    def seen(self, text: str, *, since: int = 0) -> int:
+        """Wait until the text is on the screen, and return where it ends."""
+        until = time.monotonic() + BOUND
+        while (at := self.read.find(text, since)) < 0:
+            assert time.monotonic() < until, self.read
+            if select.select([self.master], [], [], 0.1)[0]:
+                self.read += os.read(self.master, 65536).decode()
+        return at + len(text)
+
+    def interrupt(self) -> int:
+        """Ctrl-C; return the exit status."""
+        os.kill(self.process.pid, signal.SIGINT)
+        return self.process.wait(BOUND)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait(BOUND)
+        os.close(self.master)
+
+
+def test_watching_asks_about_each_call_as_it_comes_and_ctrl_c_ends_it(server, tmp_path):
+    with Terminal(server.url, "--by", "ann") as terminal:
+        terminal.seen("Watching")
+        at = 0
+        for path, typed in (("/a", "y"), ("/b", "n no"), ("/c", "s"), ("/d", None)):
+            server.run(path)
+            if typed is not None:
+                at = terminal.seen(f'"path": "{path}"', since=at)
+                at = terminal.seen("May it run?", since=at)
+                terminal.type(f"{typed}\n")
+            server.ended()
+        assert 0 == terminal.interrupt()
+    assert ["/a", "/c", "/d"] == ran(tmp_path)
+    _, everything = server.ask("GET", "/api/approvals?all=1")
+    assert {"ann"} == {each["by"] for each in everything["approvals"]}
+    assert "Traceback" not in terminal.read
+
+
+def test_what_is_typed_before_a_question_stands_is_no_answer(server, tmp_path):
+    with Terminal(server.url) as terminal:
+        terminal.seen("Watching")
+        terminal.type("y\ny\n")
+        terminal.seen("y\r\ny")
+        server.run("/a")
+        at = terminal.seen("May it run?")
+        assert 1 == len(server.pending())
+        terminal.type("n\n")
+        server.ended()
+        terminal.seen("denied", since=at)
+    assert [] == ran(tmp_path)
+
+
+def test_a_question_that_is_answered_elsewhere_goes_away(server):
+    with Terminal(server.url) as terminal:
+        server.run("/a")
+        terminal.seen("May it run?")
+        [pending] = server.pending()
+        server.decide(pending["id"], "approve", by="ben")
+        terminal.seen(f"{pending['id']}  delete  approved by ben")
+        assert 0 == terminal.interrupt()
+
+
+def test_a_server_that_is_gone_is_waited_for(tmp_path):
+    with serving(tmp_path) as server, Terminal(server.url) as terminal:
+        terminal.seen("Watching")
+        server.kill()
+        terminal.seen("waiting for it")
+        assert 0 == terminal.interrupt()
+
+
+def test_a_server_that_comes_back_is_asked_about_what_it_had(tmp_path):
+    """The question stands meanwhile; an answer that does not reach the server is asked for again."""
+    with serving(tmp_path) as server:
+        terminal = Terminal(server.url)
+        server.run("/a")
+        at = terminal.seen("May it run?")
+        server.kill()
+        terminal.type("y\n")
+        at = terminal.seen("No answer from", since=at)
+    with terminal, serving(tmp_path, port=server.port) as server:
+        at = terminal.seen("May it run?", since=terminal.seen("It is back.", since=at))
+        terminal.type("y\n")
+        terminal.seen("approved by", since=at)
+        server.run("/a")
+        server.ended()
+        assert ["/a"] == ran(tmp_path)
+        assert 0 == terminal.interrupt()
+    assert "Traceback" not in terminal.read
+
+
+def test_a_question_that_the_server_has_forgotten_makes_room_for_the_next(tmp_path):
+    """It kept nothing, and was started anew."""
+    with serving(tmp_path, database="sqlite://") as server:
+        terminal = Terminal(server.url)
+        server.run("/first")
+        at = terminal.seen("May it run?")
+        server.kill()
+    with terminal, serving(tmp_path, database="sqlite://", port=server.port) as server:
+        server.run("/second")
+        at = terminal.seen("is not known to the server any more", since=at)
+        at = terminal.seen('"path": "/second"', since=at)
+        terminal.seen("May it run?", since=at)
+        terminal.type("y\n")
+        server.ended()
+    assert ["/second"] == ran(tmp_path)
+
+
+def test_two_people_who_decide_at_the_same_moment_decide_once(server, tmp_path):
+    with Terminal(server.url, "--by", "ann") as ann, Terminal(server.url, "--by", "ben") as ben:
+        for each in (ann, ben):
+            each.seen("Watching")
+        for n in range(3):
+            outcomes = []
+            server.run(f"/{n}", outcomes)
+            starts = [each.seen("May it run?", since=each.seen(f'"path": "/{n}"')) for each in (ann, ben)]
+            ann.type("y\n")
+            ben.type("n\n")
+            for each, start in zip((ann, ben), starts, strict=True):
+                each.seen(" by ", since=start)
+            server.ended()
+            [listed] = server.ask("GET", "/api/approvals?all=1&limit=1")[1]["approvals"]
+            assert (listed["state"], listed["by"]) in (("approved", "ann"), ("denied", "ben"))
+            assert (listed["state"] == "approved") == (f"/{n}" in ran(tmp_path)) == (outcomes == [f"deleted /{n}"])
+    assert "Traceback" not in ann.read + ben.read
+
+
+def test_what_was_decided_while_another_question_stood_is_not_asked_about(server):
+    with Terminal(server.url) as terminal:
+        terminal.seen("Watching")
+        server.run("/first")
+        terminal.seen("May it run?")
+        for path in ("/second", "/third"):
+            server.run(path)
+        by_path = {each["arguments"]["path"]: each for each in server.pending(3)}
+        server.decide(by_path["/second"]["id"], "deny")
+        terminal.type("n\n")
+        terminal.seen('"path": "/third"')
+        terminal.type("n\n")
+        server.ended()
+        assert 0 == terminal.interrupt()
+    assert "/second" not in terminal.read
+
+
+def test_nothing_that_a_model_wrote_moves_the_cursor_and_long_arguments_are_told_of(server):
+    hostile = "\x1b[2J\x1b]0;t\x07\r\nMay it run? \x9b1m\u202e" + "x" * 200_000 + "END"
+    with Terminal(server.url) as terminal:
+        server.run(hostile)
+        at = terminal.seen("May it run?")
+        at = terminal.seen("May it run? [y]es", since=at)  # the first one is in the arguments
+        length = len(json.dumps({"path": hostile}, indent=2, ensure_ascii=False))
+        assert f"[{length - 4000} more characters are not shown]" in terminal.read
+        assert "END" not in terminal.read
+        terminal.type("v\n")
+        at = terminal.seen("END", since=at)
+        terminal.seen("May it run? [y]es", since=at)
+        terminal.type("n\n")
+        server.ended()
+        assert 0 == terminal.interrupt()
+    shown = terminal.read.replace("\r\n", "").replace("^C", "")
+    assert [] == [each for each in shown if not each.isprintable()]
+
+
+def test_the_end_of_the_input_ends_watching(server):
+    with Terminal(server.url) as terminal:
+        server.run("/a")
+        terminal.seen("May it run?")
+        terminal.type("\x04")
+        assert 0 == terminal.process.wait(BOUND)
+    assert 1 == len(server.pending())
+
+
+@pytest.mark.parametrize("line", ["n " + " " * 5000 + "y", "y" + " " * 5000 + "not that one", "y" * 5000])
+def test_a_line_that_is_too_long_is_no_answer(server, tmp_path, line):
+    server.run("/a")
+    server.pending()
+    done = patchbay("watch", "--interval", "0.1", url=server.url, stdin=f"{line}\n")
+    assert (0, 2) == (done.returncode, len(re.findall(r"May it run\?", done.stdout)))
+    assert ([], 1) == (ran(tmp_path), len(server.pending()))
+
+
+def test_lists_say_how_much_of_long_arguments_they_leave_out(server):
+    server.run("x" * 9000)
+    [pending] = server.pending()
+    text = json.dumps({"path": "x" * 9000})
+    listed = patchbay("list", url=server.url).stdout
+    assert f"[{len(json.dumps(json.loads(text), indent=2)) - 4000} more characters are not shown]" in listed
+    assert "May it run?" not in listed
+    [told] = json.loads(patchbay("list", "--json", url=server.url).stdout)
+    assert pending == told
+    assert (None, f"{text[:4000]}... [{len(text) - 4000} more characters]") == (told["arguments"], told["arguments_text"])
+    assert "x" * 9000 in patchbay("show", pending["id"], url=server.url).stdout
+
+
+def test_calls_in_any_language_are_shown_on_any_terminal(server):
+    server.run("猫\ud800")
+    server.pending()
+    listed = patchbay("list", url=server.url, PYTHONIOENCODING="ascii")
+    assert (0, True) == (listed.returncode, '"path": "\\u732b\\ud800"' in listed.stdout)
+
+
+def test_the_token_is_shown_to_no_other_server_than_the_one_that_was_named(tmp_path):
+    heard = []
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self):
+            heard.append((self.path, self.headers["authorization"]))
+            self.send_response(302)
+            self.send_header("location", f"http://127.0.0.1:{self.server.server_port}/elsewhere")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    file.chmod(0o600)
+    with HTTPServer(("127.0.0.1", 0), Elsewhere) as elsewhere:
+        thread = threading.Thread(target=elsewhere.serve_forever, daemon=True)
+        thread.start()
+        done = patchbay("list", "--token-file", str(file), url=f"http://127.0.0.1:{elsewhere.server_port}")
+        elsewhere.shutdown()
+        thread.join(BOUND)
+    assert (1, "patchbay: it was refused (HTTP 302)\n") == (done.returncode, done.stderr)
+    assert [("/api/approvals", f"Bearer {TOKEN}")] == heard
+
+
+@pytest.mark.parametrize("command", ["list", "watch", "show", "approve", "deny"])
+@pytest.mark.parametrize("token", [None, "another-token-0123456789"])
+def test_nothing_is_told_or_decided_without_the_token(tmp_path, command, token):
+    file = tmp_path / "wrong"
+    file.write_text(token or "")
+    file.chmod(0o600)
+    with serving(tmp_path, token=TOKEN) as server:
+        server.run("/secret")
+        [pending] = server.pending()
+        rest = [pending["id"]] if command not in ("list", "watch") else []
+        done = patchbay(command, *rest, *(["--token-file", str(file)] if token else []), url=server.url)
+        assert (1, True, False) == (done.returncode, "(HTTP 401)" in done.stderr, "/secret" in done.stdout + done.stderr)
+        assert TOKEN not in done.stderr
+        assert [pending] == server.pending()
+
+
+def test_watching_without_a_terminal_reads_answers_line_by_line(server, tmp_path):
+    server.run("/a")
+    server.pending()
+    done = patchbay("watch", "--interval", "0.1", url=server.url, stdin="what?\n")  # and then the input ends
+    assert (0, 2) == (done.returncode, len(re.findall(r"May it run\?", done.stdout)))
+    assert [] == ran(tmp_path)
+
+
+def test_watching_in_json_asks_nothing_and_prints_each_change(server):
+    command = [sys.executable, "-m", "patchbay", "approvals", "watch", "--json", "--interval", "0.1", "--server", server.url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
+        try:
+            server.run("/a")
+            first = json.loads(watching.stdout.readline())
+            server.decide(first["id"], "deny", by="ann")
+            second = json.loads(watching.stdout.readline())
+            watching.send_signal(signal.SIGINT)
+            assert 0 == watching.wait(BOUND)
+        finally:
+            watching.kill()
+    assert ((first["id"], "pending"), (first["id"], "denied")) == tuple((each["id"], each["state"]) for each in (first, second))

@@ -1,0 +1,946 @@
+"""Calls wait for somebody's yes: who may say it, how often it holds, and what runs then. Over SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+import sqlalchemy as sa
+
+from patchbay.approvals import ApprovalDesk, ApprovalPolicy, Rule, State
+from patchbay.approvals import desk as desk_module
+from patchbay.approvals.request import MOST, Answer
+from patchbay.errors import ApprovalConflictError, ApprovalForbiddenError, ApprovalNotFoundError, InvalidRequestError
+from patchbay.executor import Budget, Executor
+from patchbay.hooks import Approval, HookManager, HookScope, Modify, Respond
+from patchbay.hooks.digest import digest_of
+from patchbay.types import ToolCall
+
+from .asking import ASK, LONG, NO_SESSION, SCOPE, Clock, Files, call_of, desk_at, executor_of, going, run, waiting
+
+OTHER = HookScope(agent_id="helper", session_key="s2")
+
+
+def policy(**rule) -> ApprovalPolicy:
+    return ApprovalPolicy(otherwise=Rule(**{"name": "all", "deadline": 600, **rule}))
+
+
+def contents(executions) -> list[str]:
+    return [each.content for each in executions]
+
+
+def denied(reason: str) -> str:
+    return f"Tool execution denied by approval hook: {reason}"
+
+
+def test_a_call_runs_once_somebody_has_approved_it(url):
+    async def main():
+        files = Files()
+        async with desk_at(url) as desk:
+            task = going(executor_of(desk, files), call_of())
+            [request] = await waiting(desk)
+            assert not files.deleted
+            decided = await desk.decide(request.id, "approve", reason="fine", by="ann")
+            assert ["deleted /a"] == contents(await task)
+            return files, request, decided, await desk.get(request.id), await desk.pending()
+
+    files, request, decided, after, pending = run(main())
+    assert (["/a"], []) == (files.deleted, pending)
+    assert (State.APPROVED, "ann", "fine", False) == (decided.state, decided.by, decided.reason, decided.for_session)
+    assert after.used is not None
+    assert ("delete", {"path": "/a"}, "helper", "s1", "turn-2", "turn-1", "1") == (
+        request.tool,
+        json.loads(request.arguments),
+        request.agent,
+        request.session_key,
+        request.turn,
+        request.parent_turn,
+        request.call_id,
+    )
+    assert digest_of("delete", {"path": "/a"}) == request.digest
+
+
+def test_a_call_that_is_denied_does_not_run_and_the_model_is_told_why(url):
+    async def main():
+        files = Files()
+        async with desk_at(url) as desk:
+            task = going(executor_of(desk, files), call_of())
+            [request] = await waiting(desk)
+            await desk.decide(request.id, "deny", reason="not that one", by="ann")
+            [execution] = await task
+            return files, execution
+
+    files, execution = run(main())
+    assert ([], denied("not that one"), "tool_denied", "ann") == (
+        files.deleted,
+        execution.content,
+        execution.result.code,
+        execution.error.by,
+    )
+
+
+def test_a_request_is_kept_before_anybody_is_asked(url):
+    async def main():
+        async with desk_at(url) as desk:
+            changes = desk.watch()
+            told = asyncio.ensure_future(anext(changes))
+            await asyncio.sleep(0)
+            task = going(executor_of(desk, Files()), call_of())
+            request = await told
+            kept = await desk.store.get(request.id)
+            await changes.aclose()
+            task.cancel()
+            await asyncio.wait([task])
+            return request, kept
+
+    request, kept = run(main())
+    assert request == kept
+
+
+def test_the_first_decision_counts_and_the_second_is_told_of_it(url):
+    async def main():
+        async with desk_at(url) as desk:
+            task = going(executor_of(desk, Files()), call_of())
+            [request] = await waiting(desk)
+            decisions = [desk.decide(request.id, "approve" if n % 2 else "deny", by=f"n{n}") for n in range(8)]
+            results = await asyncio.gather(*decisions, return_exceptions=True)
+            return [each for each in results if not isinstance(each, Exception)], results, (await task)[0]
+
+    made, results, execution = run(main())
+    assert 1 == len(made)
+    conflicts = [each for each in results if isinstance(each, ApprovalConflictError)]
+    assert 7 == len(conflicts)
+    assert {f"The request is {made[0].state} by {made[0].by} already."} == {str(each) for each in conflicts}
+    assert (made[0].state is State.DENIED) == execution.is_error
+
+
+def test_two_desks_on_one_database_decide_once(url):
+    """One process waits, another decides; here they are two desks."""
+
+    async def main():
+        files = Files()
+        async with desk_at(url) as here, desk_at(url) as there:
+            task = going(executor_of(here, files), call_of())
+            await waiting(here)
+            [request] = await waiting(there)
+            results = await asyncio.gather(
+                here.decide(request.id, "approve", by="here"),
+                there.decide(request.id, "approve", by="there"),
+                return_exceptions=True,
+            )
+            return contents(await task), results, files
+
+    shown, results, files = run(main())
+    assert (["deleted /a"], ["/a"]) == (shown, files.deleted)
+    assert 1 == sum(isinstance(each, ApprovalConflictError) for each in results)
+
+
+@pytest.mark.parametrize(("at_deadline", "expected"), [("deny", denied("nobody decided within 600 s")), ("allow", "deleted /a")])
+def test_silence_is_what_the_rule_says_it_is(url, at_deadline, expected):
+    async def main():
+        clock, files = Clock(), Files()
+        async with desk_at(url, policy(at_deadline=at_deadline), clock=clock) as desk:
+            task = going(executor_of(desk, files), call_of())
+            [request] = await waiting(desk)
+            clock.now += 600
+            desk._wake(request.id)
+            shown = contents(await task)
+            with pytest.raises(ApprovalConflictError, match="expired"):
+                await desk.decide(request.id, "approve")
+            return shown, (await desk.get(request.id)).state
+
+    assert ([expected], State.EXPIRED) == run(main())
+
+
+def test_a_deadline_comes_by_itself():
+    async def main():
+        async with desk_at(policy=policy(deadline=0.01)) as desk:
+            return contents(await going(executor_of(desk, Files()), call_of()))
+
+    assert [denied("nobody decided within 0.01 s")] == run(main())
+
+
+def test_what_comes_after_the_deadline_is_no_decision_even_if_nobody_has_noticed_it(url):
+    async def main():
+        clock = Clock()
+        async with desk_at(url, clock=clock) as desk:
+            task = going(executor_of(desk, Files()), call_of())
+            [request] = await waiting(desk)
+            clock.now += 600
+            with pytest.raises(ApprovalConflictError, match="expired"):
+                await desk.decide(request.id, "approve")
+            listed = [await desk.pending(), [each.state for each in await desk.recent()]]
+            desk._wake(None)
+            await task
+            return listed
+
+    assert [[], [State.EXPIRED]] == run(main())
+
+
+def test_the_request_of_a_run_that_is_stopped_is_withdrawn(url):
+    async def main():
+        files = Files()
+        async with desk_at(url) as desk:
+            task = going(executor_of(desk, files), call_of())
+            [request] = await waiting(desk)
+            task.cancel()
+            await asyncio.wait([task])
+            with pytest.raises(ApprovalConflictError, match="withdrawn"):
+                await desk.decide(request.id, "approve")
+            again = going(executor_of(desk, files), call_of())
+            [other] = await waiting(desk)
+            again.cancel()
+            await asyncio.wait([again])
+            return (await desk.get(request.id)).state, other.id != request.id, files.deleted
+
+    assert (State.WITHDRAWN, True, []) == run(main())
+
+
+def test_the_time_of_a_run_that_is_up_before_a_person_is_asked_withdraws_nothing_and_asks_nobody(url):
+    async def main():
+        async with desk_at(url) as desk:
+            executor = executor_of(desk, Files())
+            budget = Budget(max_seconds=0.001)
+            budget.start()
+            while asyncio.get_running_loop().time() < budget.ends:
+                await asyncio.sleep(0)
+            executions = await going(executor, call_of(), budget=budget)
+            return executions[0].result.code, await desk.recent()
+
+    assert ("run_timeout", []) == run(main())
+
+
+# For the session
+
+
+def test_a_yes_for_the_session_is_for_other_calls_of_the_tool_in_the_session_and_no_others(url):
+    async def main():
+        files = Files()
+        async with desk_at(url) as desk:
+            executor = executor_of(desk, files)
+            task = going(executor, call_of("/a"))
+            [request] = await waiting(desk)
+            await desk.decide(request.id, "approve_session", by="ann")
+            await task
+            assert ["deleted /b"] == contents(await going(executor, call_of("/b")))
+            others = [
+                going(executor, call_of("/c"), scope=OTHER),
+                going(executor, call_of("/c", "show")),
+                going(executor, call_of("/c"), scope=NO_SESSION),
+            ]
+            pending = await waiting(desk, 3)
+            for other in others:
+                other.cancel()
+            await asyncio.wait(others)
+            return files.deleted, {(each.tool, each.session_key) for each in pending}
+
+    assert (["/a", "/b"], {("delete", "s2"), ("show", "s1"), ("delete", "")}) == run(main())
+
+
+def test_a_yes_for_the_session_holds_after_a_restart_and_not_for_ever(url):
+    async def main():
+        clock, files = Clock(), Files()
+        async with desk_at(url, clock=clock) as desk:
+            task = going(executor_of(desk, files), call_of("/a"))
+            [request] = await waiting(desk)
+            await desk.decide(request.id, "approve_session")
+            await task
+        async with desk_at(url, clock=clock, session=100) as desk:
+            executor = executor_of(desk, files)
+            clock.now += 99
+            await going(executor, call_of("/b"))
+            clock.now += 1
+            task = going(executor, call_of("/c"))
+            await waiting(desk)
+            task.cancel()
+            await asyncio.wait([task])
+        return files.deleted
+
+    assert ["/a", "/b"] == run(main())
+
+
+def test_a_yes_for_the_session_is_for_those_that_wait_already(url):
+    async def main():
+        files = Files()
+        async with desk_at(url) as desk:
+            task = going(
+                executor_of(desk, files), *(call_of(f"/{n}", call_id=str(n)) for n in range(4)), call_of("/x", "show", "9")
+            )
+            pending = await waiting(desk, 5)
+            await desk.decide(next(each.id for each in pending if each.tool == "delete"), "approve_session", by="ann")
+            [left] = await waiting(desk, 1)
+            await desk.decide(left.id, "deny")
+            executions = await task
+            return sorted(files.deleted), executions[-1].is_error, left.tool
+
+    assert (["/0", "/1", "/2", "/3"], True, "show") == run(main())
+
+
+def test_where_the_rule_says_so_a_yes_for_the_session_is_for_the_same_arguments_only(url):
+    async def main():
+        files = Files()
+        async with desk_at(url, policy(session="call")) as desk:
+            executor = executor_of(desk, files)
+            task = going(executor, call_of("/a"))
+            [request] = await waiting(desk)
+            await desk.decide(request.id, "approve_session")
+            await task
+            await going(executor, call_of("/a"))
+            other = going(executor, call_of("/b"))
+            await waiting(desk)
+            other.cancel()
+            await asyncio.wait([other])
+        return files.deleted
+
+    assert ["/a", "/a"] == run(main())
+
+
+@pytest.mark.parametrize(("rule", "scope"), [({"session": "never"}, SCOPE), ({}, NO_SESSION)])
+def test_there_is_no_yes_for_the_session_where_the_rule_has_none_or_there_is_no_session(url, rule, scope):
+    async def main():
+        async with desk_at(url, policy(**rule)) as desk:
+            task = going(executor_of(desk, Files()), call_of(), scope=scope)
+            [request] = await waiting(desk)
+            with pytest.raises(ApprovalConflictError, match="alone, and not for the session"):
+                await desk.decide(request.id, "approve_session")
+            await desk.decide(request.id, "approve")
+            return request.session, contents(await task)
+
+    assert ("never", ["deleted /a"]) == run(main())
+
+
+def test_a_yes_for_the_session_does_not_reach_a_tool_of_that_name_from_elsewhere(url):
+    async def main():
+        files = Files()
+        async with desk_at(url) as desk:
+            task = going(executor_of(desk, files), call_of())
+            [request] = await waiting(desk)
+            await desk.decide(request.id, "approve_session")
+            await task
+            executor = executor_of(desk, files)
+            executor.tools["delete"].source = "plugin:other"
+            task = going(executor, call_of())
+            [request] = await waiting(desk)
+            task.cancel()
+            await asyncio.wait([task])
+            return request.source
+
+    assert "plugin:other" == run(main())
+
+
+# After a restart
+
+
+async def left_behind(url, clock, call=None, scope=SCOPE):
+    """The request of a run whose process has ended without a word."""
+    desk = ApprovalDesk(ASK, url, clock=clock)
+    desk.open_door("http")
+    desk.leave()
+    task = going(executor_of(desk, Files()), call or call_of(), scope=scope)
+    [request] = await waiting(desk)
+    task.cancel()
+    await asyncio.wait([task])
+    await desk.aclose()
+    return request
+
+
+def test_what_was_pending_is_pending_after_a_restart_and_a_decision_is_used_once_by_the_same_call(url):
+    async def main():
+        clock, files = Clock(), Files()
+        request = await left_behind(url, clock)
+        async with desk_at(url, clock=clock) as desk:
+            assert [request] == await desk.pending()
+            await desk.decide(request.id, "approve", by="ann")
+        async with desk_at(url, clock=clock) as desk:
+            executor = executor_of(desk, files)
+            others = [
+                going(executor, call_of("/b")),
+                going(executor, call_of(), scope=OTHER),
+                going(executor, call_of(), scope=NO_SESSION),
+            ]
+            await waiting(desk, 3)
+            assert ["deleted /a"] == contents(await going(executor, call_of(call_id="another")))
+            again = going(executor, call_of())
+            await waiting(desk, 4)
+            for other in (*others, again):
+                other.cancel()
+            await asyncio.wait([*others, again])
+        return files.deleted
+
+    assert ["/a"] == run(main())
+
+
+def test_a_run_that_is_taken_up_again_waits_for_the_request_that_is_there(url):
+    async def main():
+        clock, files = Clock(), Files()
+        request = await left_behind(url, clock)
+        async with desk_at(url, clock=clock) as desk:
+            first, second = (going(executor_of(desk, files), call_of(call_id=name)) for name in "12")
+            pending = await waiting(desk, 2)  # the second call is another one: it is asked about by itself
+            assert request.id in {each.id for each in pending}
+            await desk.decide(request.id, "approve")
+            done, _ = await asyncio.wait([first, second], return_when=asyncio.FIRST_COMPLETED)
+            assert 1 == len(done)
+            [other] = await waiting(desk)
+            await desk.decide(other.id, "deny")
+            await asyncio.wait([first, second])
+        return files.deleted
+
+    assert ["/a"] == run(main())
+
+
+def test_a_no_that_was_said_meanwhile_is_used_once_too(url):
+    async def main():
+        clock = Clock()
+        request = await left_behind(url, clock)
+        async with desk_at(url, clock=clock) as desk:
+            await desk.decide(request.id, "deny", reason="no")
+            return contents(await going(executor_of(desk, Files()), call_of()))
+
+    assert [denied("no")] == run(main())
+
+
+def test_a_decision_that_nobody_came_for_is_not_kept_for_ever(url):
+    async def main():
+        clock = Clock()
+        request = await left_behind(url, clock)
+        async with desk_at(url, clock=clock, keep=100) as desk:
+            await desk.decide(request.id, "approve")
+            clock.now += 100
+            task = going(executor_of(desk, Files()), call_of())
+            [other] = await waiting(desk)
+            task.cancel()
+            await asyncio.wait([task])
+            return other.id != request.id
+
+    assert run(main())
+
+
+def test_two_runs_of_the_same_call_do_not_share_one_decision(url):
+    """Two processes took up the same run: one of them has to ask again."""
+
+    async def main():
+        clock, files = Clock(), Files()
+        request = await left_behind(url, clock)
+        async with desk_at(url, clock=clock) as here, desk_at(url, clock=clock) as there:
+            tasks = [going(executor_of(desk, files), call_of()) for desk in (here, there)]
+            async with asyncio.timeout(LONG):
+                while not (here._waiting and there._waiting):
+                    await asyncio.sleep(0.005)
+            assert [request.id] == [*here._waiting] == [*there._waiting]
+            await here.decide(request.id, "approve")
+            [other] = await waiting(there)
+            await there.decide(other.id, "deny", reason="once is enough")
+            executions = [(await task)[0] for task in tasks]
+        return files.deleted, sorted(each.content for each in executions)
+
+    assert (["/a"], sorted([denied("once is enough"), "deleted /a"])) == run(main())
+
+
+def test_a_run_that_is_stopped_takes_nothing_from_another_that_waits_for_the_same_request(url):
+    """Two processes took up the same run, and one of them gives up: the other asks for itself."""
+
+    async def main():
+        clock, files = Clock(), Files()
+        request = await left_behind(url, clock)
+        async with desk_at(url, clock=clock) as here, desk_at(url, clock=clock) as there:
+            tasks = [going(executor_of(desk, files), call_of()) for desk in (here, there)]
+            async with asyncio.timeout(LONG):
+                while not (request.id in here._waiting and request.id in there._waiting):
+                    await asyncio.sleep(0.005)
+            tasks[1].cancel()
+            await asyncio.wait([tasks[1]])
+            here._wake(None)
+            [other] = await waiting(here)
+            await here.decide(other.id, "approve")
+            return contents(await tasks[0]), (await here.get(request.id)).state, other.id != request.id
+
+    assert (["deleted /a"], State.WITHDRAWN, True) == run(main())
+
+
+def test_what_was_approved_while_its_run_was_stopped_is_for_no_other_run(url):
+    async def main():
+        async with desk_at(url) as desk:
+            task = going(executor_of(desk, Files()), call_of())
+            [request] = await waiting(desk)
+            await desk.store.decide(_approved(request), now=desk._clock())  # and the run has not heard of it
+            task.cancel()
+            await asyncio.wait([task])
+            again = going(executor_of(desk, Files()), call_of())
+            [other] = await waiting(desk)
+            again.cancel()
+            await asyncio.wait([again])
+            return other.id != request.id
+
+    assert run(main())
+
+
+def _approved(request):
+    from dataclasses import replace
+
+    return replace(request, state=State.APPROVED, by="ann")
+
+
+def test_a_request_that_is_long_over_is_forgotten(url):
+    async def main():
+        clock = Clock()
+        await left_behind(url, clock)
+        clock.now += 8 * 24 * 3600
+        await left_behind(url, clock, call_of("/b"))
+        async with desk_at(url, clock=clock) as desk:
+            return [json.loads(each.arguments)["path"] for each in await desk.recent()]
+
+    assert ["/b"] == run(main())
+
+
+# What runs is what was shown (law 9)
+
+
+def test_what_a_hook_makes_of_a_call_is_what_is_shown_and_what_runs():
+    class Mended:
+        async def before_tool(self, call):
+            return Modify({"arguments": {"path": "/mended"}})
+
+    async def main():
+        files = Files()
+        async with desk_at() as desk:
+            executor = executor_of(desk, files)
+            executor.hooks.mount("mended", Mended())
+            task = going(executor, call_of("/a"))
+            [request] = await waiting(desk)
+            await desk.decide(request.id, "approve")
+            await task
+            return request.arguments, files.deleted
+
+    assert ('{"path": "/mended"}', ["/mended"]) == run(main())
+
+
+def test_arguments_that_are_changed_after_they_were_approved_never_run():
+    """Whoever was given the arguments themselves changes them while a person looks at them, and afterwards."""
+    kept = []
+
+    def before(_call, _tool, arguments, _context):
+        kept.append(arguments)
+
+    async def main():
+        deleted = []
+
+        def delete(paths: list[str]) -> str:
+            deleted.append(list(paths))
+            return "done"
+
+        async with desk_at() as desk:
+            hooks = HookManager()
+            desk.mount(hooks)
+            task = going(Executor([delete], hooks=hooks, before=before), ToolCall("1", "delete", '{"paths": ["/a"]}'))
+            [request] = await waiting(desk)
+            kept[0]["paths"].append("/etc")
+            await desk.decide(request.id, "approve")
+            await task
+            return request.arguments, deleted
+
+    assert ('{"paths": ["/a"]}', [["/a"]]) == run(main())
+
+
+def test_an_approver_cannot_change_what_it_is_shown():
+    class Sly:
+        async def approve_tool(self, call):
+            call.arguments["path"] = "/etc"
+            call.tool = "show"
+            return Approval(approved=True)
+
+    async def main():
+        files = Files()
+        async with desk_at() as desk:
+            executor = executor_of(desk, files)
+            executor.hooks.mount("sly", Sly())
+            task = going(executor, call_of("/a"))
+            [request] = await waiting(desk)
+            await desk.decide(request.id, "approve")
+            await task
+            return request.arguments, files.deleted
+
+    assert ('{"path": "/a"}', ["/a"]) == run(main())
+
+
+def test_a_row_that_somebody_has_changed_is_not_decided(tmp_path):
+    """The file says a harmless path, and the digest is that of the real one."""
+
+    async def main():
+        file = tmp_path / "approvals.db"
+        files = Files()
+        async with desk_at(str(file)) as desk:
+            task = going(executor_of(desk, files), call_of("/etc"))
+            [request] = await waiting(desk)
+            engine = sa.create_engine(f"sqlite:///{file}")
+            with engine.begin() as connection:
+                connection.exec_driver_sql("UPDATE patchbay_approvals SET body = replace(body, '/etc', '/tmp')")
+            engine.dispose()
+            [shown] = await desk.pending()
+            with pytest.raises(ApprovalConflictError, match="not what the call would run with"):
+                await desk.decide(request.id, "approve")
+            task.cancel()
+            await asyncio.wait([task])
+            return shown.arguments, files.deleted
+
+    assert ('{"path": "/tmp"}', []) == run(main())
+
+
+def test_a_decision_about_what_was_not_looked_at_is_refused():
+    async def main():
+        async with desk_at() as desk:
+            task = going(executor_of(desk, Files()), call_of())
+            [request] = await waiting(desk)
+            with pytest.raises(ApprovalConflictError, match="not what the call would run with"):
+                await desk.decide(request.id, "approve", digest=digest_of("delete", {"path": "/b"}))
+            await desk.decide(request.id, "approve", digest=request.digest)
+            return contents(await task)
+
+    assert ["deleted /a"] == run(main())
+
+
+def test_an_answer_of_another_hook_is_approved_first():
+    class Quick:
+        async def before_tool(self, call):
+            return Respond("made up")
+
+    async def main():
+        async with desk_at() as desk:
+            executor = executor_of(desk, Files())
+            executor.hooks.mount("quick", Quick())
+            task = going(executor, call_of())
+            [request] = await waiting(desk)
+            await desk.decide(request.id, "deny", reason="no")
+            return contents(await task)
+
+    assert [denied("no")] == run(main())
+
+
+# Who is asked
+
+
+def test_rules_that_ask_nobody_decide_at_once():
+    rules = (Rule(tools=("show",), outcome="allow"), Rule(outcome="deny", reason="never"))
+
+    async def main():
+        async with desk_at(policy=ApprovalPolicy(rules=rules)) as desk:
+            return contents(await going(executor_of(desk, Files()), call_of("/a", "show"), call_of())), await desk.recent()
+
+    assert (["/a", denied("never")], []) == run(main())
+
+
+def test_where_nobody_can_be_asked_the_call_is_denied_at_once():
+    async def main():
+        desk = ApprovalDesk(ASK)
+        return contents(await going(executor_of(desk, Files()), call_of()))
+
+    assert [denied("it needs a person's approval, and nobody can be asked here")] == run(main())
+
+
+class Yes:
+    async def approve_tool(self, call):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("who", "mounted", "expected"),
+    [
+        (("hooks",), False, denied("no hook is there to approve it")),
+        (("hooks",), True, "deleted /a"),
+        (("hooks", "http"), False, denied("no hook is there to approve it")),
+    ],
+)
+def test_other_approvers_are_left_to_decide_where_there_are_any(who, mounted, expected):
+    async def main():
+        async with desk_at(policy=policy(who=who)) as desk:
+            executor = executor_of(desk, Files())
+            if mounted:
+                executor.hooks.mount("yes", Yes())
+            return contents(await going(executor, call_of()))
+
+    assert [expected] == run(main())
+
+
+def test_an_approver_that_is_mounted_while_the_turn_runs_does_not_count_for_it():
+    """It is not asked either."""
+
+    async def main():
+        async with desk_at(policy=policy(who=("hooks",))) as desk:
+            executor = executor_of(desk, Files())
+            batch_run = executor.begin(scope=SCOPE)
+            executor.hooks.mount("yes", Yes())
+            batch = batch_run.start([call_of()])
+            shown = [each.content async for each in batch]
+            await batch.stop()
+            return shown
+
+    assert [denied("no hook is there to approve it")] == run(main())
+
+
+def test_people_and_hooks_must_agree_where_both_are_named():
+    class No:
+        async def approve_tool(self, call):
+            return Approval(approved=False, reason="hooks say no")
+
+    async def main():
+        async with desk_at(policy=policy(who=("hooks", "http"))) as desk:
+            executor = executor_of(desk, Files())
+            executor.hooks.mount("yes", Yes())
+            task = going(executor, call_of())
+            [request] = await waiting(desk)
+            await desk.decide(request.id, "approve")
+            first = contents(await task)
+            executor.hooks.mount("no", No())
+            return first, contents(await going(executor, call_of())), await desk.pending()
+
+    assert (["deleted /a"], [denied("hooks say no")], []) == run(main())
+
+
+def test_who_may_not_decide_cannot():
+    async def main():
+        async with desk_at(policy=policy(who=("terminal",)), terminal=Silent()) as desk:
+            task = going(executor_of(desk, Files()), call_of())
+            [request] = await waiting(desk)
+            with pytest.raises(ApprovalForbiddenError, match="not to be decided by http"):
+                await desk.decide(request.id, "approve")
+            await desk.decide(request.id, "approve", door="terminal")
+            return contents(await task)
+
+    assert ["deleted /a"] == run(main())
+
+
+class Silent:
+    """A terminal where nobody types."""
+
+    def __init__(self) -> None:
+        self.cancelled = asyncio.Event()
+
+    async def ask(self, request):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.cancelled.set()
+
+
+class Typing:
+    """A terminal where somebody types ``answers``, one to each question."""
+
+    def __init__(self, *answers) -> None:
+        self.answers = list(answers)
+        self.asked = []
+
+    async def ask(self, request):
+        self.asked.append(request.tool)
+        return self.answers.pop(0)
+
+
+def test_a_person_at_the_terminal_decides():
+    async def main():
+        terminal = Typing(Answer("approve", by="ann"), Answer("deny", "no", "ann"))
+        async with desk_at(terminal=terminal) as desk:
+            shown = contents(await going(executor_of(desk, Files()), call_of(), call_of("/b", "show")))
+            return shown, terminal.asked
+
+    shown, asked = run(main())
+    assert (["deleted /a", denied("no")], ["delete", "show"]) == (shown, asked)
+
+
+def test_the_question_at_the_terminal_goes_when_somebody_else_has_answered_it():
+    async def main():
+        terminal = Silent()
+        async with desk_at(terminal=terminal) as desk:
+            task = going(executor_of(desk, Files()), call_of())
+            [request] = await waiting(desk)
+            await desk.decide(request.id, "approve")
+            shown = contents(await task)
+            await terminal.cancelled.wait()
+            return shown
+
+    assert ["deleted /a"] == run(main())
+
+
+def test_where_nobody_is_at_the_only_terminal_the_call_is_denied():
+    async def main():
+        desk = ApprovalDesk(ASK, terminal=Typing(None))
+        try:
+            return contents(await going(executor_of(desk, Files()), call_of()))
+        finally:
+            await desk.aclose()
+
+    assert [denied("nobody is at the terminal")] == run(main())
+
+
+def test_a_terminal_that_fails_leaves_the_question_to_others(caplog):
+    class Broken:
+        async def ask(self, request):
+            raise OSError("gone")
+
+    async def main():
+        async with desk_at(terminal=Broken()) as desk:
+            task = going(executor_of(desk, Files()), call_of())
+            [request] = await waiting(desk)
+            await desk.decide(request.id, "approve")
+            return contents(await task)
+
+    assert ["deleted /a"] == run(main())
+    assert "could not be put to the terminal" in caplog.text
+
+
+# Hostile and broken
+
+
+@pytest.mark.parametrize(
+    "request_id", ["", "x", "0" * 11, "0" * 13, "0" * 12, "\x00" * 12, "'; DROP TABLE--", "０" * 12, "0" * 10_000]
+)
+def test_an_id_that_is_none_is_not_found(url, request_id):
+    async def main():
+        async with desk_at(url) as desk:
+            for ask in (desk.get(request_id), desk.decide(request_id, "approve")):
+                with pytest.raises(ApprovalNotFoundError):
+                    await ask
+
+    run(main())
+
+
+def test_a_verdict_that_is_none_is_refused():
+    async def main():
+        async with desk_at() as desk:
+            task = going(executor_of(desk, Files()), call_of())
+            [request] = await waiting(desk)
+            for verdict in ("", "Approve", "pending", None):
+                with pytest.raises(InvalidRequestError):
+                    await desk.decide(request.id, verdict)
+            await desk.decide(request.id, "deny", reason="x" * 100_000, by="y" * 100_000)
+            await task
+            return await desk.get(request.id)
+
+    decided = run(main())
+    assert (2000, 100) == (len(decided.reason), len(decided.by))
+
+
+def test_any_text_that_json_can_hold_is_kept(url):
+    odd = "\x00 '\"\\ 猫 \x1b[2J"
+
+    async def main():
+        async with desk_at(url) as desk:
+            scope = HookScope(agent_id=odd, session_key=odd, context={"inbound": {"text": odd}})
+            task = going(executor_of(desk, Files()), call_of(odd), scope=scope)
+            [request] = await waiting(desk)
+            await desk.decide(request.id, "approve_session", reason=odd, by=odd)
+            decided = await desk.get(request.id)
+            return contents(await task), request, decided
+
+    shown, request, decided = run(main())
+    assert [f"deleted {odd}"] == shown
+    assert (odd, odd, {"inbound": {"text": odd}}) == (request.agent, request.session_key, request.meta["context"])
+    assert (odd, odd) == (decided.by, decided.reason)
+
+
+def test_arguments_that_nobody_can_read_are_denied():
+    async def main():
+        async with desk_at() as desk:
+            return contents(await going(executor_of(desk, Files()), call_of("x" * MOST)))
+
+    [shown] = run(main())
+    assert shown.startswith(denied("it needs a person's approval, and nobody can read 2621"))
+
+
+def test_only_so_many_calls_wait(monkeypatch):
+    monkeypatch.setattr(desk_module, "MOST_WAITING", 2)
+
+    async def main():
+        async with desk_at() as desk:
+            executor = executor_of(desk, Files())
+            tasks = [going(executor, call_of(path)) for path in "ab"]
+            await waiting(desk, 2)
+            shown = contents(await going(executor, call_of("c")))
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            return shown
+
+    assert [denied("too many calls wait for approval")] == run(main())
+
+
+def test_a_store_that_fails_denies(tmp_path, caplog):
+    async def main():
+        async with desk_at(f"sqlite:///{tmp_path / 'nowhere' / 'approvals.db'}") as desk:
+            return contents(await going(executor_of(desk, Files()), call_of()))
+
+    assert [denied('tool approval hook "approvals" failed')] == run(main())
+
+
+def test_a_store_that_fails_for_a_moment_is_asked_again(tmp_path, caplog):
+    async def main():
+        async with desk_at(str(tmp_path / "approvals.db")) as desk:
+            task = going(executor_of(desk, Files()), call_of())
+            [request] = await waiting(desk)
+            get, failures = desk.store.get, [OSError("busy")]
+
+            async def sometimes(request_id):
+                if failures:
+                    raise failures.pop()
+                return await get(request_id)
+
+            desk.store.get = sometimes
+            desk._wake(request.id)
+            async with asyncio.timeout(LONG):
+                while failures:
+                    await asyncio.sleep(0)
+            await desk.decide(request.id, "approve")
+            return contents(await task)
+
+    assert ["deleted /a"] == run(main())
+    assert "could not be looked up" in caplog.text
+
+
+def test_who_waits_when_the_desk_is_closed_is_let_go_with_a_no_and_the_request_stays(tmp_path):
+    async def main():
+        async with desk_at(str(tmp_path / "approvals.db")) as desk:
+            task = going(executor_of(desk, Files()), call_of())
+            [request] = await waiting(desk)
+            await desk.aclose()
+            shown = contents(await task)
+            return shown, (await desk.get(request.id)).state
+
+    assert ([denied('tool approval hook "approvals" failed')], State.PENDING) == run(main())
+
+
+def test_the_file_is_for_its_owner_only(tmp_path):
+    import stat
+
+    async def main():
+        async with desk_at(str(tmp_path / "approvals.db")) as desk:
+            task = going(executor_of(desk, Files()), call_of())
+            await waiting(desk)
+            modes = {each.name: stat.filemode(each.stat().st_mode) for each in tmp_path.iterdir()}
+            task.cancel()
+            await asyncio.wait([task])
+            return modes
+
+    modes = run(main())
+    assert {"approvals.db", "approvals.db-wal"} <= modes.keys()
+    assert {"-rw-------"} == {*modes.values()}
+
+
+def test_watchers_that_are_too_slow_are_let_go_and_harm_nobody(monkeypatch):
+    monkeypatch.setattr(desk_module, "_UNTOLD", 3)
+
+    async def main():
+        async with desk_at() as desk:
+            changes = desk.watch()
+            told = asyncio.ensure_future(anext(changes))
+            await asyncio.sleep(0)
+            executor = executor_of(desk, Files())
+            tasks = [going(executor, call_of(str(n))) for n in range(10)]
+            pending = await waiting(desk, 10)
+            seen = [await told, *[each async for each in changes]]
+            for each in pending:
+                await desk.decide(each.id, "approve")
+            await asyncio.wait(tasks)
+            return len(seen), desk._watchers
+
+    seen, watchers = run(main())
+    assert 0 < seen < 10
+    assert set() == watchers

@@ -1,0 +1,152 @@
+"""Calls that come in by a server's doors wait for the same people: they are shown whose they are, and go when nobody waits for them."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from chat_door.rig import Door, call, calls, door, text_of
+from patchbay.server import approvals as routes
+from patchbay.server.oversight import Oversight, OversightSettings
+from patchbay.tools import ToolDefinition
+from tools_server.rig import BOUND, Server, calling_back, says
+
+SCRIPT = [calls(call("delete", '{"path": "/a"}')), "It is gone."]
+
+
+def until(holds: Callable[[], Any]) -> Any:
+    end = time.monotonic() + BOUND
+    while not (found := holds()):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return found
+
+
+def pending(server: Server, count: int = 1) -> list[dict[str, Any]]:
+    until(lambda: len(server.ask("GET", "/api/approvals").json["approvals"]) == count)
+    return server.ask("GET", "/api/approvals").json["approvals"]
+
+
+def states(server: Server) -> list[str]:
+    return [each["state"] for each in server.ask("GET", "/api/approvals?all=1").json["approvals"]]
+
+
+def decide(server: Server, request_id: str, decision: str = "approve") -> None:
+    assert 200 == server.ask("POST", f"/api/approvals/{request_id}", {"decision": decision}).status
+
+
+@pytest.fixture
+def deleted() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def guarded(tmp_path, deleted) -> Iterator[Door]:
+    """A server that asks about each call of its tool ``delete``."""
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"approvals": {"rules": [{"name": "deleting", "tools": ["delete"], "outcome": "ask"}]}}))
+    with door(SCRIPT * 2, oversight=Oversight(OversightSettings(config=file))) as running:
+
+        def delete(arguments: dict[str, Any]) -> str:
+            deleted.append(arguments["path"])
+            return "deleted"
+
+        for manager in running.server.app.managers.values():
+            manager.register_tool(ToolDefinition("delete", handler=delete, parameters={"type": "object"}))
+        yield running
+
+
+def begun(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    """Do the work in a thread; what it returns comes into the list."""
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(work()), daemon=True)
+    thread.start()
+    return thread, found
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_chat_waits_and_is_shown_with_its_role_and_session(guarded, deleted, streamed):
+    headers = {"X-Patchbay-Role": "ben", "X-Patchbay-Session": "s1"}
+    if streamed:
+        thread, found = begun(lambda: text_of(guarded.stream(extra_headers=headers)))
+    else:
+        thread, found = begun(lambda: guarded.ask(extra_headers=headers).choices[0].message.content)
+    [request] = pending(guarded.server)
+    assert ("ben", "s1", "deleting", {"path": "/a"}) == tuple(
+        request[key] for key in ("role", "session_key", "rule", "arguments")
+    )
+    assert [] == deleted
+    decide(guarded.server, request["id"])
+    thread.join(BOUND)
+    assert (["It is gone."], ["/a"]) == (found, deleted)
+
+
+def test_a_call_by_hand_waits_too(guarded, deleted):
+    thread, found = begun(lambda: guarded.server.call("delete", arguments={"path": "/b"}, role="ann"))
+    [request] = pending(guarded.server)
+    decide(guarded.server, request["id"], "deny")
+    thread.join(BOUND)
+    [answer] = found
+    assert (False, "tool_denied", []) == (answer["ok"], answer["code"], deleted)
+    assert ("ann", "never") == (request["role"], request["session"])
+
+
+def test_a_tool_of_another_process_is_shown_with_who_it_is_from_and_where_its_calls_go(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"approvals": {"rules": [{"annotations": ["destructive"], "outcome": "ask"}]}}))
+    said = says({"output": "sent", "is_error": False})
+    with (
+        door([], oversight=Oversight(OversightSettings(config=file))) as running,
+        calling_back(said) as callback,
+    ):
+        server = running.server
+        server.register("send", callback.url, source="mail", annotations={"destructiveHint": True})
+        raw = '{"to": "nobody", "to": "ann"}'
+        thread, found = begun(lambda: server.call("send", raw_arguments=raw))
+        [request] = pending(server)
+        assert ("mail", callback.url, {"to": "ann"}) == tuple(request[key] for key in ("source", "endpoint", "arguments"))
+        assert {"destructive": True} == request["meta"]["annotations"]
+        assert [] == callback.calls
+        decide(server, request["id"])
+        thread.join(BOUND)
+        assert "sent" == found[0]["output"]
+        [heard] = callback.calls
+        assert ({"to": "ann"}, '{"to": "ann"}') == (heard.json["arguments"], heard.json["raw_arguments"])
+
+
+def leaving(server: Server, path: str, body: Any) -> None:
+    """Make a request, and leave as soon as its call waits."""
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), BOUND) as client:
+        client.sendall(head.encode() + data)
+        pending(server)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_client_that_leaves_takes_its_question_along(guarded, deleted, streamed):
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": streamed}
+    leaving(guarded.server, "/v1/chat/completions", body)
+    until(lambda: states(guarded.server) == ["withdrawn"])
+    assert [] == deleted
+
+
+def test_watchers_of_events_that_leave_are_forgotten(guarded, monkeypatch):
+    monkeypatch.setattr(routes, "_PING", 0.05)
+    watchers = guarded.server.app.oversight.approvals._watchers
+    with contextlib.ExitStack() as stack:
+        for _ in range(5):
+            connection = http.client.HTTPConnection("127.0.0.1", guarded.server.port, timeout=BOUND)
+            stack.callback(connection.close)
+            connection.request("GET", "/api/approvals/events")
+            assert 200 == connection.getresponse().status
+        until(lambda: len(watchers) == 5)
+    until(lambda: not watchers)

@@ -1,0 +1,200 @@
+"""Runs that are stopped, and servers that are killed, at every step of the way of a request; and two servers on one database.
+
+Nothing is lost, nothing is doubled, and a yes is for one run at most: for none where the server dies in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from patchbay.approvals import State
+
+from .asking import Files, call_of, desk_at, executor_of, going, run, waiting
+from .serving import BOUND, Server, ran, serving
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request, tmp_path):
+    """A database of its own, for any number of servers."""
+    import sqlalchemy as sa
+
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'approvals.db'}"
+    server = request.getfixturevalue("postgres")
+    name = f"killed_{tmp_path.name.replace('-', '_')}"[:60].lower()
+    engine = sa.create_engine(server, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f'CREATE DATABASE "{name}"')
+    engine.dispose()
+    return server.set(database=name, drivername="postgresql").render_as_string()
+
+
+def gone(server: Server) -> None:
+    """Wait until the server has died."""
+    assert server.process.wait(BOUND) < 0
+    server.ended()
+
+
+def all_requests(server: Server) -> list[dict]:
+    return server.ask("GET", "/api/approvals?all=1")[1]["approvals"]
+
+
+def approved_where_it_is_asked_for(server: Server, path: str = "/a") -> int:
+    """Have the call made to its end, saying yes to whatever is asked; return how often that was."""
+    outcomes: list[str] = []
+    server.run(path, outcomes)
+    yes = 0
+    until = time.monotonic() + BOUND
+    while server.runs[-1].is_alive():
+        assert time.monotonic() < until
+        for each in server.ask("GET", "/api/approvals")[1]["approvals"]:
+            yes += server.decide(each["id"], "approve")[0] == 200
+        server.runs[-1].join(0.01)
+    assert [f"deleted {path}"] == outcomes
+    return yes
+
+
+# When it dies, how often the tool has run by then, and how often somebody must say yes for the next run of the call.
+MOMENTS = [
+    ("before open", 0, 1),
+    ("after open", 0, 1),
+    ("before decide", 0, 1),
+    ("after decide", 0, 0),
+    ("before take", 0, 0),
+    ("after take", 0, 1),
+    ("before tool", 0, 1),
+    ("after tool", 1, 1),
+]
+
+
+@pytest.mark.parametrize(("moment", "had_run", "asked"), MOMENTS)
+def test_killed_at_any_step_a_yes_is_kept_until_it_is_used_and_used_once(database, tmp_path, moment, had_run, asked):
+    with serving(tmp_path, database=database, dies=moment) as server:
+        server.run("/a")
+        if "open" not in moment:
+            [request] = server.pending()
+            with contextlib.suppress(OSError, http.client.HTTPException, ValueError):  # it may die before it answers
+                server.decide(request["id"], "approve", by="ann")
+        gone(server)
+    assert had_run == len(ran(tmp_path))
+    with serving(tmp_path, database=database) as server:
+        before = all_requests(server)
+        assert (moment != "before open") == len(before)
+        assert asked == approved_where_it_is_asked_for(server)
+        assert had_run + 1 == len(ran(tmp_path))
+        # The call that was left waiting was taken up again; one whose yes was used up was asked about anew.
+        used_up = moment in ("after take", "before tool", "after tool", "before open")
+        assert len(before) + used_up == len(all_requests(server))
+        assert all(each["used"] is not None for each in all_requests(server))
+        assert 1 == approved_where_it_is_asked_for(server)
+    assert had_run + 2 == len(ran(tmp_path))
+
+
+@pytest.mark.parametrize(("moment", "left"), [("before withdraw", "pending"), ("after withdraw", "withdrawn")])
+def test_killed_while_a_run_is_being_stopped_its_request_is_there_or_withdrawn(database, tmp_path, moment, left):
+    with serving(tmp_path, database=database, dies=moment) as server:
+        server.run("/a")
+        server.pending()
+        with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+            server.ask("POST", "/stop", {})
+        gone(server)
+    with serving(tmp_path, database=database) as server:
+        assert [left] == [each["state"] for each in all_requests(server)]
+        assert 1 == approved_where_it_is_asked_for(server)
+    assert ["/a"] == ran(tmp_path)
+
+
+@pytest.mark.parametrize("moment", ["before open", "after open", "before get", "after get", "before take"])
+def test_a_run_that_is_stopped_at_any_step_leaves_nothing_that_waits_and_nothing_that_is_approved(url, moment):
+    when, name = moment.split()
+
+    async def main():
+        files = Files()
+        async with desk_at(url) as desk:
+            method = getattr(desk.store, name)
+
+            async def stopping(*arguments, **options):
+                setattr(desk.store, name, method)  # once
+                if when == "before":
+                    task.cancel()
+                found = await method(*arguments, **options)
+                if when == "after":
+                    task.cancel()
+                return found
+
+            setattr(desk.store, name, stopping)
+            task = going(executor_of(desk, files), call_of())
+            if name == "take":
+                [request] = await waiting(desk)
+                await desk.store.decide(replace(request, state=State.APPROVED, by="ann"), now=time.time())
+                desk._wake(None)
+            await asyncio.wait([task])
+            left = await desk.pending(), dict(desk._waiting), list(files.deleted)
+            assert all(each.used is not None or each.state is State.WITHDRAWN for each in await desk.recent())
+            again = going(executor_of(desk, files), call_of())
+            [request] = await waiting(desk)
+            await desk.decide(request.id, "approve")
+            await again
+            return left, files.deleted
+
+    assert (([], {}, []), ["/a"]) == run(main())
+
+
+def test_what_waits_in_one_server_is_decided_by_another(database, tmp_path):
+    with serving(tmp_path, database=database) as here, serving(tmp_path, database=database) as there:
+        outcomes: list[str] = []
+        here.run("/a", outcomes)
+        [request] = there.pending()
+        assert 200 == there.decide(request["id"], "approve", by="ann")[0]
+        here.ended()
+        assert ["deleted /a"] == outcomes
+        assert 409 == here.decide(request["id"], "deny")[0]
+    assert ["/a"] == ran(tmp_path)
+
+
+def test_a_server_that_dies_leaves_its_run_to_another(database, tmp_path):
+    with serving(tmp_path, database=database) as there:
+        with serving(tmp_path, database=database, dies="before take") as here:
+            here.run("/a")
+            [request] = there.pending()
+            assert 200 == there.decide(request["id"], "approve")[0]
+            gone(here)
+        assert 0 == approved_where_it_is_asked_for(there)
+        assert ["/a"] == ran(tmp_path)
+        assert 1 == approved_where_it_is_asked_for(there)
+
+
+def test_in_two_servers_each_of_many_runs_of_one_call_needs_a_decision_of_its_own(database, tmp_path):
+    """All of the same session, decided in both servers at the same time."""
+    with serving(tmp_path, database=database) as here, serving(tmp_path, database=database) as there:
+        servers = (here, there)
+        outcomes: list[str] = []
+        for n in range(10):
+            servers[n % 2].run("/a", outcomes)
+
+        def deciding(server: Server, verdict: str) -> int:
+            """Decide whatever waits, as long as a run does; return how often this one was the first."""
+            count = 0
+            until = time.monotonic() + BOUND
+            while any(run.is_alive() for each in servers for run in each.runs):
+                assert time.monotonic() < until
+                for each in server.ask("GET", "/api/approvals")[1]["approvals"]:
+                    count += server.decide(each["id"], verdict)[0] == 200
+            return count
+
+        with ThreadPoolExecutor(4) as pool:
+            work = [pool.submit(deciding, server, verdict) for server in servers for verdict in ("approve", "deny")]
+            yes, no = (sum(work[n].result() for n in numbers) for numbers in ((0, 2), (1, 3)))
+        for each in servers:
+            each.ended()
+        requests = all_requests(here)
+    assert (10, 10, 10) == (yes + no, len(outcomes), len(requests))
+    assert yes == len(ran(tmp_path)) == outcomes.count("deleted /a")
+    assert all(each["used"] is not None for each in requests)

@@ -1,0 +1,260 @@
+"""Which rule decides about a call, and what a policy's file is told that cannot work."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from patchbay.approvals import ApprovalPolicy, Rule, parse_policy, read_policy
+from patchbay.errors import ConfigurationError
+from patchbay.hooks import HookPolicy, Meta, ToolRequest
+
+
+def request(tool="delete", *, source="", annotations=None, agent="helper", context=None) -> ToolRequest:
+    members = {
+        "tool": tool,
+        "source": source,
+        "annotations": annotations or {},
+        "meta": Meta(agent_id=agent),
+        "context": context or {},
+    }
+
+    class Call:
+        def member(self, name, _point):
+            return members[name]
+
+    return ToolRequest(Call(), "turn.tool.approve")
+
+
+def outcome(policy, **about) -> str:
+    return parse_policy(policy).rule_for(request(**about)).outcome
+
+
+def test_the_first_rule_that_fits_decides_and_the_default_where_none_does():
+    policy = {
+        "default": "ask",
+        "rules": [
+            {"tools": ["delete_tmp"], "outcome": "allow"},
+            {"tools": ["delete_*", "drop"], "outcome": "deny"},
+            {"tools": ["delete_tmp"], "outcome": "ask"},
+        ],
+    }
+    assert ["allow", "deny", "deny", "ask"] == [
+        outcome(policy, tool=tool) for tool in ("delete_tmp", "delete_all", "drop", "delete")
+    ]
+
+
+def test_without_a_policy_everything_is_allowed():
+    assert "allow" == ApprovalPolicy().rule_for(request()).outcome
+    assert "allow" == outcome(None)
+
+
+def test_a_rule_fits_where_all_that_it_says_does():
+    rule = {"tools": ["d*"], "sources": ["plugin:*", ""], "agents": ["help*"], "roles": ["ann"], "outcome": "deny"}
+    ann = {"scope": {"role": "ann"}}
+    assert "deny" == outcome({"rules": [rule]}, context=ann)
+    assert "deny" == outcome({"rules": [rule]}, context=ann, source="plugin:x")
+    for other in ({"tool": "x"}, {"source": "hook:x"}, {"agent": "boss"}, {"context": {"scope": {"role": "ben"}}}):
+        assert "allow" == outcome({"rules": [rule]}, **{"context": ann, **other})
+
+
+def test_the_role_is_the_agent_where_nobody_says_another():
+    rule = {"roles": ["ann"], "outcome": "deny"}
+    assert ["deny", "allow"] == [outcome({"rules": [rule]}, agent=agent) for agent in ("ann", "ben")]
+    assert "deny" == outcome({"rules": [rule]}, agent="ann", context={"scope": "ben"})
+
+
+def test_patterns_mind_upper_and_lower_case():
+    assert "allow" == outcome({"rules": [{"tools": ["delete"], "outcome": "deny"}]}, tool="Delete")
+
+
+@pytest.mark.parametrize("annotations", [{"destructive": True}, {"destructiveHint": True}, {"destructive": "yes"}])
+def test_annotations_are_what_a_tool_says_of_itself_by_our_names_or_mcps(annotations):
+    policy = {"rules": [{"annotations": ["destructive"], "outcome": "deny"}]}
+    assert "deny" == outcome(policy, annotations=annotations)
+    assert "allow" == outcome(policy, annotations={"destructive": False})
+    assert "allow" == outcome(policy)
+
+
+def test_what_a_tool_does_not_say_is_as_good_as_false():
+    policy = {"rules": [{"annotations": {"read_only": False}, "outcome": "ask"}]}
+    assert ["ask", "ask", "allow"] == [
+        outcome(policy, annotations={"read_only": said} if said is not None else {}) for said in (None, False, True)
+    ]
+
+
+def test_an_annotation_may_have_any_value():
+    policy = {"rules": [{"annotations": {"risk": "high"}, "outcome": "ask"}]}
+    assert ["ask", "allow"] == [outcome(policy, annotations={"risk": risk}) for risk in ("high", "low")]
+
+
+def test_a_tool_of_others_does_not_spare_itself_a_question_by_what_it_says_of_itself():
+    allow = {"default": "ask", "rules": [{"annotations": ["read_only"], "outcome": "allow"}]}
+    ask = {"rules": [{"annotations": ["!read_only"], "outcome": "ask"}]}
+    claim = {"annotations": {"read_only": True}, "source": "plugin:x"}
+    assert ["ask", "ask"] == [outcome(policy, **claim) for policy in (allow, ask)]
+    for policy in (allow, ask):
+        policy["rules"][0]["sources"] = ["plugin:*"]  # the word of these is taken
+    assert ["allow", "allow"] == [outcome(policy, **claim) for policy in (allow, ask)]
+
+
+@pytest.mark.parametrize(
+    "milder",
+    [
+        {"annotations": ["safe"], "outcome": "allow"},
+        {"annotations": ["!destructive"], "outcome": "allow"},
+        {"annotations": ["safe"], "outcome": "ask", "at_deadline": "allow"},
+        {"annotations": ["safe", "!destructive"], "outcome": "ask"},
+        {"annotations": {"risk": "low"}, "outcome": "ask"},
+    ],
+)
+def test_a_rule_that_fits_a_tool_of_others_by_its_word_alone_spares_it_no_stricter_one(milder):
+    claim = {"annotations": {"safe": True, "risk": "low"}, "source": "plugin:x"}
+    policy = {"default": "deny", "rules": [milder]}
+    assert "deny" == outcome(policy, **claim)
+    assert milder["outcome"] == outcome(policy, **{**claim, "source": ""})
+    policy = {"default": "allow", "rules": [milder, {"sources": ["plugin:*"], "outcome": "deny"}, {"outcome": "allow"}]}
+    assert "deny" == outcome(policy, **claim)
+
+
+def test_a_tool_of_others_is_not_spared_a_no_by_saying_what_would_have_it_asked_about():
+    rules = [{"annotations": ["destructive"], "outcome": "ask"}, {"annotations": ["financial"], "outcome": "deny"}]
+    claim = {"annotations": {"destructive": True, "financial": True}}
+    assert ["ask", "deny"] == [outcome({"rules": rules}, **claim, source=source) for source in ("", "plugin:x")]
+
+
+def test_what_a_tool_of_others_says_against_itself_is_believed():
+    policy = {"rules": [{"annotations": ["destructive"], "outcome": "ask"}]}
+    assert "ask" == outcome(policy, annotations={"destructive": True}, source="plugin:x")
+
+
+def test_what_stands_beside_the_rules_is_for_all_that_do_not_say_otherwise():
+    policy = parse_policy(
+        {
+            "deadline": 60,
+            "at_deadline": "allow",
+            "who": ["http"],
+            "session": "call",
+            "reason": "why",
+            "rules": [{"outcome": "ask"}, {"outcome": "ask", "deadline": 7, "who": ["hooks"]}],
+        }
+    )
+    first, second = policy.rules
+    assert (60, "allow", ("http",), "call", "why") == (first.deadline, first.at_deadline, first.who, first.session, first.reason)
+    assert (7, ("hooks",), "allow") == (second.deadline, second.who, second.at_deadline)
+    assert (60, 60) == (policy.otherwise.deadline, policy.longest)
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ([], "approvals must be an object"),
+        ({"rules": {}}, r"approvals\.rules must be a list of objects"),
+        ({"rules": ["x"]}, r"approvals\.rules\[0\] must be an object"),
+        ({"rules": [{}]}, r"approvals\.rules\[0\]\.outcome must be one of allow, deny, ask"),
+        ({"rules": [{"outcome": "Ask"}]}, "one of allow, deny, ask"),
+        ({"rules": [{"outcome": "ask", "tool": ["x"]}]}, r"approvals\.rules\[0\]\.tool is not known: is 'tools' meant"),
+        ({"rules": [{"outcome": "ask", "tools": "x"}]}, r"rules\[0\]\.tools must be a list of texts"),
+        ({"rules": [{"outcome": "ask", "who": []}]}, "rule '1': who must name some of hooks, terminal, http"),
+        ({"rules": [{"name": "n", "outcome": "ask", "who": ["boss"]}]}, "rule 'n': who must name some of"),
+        ({"rules": [{"outcome": "ask", "deadline": 0}]}, "deadline must be a number of seconds above 0"),
+        ({"rules": [{"outcome": "ask", "deadline": True}]}, "deadline must be a number"),
+        ({"rules": [{"outcome": "ask", "deadline": float("inf")}]}, "deadline must be a number"),
+        ({"rules": [{"outcome": "ask", "at_deadline": "ask"}]}, "at_deadline is 'ask': use one of deny, allow"),
+        ({"rules": [{"outcome": "ask", "session": "all"}]}, "session is 'all'"),
+        ({"rules": [{"outcome": "ask", "annotations": "x"}]}, "annotations must be an object"),
+        ({"rules": [{"outcome": "ask", "annotations": [1]}]}, "annotations must be a list of texts"),
+        ({"default": "maybe"}, r"approvals\.default must be one of"),
+        ({"respond_approval": "sometimes"}, "respond_approval is 'sometimes'"),
+        ({"protected": "x"}, "protected must be a list of texts"),
+        ({"outcome": "ask"}, "approvals.outcome is not known"),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_refused_with_its_place(policy, words):
+    with pytest.raises(ConfigurationError, match=words):
+        parse_policy(policy)
+
+
+def test_a_policy_says_what_hooks_may_answer_for():
+    policy = parse_policy({"respond_approval": "always", "protected": ["fs_*"]})
+    hooks = policy.of_hooks(HookPolicy(protected=frozenset({"mail"}), edit_system=True))
+    assert HookPolicy(respond_approval="always", protected=frozenset({"mail", "fs_*"}), edit_system=True) == hooks
+    assert HookPolicy() == parse_policy({}).of_hooks(HookPolicy())
+
+
+def test_a_rule_about_tools_of_hooks_that_nobody_would_be_asked_about_is_refused():
+    policy = {"rules": [{"name": "mine", "sources": ["hook:*"], "outcome": "ask"}]}
+    with pytest.raises(ConfigurationError, match="rule 'mine' is about tools that hooks add"):
+        parse_policy(policy).of_hooks(HookPolicy())
+    assert "always" == parse_policy({**policy, "respond_approval": "always"}).of_hooks(HookPolicy()).respond_approval
+    assert "always" == parse_policy(policy).of_hooks(HookPolicy(respond_approval="always")).respond_approval
+
+
+TOML = """
+[approvals]
+deadline = 60
+
+[[approvals.rules]]
+tools = ["delete"]
+outcome = "ask"
+annotations = ["destructive"]
+"""
+YAML = """
+approvals:
+  deadline: 60
+  rules:
+    - tools: [delete]
+      outcome: ask
+      annotations: [destructive]
+"""
+DATA = {"deadline": 60, "rules": [{"tools": ["delete"], "outcome": "ask", "annotations": {"destructive": True}}]}
+
+
+def test_a_policy_is_the_same_in_all_kinds_of_files_alone_or_beside_the_hooks(tmp_path):
+    texts = {
+        "a.toml": TOML,
+        "b.toml": TOML.replace("[approvals]\n", "").replace("approvals.", ""),
+        "c.yaml": YAML,
+        "d.json": json.dumps({"hooks": {"enabled": True}, "approvals": DATA}),
+        "e.json": json.dumps(DATA),
+    }
+    found = []
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        found.append(read_policy(tmp_path / name))
+    assert [parse_policy(DATA)] * len(texts) == found
+
+
+def test_a_configuration_of_hooks_alone_asks_nobody(tmp_path):
+    (tmp_path / "a.json").write_text('{"hooks": {"enabled": true}}', encoding="utf-8")
+    assert parse_policy({}) == read_policy(tmp_path / "a.json")
+
+
+def test_what_is_wrong_in_a_file_is_told_with_its_name(tmp_path):
+    path = tmp_path / "policy.toml"
+    path.write_text("rules = 1", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"policy\.toml: approvals\.rules must be"):
+        read_policy(path)
+    with pytest.raises(ConfigurationError, match="No such file"):
+        read_policy(tmp_path / "none.toml")
+
+
+def test_a_rule_in_code_is_checked_as_one_in_a_file():
+    with pytest.raises(ConfigurationError, match="tools must be a list of texts"):
+        Rule(tools="delete")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="outcome is 'no'"):
+        Rule(outcome="no")  # type: ignore[arg-type]
+
+
+def test_the_policy_and_the_keys_of_the_documentation_are_real(tmp_path):
+    import dataclasses
+    import re
+    from pathlib import Path
+
+    page = (Path(__file__).resolve().parents[2] / "docs" / "approvals.md").read_text(encoding="utf-8")
+    (tmp_path / "policy.toml").write_text(re.search(r"```toml\n(.*?)```", page, re.DOTALL)[1], encoding="utf-8")
+    assert ["allow", "ask", "deny"] == [rule.outcome for rule in read_policy(tmp_path / "policy.toml").rules]
+    table = page[page.index("| a rule's key |") :].partition("\n\n")[0].splitlines()[2:]
+    listed = {name for row in table for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert {each.name for each in dataclasses.fields(Rule)} == listed

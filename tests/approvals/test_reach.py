@@ -1,0 +1,127 @@
+"""How far a decision reaches: never to another tool, another role, another session, or what another rule is about."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from patchbay.approvals import ApprovalDesk, ApprovalPolicy, Rule
+from patchbay.hooks import HookScope
+
+from .asking import ASK, SCOPE, Files, call_of, desk_at, executor_of, going, run, waiting
+from .test_desk import Silent
+
+ANN = HookScope(agent_id="helper", session_key="s1", context={"scope": {"role": "ann"}})
+BEN = HookScope(agent_id="helper", session_key="s1", context={"scope": {"role": "ben"}})
+
+
+async def ended(*tasks) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+async def approved_for_the_session(desk: ApprovalDesk, files: Files, scope: HookScope = SCOPE, **tool) -> None:
+    task = going(executor_with(desk, files, **tool), call_of("/a"), scope=scope)
+    [request] = await waiting(desk)
+    await desk.decide(request.id, "approve_session", by="ann")
+    await task
+
+
+def executor_with(desk: ApprovalDesk, files: Files, **tool):
+    executor = executor_of(desk, files)
+    for name, value in tool.items():
+        setattr(executor.tools["delete"], name, value)
+    return executor
+
+
+def test_a_yes_for_the_session_is_for_one_role(url):
+    async def main():
+        files = Files()
+        async with desk_at(url) as desk:
+            await approved_for_the_session(desk, files, ANN)
+            await going(executor_of(desk, files), call_of("/b"), scope=ANN)
+            task = going(executor_of(desk, files), call_of("/c"), scope=BEN)
+            [request] = await waiting(desk)
+            await ended(task)
+            return files.deleted, request.role
+
+    assert (["/a", "/b"], "ben") == run(main())
+
+
+def test_a_yes_for_the_session_does_not_reach_a_tool_that_answers_elsewhere(url):
+    """Somebody else has registered one of the same name, and calls itself what the first one did."""
+    first = {"source": "external", "endpoint": "http://127.0.0.1:9001/call"}
+
+    async def main():
+        files = Files()
+        async with desk_at(url) as desk:
+            await approved_for_the_session(desk, files, **first)
+            await going(executor_with(desk, files, **first), call_of("/b"))
+            task = going(executor_with(desk, files, **{**first, "endpoint": "http://127.0.0.1:9002/call"}), call_of("/c"))
+            [request] = await waiting(desk)
+            await ended(task)
+            return files.deleted, request.endpoint
+
+    assert (["/a", "/b"], "http://127.0.0.1:9002/call") == run(main())
+
+
+def test_a_yes_for_the_session_is_for_the_rule_that_asked(url):
+    """What the boss may do all day long, its worker is asked about each time."""
+    rules = (Rule(name="worker", agents=("worker",), deadline=600), Rule(name="all", deadline=600))
+    boss, worker = (HookScope(agent_id=name, session_key="s1") for name in ("boss", "worker"))
+
+    async def main():
+        files = Files()
+        async with desk_at(url, ApprovalPolicy(rules=rules)) as desk:
+            await approved_for_the_session(desk, files, boss)
+            await going(executor_of(desk, files), call_of("/b"), scope=boss)
+            task = going(executor_of(desk, files), call_of("/c"), scope=worker)
+            [request] = await waiting(desk)
+            await ended(task)
+            return files.deleted, request.rule
+
+    assert (["/a", "/b"], "worker") == run(main())
+
+
+def test_who_decides_over_http_does_not_decide_what_waits_for_the_terminal_alone(url):
+    """A yes for the session is one for all that wait, but for those that its door is not for."""
+    rules = (Rule(name="r", agents=("worker",), who=("terminal",), deadline=600), Rule(name="r", deadline=600))
+    boss, worker = (HookScope(agent_id=name, session_key="s1") for name in ("boss", "worker"))
+
+    async def main():
+        files = Files()
+        async with desk_at(url, ApprovalPolicy(rules=rules), terminal=Silent()) as desk:
+            executor = executor_of(desk, files)
+            tasks = [going(executor, call_of(scope.agent_id), scope=scope) for scope in (boss, worker)]
+            by_agent = {each.agent: each for each in await waiting(desk, 2)}
+            await desk.decide(by_agent["boss"].id, "approve_session")
+            await tasks[0]
+            [left] = await waiting(desk)
+            await ended(tasks[1])
+            return files.deleted, left.agent
+
+    assert (["boss"], "worker") == run(main())
+
+
+@pytest.mark.parametrize("who", [("terminal",), ("http",)])
+def test_what_is_left_of_an_earlier_run_is_not_for_a_rule_that_asks_others(url, who):
+    """The policy was made stricter before the program was started again."""
+
+    async def main():
+        files = Files()
+        async with desk_at(url) as desk:
+            desk.leave()
+            task = going(executor_of(desk, files), call_of())
+            [before] = await waiting(desk)
+            await ended(task)
+        stricter = ApprovalPolicy(otherwise=Rule(name="all", deadline=600, who=who))
+        async with desk_at(url, stricter, terminal=Silent()) as desk:
+            await desk.decide(before.id, "approve")
+            task = going(executor_of(desk, files), call_of())
+            [after] = await waiting(desk)
+            await ended(task)
+        return files.deleted, before.who, after.who
+
+    assert ([], ASK.otherwise.who, who) == run(main())

@@ -1,0 +1,284 @@
+"""Deciding over HTTP: the routes before a real server, who may, what is refused, and servers that are killed and stopped."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import threading
+from urllib.parse import urlsplit
+
+import pytest
+from fastapi import FastAPI
+
+from patchbay.server.approvals import make_approvals_router
+
+from .asking import desk_at, executor_of, run
+from .serving import BOUND, TOKEN, ran, serving
+
+
+@pytest.fixture
+def server(tmp_path):
+    with serving(tmp_path) as running:
+        yield running
+
+
+def test_a_call_is_listed_looked_at_and_approved(server, tmp_path):
+    outcomes = []
+    server.run("/a", outcomes)
+    [listed] = server.pending()
+    status, found = server.ask("GET", f"/api/approvals/{listed['id']}")
+    assert (200, True, listed) == (status, found["ok"], found["approval"])
+    expected = {
+        "tool": "delete",
+        "arguments": {"path": "/a"},
+        "arguments_text": '{"path": "/a"}',
+        "is_cut": False,
+        "state": "pending",
+    }
+    expected |= {"agent": "helper", "session_key": "s1", "rule": "all", "session": "tool", "who": ["terminal", "http"]}
+    assert expected == {name: listed[name] for name in expected}
+    status, decided = server.decide(listed["id"], "approve", by="ann", reason="fine", digest=listed["digest"])
+    assert (200, True, "approved", "ann", "fine") == (
+        status,
+        decided["ok"],
+        *(decided["approval"][name] for name in ("state", "by", "reason")),
+    )
+    server.ended()
+    assert (["deleted /a"], ["/a"], []) == (outcomes, ran(tmp_path), server.pending(0))
+    _, everything = server.ask("GET", "/api/approvals?all=1")
+    assert ["approved"] == [each["state"] for each in everything["approvals"]]
+
+
+def test_a_denial_and_its_reason_reach_the_model(server, tmp_path):
+    outcomes = []
+    server.run("/a", outcomes)
+    [listed] = server.pending()
+    assert 200 == server.decide(listed["id"], "deny", reason="not that one")[0]
+    server.ended()
+    assert (["Tool execution denied by approval hook: not that one"], []) == (outcomes, ran(tmp_path))
+
+
+def test_a_yes_for_the_session_is_for_the_next_call(server, tmp_path):
+    server.run("/a")
+    [listed] = server.pending()
+    _, decided = server.decide(listed["id"], "approve_session")
+    assert decided["approval"]["for_session"]
+    server.ended()
+    server.run("/b")
+    server.ended()
+    assert ["/a", "/b"] == ran(tmp_path)
+
+
+def test_the_second_of_two_deciders_is_told_of_the_first(server, tmp_path):
+    server.run("/a")
+    [listed] = server.pending()
+    results = []
+    deciders = [
+        threading.Thread(target=lambda name=name: results.append(server.decide(listed["id"], "approve", by=name)))
+        for name in "ab"
+    ]
+    for decider in deciders:
+        decider.start()
+    for decider in deciders:
+        decider.join(BOUND)
+    server.ended()
+    (good, first), (bad, second) = sorted(results, key=lambda result: result[0])
+    assert (200, 409, False, "approval_conflict") == (good, bad, second["ok"], second["error_code"])
+    assert first["approval"]["by"] == second["approval"]["by"]
+    assert f"The request is approved by {first['approval']['by']} already." == second["detail"]
+    assert ["/a"] == ran(tmp_path)
+
+
+def test_long_arguments_are_cut_in_lists_and_whole_by_themselves(server):
+    server.run("x" * 10_000)
+    [listed] = server.pending()
+    _, found = server.ask("GET", f"/api/approvals/{listed['id']}")
+    assert (None, True, True) == (listed["arguments"], listed["is_cut"], len(listed["arguments_text"]) < 5000)
+    assert {"path": "x" * 10_000} == found["approval"]["arguments"]
+
+
+@pytest.mark.parametrize(
+    "request_id",
+    ["x", "000000000000", "%00%00", "..%2f..%2fetc", "'; DROP TABLE--".replace(" ", "%20"), "%f0%28%8c%28", "0" * 2000],
+)
+def test_an_id_that_is_none_is_not_found(server, request_id):
+    for status, body in (server.ask("GET", f"/api/approvals/{request_id}"), server.decide(request_id, "approve")):
+        assert 404 == status
+        assert body.get("error_code", "approval_not_found") == "approval_not_found"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        None, [], "approve", 1, {}, {"decision": None}, {"decision": "Approve"}, {"decision": ["approve"]},
+        {"decision": "approve", "reason": 1}, {"decision": "approve", "reason": "x" * 3000}, {"decision": "approve", "by": "x" * 200},
+    ],
+)  # fmt: skip
+def test_a_body_that_does_not_fit_decides_nothing(server, body):
+    server.run("/a")
+    [listed] = server.pending()
+    assert 422 == server.ask("POST", f"/api/approvals/{listed['id']}", body if body is not None else "")[0]
+    assert [listed] == server.pending()
+    server.decide(listed["id"], "deny")
+    server.ended()
+
+
+def test_bytes_that_are_no_json_decide_nothing(server):
+    server.run("/a")
+    [listed] = server.pending()
+    for raw in (b"", b"{", b"\xff\xfe", b"[" * 10_000, b'{"decision": "approve"', b"decision=approve"):
+        connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=BOUND)
+        connection.request("POST", f"/api/approvals/{listed['id']}", raw, {"content-type": "application/json"})
+        assert 422 == connection.getresponse().status
+        connection.close()
+    assert [listed] == server.pending()
+    server.decide(listed["id"], "deny")
+    server.ended()
+
+
+def test_only_who_shows_the_token_may_look_and_decide(tmp_path):
+    with serving(tmp_path, token=TOKEN) as server:
+        server.run("/a")
+        [listed] = server.pending()
+        path = f"/api/approvals/{listed['id']}"
+        for token in (None, "another-token-of-some-length"):
+            for method, where, body in (
+                ("GET", "/api/approvals", None),
+                ("GET", "/api/approvals/events", None),
+                ("GET", path, None),
+                ("POST", path, {"decision": "approve"}),
+            ):
+                status, said = server.ask(method, where, body, token=token)
+                assert (401, "wrong_token") == (status, said["error_code"])
+        assert [listed] == server.pending()
+        assert 200 == server.decide(listed["id"], "approve")[0]
+        server.ended()
+    assert ["/a"] == ran(tmp_path)
+
+
+def test_a_rule_that_leaves_http_out_is_not_decided_over_it():
+    import httpx
+
+    from patchbay.approvals import ApprovalPolicy, Rule
+
+    from .asking import Files, call_of, going, waiting
+    from .test_desk import Silent
+
+    async def main():
+        policy = ApprovalPolicy(otherwise=Rule(who=("terminal",)))
+        async with desk_at(policy=policy, terminal=Silent()) as desk:
+            api = FastAPI()
+            api.include_router(make_approvals_router(desk, needs_token=False))
+            task = going(executor_of(desk, Files()), call_of())
+            [request] = await waiting(desk)
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://x") as client:
+                answer = await client.post(f"/api/approvals/{request.id}", json={"decision": "approve"})
+            task.cancel()
+            return answer.status_code, answer.json()["error_code"]
+
+    assert (403, "approval_forbidden") == run(main())
+
+
+def events_of(server):
+    """The data of the server's events, as they come."""
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=BOUND)
+    connection.request(
+        "GET", "/api/approvals/events", headers={"authorization": f"Bearer {server.token}"} if server.token else {}
+    )
+    response = connection.getresponse()
+    assert "text/event-stream; charset=utf-8" == response.getheader("content-type")
+    try:
+        while line := response.readline():
+            if line.startswith(b"data: "):
+                yield json.loads(line.removeprefix(b"data: "))
+    finally:
+        connection.close()
+
+
+def test_events_tell_what_is_pending_and_what_comes_and_end_with_the_server(server):
+    server.run("/a")
+    [first] = server.pending()
+    events = events_of(server)
+    assert first == next(events)
+    server.run("/b")
+    second = next(events)
+    assert ("/b", "pending") == (second["arguments"]["path"], second["state"])
+    server.decide(second["id"], "deny")
+    denied = next(events)
+    assert (second["id"], "denied") == (denied["id"], denied["state"])
+    assert 0 == server.stop()
+    assert all(each["id"] == first["id"] for each in events)
+
+
+def test_what_waits_when_the_server_is_stopped_waits_when_it_is_back(tmp_path):
+    with serving(tmp_path) as server:
+        server.run("/a")
+        [before] = server.pending()
+        assert 0 == server.stop()
+    with serving(tmp_path) as server:
+        assert [before] == server.pending()
+        assert 200 == server.decide(before["id"], "approve")[0]
+        server.run("/a")
+        server.ended()
+        assert ["/a"] == ran(tmp_path)
+        server.run("/a")
+        [again] = server.pending()
+        assert again["id"] != before["id"]
+        server.decide(again["id"], "deny")
+        server.ended()
+    assert ["/a"] == ran(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_whoever_is_killed_between_the_question_and_the_answer_asks_once(kind, tmp_path, request):
+    database = None
+    if kind == "postgres":
+        database = request.getfixturevalue("postgres").set(drivername="postgresql").render_as_string()
+    with serving(tmp_path, database=database) as server:
+        server.run("/a")
+        [before] = server.pending()
+        server.kill()
+    with serving(tmp_path, database=database) as server:
+        assert [before] == server.pending()
+        server.run("/a")  # the run is taken up again before anybody has decided
+        assert [before] == server.pending()
+        assert 200 == server.decide(before["id"], "approve", by="ann")[0]
+        server.ended()
+    assert ["/a"] == ran(tmp_path)
+
+
+def test_killed_at_any_moment_a_yes_is_for_one_run_at_most(tmp_path):
+    """Each round somebody says yes once, and the server is killed at about that time; then it says what it has done."""
+    chance = random.Random(8)
+    yes = 0
+    for _ in range(6):
+        with serving(tmp_path) as server:
+            outcomes = []
+            server.run("/a", outcomes)
+            while not outcomes and not (pending := server.ask("GET", "/api/approvals")[1]["approvals"]):
+                pass
+            if outcomes:  # the yes of an earlier round was left over, for once
+                assert ["deleted /a"] == outcomes
+                continue
+            killer = threading.Timer(chance.uniform(0, 0.02), server.kill)
+            killer.start()
+            try:
+                yes += server.decide(pending[0]["id"], "approve")[0] == 200
+            except (OSError, http.client.HTTPException, ValueError):
+                yes += 1  # it may have been kept
+            killer.join(BOUND)
+        assert len(ran(tmp_path)) <= yes
+    assert yes > 0
+
+
+def test_the_routes_are_described():
+    async def main():
+        async with desk_at() as desk:
+            api = FastAPI()
+            api.include_router(make_approvals_router(desk, needs_token=False))
+            return api.openapi()
+
+    paths = run(main())["paths"]
+    assert {"/api/approvals", "/api/approvals/{request_id}", "/api/approvals/events"} == set(paths)
+    assert {"200", "401", "403", "404", "409", "422"} == set(paths["/api/approvals/{request_id}"]["post"]["responses"])

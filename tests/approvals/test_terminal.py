@@ -1,0 +1,291 @@
+"""A person at the terminal of the program: a real one (pty), what is shown on it, and what is typed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pty
+import select
+from collections.abc import Iterator
+
+import pytest
+
+from patchbay.approvals import ApprovalPolicy, ApprovalRequest, Rule, State, TerminalApprover
+from patchbay.approvals.request import Answer
+from patchbay.approvals.shown import VIEW, outcome, printable, question, read_answer, written
+from patchbay.approvals.typed import LONGEST, TypedLines
+
+from .asking import LONG, NO_SESSION, Files, call_of, desk_at, executor_of, going, run, waiting
+
+ASK = ApprovalPolicy(otherwise=Rule(name="all", deadline=600, who=("terminal",)))
+
+
+class Typist:
+    """The other end of a terminal: whoever sits before it."""
+
+    def __init__(self, master: int) -> None:
+        self.master = master
+        self.read = ""
+
+    def type(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    async def seen(self, text: str, *, since: int = 0) -> int:
+        """Wait until the text is on the screen, and return where it ends."""
+        async with asyncio.timeout(LONG):
+            while (at := self.read.find(text, since)) < 0:
+                await asyncio.sleep(0)
+                with contextlib.suppress(BlockingIOError):
+                    self.read += os.read(self.master, 65536).decode()
+        return at + len(text)
+
+
+@contextlib.contextmanager
+def terminal() -> Iterator[tuple[Typist, str]]:
+    master, slave = pty.openpty()
+    os.set_blocking(master, False)
+    try:
+        yield Typist(master), os.ttyname(slave)
+    finally:
+        os.close(slave)
+        os.close(master)
+
+
+def contents(executions) -> list[str]:
+    return [each.content for each in executions]
+
+
+def test_the_person_is_shown_the_call_and_says_yes():
+    async def main(typist, path):
+        files = Files()
+        async with desk_at(policy=ASK, terminal=TerminalApprover(path)) as desk:
+            task = going(executor_of(desk, files), call_of())
+            await typist.seen("May it run?")
+            typist.type("y\n")
+            await task
+            [done] = await desk.recent()
+            return files.deleted, done
+
+    with terminal() as (typist, path):
+        deleted, done = run(main(typist, path))
+    assert (["/a"], State.APPROVED) == (deleted, done.state)
+    assert done.by
+    for shown in (
+        "delete",
+        '"path": "/a"',
+        "agent helper",
+        "for turn turn-1",
+        "session s1",
+        done.digest,
+        "[s] every call of delete",
+    ):
+        assert shown in typist.read
+
+
+def test_a_no_may_say_why_and_what_is_no_answer_is_asked_again():
+    async def main(typist, path):
+        async with desk_at(policy=ASK, terminal=TerminalApprover(path)) as desk:
+            task = going(executor_of(desk, Files()), call_of(), scope=NO_SESSION)
+            at = await typist.seen("May it run?")
+            for word in ("", "maybe", "yes please", "s"):  # it is of no session
+                typist.type(f"{word}\n")
+                at = await typist.seen("May it run?", since=at)
+            typist.type("n not that one\n")
+            return contents(await task)
+
+    with terminal() as (typist, path):
+        assert ["Tool execution denied by approval hook: not that one"] == run(main(typist, path))
+    assert "[s]" not in typist.read
+
+
+def test_one_question_stands_at_a_time_and_what_was_typed_before_it_is_no_answer():
+    async def main(typist, path):
+        files = Files()
+        async with desk_at(policy=ASK, terminal=TerminalApprover(path)) as desk:
+            tasks = [going(executor_of(desk, files), call_of(each)) for each in ("/first", "/second")]
+            at = await typist.seen("May it run?")
+            await waiting(desk, 2)
+            assert "/second" not in typist.read
+            typist.type("y\ny\ny\n")
+            at = await typist.seen("May it run?", since=at)
+            typist.type("n\n")
+            await asyncio.gather(*tasks)
+            return files.deleted
+
+    with terminal() as (typist, path):
+        assert ["/first"] == run(main(typist, path))
+
+
+def test_a_question_that_was_answered_elsewhere_makes_room_for_the_next():
+    async def main(typist, path):
+        async with desk_at(policy=ApprovalPolicy(otherwise=Rule(deadline=600)), terminal=TerminalApprover(path)) as desk:
+            first = going(executor_of(desk, Files()), call_of("/first"))
+            await typist.seen("May it run?")
+            [request] = await waiting(desk)
+            second = going(executor_of(desk, Files()), call_of("/second"))
+            await waiting(desk, 2)
+            await desk.decide(request.id, "approve")
+            at = await typist.seen("no answer is needed any more")
+            await typist.seen("May it run?", since=at)
+            typist.type("y\n")
+            return contents(await first), contents(await second)
+
+    with terminal() as (typist, path):
+        assert (["deleted /first"], ["deleted /second"]) == run(main(typist, path))
+
+
+def test_a_run_that_is_stopped_takes_its_question_away():
+    async def main(typist, path):
+        async with desk_at(policy=ASK, terminal=TerminalApprover(path)) as desk:
+            task = going(executor_of(desk, Files()), call_of())
+            await typist.seen("May it run?")
+            task.cancel()
+            await asyncio.wait([task])
+            await typist.seen("no answer is needed any more")
+            [done] = await desk.recent()
+            return done.state
+
+    with terminal() as (typist, path):
+        assert State.WITHDRAWN == run(main(typist, path))
+
+
+def test_where_there_is_no_terminal_the_call_is_denied():
+    async def main():
+        async with desk_at(policy=ASK, terminal=TerminalApprover("/nowhere/tty")) as desk:
+            return contents(await going(executor_of(desk, Files()), call_of()))
+
+    assert ["Tool execution denied by approval hook: nobody is at the terminal"] == run(main())
+
+
+def test_a_terminal_that_is_closed_while_it_asks_denies():
+    async def main(path, master, slave):
+        async with desk_at(policy=ASK, terminal=TerminalApprover(path)) as desk:
+            typist = Typist(master)
+            task = going(executor_of(desk, Files()), call_of())
+            await typist.seen("May it run?")
+            os.close(slave)
+            os.close(master)
+            return contents(await task)
+
+    master, slave = pty.openpty()
+    os.set_blocking(master, False)
+    assert ["Tool execution denied by approval hook: nobody is at the terminal"] == run(main(os.ttyname(slave), master, slave))
+
+
+def test_long_arguments_are_cut_until_somebody_wants_to_see_them():
+    async def main(typist, path):
+        async with desk_at(policy=ASK, terminal=TerminalApprover(path)) as desk:
+            task = going(executor_of(desk, Files()), call_of("x" * 6000 + "END"))
+            at = await typist.seen("May it run?")
+            assert "END" not in typist.read
+            assert "more characters are not shown" in typist.read
+            typist.type("v\n")
+            at = await typist.seen("END", since=at)
+            await typist.seen("May it run?", since=at)
+            typist.type("n\n")
+            await task
+
+    with terminal() as (typist, path):
+        run(main(typist, path))
+
+
+def test_a_terminal_that_is_not_read_holds_up_nothing_else():
+    """Somebody has pressed Ctrl-S, or the line is slow: the question waits, and the program does not."""
+
+    async def main(typist, path):
+        files = Files()
+        policy = ApprovalPolicy(otherwise=Rule(deadline=600))
+        async with desk_at(policy=policy, terminal=TerminalApprover(path)) as desk:
+            task = going(executor_of(desk, files), call_of("x" * 200_000))
+            at = await typist.seen("May it run?")
+            typist.type("v\n")
+            [request] = await waiting(desk)
+            while await asyncio.to_thread(select.select, [typist.master], [], [], LONG) == ([], [], []):
+                pass  # it writes, and nobody reads
+            await asyncio.sleep(0)
+            await desk.decide(request.id, "approve")
+            await task
+            await typist.seen("xxx", since=at)
+            return len(files.deleted)
+
+    with terminal() as (typist, path):
+        assert 1 == run(main(typist, path))
+
+
+def test_a_line_that_is_too_long_is_no_answer_whatever_its_end_or_its_beginning_is():
+    typed = TypedLines()
+    for piece in (b"y" + b" " * LONGEST, b"no", b"\ny", b"\n", b" " * (LONGEST + 1) + b"y\nn\n", b"\xff\n"):
+        typed.feed(piece)
+    assert ["", "y", "", "n", "\ufffd", None] == [typed.next() for _ in range(6)]
+    typed.feed(b"y")
+    typed.drop()
+    typed.feed(b"\n")
+    assert "" == typed.next()
+
+
+# What is shown
+
+
+def request(**about) -> ApprovalRequest:
+    given = {
+        "id": "0" * 12,
+        "created": 0.0,
+        "deadline": 100.0,
+        "tool": "delete",
+        "arguments": "{}",
+        "digest": "sha256:0",
+        "session": "tool",
+    }
+    return ApprovalRequest(**{**given, **about})
+
+
+@pytest.mark.parametrize("hostile", ["\x1b[2J", "\x9b31m", "\r\nMay it run? ", "a\u202eb", "\x00", "\u2028", "\ud800", "\x07"])
+def test_nothing_of_a_call_reaches_the_terminal_as_a_control_character(hostile):
+    import json
+
+    shown = request(
+        tool=hostile,
+        source=hostile,
+        agent=hostile,
+        session_key=hostile,
+        arguments=json.dumps({hostile: hostile}),
+        by=hostile,
+        reason=hostile,
+    )
+    for text in (written(shown), written(shown, whole=True), question(shown, 0), outcome(shown)):
+        assert all(each.isprintable() for each in text.replace("\n", ""))
+        assert hostile not in text
+    assert 1 == len(question(shown, 0).splitlines())
+
+
+def test_other_languages_are_shown_as_they_are():
+    assert "猫 é 🐈" == printable("猫 é 🐈")
+    assert "猫" in written(request(arguments='{"a": "\\u732b"}'))
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("y", Answer("approve")), (" YES ", Answer("approve")), ("n", Answer("deny")), ("no", Answer("deny")),
+        ("N not that  one ", Answer("deny", "not that  one")), ("s", Answer("approve_session")), ("v", VIEW),
+        ("", ""), ("yy", ""), ("y n", ""), ("yes, but", ""), ("\x00", ""), ("ｙ", ""),
+    ],
+)  # fmt: skip
+def test_only_a_plain_yes_is_one(line, expected):
+    assert expected == read_answer(line, request())
+
+
+def test_the_question_says_what_silence_means_and_what_a_session_is_for():
+    assert "100 s, then it is denied" in question(request(), 0)
+    assert "2 min, then it is carried out" in question(request(deadline=120, at_deadline="allow"), 0)
+    assert "5 h" in question(request(deadline=5 * 3600), 0)
+    assert "this call whenever it comes" in question(request(session="call"), 0)
+    assert "[s]" not in question(request(session="never"), 0)
+
+
+def test_what_became_of_a_request_is_one_line():
+    assert "000000000000  delete  approved for the session by ann: fine" == outcome(
+        request(state=State.APPROVED, for_session=True, by="ann", reason="fine")
+    )
+    assert "000000000000  delete  withdrawn" == outcome(request(state=State.WITHDRAWN))
