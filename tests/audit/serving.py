@@ -1,0 +1,181 @@
+"""The server of ``served``, started and stopped, what is asked of it, and commands that are run against it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+SERVED = Path(__file__).with_name("served.py")
+BOUND = 30.0
+
+
+@dataclass
+class Server:
+    """A running server."""
+
+    process: subprocess.Popen[str]
+    url: str
+    token: str | None
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.url).port or 0
+
+    @contextlib.contextmanager
+    def open(
+        self, method: str, path: str, body: Any = None, *, token: str | None = "", headers: Any = None
+    ) -> Iterator[http.client.HTTPResponse]:
+        """Give the answer, of which the head is read. The token is shown unless another one, or None, is given."""
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=BOUND)
+        token = self.token if token == "" else token
+        sent = {"content-type": "application/json", **({"authorization": f"Bearer {token}"} if token else {}), **(headers or {})}
+        with contextlib.closing(connection):
+            connection.request(method, path, None if body is None else json.dumps(body).encode(), sent)
+            with connection.getresponse() as response:
+                yield response
+
+    def ask(self, method: str, path: str, body: Any = None, **options: Any) -> tuple[int, Any]:
+        """Return status and body."""
+        with self.open(method, path, body, **options) as response:
+            return response.status, json.loads(response.read())
+
+    def run(self, **about: Any) -> None:
+        """Have a turn made, and wait for its end."""
+        assert (200, "It is 3.") == self.ask("POST", "/run", {"message": "How much is it?", **about})
+
+    def stop(self) -> int:
+        """As an operator does; return the exit status."""
+        self.process.terminate()
+        return self.process.wait(BOUND)
+
+
+@contextlib.contextmanager
+def serving(folder: Path, *, token: str | None = None, port: int = 0, database: str = "") -> Iterator[Server]:
+    """Run a server over a database of the folder."""
+    database = database or f"sqlite:///{folder / 'audit.db'}"
+    command = [sys.executable, str(SERVED), database, str(port), *([token] if token else [])]
+    with (folder / "stderr").open("ab") as stderr:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    try:
+        assert process.stdout is not None
+        yield Server(process, process.stdout.readline().strip(), token)
+    finally:
+        process.kill()
+        process.communicate(timeout=BOUND)
+
+
+def until(happens: Callable[[], Any]) -> Any:
+    """Wait until it is so, and return what it is."""
+    end = time.monotonic() + BOUND
+    while not (found := happens()):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return found
+
+
+class Events:
+    """A stream of events that is read in the test's own time."""
+
+    def __init__(self, server: Server, path: str = "/api/events", **options: Any) -> None:
+        self._opened = contextlib.ExitStack()
+        self.response = self._opened.enter_context(server.open("GET", path, **options))
+        assert 200 == self.response.status
+        assert b": \n" == self.response.readline()  # it is heard from here on
+        self.response.readline()
+        self.last_id = ""
+
+    def next(self) -> dict[str, Any]:
+        """Return the next event."""
+        while line := self.response.readline():
+            if line.startswith(b"id: "):
+                self.last_id = line[4:].decode().strip()
+            elif line.startswith(b"data: "):
+                return json.loads(line[6:])
+        raise EOFError
+
+    def turn(self) -> list[dict[str, Any]]:
+        """Return all to the end of a turn."""
+        events = [self.next()]
+        while events[-1]["kind"] != "agent.turn.end":
+            events.append(self.next())
+        return events
+
+    def close(self) -> None:
+        self._opened.close()
+
+
+class Command:
+    """A running ``patchbay`` command: the lines that it prints, as they come."""
+
+    def __init__(self, *arguments: str, environment: dict[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "patchbay", *arguments],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=without_settings(environment),
+        )  # fmt: skip
+        self.errors: list[str] = []
+        self.lines: list[str] = []
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self._readers = [
+            threading.Thread(target=self._read, args=pair, daemon=True)
+            for pair in ((self.process.stdout, self.lines), (self.process.stderr, self.errors))
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    @staticmethod
+    def _read(source: Any, lines: list[str]) -> None:
+        lines.extend(iter(source.readline, ""))
+
+    def said(self, words: str, count: int = 1) -> None:
+        """Wait until it has said this on stderr."""
+        until(lambda: sum(words in line for line in list(self.errors)) >= count)
+
+    def printed(self, words: str, count: int = 1) -> None:
+        """Wait until so many of its lines have these words."""
+        until(lambda: sum(words in line for line in list(self.lines)) >= count)
+
+    def end(self, signal: int) -> int:
+        self.process.send_signal(signal)
+        return self.wait()
+
+    def wait(self) -> int:
+        status = self.process.wait(BOUND)
+        for reader in self._readers:
+            reader.join(BOUND)
+        return status
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.wait()
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+
+def patchbay(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str, str]:
+    """Run a command to its end: status, stdout, stderr."""
+    done = subprocess.run(
+        [sys.executable, "-m", "patchbay", *arguments],
+        capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL, env=without_settings(environment),
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+def without_settings(more: dict[str, str] | None) -> dict[str, str]:
+    return {**{name: value for name, value in os.environ.items() if not name.startswith("PATCHBAY_")}, **(more or {})}

@@ -1,0 +1,265 @@
+"""The stream of events: what readers see, how much of it waits, and when it observes at all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+
+import pytest
+
+from patchbay.hooks import Event, HookManager, HookScope, Meta
+from patchbay.hooks.events import BUFFER
+from patchbay.server import event_stream
+from patchbay.server.event_stream import NAME, EventStream, Shown, TooManyReadersError, encoded
+
+from .recording import run
+
+
+def event(number: int = 1, kind: str = "agent.test", session: str = "s1", **payload: object) -> Event:
+    meta = Meta(turn_id="t1", session_key=session)
+    return Event(f"evt-{number}", kind, 1.0, meta, {}, "info", payload or {"number": number}, {})
+
+
+def numbers(events: list[Shown | int]) -> list[object]:
+    return [each if isinstance(each, int) else f"#{json.loads(each.data)['payload']['number']}" for each in events]
+
+
+class Mounted:
+    """A stream, and the turn that events are told of."""
+
+    def __init__(self, **options: object) -> None:
+        self.manager = HookManager()
+        self.stream = EventStream(self.manager, **options)
+
+    @property
+    def is_observing(self) -> bool:
+        return NAME in [each.name for each in self.manager.mounted]
+
+    async def tell(self, *told: int, kind: str = "agent.test", session: str = "s1") -> None:
+        turn = self.manager.begin(HookScope(session_key=session))
+        for number in told:
+            if turn is not None:
+                turn.tell(kind, "", 1, {"number": number})
+        await self.manager.events.flush()
+
+
+def test_a_reader_is_told_what_happens_from_its_coming_on():
+    async def work():
+        mounted = Mounted()
+        await mounted.tell(1)
+        reader = mounted.stream.join()
+        await mounted.tell(2, 3)
+        first = await reader.read(30)
+        await mounted.tell(4)
+        return [*numbers(first), *numbers(await reader.read(30))], first[0]
+
+    found, first = run(work())
+    assert ["#2", "#3", "#4"] == found
+    told = json.loads(first.data)
+    assert ({"session_key": "s1"}, "agent.test") == (told["scope"], told["kind"])
+
+
+def test_a_reader_that_chooses_is_not_told_of_the_rest():
+    async def work():
+        mounted = Mounted()
+        some, one, both = (
+            mounted.stream.join(kinds=["agent.tool.*", "agent.error"]),
+            mounted.stream.join(session="s2"),
+            mounted.stream.join(kinds=["agent.turn.end"], session="s1"),
+        )
+        for number, (kind, session) in enumerate(
+            [("agent.tool.exec_end", "s1"), ("agent.error", "s2"), ("agent.turn.end", "s1"), ("agent.turn.end", "s2")]
+        ):
+            await mounted.tell(number, kind=kind, session=session)
+        return [numbers(await each.read(30)) for each in (some, one, both)]
+
+    assert [["#0", "#1"], ["#1", "#3"], ["#2"]] == run(work())
+
+
+def test_a_slow_reader_holds_up_nobody_and_is_told_how_much_it_missed(monkeypatch):
+    monkeypatch.setattr(event_stream, "MOST_WAITING", 3)
+
+    async def work():
+        mounted = Mounted()
+        slow, quick = mounted.stream.join(), mounted.stream.join()
+        seen = []
+        for number in range(6):
+            await mounted.tell(number)
+            seen += numbers(await quick.read(30))
+        first = numbers(await slow.read(30))
+        await mounted.tell(6)
+        return seen, first, numbers(await slow.read(30))
+
+    seen, first, then = run(work())
+    assert [f"#{number}" for number in range(6)] == seen
+    assert (["#0", "#1", "#2", 3], ["#6"]) == (first, then)
+
+
+def test_what_waits_for_a_reader_is_bounded_in_bytes_too(monkeypatch):
+    size = len(encoded(event(1)))
+    monkeypatch.setattr(event_stream, "MOST_SIZE", 3 * size)
+
+    async def work():
+        mounted = Mounted()
+        reader = mounted.stream.join()
+        for number in range(5):
+            mounted.stream.show(event(number))
+        return numbers(await reader.read(30))
+
+    assert ["#0", "#1", "#2", 2] == run(work())
+
+
+def test_what_the_dispatcher_dropped_is_told_too():
+    async def work():
+        mounted = Mounted()
+        reader = mounted.stream.join()
+        turn = mounted.manager.begin(HookScope())
+        for number in range(BUFFER + 10):
+            turn.tell("agent.test", "", 1, {"number": number})
+        await mounted.manager.events.flush()
+        await mounted.tell(99)
+        return [each for each in await reader.read(30) if isinstance(each, int)], mounted.manager.events.dropped
+
+    told, dropped = run(work())
+    assert 0 < dropped
+    assert [dropped] == told
+
+
+def test_a_reader_that_comes_back_is_shown_what_it_missed(monkeypatch):
+    monkeypatch.setattr(event_stream, "REMEMBERED", 4)
+
+    async def work():
+        mounted = Mounted()
+        reader = mounted.stream.join()
+        await mounted.tell(*range(3))
+        last = (await reader.read(30))[0].id
+        reader.close()
+        await mounted.tell(3)
+        again = mounted.stream.join(last_id=last)
+        missed = numbers(await again.read(30))
+        await mounted.tell(*range(4, 8))
+        later = mounted.stream.join(last_id=last)
+        other = mounted.stream.join(last_id="deadbeef-2")
+        nonsense = mounted.stream.join(last_id="\u00b2-\u00b2", kinds=["nothing"])
+        return missed, numbers(await later.read(30)), numbers(await other.read(30)), await nonsense.read(0.01)
+
+    missed, later, other, nothing = run(work())
+    assert ["#1", "#2", "#3"] == missed
+    assert [3, "#4", "#5", "#6", "#7"] == later  # 1, 2 and 3 are forgotten
+    assert ["#4", "#5", "#6", "#7"] == other  # of a server that was restarted: all of this one is new
+    assert [] == nothing
+
+
+def test_what_is_remembered_is_bounded_in_bytes_too(monkeypatch):
+    size = len(encoded(event(1)))
+    monkeypatch.setattr(event_stream, "MOST_SIZE", 3 * size)
+
+    async def work():
+        mounted = Mounted()
+        reader = mounted.stream.join()
+        for number in range(5):
+            mounted.stream.show(event(number))
+        last = (await reader.read(30))[0].id
+        return numbers(await mounted.stream.join(last_id=last).read(30))
+
+    assert [1, "#2", "#3", "#4"] == run(work())
+
+
+def test_it_observes_only_while_somebody_reads_and_a_little_longer():
+    async def work():
+        mounted = Mounted(linger=0.01)
+        states = [mounted.is_observing]
+        reader = mounted.stream.join()
+        other = mounted.stream.join()
+        states.append(mounted.is_observing)
+        reader.close()
+        reader.close()
+        states.append(mounted.stream.readers == 1 and mounted.is_observing)
+        other.close()
+        again = mounted.stream.join()
+        await asyncio.sleep(0.05)  # longer than it lingers: had it not been called off, it would be over
+        states.append(mounted.is_observing)
+        again.close()
+        while mounted.is_observing:
+            await asyncio.sleep(0)
+        third = mounted.stream.join()
+        await mounted.tell(1)
+        return states, numbers(await third.read(30))
+
+    assert ([False, True, True, True], ["#1"]) == run(work())
+
+
+def test_there_are_no_more_readers_than_there_may_be():
+    async def work():
+        mounted = Mounted(most_readers=2)
+        first, _ = mounted.stream.join(), mounted.stream.join()
+        with pytest.raises(TooManyReadersError, match="2 read the events already"):
+            mounted.stream.join()
+        first.close()
+        mounted.stream.join()
+        return mounted.stream.readers
+
+    assert 2 == run(work())
+
+
+def test_quiet_is_told_and_the_end_comes_after_what_waits():
+    async def work():
+        mounted = Mounted()
+        reader = mounted.stream.join()
+        quiet = await reader.read(0.01)
+        await mounted.tell(1)
+        mounted.stream.leave()
+        with pytest.raises(TooManyReadersError, match="about to stop"):
+            mounted.stream.join()
+        return quiet, numbers(await reader.read(30)), await reader.read(30)
+
+    assert ([], ["#1"], None) == run(work())
+
+
+def test_whoever_unmounts_it_ends_the_streams_and_others_may_begin():
+    async def work():
+        mounted = Mounted()
+        reader = mounted.stream.join()
+        await mounted.manager.aclose()
+        ended = await reader.read(30)
+        again = mounted.stream.join()
+        await mounted.tell(1)
+        return ended, numbers(await again.read(30))
+
+    assert (None, ["#1"]) == run(work())
+
+
+def test_what_is_in_an_event_is_json_whatever_it_was():
+    class Odd:
+        def __str__(self):
+            return "odd"
+
+    told = json.loads(encoded(event(a="\ud800\x1b", b=math.nan, c=2**70, d=Odd(), e=(1, None, True), f={1: 2.5})))
+    expected = {"a": "\ud800\x1b", "b": "nan", "c": hex(2**70), "d": "odd", "e": [1, None, True], "f": {"1": 2.5}}
+    assert expected == told["payload"]
+    assert "attrs" not in told or "cut" not in told["attrs"]
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [
+        "x" * 10_000_000,
+        ["y"] * 1_000_000,
+        [[[1] * 1000] * 1000] * 1000,
+        [[[]] * 1000] * 1000,
+        {str(number): "z" * 100 for number in range(100_000)},
+    ],
+)
+def test_an_event_is_cut_and_says_so(flood):
+    data = encoded(event(text="before", flood=flood))
+    told = json.loads(data)
+    assert ("before", True) == (told["payload"]["text"], told["attrs"]["cut"])
+    assert 400_000 > len(data)
+
+
+def test_an_event_that_has_no_end_of_depth_is_cut():
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert json.loads(encoded(event(deep=deep)))["attrs"]["cut"]

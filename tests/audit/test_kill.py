@@ -1,0 +1,56 @@
+"""What ``flush`` has returned for outlives a process that is killed at any moment."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from .recording import found, run
+
+WRITER = Path(__file__).with_name("writer.py")
+
+
+def killed_after(url: str, acknowledged: int, spins: int) -> int:
+    """Kill a writer after it has said so many numbers, and return the last that it said."""
+    child = subprocess.Popen([sys.executable, str(WRITER), url], stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout is not None
+        for _ in range(acknowledged):
+            said = int(child.stdout.readline())
+        for _ in range(spins):
+            pass  # how far it is by now, nobody knows
+        child.send_signal(signal.SIGKILL)
+        rest = child.stdout.read().split("\n")[:-1]
+        return int(rest[-1]) if rest else said
+    finally:
+        child.kill()
+        child.communicate(timeout=30)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_all_that_was_acknowledged_is_there_and_nothing_has_a_gap(url, seed):
+    chance = random.Random(seed)
+    said = killed_after(url, chance.randint(1, 12), chance.randint(0, 400_000))
+    entries = run(found(url, limit=1000)).entries[::-1]
+    kept = [int(each.call_id) for each in entries]
+    assert list(range(1, len(kept) + 1)) == kept == [each.number for each in entries]
+    assert said <= kept[-1]
+
+
+def test_a_file_that_was_left_is_whole_and_goes_on(tmp_path):
+    url = f"sqlite:///{tmp_path / 'audit.db'}"
+    first = killed_after(url, 3, 1000)
+    second = killed_after(url, 2, 1000)
+    engine = sa.create_engine(url)
+    with engine.connect() as connection:
+        assert "ok" == connection.exec_driver_sql("PRAGMA integrity_check").scalar()
+    engine.dispose()
+    entries = run(found(url, limit=1000)).entries
+    assert 2 == len({each.writer for each in entries})
+    assert first + second <= len(entries)

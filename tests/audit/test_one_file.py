@@ -1,0 +1,193 @@
+"""Audit, approvals and registrations in one database, as a server keeps them, with other processes that read it meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+import threading
+import time
+
+import pytest
+import sqlalchemy as sa
+
+from patchbay import store as stores
+from patchbay.approvals.request import ApprovalRequest
+from patchbay.approvals.store import ApprovalStore
+from patchbay.audit import AuditLog, AuditQuery
+from patchbay.errors import ConfigurationError
+from patchbay.registrations import RegistrationStore
+from patchbay.server.tools.holding import Hold
+from patchbay.tools.registry import Registration, ToolRegistry
+
+from .recording import ids, keep, record, run
+from .serving import patchbay
+
+COUNT = 40
+
+
+async def read_by_another(url: str) -> list[str]:
+    """Return the calls that another process finds. It opens the database and closes it again."""
+    status, out, err = await asyncio.to_thread(patchbay, "audit", "--store", url, "--json", "-n", "1000")
+    assert (0, "") == (status, err)
+    return [json.loads(line)["call_id"] for line in out.splitlines()][::-1]
+
+
+def request(number: int) -> ApprovalRequest:
+    now, whose = time.time(), f"s{number}"
+    return ApprovalRequest(
+        id=str(number), created=now, deadline=now + 600, tool="rm", arguments="{}", digest="sha256:0", session_key=whose
+    )
+
+
+def test_whoever_reads_and_leaves_takes_nothing_from_whoever_writes(url):
+    """A process that is the last to leave a SQLite file deletes its log: it must not take itself for the last."""
+
+    async def work():
+        seen = []
+        async with AuditLog(url) as log:
+            for number in range(4):
+                log(record(str(number)))
+                await log.flush()
+                assert 1 == len((await log.query(AuditQuery(limit=1))).entries)
+                seen.append(len(await read_by_another(url)))
+        return seen, await read_by_another(url)
+
+    assert ([1, 2, 3, 4], ["0", "1", "2", "3"]) == run(work())
+
+
+def test_all_that_a_server_keeps_may_be_in_one_database(url):
+    async def audited(log: AuditLog) -> None:
+        for number in range(COUNT):
+            log(record(str(number)))
+            await log.flush()
+
+    async def registered(kept: RegistrationStore) -> None:
+        registry = ToolRegistry(["ann"])
+        for number in range(COUNT):
+            await kept.save(registry, registry.register(Registration(f"t{number}", callback_url="http://127.0.0.1:9/")))
+
+    async def approved(approvals: ApprovalStore) -> None:
+        for number in range(COUNT):
+            await approvals.open(request(number), now=time.time(), decided_since=0, session_since=0)
+
+    async def read() -> list[int]:
+        return [len(await read_by_another(url)) for _ in range(3)]
+
+    async def work():
+        kept, approvals, log = RegistrationStore(url), ApprovalStore(url), AuditLog(url)
+        hold = Hold(kept.database)
+        await hold.take()
+        log(record("first"))  # the others are opened later, while the first is open
+        await log.flush()
+        await approvals.pending(now=0)
+        *_, seen = await asyncio.gather(audited(log), registered(kept), approved(approvals), read())
+        async with RegistrationStore(url) as second:
+            with pytest.raises(ConfigurationError, match="in use by another server"):
+                await Hold(second.database).take()
+        waits = await approvals.pending(now=time.time())
+        await hold.release()
+        for each in (kept.close, approvals.close, log.aclose):
+            await each()
+        async with RegistrationStore(url) as again:
+            registrations = await again.load()
+        return seen, [each.id for each in waits], [each.name for each in registrations], await read_by_another(url)
+
+    seen, waits, registrations, calls = run(work())
+    assert (sorted(seen), True) == (seen, seen[0] >= 1)
+    assert [str(number) for number in range(COUNT)] == sorted(waits, key=int)
+    assert [f"t{number}" for number in range(COUNT)] == registrations
+    assert ["first", *map(str, range(COUNT))] == calls
+
+
+def test_a_file_is_made_for_its_owner_only_also_where_a_link_says_it_is(tmp_path):
+    (tmp_path / "link.db").symlink_to(tmp_path / "audit.db")
+    run(keep(tmp_path / "link.db", record("a")))
+    assert "-rw-------" == stat.filemode((tmp_path / "audit.db").stat().st_mode)
+
+
+def test_a_file_that_is_there_stays_readable_for_whom_it_was(tmp_path):
+    (tmp_path / "audit.db").touch(0o640)
+    run(keep(tmp_path / "audit.db", record("a")))
+    assert "-rw-r-----" == stat.filemode((tmp_path / "audit.db").stat().st_mode)
+
+
+def test_no_store_connects_while_another_one_has_the_new_file_in_its_hand(tmp_path, monkeypatch):
+    """What closes the new file would end the locks of a store that has connected to it meanwhile."""
+    has_made, may_close = threading.Event(), threading.Event()
+    close = stores.os.close
+
+    def slow_close(number: int) -> None:
+        if not has_made.is_set():
+            has_made.set()
+            assert may_close.wait(30)
+        close(number)
+
+    monkeypatch.setattr(stores.os, "close", slow_close)
+
+    async def work():
+        async with AuditLog(tmp_path / "audit.db") as first, AuditLog(tmp_path / "audit.db") as second:
+            opening = asyncio.create_task(first.query())
+            assert await asyncio.to_thread(has_made.wait, 30)
+            also = asyncio.create_task(second.query())
+            _, waits = await asyncio.wait([also], timeout=0.2)  # it would be there in a hundredth of that
+            may_close.set()
+            await asyncio.gather(opening, also)
+            return len(waits)
+
+    assert 1 == run(work())
+
+
+def test_a_name_that_sqlite_reads_itself_is_left_to_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run(keep("sqlite:///file:audit.db?mode=rwc&uri=true", record("a")))
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'audit.db'}")
+    with engine.connect() as connection:
+        assert 1 == connection.exec_driver_sql("SELECT count(*) FROM patchbay_audit").scalar()
+    engine.dispose()
+
+
+def test_what_is_read_is_one_moment_of_it(url):
+    """Pages that are asked for while others write have no call twice and none is left out."""
+
+    async def work():
+        async with AuditLog(url) as log, AuditLog(url) as other:
+            for number in range(50):
+                log(record(f"old{number}"))
+            await log.flush()
+            found, cursor = [], None
+            while True:
+                page = await log.query(AuditQuery(limit=7, before=cursor))
+                found += ids(page)
+                other(record("new"))
+                log(record("new"))
+                await asyncio.gather(log.flush(), other.flush())
+                if (cursor := page.cursor) is None:
+                    return found
+
+    assert [f"old{number}" for number in range(49, -1, -1)] == run(work())
+
+
+def test_who_follows_misses_nothing_that_two_writers_commit(url):
+    """Ids are in the order of the commits: what is newer has a greater one, whoever wrote it."""
+
+    async def write(log: AuditLog, name: str) -> None:
+        for number in range(60):
+            log(record(f"{name}{number}"))
+            await log.flush()
+
+    async def follow(log: AuditLog) -> list[str]:
+        found, last = [], 0
+        while len(found) < 180:
+            page = await log.query(AuditQuery(after=last, limit=11))
+            found += ids(page)
+            last = page.entries[-1].id if page.entries else last
+            await asyncio.sleep(0)
+        return found
+
+    async def work():
+        async with AuditLog(url) as one, AuditLog(url) as two, AuditLog(url) as three, AuditLog(url) as reader:
+            return (await asyncio.gather(follow(reader), write(one, "a"), write(two, "b"), write(three, "c")))[0]
+
+    found = run(work())
+    assert 180 == len(set(found)) == len(found)

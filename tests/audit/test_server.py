@@ -1,0 +1,149 @@
+"""GET /api/events and GET /api/audit of a real server: who may read, what is read, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import pytest
+
+from .serving import Events, serving, until
+
+TOKEN = "0123456789abcdef-token"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("served")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("locked"), token=TOKEN) as running:
+        yield running
+
+
+def test_a_turn_is_read_as_it_goes(server):
+    with contextlib.closing(Events(server)) as events:
+        server.run(message="How much?")
+        told = events.turn()
+    rounds = ["agent.llm.request", "agent.llm.response"]
+    kinds = [each["kind"] for each in told]
+    assert ["agent.turn.start", *rounds] == kinds[:3]
+    assert ["agent.tool.exec_end", "agent.tool.exec_skipped", "agent.tool.exec_start"] == sorted(kinds[3:6])
+    assert ["agent.user_output", *rounds, "agent.turn.end"] == kinds[6:]
+    by_kind = {each["kind"]: each for each in told}
+    assert {"agent_id": "helper", "session_key": "s1", "turn_id": "turn-0001", "channel": "telegram", "sender_id": "ann"} == told[
+        0
+    ]["scope"]
+    assert "How much?" == told[0]["payload"]["UserMessage"]
+    skipped = by_kind["agent.tool.exec_skipped"]
+    assert ("c2", [{"by": "policy", "point": "before_tool", "decision": "denied: nothing is removed here"}]) == (
+        skipped["attrs"]["call_id"], skipped["attrs"]["decisions"],
+    )  # fmt: skip
+    assert {"Tool": "add", "Text": "xxxx", "Media": [], "Handled": False} == by_kind["agent.user_output"]["payload"]
+
+
+def test_a_reader_may_choose(server):
+    with contextlib.closing(Events(server, "/api/events?kind=agent.turn.*&session=s2")) as events:
+        server.run(session="s1")
+        server.run(session="s2", message="two")
+        first, last = events.next(), events.next()
+    assert ("two", "agent.turn.end") == (first["payload"]["UserMessage"], last["kind"])
+
+
+def test_a_reader_goes_on_where_it_was(server):
+    with contextlib.closing(Events(server, "/api/events?kind=agent.turn.*")) as events:
+        server.run(message="one")
+        first = events.next()
+        place = events.last_id
+    server.run(message="two")
+    with contextlib.closing(Events(server, "/api/events?kind=agent.turn.*", headers={"Last-Event-ID": place})) as events:
+        rest = [events.next() for _ in range(3)]
+    assert ["one", "one", "two", "two"] == [each["payload"]["UserMessage"] for each in [first, *rest]]
+
+
+def test_a_reader_that_leaves_makes_room(server):
+    until(lambda: server.ask("GET", "/readers")[1] == 0)
+    streams = [Events(server) for _ in range(3)]
+    status, refused = server.ask("GET", "/api/events")
+    assert (503, "too_many_readers") == (status, refused["error_code"])
+    for each in streams:
+        each.close()
+    until(lambda: server.ask("GET", "/readers")[1] == 0)
+    Events(server).close()
+
+
+def test_a_reader_that_does_not_read_is_told_what_it_missed_and_the_server_goes_on(server):
+    until(lambda: server.ask("GET", "/readers")[1] == 0)
+    with contextlib.closing(Events(server, "/api/events?kind=agent.user_output&kind=agent.turn.end")) as events:
+        for _ in range(60):  # 12 MB: more than sockets hold, and more than may wait
+            server.run(shown=200_000)
+        server.run(message="last")
+        kinds, missing = [], 0
+        while "stream.dropped" not in kinds:
+            told = events.next()
+            kinds.append(told["kind"])
+            missing += told["payload"].get("count", 0)
+    assert (0 < missing <= 122, "agent.user_output") == (True, kinds[0])
+
+
+def test_who_shows_no_token_reads_nothing(locked):
+    for path in ("/api/events", "/api/audit"):
+        assert 401 == locked.ask("GET", path, token=None)[0]
+        assert 401 == locked.ask("GET", path, token="wrong")[0]
+    assert 200 == locked.ask("GET", "/api/audit")[0]
+    Events(locked).close()
+
+
+def test_web_pages_of_other_sites_and_unknown_hosts_are_kept_out(server):
+    for headers, status in (({"Origin": "https://evil.example"}, 403), ({"Host": "evil.example"}, 400)):
+        with server.open("GET", "/api/events", headers=headers) as response:
+            assert status == response.status
+
+
+def test_the_audit_is_asked_in_the_words_of_its_description(server):
+    server.run(session="audited")
+    status, told = server.ask("GET", "/api/audit?session=audited")
+    assert (200, True, None) == (status, told["ok"], told["cursor"])
+    assert {("add", ""), ("remove", "tool_denied")} == {(each["tool"], each["code"]) for each in told["entries"]}
+    _, refused = server.ask("GET", "/api/audit?session=audited&denied=true&tool=rem*&tool=x")
+    assert ["remove"] == [each["tool"] for each in refused["entries"]]
+    _, page = server.ask("GET", "/api/audit?session=audited&limit=1")
+    _, rest = server.ask("GET", f"/api/audit?session=audited&limit=1&before={page['cursor']}")
+    assert told["entries"] == page["entries"] + rest["entries"]
+    _, newer = server.ask("GET", f"/api/audit?session=audited&after={rest['entries'][0]['id']}")
+    assert page["entries"] == newer["entries"]
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=x", "since=nan", "before=-1", "after=99999999999999999999"])
+def test_what_cannot_be_asked_is_refused(server, query):
+    assert 422 == server.ask("GET", f"/api/audit?{query}")[0]
+
+
+@pytest.mark.parametrize("file", ["nowhere/audit.db", "junk.db"])
+def test_a_database_that_does_not_answer_is_no_mistake_of_whoever_asks(tmp_path, file):
+    (tmp_path / "junk.db").write_bytes(b"no database at all\n" * 100)
+    with serving(tmp_path, database=f"sqlite:///{tmp_path / file}") as server:
+        status, told = server.ask("GET", "/api/audit")
+    assert (503, "audit_unavailable") == (status, told["error_code"])
+    assert "The audit cannot be read now: " in told["detail"]
+
+
+def test_the_routes_are_described(server):
+    _, description = server.ask("GET", "/openapi.json")
+    assert {"/api/events", "/api/audit"} <= description["paths"].keys()
+
+
+def test_a_server_that_stops_ends_its_streams_at_once(tmp_path):
+    with serving(tmp_path) as server:
+        events = Events(server)
+        statuses: list[int] = []
+        stopping = threading.Thread(target=lambda: statuses.append(server.stop()))
+        stopping.start()
+        with pytest.raises(EOFError):
+            events.next()
+        stopping.join(30)
+        assert [0] == statuses
+        events.close()

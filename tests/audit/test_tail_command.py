@@ -1,0 +1,163 @@
+"""``patchbay tail`` as people run it, against a real server; and each kind of event as a line."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from patchbay.cli.tail_shown import Trace
+
+from .serving import Command, patchbay, serving
+
+TOKEN = "0123456789abcdef-token"
+
+
+def shown(event: object, **options: bool) -> list[str]:
+    """Return the lines, without the time."""
+    trace = Trace(**{"in_colour": False, "plain_marks": True, **options})
+    return [line[12:].strip() for line in trace.lines(event)]
+
+
+def told(kind: str, payload: object = None, **members: object) -> dict[str, object]:
+    return {
+        "kind": kind,
+        "time": "2026-01-01T00:00:00.250000000Z",
+        "scope": {},
+        "correlation": {},
+        "payload": payload or {},
+        **members,
+    }
+
+
+def test_a_turn_is_shown_from_who_asked_to_the_answer(tmp_path):
+    with serving(tmp_path) as server, Command("tail", "--server", server.url) as command:
+        command.said("Tailing")
+        server.run(message="How much is 1 and 2?")
+        command.printed("completed")
+        status = command.end(signal.SIGINT)
+        lines = command.lines
+    assert (130, [f"Tailing {server.url}; Ctrl-C ends.\n"]) == (status, command.errors)
+    assert "\x1b" not in "".join(lines)
+    words = [line[13:].removeprefix("urn-0001").strip() if "urn-0001" in line else line for line in lines]
+    assert all(line[2] == ":" == line[5] and "urn-0001" in line for line in lines)
+    text = "\n".join(words)
+    assert 'ann@telegram, agent helper, session s1: "How much is 1 and 2?"' in words[0]
+    assert "round 1: scripted, 1 message, 2 tools" in words[1]
+    assert "answered: 2 calls" in words[2]
+    assert "add(a=1, b=2)" in text
+    assert "add: 1 character, 4 for the user, " in text
+    assert "remove: Tool execution denied by hook: nothing is removed here" in text
+    assert "policy (before_tool): denied: nothing is removed here" in text
+    assert 'to the user, from add: "xxxx"' in text
+    assert "completed in " in words[-1]
+    assert words[-1].endswith('2 rounds: "It is 3."')
+
+
+def test_events_are_printed_whole_as_json_and_chosen(tmp_path):
+    with serving(tmp_path) as server:
+        arguments = [
+            "tail",
+            "--server",
+            server.url,
+            "--json",
+            "--kind",
+            "agent.turn.*",
+            "--kind",
+            "agent.user_output",
+            "--session",
+            "s2",
+        ]
+        with Command(*arguments) as command:
+            command.said("Tailing")
+            server.run(session="s1")
+            server.run(session="s2")
+            command.printed("agent.turn.end")
+            assert 130 == command.end(signal.SIGINT)
+    events = [json.loads(line) for line in command.lines]
+    assert ["agent.turn.start", "agent.user_output", "agent.turn.end"] == [each["kind"] for each in events]
+    assert {"s2"} == {each["scope"]["session_key"] for each in events}
+
+
+def test_a_server_that_is_started_again_is_tailed_again(tmp_path):
+    with serving(tmp_path) as server:
+        command = Command("tail", "--server", server.url, "--json", "--kind", "agent.turn.end")
+        with command:
+            command.said("Tailing")
+            server.run()
+            command.printed("agent.turn.end")
+            assert 0 == server.stop()
+            command.said("waiting for it")
+            with serving(tmp_path, port=server.port) as again:
+                command.said("It is back.")
+                again.run()
+                command.printed("agent.turn.end", 2)
+                assert 130 == command.end(signal.SIGINT)
+
+
+def test_a_server_that_was_never_there_or_refuses_is_said_in_a_line(tmp_path):
+    status, out, err = patchbay("tail", "--server", "http://127.0.0.1:9")
+    assert (1, "", "patchbay: No answer from http://127.0.0.1:9: Connection refused\n") == (status, out, err)
+    with serving(tmp_path, token=TOKEN) as server:
+        status, out, err = patchbay("tail", "--server", server.url)
+        assert (1, "", 1) == (status, out, err.count("\n"))
+        assert "must show the token of this server. Give it by --token-file. (HTTP 401)" in err
+    assert (2, "") == patchbay("tail", "--server", "nonsense")[:2]
+
+
+def test_a_server_without_events_is_said_in_a_line(proxied):
+    status, out, err = patchbay("tail", "--server", proxied.url)
+    assert (1, "", 1) == (status, out, err.count("\n"))
+    assert "The server tells no events" in err
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (told("agent.turn.start", {"UserMessage": "x" * 200, "MediaCount": 2}), f'>> a turn: "{"x" * 97}..." and 2 files'),
+        (
+            told("agent.turn.start", {"UserMessage": "hi"}, scope={"sender_id": "ann", "turn_id": "t"}, correlation={"parent_turn_id": "main-turn-1"}),
+            't        >> ann, for n-turn-1: "hi"',
+        ),
+        (told("agent.turn.end", {"Status": "error", "Iterations": 1, "Duration": 1500000000}), "== error in 1.5 s, 1 round"),
+        (told("agent.llm.request", {"MessagesCount": 1}, attrs={"iteration": 3}), "- round 3: the model, 1 message, 0 tools"),
+        (told("agent.llm.response", {"ContentLen": 1200, "HasReasoning": True}), "- answered: 1,200 characters, reasoning"),
+        (told("agent.tool.exec_start", {"Tool": "a", "Arguments": {"x": "y\n\x1b"}}), '-> a(x="y\\n\\u001b")'),
+        (told("agent.tool.exec_start", {"Tool": "a", "Arguments": None}), "-> a()"),
+        (told("agent.tool.exec_end", {"Tool": "a", "ForLLMLen": 5, "Duration": 2000000, "IsError": True}), "!! a: failed, 5 characters, 2.0 ms"),
+        (told("agent.tool.exec_end", {"Tool": "a", "ForLLMLen": 1, "Async": True}), "ok a: 1 character, 0.0 ms, goes on"),
+        (told("agent.error", {"Stage": "llm", "Message": "no\x07"}), "!! llm: no\\u0007"),
+        (told("agent.user_output", {"Tool": "a", "Media": ["media://1"]}), "> to the user, from a: media://1"),
+        (told("stream.dropped", {"count": 7}), "(7 events missing here: they came too fast)"),
+        (told("gateway.ready", {"duration_ms": 1}), '- gateway.ready {"duration_ms": 1}'),
+    ],
+)  # fmt: skip
+def test_each_kind_is_shown_on_a_line(event, line):
+    assert [line] == shown(event)
+
+
+def test_the_turn_of_a_sub_agent_is_shown_once():
+    assert [] == shown(told("agent.subturn.spawn", {"AgentID": "a"})) + shown(told("agent.subturn.end", {"AgentID": "a"}))
+
+
+def test_who_decided_is_shown_below_the_call():
+    decisions = [{"by": "ann", "point": "approve_tool", "decision": "denied: no"}, "?", {"by": None}]
+    lines = shown(told("agent.tool.exec_skipped", {"Tool": "rm", "Reason": "no"}, attrs={"decisions": decisions}))
+    assert ["!! rm: no", "- ann (approve_tool): denied: no"] == lines[:2]
+
+
+@pytest.mark.parametrize(
+    "payload", [None, [], "x", {"Tool": ["a"], "Arguments": [1], "Duration": "x", "ForLLMLen": None, "Media": 1}]
+)
+@pytest.mark.parametrize("kind", [*Trace(in_colour=False, plain_marks=False)._shown, "unknown", None, 5])
+def test_an_event_of_any_shape_is_shown(kind, payload):
+    event = {"kind": kind, "payload": payload, "scope": 3, "attrs": [], "time": {}, "correlation": None}
+    assert 1 == len(shown(event))
+
+
+def test_colours_are_for_terminals_that_have_them_and_marks_for_those_that_can_say_them():
+    event = told("agent.tool.exec_start", {"Tool": "\u732b", "Arguments": {}})
+    assert ["\u2192 \u732b()"] == shown(event, plain_marks=False)
+    assert ["-> \\u732b()"] == shown(event)
+    assert "\x1b[36m\u2192\x1b[0m" in "".join(Trace(in_colour=True, plain_marks=False).lines(event))

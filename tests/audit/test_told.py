@@ -1,0 +1,215 @@
+"""What observers are told of a turn: the kinds and payloads of the contract (spec/hooks.md, section 9.2), member by member."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import pytest
+
+from patchbay import ToolRunner
+from patchbay.agents import AgentTool, LlmAgent
+from patchbay.executor import Executor
+from patchbay.hooks import AbortTurn, DenyTool, Event, HardAbort, HookManager, HookScope
+from patchbay.hooks.process.envelope import enveloped
+from patchbay.hooks.process.kinds import ALIASES, KINDS, observed
+from patchbay.loop import FinalEvent, turn
+from patchbay.testing import ScriptedModel
+from patchbay.tools.output import ToolOutput
+from patchbay.types import ToolCall
+
+from .recording import run
+
+SCOPE = HookScope("helper", "t1", "", "s1", "scripted")
+ASKED = [{"role": "user", "content": [{"type": "text", "text": "Add."}, {"type": "image_url", "image_url": {"url": "x"}}]}]
+PAYLOADS = {
+    "agent.turn.start": {"UserMessage": str, "MediaCount": int},
+    "agent.turn.end": {
+        "Status": str, "Workspace": str, "Iterations": int, "Duration": int, "FinalContentLen": int, "UserMessage": str,
+        "FinalContent": str, "ActiveSkills": None, "AttemptedSkills": None, "FinalSuccessfulPath": None,
+        "SkillContextSnapshots": None, "ToolKinds": None, "ToolExecutions": list,
+    },
+    "agent.llm.request": {"Model": str, "MessagesCount": int, "ToolsCount": int, "MaxTokens": int, "Temperature": float},
+    "agent.llm.response": {"ContentLen": int, "ToolCalls": int, "HasReasoning": bool},
+    "agent.tool.exec_start": {"Tool": str, "Arguments": dict},
+    "agent.tool.exec_end": {"Tool": str, "Duration": int, "ForLLMLen": int, "ForUserLen": int, "IsError": bool, "Async": bool},
+    "agent.tool.exec_skipped": {"Tool": str, "Reason": str},
+    "agent.subturn.spawn": {"AgentID": str, "Label": str, "ParentTurnID": str},
+    "agent.subturn.end": {"AgentID": str, "Status": str},
+    "agent.error": {"Stage": str, "Message": str},
+    "agent.user_output": {"Tool": str, "Text": str, "Media": list, "Handled": bool},
+}  # fmt: skip
+
+
+class Watching:
+    """An observer that remembers."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    async def on_runtime_event(self, event: Event) -> None:
+        self.events.append(event)
+
+    def told(self, kind: str) -> dict[str, Any]:
+        (found,) = [dict(each.payload) for each in self.events if each.kind == kind]
+        return found
+
+
+class Policy:
+    async def before_tool(self, call: Any) -> Any:
+        return DenyTool("not this") if call.tool == "remove" else None
+
+
+async def add(a: int, b: int) -> ToolOutput:
+    await asyncio.sleep(0.005)
+    return ToolOutput(str(a + b), for_user="three")
+
+
+def remove() -> None: ...
+
+
+def fail() -> None:
+    raise ValueError("no luck")
+
+
+def watched(*script: Any, scope: HookScope = SCOPE, hook: object | None = None, **options: Any) -> Watching:
+    """Run a turn over the script, and return who watched it."""
+
+    async def work() -> Watching:
+        hooks, watching = HookManager(), Watching()
+        hooks.mount("watching", watching)
+        hooks.mount("policy", hook if hook is not None else Policy())
+        bound = Executor([add, remove, fail], hooks=hooks).begin(scope=scope)
+        with contextlib.suppress(RuntimeError):
+            async for _ in turn(ScriptedModel(list(script)), bound, ASKED, **options):
+                pass
+        await hooks.events.flush()
+        await hooks.aclose()
+        return watching
+
+    return run(work())
+
+
+def test_each_kind_has_the_members_of_the_contract():
+    calls = [ToolCall("1", "add", '{"a": 1, "b": 2}'), ToolCall("2", "remove"), ToolCall("3", "fail")]
+    scope = HookScope("helper", "t2", "t1", "s1")
+    parts = [
+        watched(calls, "It is 3.", scope=scope, parameters={"max_tokens": 9, "temperature": 0.5}),
+        watched(RuntimeError("x")),
+    ]
+    events = [each for watching in parts for each in watching.events]
+    assert PAYLOADS.keys() == {each.kind for each in events}
+    for each in events:
+        expected = PAYLOADS[each.kind]
+        assert expected.keys() == each.payload.keys(), each.kind
+        for name, kind in expected.items():
+            value = each.payload[name]
+            assert value is None if kind is None else type(value) in (kind, int if kind is float else kind, type(None)), name
+
+
+def test_what_a_turn_is_told_to_have_been():
+    calls = [ToolCall("1", "add", '{"a": 1, "b": 2}'), ToolCall("2", "remove"), ToolCall("3", "fail")]
+    watching = watched(calls, "It is 3.", parameters={"max_tokens": 9, "temperature": 0.5})
+    assert {"UserMessage": "Add.", "MediaCount": 1} == watching.told("agent.turn.start")
+    request = next(each for each in watching.events if each.kind == "agent.llm.request")
+    assert {"Model": "scripted", "MessagesCount": 1, "ToolsCount": 3, "MaxTokens": 9, "Temperature": 0.5} == request.payload
+    assert {"Tool": "remove", "Reason": "Tool execution denied by hook: not this"} == watching.told("agent.tool.exec_skipped")
+    ends = {each.payload["Tool"]: (each.payload, each.severity) for each in watching.events if each.kind == "agent.tool.exec_end"}
+    assert ("info", "warn") == (ends["add"][1], ends["fail"][1])
+    assert (5, True) == (ends["add"][0]["ForUserLen"], 5_000_000 <= ends["add"][0]["Duration"] < 60_000_000_000)  # nanoseconds
+    end = watching.told("agent.turn.end")
+    assert ("completed", 2, "It is 3.", 8) == (end["Status"], end["Iterations"], end["FinalContent"], end["FinalContentLen"])
+    assert [("add", True), ("remove", False), ("fail", False)] == [
+        (each["name"], each["success"]) for each in end["ToolExecutions"]
+    ]
+    assert 5_000_000 <= end["Duration"] < 60_000_000_000
+    assert [1, 2] == [each.meta.iteration for each in watching.events if each.kind == "agent.llm.request"]
+
+
+@pytest.mark.parametrize(
+    ("decision", "status", "severity", "errors"), [(AbortTurn("enough"), "error", "error", 1), (HardAbort("enough"), "aborted", "warn", 0)]
+)  # fmt: skip
+def test_a_turn_that_a_hook_ended_says_so(decision, status, severity, errors):
+    class Aborts:
+        async def before_llm(self, request: Any) -> Any:
+            return decision
+
+    watching = watched("never asked", hook=Aborts())
+    assert (status, errors) == (
+        watching.told("agent.turn.end")["Status"],
+        [each.kind for each in watching.events].count("agent.error"),
+    )
+    assert severity == watching.events[-1].severity
+
+
+def test_a_model_that_fails_ends_the_turn_with_an_error():
+    watching = watched(RuntimeError("no model"))
+    assert {"Stage": "llm", "Message": "no model"} == watching.told("agent.error")
+    assert ("error", "error") == (watching.told("agent.turn.end")["Status"], watching.events[-1].severity)
+
+
+@pytest.mark.parametrize(("last", "status"), [(True, "completed"), (False, "aborted")])
+def test_a_turn_that_is_left_at_its_end_is_complete_and_one_that_is_left_before_is_not(last, status):
+    async def work() -> Watching:
+        hooks, watching = HookManager(), Watching()
+        hooks.mount("watching", watching)
+        events = turn(ScriptedModel(["Done."]), Executor([], hooks=hooks).begin(scope=SCOPE), ASKED)
+        async for event in events:
+            if isinstance(event, FinalEvent) or not last:
+                break
+        await events.aclose()
+        await hooks.events.flush()
+        await hooks.aclose()
+        return watching
+
+    watching = run(work())
+    assert status == watching.told("agent.turn.end")["Status"]
+
+
+def test_the_turn_of_a_sub_agent_is_told_around_its_own_events():
+    watching = watched("Done.", scope=HookScope("helper", "t2", "t1", "s1"))
+    kinds = [each.kind for each in watching.events]
+    assert ["agent.subturn.spawn", "agent.turn.start", "agent.turn.end", "agent.subturn.end"] == [*kinds[:2], *kinds[-2:]]
+    assert {"AgentID": "helper", "Label": "t2", "ParentTurnID": "t1"} == watching.told("agent.subturn.spawn")
+    assert {"AgentID": "helper", "Status": "completed"} == watching.told("agent.subturn.end")
+    assert {"t1"} == {enveloped(each)["correlation"]["parent_turn_id"] for each in watching.events}
+    assert not any("subturn" in each.kind for each in watched("Done.").events)
+
+
+def test_an_agent_behind_a_tool_is_a_turn_within_a_turn():
+    async def work() -> Watching:
+        hooks, watching = HookManager(), Watching()
+        hooks.mount("watching", watching)
+        helper = LlmAgent(name="helper", model=ScriptedModel(["yes"]))
+        model = ScriptedModel([[ToolCall("1", "helper", '{"request": "really?"}')], "done"])
+        assert "done" == (await ToolRunner(model, [AgentTool(helper)], hooks=hooks).run("hi")).content
+        await hooks.events.flush()
+        await hooks.aclose()
+        return watching
+
+    watching = run(work())
+    whole = ["turn.start", "llm.request", "llm.response"]
+    within = ["subturn.spawn", *whole, "turn.end", "subturn.end"]
+    rest = ["tool.exec_end", "llm.request", "llm.response", "turn.end"]
+    kinds = [each.kind.removeprefix("agent.") for each in watching.events]
+    assert [*whole, "tool.exec_start", *within, *rest] == kinds
+    spawned = watching.told("agent.subturn.spawn")
+    assert ("helper", watching.events[0].meta.turn_id) == (spawned["AgentID"], spawned["ParentTurnID"])
+
+
+def test_all_that_is_told_may_be_observed_by_name_and_by_its_short_name():
+    assert PAYLOADS.keys() <= KINDS
+    short = [kind.removeprefix("agent.").replace(".", "_") for kind in PAYLOADS if kind != "agent.user_output"]
+    assert PAYLOADS.keys() - {"agent.user_output"} == observed(short, "here")
+    assert {"error": "agent.error", "tool_exec_end": "agent.tool.exec_end", "subturn_result_delivered": "agent.subturn.result_delivered"}.items() <= ALIASES.items()  # fmt: skip
+
+
+def test_an_envelope_has_what_belongs_to_it_and_nothing_that_is_empty():
+    watching = watched("Done.")
+    first = enveloped(watching.events[0])
+    assert {"id", "kind", "time", "source", "scope", "correlation", "severity", "payload", "attrs"} == first.keys()
+    assert {"component": "agent", "name": "helper"} == first["source"]
+    assert {"agent_id": "helper", "session_key": "s1", "turn_id": "t1"} == first["scope"]
+    assert "iteration" not in first["attrs"]
+    assert (30, "Z") == (len(first["time"]), first["time"][-1])
