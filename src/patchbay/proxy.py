@@ -21,6 +21,7 @@ from patchbay.server.settings import MIB, ProxySettings, parse_size
 if TYPE_CHECKING:
     from patchbay.models.options import TextOptions
     from patchbay.server.chat import ExchangeFactory
+    from patchbay.server.oversight import Oversight
 
 __all__ = ["ProxyApp", "create_app"]
 
@@ -39,6 +40,7 @@ def create_app(
     upstream_timeout: float = 600.0,
     heartbeat: float = 15.0,
     options: TextOptions | None = None,
+    oversight: Oversight | None = None,
     _make_exchange: ExchangeFactory | None = None,
     **text_options: Any,
 ) -> ProxyApp:
@@ -48,6 +50,9 @@ def create_app(
     proxy asks of its clients. Sizes are bytes, or text such as "10MiB". ``upstream_timeout`` is how many seconds the upstream
     may send nothing (0: no limit), ``heartbeat`` after how many an idle stream gets a comment line. How tools and text are
     treated is said by ``options``, or by its fields as keywords (``tools="text"``, ``repair_rounds=1``, …).
+
+    With ``oversight`` (``patchbay.server.oversight``) chat completions are put to its hooks, and ``/api/approvals``,
+    ``/api/events``, ``/api/audit`` and ``/api/media`` are there for programs of this machine.
 
     Raises ConfigurationError. Where no lifespan reaches the application, close it with ``await app.aclose()``.
     """
@@ -64,19 +69,27 @@ def create_app(
         upstream_timeout=upstream_timeout,
         heartbeat=heartbeat,
     )
-    return ProxyApp(settings, _make_exchange or _exchanges(options, text_options))
+    if oversight is not None:
+        from patchbay.server.governed_proxy import GovernedProxy  # and with it a web framework
+
+        return GovernedProxy(settings, _options(options, text_options), oversight)
+    return ProxyApp(settings, _make_exchange or _exchanges(_options(options, text_options)))
 
 
-def _exchanges(options: TextOptions | None, fields: dict[str, Any]) -> ExchangeFactory:
-    """Return what makes the Exchange of each request, all of them with one memory of the models."""
-    from patchbay.models.exchange import Exchange
-    from patchbay.models.modes import ModeMemory
+def _options(options: TextOptions | None, fields: dict[str, Any]) -> TextOptions:
     from patchbay.models.options import make_options
 
     if options is None:
-        options = make_options("create_app", fields)
-    elif fields:
+        return make_options("create_app", fields)
+    if fields:
         raise ConfigurationError(f"give either options or its fields, not both: {', '.join(sorted(fields))}.")
+    return options
+
+
+def _exchanges(options: TextOptions) -> ExchangeFactory:
+    """Return what makes the Exchange of each request, all of them with one memory of the models."""
+    from patchbay.models.exchange import Exchange
+    from patchbay.models.modes import ModeMemory
+
     memory = ModeMemory()
-    settled = options
-    return lambda body: Exchange(body, settled, memory)
+    return lambda body: Exchange(body, options, memory)

@@ -10,6 +10,7 @@ from typing import Any
 import openai
 
 from patchbay.models.options import TextOptions
+from patchbay.server.oversight import Oversight
 from patchbay.server.settings import ProxySettings
 from patchbay.server.tools import ToolsSettings, create_tools_app
 from patchbay.server.tools.chat.settings import ChatSettings
@@ -69,6 +70,7 @@ def door(
     tools: Any = "native",
     proxy: dict[str, Any] | None = None,
     chat: dict[str, Any] | None = None,
+    oversight: Oversight | None = None,
     **settings: Any,
 ) -> Iterator[Door]:
     """Run one. ``tools`` is how the model is told of tools, ``refuses``: its server takes none."""
@@ -78,6 +80,7 @@ def door(
             settings=ToolsSettings(**{"lease": 0.0, **settings}),
             upstream=ProxySettings(upstream.url, **(proxy or {})),
             chat=ChatSettings(TextOptions(tools=tools), **(chat or {})),
+            oversight=oversight,
         )
         with serving(app=app) as server:
             yield Door(server, upstream)

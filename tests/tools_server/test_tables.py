@@ -56,6 +56,7 @@ def test_a_registration_of_a_name_and_a_url_gets_the_defaults(server: Any) -> No
         "is_remote": True,
         "parameters": {"type": "object", "properties": {}},
         "timeout_seconds": 30,
+        "annotations": {},
         "role": None,
         "state": "active",
         "problem": None,
@@ -465,13 +466,13 @@ def test_the_description_names_every_path_and_field(server: Any) -> None:
     described = server.ask("GET", "/openapi.json").json
     assert {
         "/api/tools": ["get"], "/api/tools/register": ["post"], "/api/tools/unregister": ["post"], "/api/tools/clear": ["post"],
-        "/api/tools/call": ["post"],
+        "/api/tools/call": ["post"], "/api/approvals": ["get"], "/api/approvals/events": ["get"],
+        "/api/approvals/{request_id}": ["get", "post"], "/api/events": ["get"],
     } == {path: list(methods) for path, methods in described["paths"].items()}  # fmt: skip
     fields = described["components"]["schemas"]["RegisterBody"]
     assert ["name", "callback_url"] == fields["required"]
-    assert {"name", "description", "parameters", "callback_url", "role", "source", "timeout_seconds", "secret"} == set(
-        fields["properties"]
-    )
+    expected = {"name", "description", "parameters", "callback_url", "role", "source", "timeout_seconds", "secret", "annotations"}
+    assert expected == set(fields["properties"])
     assert {"200", "400", "401", "403", "404", "408", "413", "422"} == set(
         described["paths"]["/api/tools/register"]["post"]["responses"]
     )

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from patchbay.cli import oversight_flags as governing
 from patchbay.cli import upstream_flags as flags
 from patchbay.cli.proxy_process import Plan, become_proxy
 from patchbay.errors import ConfigurationError
@@ -93,6 +94,18 @@ def proxy(
     system_injection: flags.Injection = flags.SystemInjection.merge,
     reasoning_tag: flags.ReasoningTag = "think",
     no_reasoning: flags.NoReasoning = False,
+    config: governing.Config = None,
+    store: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            envvar="PATCHBAY_STORE",
+            rich_help_panel="Hooks, approvals, audit",
+            help="With --config: where requests for approval and the audit are kept; memory keeps them until the proxy ends.",
+        ),
+    ] = "sqlite:///proxy.db",
+    audit: governing.Audit = None,
+    audit_days: governing.AuditDays = 90.0,
     log_file: Annotated[
         Path | None,
         typer.Option(
@@ -123,11 +136,15 @@ def proxy(
 
       UPSTREAM_API_KEY=… patchbay proxy --upstream https://llm.example.com/v1 --tools text --port 9000
 
+      patchbay proxy --upstream http://127.0.0.1:11434/v1 --config hooks.toml
+
       PROXY_API_KEY=… patchbay proxy --upstream http://gpu:8000/v1 --host 0.0.0.0 --workers 4 --log-file proxy.jsonl
     """  # fmt: skip
     if not upstream:
         raise ConfigurationError("--upstream is missing: the model server's base URL, by flag or as UPSTREAM_BASE_URL.")
     flags.refuse_flags_as_keys(upstream_key=upstream_key, api_key=api_key)
+    if config is not None and workers > 1:
+        raise ConfigurationError("--config needs --workers 1: hooks and approvals are those of one process.")
     become_proxy(
         Plan(
             app={
@@ -149,6 +166,9 @@ def proxy(
                 "reasoning_tag": reasoning_tag,
                 "repair_rounds": repair_rounds,
             },
+            oversight=None
+            if config is None
+            else {"config": str(config), "audit": audit, "days": audit_days, "store": None if store == "memory" else store},
             serve={"host": host, "port": port, "workers": workers, "drain_timeout": drain_timeout},
         )
     )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from patchbay.server.app import ProxyApp
+    from patchbay.server.oversight import Oversight
     from patchbay.server.settings import ProxySettings
 
 _PIPE_SIZE = 60_000
@@ -23,10 +24,14 @@ _PIPE_SIZE = 60_000
 
 @dataclass(frozen=True)
 class Plan:
-    """What the flags said: the arguments of ``create_app`` and of ``ServeOptions``. Plain JSON values."""
+    """What the flags said: the arguments of ``create_app``, of ``ServeOptions`` and of ``make_oversight`` (None: no hooks).
+
+    Plain JSON values.
+    """
 
     app: dict[str, Any]
     serve: dict[str, Any]
+    oversight: dict[str, Any] | None = None
 
 
 def become_proxy(plan: Plan) -> NoReturn:
@@ -61,9 +66,14 @@ def serve_plan(plan: Plan) -> int:
     from patchbay.server.workers import serve
 
     settings = {**plan.app, "format": given_format(plan.app.get("format", "auto"))}
+    oversight: Oversight | None = None
+    if plan.oversight is not None:
+        from patchbay.cli.oversight_flags import make_oversight
+
+        oversight = make_oversight(**{**plan.oversight, "config": Path(plan.oversight["config"])})
 
     def make_app() -> ProxyApp:
-        return create_app(**settings)
+        return create_app(**settings, oversight=oversight)
 
     options = ServeOptions(**plan.serve)
     app = make_app()  # whatever is wrong is said before anything runs
@@ -71,11 +81,11 @@ def serve_plan(plan: Plan) -> int:
     return serve(
         make_app if options.workers > 1 else lambda: app,
         options,
-        ready=lambda url: _announce(url, options.host, app.settings),
+        ready=lambda url: _announce(url, options.host, app.settings, oversight),
     )
 
 
-def _announce(url: str, host: str, settings: ProxySettings) -> None:
+def _announce(url: str, host: str, settings: ProxySettings, oversight: Oversight | None) -> None:
     """Say where the proxy is: what is to be put into a client comes first."""
     if settings.api_key is None and not _is_loopback(host):
         print(
@@ -86,6 +96,9 @@ def _announce(url: str, host: str, settings: ProxySettings) -> None:
     in_colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     bold, dim, plain = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if in_colour else ("", "", "")
     print(f"patchbay proxy listening on {bold}{url}{settings.base_path}{plain}")
+    if oversight is not None:
+        print(f"  {dim}hooks{plain} {oversight.told}")
+        print(f"  {dim}looking on{plain} patchbay tail --server {url}; patchbay approvals watch --server {url}")
     print(f"  {dim}upstream{plain} {settings.upstream}", flush=True)
 
 

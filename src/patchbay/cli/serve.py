@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from patchbay.cli import oversight_flags as governing
 from patchbay.cli import upstream_flags as flags
 from patchbay.errors import ConfigurationError
 
@@ -123,6 +124,9 @@ def serve(
             help="Most that is read of a callback's answer.",
         ),
     ] = "1MiB",
+    config: governing.Config = None,
+    audit: governing.Audit = None,
+    audit_days: governing.AuditDays = 90.0,
     lease: Annotated[
         float,
         typer.Option(
@@ -155,6 +159,15 @@ def serve(
             help="How often a model is asked for one answer, with the results of its calls.",
         ),
     ] = 10,
+    images: Annotated[
+        bool,
+        typer.Option(
+            "--images",
+            envvar="PATCHBAY_IMAGES",
+            rich_help_panel=_MODELS,
+            help="The models take images: show them those that tools return.",
+        ),
+    ] = False,
     tools: flags.Tools = flags.ToolMode.auto,
     format: flags.FormatName = "auto",
     repair_rounds: flags.RepairRounds = 0,
@@ -177,6 +190,8 @@ def serve(
       patchbay serve --roles ann,ben --store sqlite:////var/lib/patchbay/tools.db
 
       patchbay serve --upstream http://127.0.0.1:11434/v1
+
+      patchbay serve --upstream http://127.0.0.1:11434/v1 --config hooks.toml
 
       MAIN_SERVER_PORT=9000 patchbay serve --token-file ~/.config/patchbay/token --strict-arguments
     """  # fmt: skip
@@ -220,14 +235,19 @@ def serve(
             reasoning_tag=reasoning_tag,
             repair_rounds=repair_rounds,
         )
-        chat = ChatSettings(options, max_iterations=max_iterations)
+        chat = ChatSettings(options, max_iterations=max_iterations, attachments=("image",) if images else ())
     kept = None if store == "memory" else RegistrationStore(store)
-    app = create_tools_app(names, store=kept, settings=settings, upstream=proxied, chat=chat)
+    oversight = governing.make_oversight(config, audit, audit_days, store=store if kept is not None else None)
+    app = create_tools_app(names, store=kept, settings=settings, upstream=proxied, chat=chat, oversight=oversight)
     status = run(
         lambda: app,
         ServeOptions(host=host, port=port, drain_timeout=drain_timeout),
         ready=lambda url: _announce(
-            url, names, store if kept is None else kept.database.shown, proxied.upstream if proxied is not None else None
+            url,
+            names,
+            store if kept is None else kept.database.shown,
+            proxied.upstream if proxied is not None else None,
+            oversight.told if config is not None else None,
         ),
         stopping=lambda calls: _say_what_a_stop_waits_for(calls, drain_timeout),
     )
@@ -246,7 +266,7 @@ def read_ports(text: str) -> frozenset[int]:
     return frozenset(ports)
 
 
-def _announce(url: str, roles: tuple[str, ...], store: str, upstream: str | None) -> None:
+def _announce(url: str, roles: tuple[str, ...], store: str, upstream: str | None, hooks: str | None) -> None:
     """Say where the server is: what is to be put into a client comes first."""
     in_colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     bold, dim, plain = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if in_colour else ("", "", "")
@@ -254,6 +274,8 @@ def _announce(url: str, roles: tuple[str, ...], store: str, upstream: str | None
     print(f"  {dim}tools{plain} {url}/api/tools")
     print(f"  {dim}roles{plain} {', '.join(roles)}")
     print(f"  {dim}kept in{plain} {store}")
+    if hooks is not None:
+        print(f"  {dim}hooks{plain} {hooks}")
     print(f"  {dim}chat{plain} {f'{url}/v1, with the models of {upstream}' if upstream else 'none (--upstream)'}", flush=True)
 
 

@@ -13,7 +13,7 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -25,6 +25,7 @@ from patchbay.errors import ConfigurationError, PatchbayError
 AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 _KEEP_ALIVE = 75
 _uvicorn = logging.getLogger("uvicorn.error")
+_logger = logging.getLogger("patchbay.server")
 _BACKLOG = 2048
 
 
@@ -81,7 +82,11 @@ def run_server(
     """Serve ``app`` on ``listener`` until one of ``signals``, then drain. Calls ``ready`` when requests are served.
 
     ``still_wanted`` is asked once a second; where it says no, the server drains as if told to stop. ``stopping`` is called with
-    the number of requests that the drain waits for, if any. Raises the PatchbayError that keeps ``app`` from starting.
+    the number of requests that the drain waits for, if any.
+
+    An application that has a method ``stopping()`` is told before the drain: what would never end by itself, and what is to
+    outlive the requests, is its. One that has a coroutine ``reload()`` is asked at SIGHUP to read its configuration again, and
+    says what came of it. Raises the PatchbayError that keeps ``app`` from starting.
     """
     lifespan = _Lifespan(app)
 
@@ -110,6 +115,7 @@ def run_server(
         ready,
         signals,
         stopping,
+        app,
     )
     _settle_collector()
     quiet = _Quiet(server, lifespan)
@@ -180,17 +186,40 @@ class _Server(uvicorn.Server):
         ready: Callable[[], None],
         signals: tuple[signal.Signals, ...],
         stopping: Callable[[int], object] | None,
+        app: object,
     ) -> None:
         super().__init__(config)
         self._stopping = stopping
+        self._tell_app: Callable[[], object] | None = getattr(app, "stopping", None)
+        self._reload_app: Callable[[], Coroutine[Any, Any, str]] | None = getattr(app, "reload", None)
+        self._reloading: asyncio.Task[None] | None = None
         self._ready = ready
         self._signals = signals
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
+        if self._reload_app is not None and threading.current_thread() is threading.main_thread():
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
         self._ready()
 
+    def _reload(self) -> None:
+        if self._reloading is None or self._reloading.done():  # what comes meanwhile is about the same file
+            self._reloading = asyncio.get_running_loop().create_task(self._reloaded())
+
+    async def _reloaded(self) -> None:
+        assert self._reload_app is not None
+        try:
+            said = await self._reload_app()
+        except PatchbayError as error:
+            _logger.warning("The configuration is as it was: %s", error)
+        except Exception:
+            _logger.exception("The configuration could not be read anew")
+        else:
+            _logger.warning("The configuration was read again: %s", said)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._tell_app is not None:
+            self._tell_app()
         if self._stopping is not None and self.server_state.tasks and not self.force_exit:
             self._stopping(len(self.server_state.tasks))
         await super().shutdown(sockets=sockets)

@@ -14,6 +14,7 @@ import msgspec
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from patchbay.errors import ConfigurationError, UnknownRoleError
 from patchbay.server.tools.callback_url import CallbackUrlError, check_port, read_callback_url
@@ -31,6 +32,7 @@ from patchbay.server.tools.models import (
     UnregisterBody,
     Unregistered,
 )
+from patchbay.server.watch import ClientLeftError, Watch
 from patchbay.tools import well_formed
 
 _SHOWN: Final = 200
@@ -68,8 +70,12 @@ def make_router(desk: Desk, *, callback_ports: frozenset[int] | None) -> APIRout
     @router.post(
         "/call", response_model=Called, operation_id="call_tool", summary="Carry out one call, for tests and scripts", **posted
     )
-    async def call(body: CallBody) -> Response:
-        return _json(await desk.call(body))
+    async def call(body: CallBody, request: Request) -> Response:
+        try:
+            with Watch(request.receive, silence=0, interval=0):
+                return _json(await desk.call(body))
+        except ClientLeftError as error:  # the tool was stopped, and what waited for approval withdrawn
+            return Response(status_code=error.status)
 
     @router.get("", response_model=Listing, operation_id="list_tools", summary="List the tools", **listed)
     async def list_tools(request: Request) -> Response:
@@ -107,14 +113,15 @@ async def _unprocessable(_request: Request, error: RequestValidationError) -> Re
     return _json({"detail": [_plain(each) for each in error.errors()]}, 422)
 
 
-async def _refused(_request: Request, error: HTTPException) -> Response:
+async def _refused(request: Request, error: HTTPException) -> Response:
     if error.status_code == 400 and error.detail == _UNREADABLE:
         return _json(_detail("json_invalid", ["body"], "The body cannot be read as JSON", {}), 422)
-    return Response(
-        msgspec.json.encode({"detail": error.detail}),
-        error.status_code,
-        {**(error.headers or {}), "content-type": "application/json"},
-    )
+    headers = dict(error.headers or {})
+    if error.status_code == 405:  # the framework names the methods of one route, where several have the path
+        matching = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+        headers["Allow"] = ", ".join(sorted({method for route in matching for method in getattr(route, "methods", None) or ()}))
+    body = msgspec.json.encode({"detail": error.detail})
+    return Response(body, error.status_code, {**headers, "content-type": "application/json"})
 
 
 def _invalid(field: str, value: Any, message: str) -> RequestValidationError:

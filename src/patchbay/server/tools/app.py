@@ -15,6 +15,7 @@ import patchbay
 from patchbay.errors import ConfigurationError
 from patchbay.registrations import RegistrationStore
 from patchbay.server.body import Receive
+from patchbay.server.oversight import Oversight
 from patchbay.server.reply import Send
 from patchbay.server.routes import find_tail, own_path
 from patchbay.server.settings import ProxySettings
@@ -35,18 +36,31 @@ from patchbay.tools.registry import DEFAULT_ROLE, RESERVED, Change, ToolRegistry
 class ToolsApp:
     """A tool server; ``create_tools_app`` makes it. ``managers`` are the roles', for tools of this process and live sessions.
 
-    ``registry`` is whole from the startup of its lifespan on, when what was stored is in it.
+    ``registry`` is whole from the startup of its lifespan on, when what was stored is in it. ``oversight`` has the hooks.
     """
 
-    def __init__(self, registry: ToolRegistry, managers: dict[str, LLMSessionManager], api: FastAPI, guard: Guard) -> None:
+    def __init__(
+        self, registry: ToolRegistry, managers: dict[str, LLMSessionManager], api: FastAPI, guard: Guard, oversight: Oversight
+    ) -> None:
         self.registry = registry
         self.managers = managers
         self.api = api
+        self.oversight = oversight
         self._guard = guard
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
+        if scope["type"] == "http":
+            await self.oversight.open()  # also where no lifespan reaches the application: no call goes unasked
         await self._guard(scope, receive, send)
+
+    def stopping(self) -> None:
+        """Say that the server is about to stop, before it waits for what is under way."""
+        self.oversight.leave()
+
+    async def reload(self) -> str:
+        """Read the configuration of hooks and approvals again; return what became of it. Raises ConfigurationError."""
+        return await self.oversight.reload()
 
 
 def create_tools_app(
@@ -56,16 +70,19 @@ def create_tools_app(
     settings: ToolsSettings | None = None,
     upstream: str | ProxySettings | None = None,
     chat: ChatSettings | None = None,
+    oversight: Oversight | None = None,
 ) -> ToolsApp:
     """Return a tool server for ``roles``. ``store`` (or its URL) is where registrations are kept; None keeps them in memory.
 
     ``upstream`` is the OpenAI-compatible server (or its base URL) whose models ``/v1`` gives the tools to, as ``chat`` says.
+    ``oversight`` has the hooks that every call is put to, whichever way it comes, and ends with the server.
     Where no token is configured the sources of plugins are anybody's, as the seeds' plugin hosts expect; the builtins never are.
     Raises ConfigurationError.
     """
     if chat is not None and upstream is None:
         raise ConfigurationError("chat says how an upstream's models are given tools: it needs an upstream.")
     settings = settings if settings is not None else ToolsSettings()
+    oversight = oversight if oversight is not None else Oversight()
     lease = Lease(max_failures=settings.max_failures, connect_timeout=settings.connect_timeout)
     dispatcher = Dispatcher(
         max_result_size=settings.max_result_size,
@@ -84,25 +101,23 @@ def create_tools_app(
     lease.tell = partial(_tell_sessions, managers)
     kept = RegistrationStore(store) if isinstance(store, str) else store
     keeper = Keeper(registry, kept) if kept is not None else None
-    door = _chat_door(upstream, registry, chat or ChatSettings(), settings) if upstream is not None else None
-    desk = Desk(registry, managers, lease, keeper, sync_timeout=settings.sync_timeout)
+    door = _chat_door(upstream, registry, chat or ChatSettings(), settings, oversight) if upstream is not None else None
+    desk = Desk(registry, managers, lease, keeper, oversight, sync_timeout=settings.sync_timeout)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        if keeper is not None:
-            await keeper.open()
-        watching = asyncio.create_task(lease.watch(settings.lease, dispatcher.keep_only)) if settings.lease else None
-        try:
-            yield
-        finally:
-            if watching is not None:
-                watching.cancel()
-                await asyncio.wait([watching])
-            if door is not None:
-                await door.aclose()
-            await dispatcher.close()
+        async with contextlib.AsyncExitStack() as ends:  # what was opened is closed, the last first
+            ends.push_async_callback(oversight.aclose)
             if keeper is not None:
-                await keeper.close()
+                await keeper.open()
+                ends.push_async_callback(keeper.close)
+            await oversight.open()
+            ends.push_async_callback(dispatcher.close)
+            if door is not None:
+                ends.push_async_callback(door.aclose)
+            if settings.lease:
+                ends.push_async_callback(_ended, asyncio.create_task(lease.watch(settings.lease, dispatcher.keep_only)))
+            yield
 
     api = FastAPI(
         title="Patchbay",
@@ -113,9 +128,16 @@ def create_tools_app(
         redoc_url=None,
     )
     api.include_router(make_router(desk, callback_ports=settings.callback_ports))
+    oversight.serve_by(api, needs_token=settings.token is not None)
     handle_errors(api)
     describe_token(api)
-    return ToolsApp(registry, managers, api, Guard(_by_path(api, door if door is not None else no_upstream), settings))
+    guard = Guard(_by_path(api, door if door is not None else no_upstream), settings)
+    return ToolsApp(registry, managers, api, guard, oversight)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
 
 
 def _tell_sessions(managers: Mapping[str, LLMSessionManager], change: Change) -> None:
@@ -124,11 +146,13 @@ def _tell_sessions(managers: Mapping[str, LLMSessionManager], change: Change) ->
             managers[role].sync_later()
 
 
-def _chat_door(upstream: str | ProxySettings, registry: ToolRegistry, chat: ChatSettings, settings: ToolsSettings) -> ChatDoor:
+def _chat_door(
+    upstream: str | ProxySettings, registry: ToolRegistry, chat: ChatSettings, settings: ToolsSettings, oversight: Oversight
+) -> ChatDoor:
     proxy = upstream if isinstance(upstream, ProxySettings) else ProxySettings(upstream)
     # The guard has bounded the body already, and asked for the token where it must be shown.
     proxy = replace(proxy, base_path=OPENAI_BASE, api_key=None, max_body_size=settings.max_body_size)
-    return ChatDoor(proxy, registry, chat, token=settings.token)
+    return ChatDoor(proxy, registry, chat, oversight, token=settings.token)
 
 
 def _by_path(api: AsgiApp, chat: AsgiApp) -> AsgiApp:

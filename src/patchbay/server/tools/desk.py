@@ -19,13 +19,16 @@ from patchbay.errors import ConfigurationError, ToolError, UnknownToolError
 from patchbay.executor import Executor, ToolExecution
 from patchbay.executor.find import find_tool
 from patchbay.executor.settle import told
+from patchbay.hooks import HookScope
+from patchbay.server.oversight import Oversight
 from patchbay.server.tools.keeper import Keeper
 from patchbay.server.tools.lease import Lease, Place
 from patchbay.server.tools.models import CallBody, ClearBody, RegisterBody, UnregisterBody
-from patchbay.tools import Surroundings
+from patchbay.tools import Surroundings, Tool
 from patchbay.tools.manager import LLMSessionManager
+from patchbay.tools.output import ToolOutput
 from patchbay.tools.registry import Change, Failure, Key, Registration, ToolRegistry
-from patchbay.types import ToolCall
+from patchbay.types import Illustrated, ToolCall
 
 _logger = logging.getLogger(__name__)
 
@@ -58,6 +61,7 @@ class Desk:
         managers: Mapping[str, LLMSessionManager],
         lease: Lease,
         keeper: Keeper | None,
+        oversight: Oversight,
         *,
         sync_timeout: float,
     ) -> None:
@@ -66,6 +70,7 @@ class Desk:
         self._managers = managers
         self._lease = lease
         self._keeper = keeper
+        self._oversight = oversight
         self._sync_timeout = sync_timeout
 
     async def register(self, body: RegisterBody, *, trusted: bool) -> Body:
@@ -78,6 +83,7 @@ class Desk:
             role=body.role,
             timeout_seconds=body.timeout_seconds,
             callback_url=body.callback_url,
+            metadata={"annotations": body.annotations} if body.annotations else {},
             secret=body.secret or self._secret(body, trusted=trusted),
         )
         change = self.registry.register(registration, trusted=trusted, secret=body.secret)
@@ -147,8 +153,7 @@ class Desk:
             error = HiddenToolError(body.name) if body.name in snapshot.hidden else unknown
             message, code = told(body.name, error)
             return self._called(role, call, content=message, error=str(error), code=code)
-        around = Surroundings(idempotency_key=body.idempotency_key or "")
-        [execution] = await Executor([tool], max_result_chars=None).run([call], surroundings=around)
+        execution = await self._carried_out(role, tool, call, body)
         if execution.error is not None:
             return self._called(
                 role,
@@ -159,6 +164,17 @@ class Desk:
                 seconds=execution.seconds,
             )
         return self._called(role, call, content=execution.content, output=execution.value, seconds=execution.seconds)
+
+    async def _carried_out(self, role: str, tool: Tool, call: ToolCall, body: CallBody) -> ToolExecution:
+        """Carry out a call under the eyes of the hooks. A turn of its own, of this one call."""
+        executor = Executor([tool], max_result_chars=None, hooks=self._oversight.hooks, media=self._oversight.media)
+        scope = HookScope(role, f"call-{secrets.token_hex(6)}", context={"inbound": {"channel": "api"}, "scope": {"role": role}})
+        around = Surroundings(idempotency_key=body.idempotency_key or "")
+        batch = executor.begin(surroundings=around, scope=scope).start([call])
+        try:
+            return await anext(batch)
+        finally:
+            await batch.stop()
 
     async def _removal(self, change: Change) -> Body:
         affected, failed, stored = await self._carry_on(change)
@@ -265,6 +281,10 @@ def _written(arguments: Body) -> str:
 
 def _shown(output: Any, content: str) -> Any:
     """Return an output, or what a model is shown of it, where it is none that JSON knows."""
+    if isinstance(output, Illustrated):
+        output = output.output
+    elif isinstance(output, ToolOutput):  # a hook's answer
+        output = output.for_llm
     try:
         return msgspec.Raw(msgspec.json.encode(output))
     except (TypeError, ValueError, RecursionError):

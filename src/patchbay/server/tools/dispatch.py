@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from patchbay.errors import ConfigurationError, ToolError, ToolFailed
+from patchbay.media.inline import without_half
 from patchbay.schema.arguments import UnreadableArgumentsError, read_arguments
 from patchbay.schema.usable import why_unusable
 from patchbay.server.client import (
@@ -38,6 +39,7 @@ from patchbay.server.tools.progress import ACCEPT, MOST_BYTES, NDJSON, Lines, To
 from patchbay.tools import Progress, Tool, Validation, render_result
 from patchbay.tools.context import ToolContext
 from patchbay.tools.envelope import open_envelope
+from patchbay.tools.images import MOST_CHARS, MOST_IMAGES, image_chars
 from patchbay.tools.registry import Registration
 
 SIGNATURE: Final = "X-Patchbay-Signature"
@@ -47,6 +49,9 @@ IDEMPOTENCY: Final = "Idempotency-Key"
 """The header that is the same when a call is sent again."""
 
 _logger = logging.getLogger(__name__)
+
+IMAGE_ROOM: Final = MOST_IMAGES * MOST_CHARS
+"""How many bytes more than its limit an answer may have where it has images: they are not text for the model."""
 
 _SHOWN: Final = 200
 _MOST_REPORTED: Final = 1000
@@ -145,7 +150,7 @@ class Dispatcher:
             answer = await client.request(b"POST", callback.target, headers, body, once=True)
             try:
                 if _is_in_lines(answer):
-                    read, whole = await _read_lines(answer, self.max_result_size, on_progress)
+                    read, whole = await _read_lines(answer, self.max_result_size + IMAGE_ROOM, on_progress)
                 else:
                     read, whole = await _read(answer, self.max_result_size)
             finally:
@@ -186,7 +191,10 @@ class CallbackTool(Tool):
             registration.description,
             parameters=registration.parameters,
             timeout=registration.timeout_seconds,
+            annotations=registration.annotations,
         )
+        self.source = registration.source or "external"  # "" is this program's own
+        self.endpoint = registration.callback_url or ""
         try:
             self._callback = read_callback_url(registration.callback_url or "")
             # Of a tool that was stored, too: fewer ports may be allowed by now.
@@ -272,9 +280,9 @@ class CallbackTool(Tool):
             raise self._error("remote tool callback answered in a compressed form, which it was not asked for")
         if status in (204, 205):
             return ""
-        kind = answer.content_type
+        kind, limit = answer.content_type, self._dispatcher.max_result_size
         if not whole:
-            return _cut(body, self._dispatcher.max_result_size)
+            return _cut(body, limit)
         if kind == NDJSON and not body:
             raise self._error("remote tool callback's answer ended before its result; the tool may have run")
         try:
@@ -284,10 +292,11 @@ class CallbackTool(Tool):
                 raise self._error(f"remote tool callback answered JSON that cannot be read{_quoted(body)}") from None
             if kind in _PAGES:
                 raise self._error(f"remote tool callback answered a web page{_quoted(body)}") from None
-            return body.decode("utf-8", "replace")
-        if isinstance(value, Mapping) and ("output" in value or "is_error" in value):
-            return open_envelope(value, tool_name=self.name)
-        return value
+            return body.decode("utf-8", "replace") if len(body) <= limit else _cut(body, limit)
+        is_envelope = isinstance(value, Mapping) and ("output" in value or "is_error" in value)
+        if len(body) > limit and len(body) - (image_chars(value.get("images")) if is_envelope else 0) > limit:
+            return _cut(body, limit)
+        return open_envelope(value, tool_name=self.name) if is_envelope else value
 
     def _failure(self, error: ClientError) -> CallbackError:
         if isinstance(error, ConnectError | ConnectTimeoutError):
@@ -312,14 +321,16 @@ def signature_of(body: bytes, secret: bytes) -> str:
 
 
 async def _read(answer: Answer, limit: int) -> tuple[bytes, bool]:
-    """Read at most ``limit`` bytes of a body; say whether that was all."""
+    """Read at most ``limit`` bytes of a body, IMAGE_ROOM more where it seems to have images; say whether that was all."""
     pieces: list[bytes] = []
-    size = 0
+    size, most = 0, limit
     while piece := await answer.read():
         pieces.append(piece)
         size += len(piece)
-        if size > limit:
-            return b"".join(pieces)[:limit], False
+        if size > most == limit and b'"images"' in (read := b"".join(pieces)):
+            pieces, most = [read], limit + IMAGE_ROOM
+        if size > most:
+            return b"".join(pieces)[:most], False
     return b"".join(pieces), True
 
 
@@ -344,7 +355,8 @@ def _is_plain(answer: Answer) -> bool:
 
 def _cut(body: bytes, limit: int) -> str:
     # What follows the cut could be anything, so what came before is shown as text, and not read as an envelope.
-    return f"{body.decode('utf-8', 'replace')}\n[... cut here: the callback's answer is larger than {limit} bytes ...]"
+    text = without_half(body[:limit].decode("utf-8", "replace"))
+    return f"{text}\n[... cut here: the callback's answer is larger than {limit} bytes ...]"
 
 
 def _quoted(body: bytes) -> str:

@@ -43,7 +43,6 @@ class Keeper:
         Raises ConfigurationError for a store that another server has, or that cannot be opened.
         """
         try:
-            await self._store.make_private()
             await self._hold.take()
             self._registry.restore(await self._store.load())
         except BaseException:

@@ -11,8 +11,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, RootModel, field_validator
 
+from patchbay.errors import ConfigurationError
 from patchbay.schema.arguments import MAX_DEPTH, deeper_than
 from patchbay.server.tools.callback_url import read_callback_url
+from patchbay.tools.annotations import MOST, NAME, checked_annotations
 from patchbay.tools.registry import MAX_TIMEOUT
 from patchbay.types import EMPTY_PARAMETERS
 
@@ -46,6 +48,13 @@ class RegisterBody(BaseModel):
         30.0, gt=0, le=MAX_TIMEOUT, allow_inf_nan=False, description="How long one call may take in all, in seconds."
     )
     secret: Secret = None
+    annotations: dict[str, bool] = Field(
+        default_factory=dict,
+        max_length=MOST,
+        description="What the tool says of itself, for approvals: `read_only`, `destructive`, `idempotent`, `open_world`, or as "
+        "MCP calls them (`readOnlyHint`, ...), or words of your own. A policy believes what makes it ask or deny.",
+        json_schema_extra={"propertyNames": {"pattern": NAME}},
+    )
 
     @field_validator("name")
     @classmethod
@@ -65,6 +74,14 @@ class RegisterBody(BaseModel):
         except ValueError:
             raise ValueError("parameters must be JSON: no NaN, no Infinity, no lone surrogates") from None
         return parameters
+
+    @field_validator("annotations", mode="before")
+    @classmethod
+    def _said_of_itself(cls, annotations: Any) -> dict[str, bool]:
+        try:
+            return checked_annotations(annotations)
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None
 
     @field_validator("callback_url")
     @classmethod
@@ -175,6 +192,7 @@ class ListedTool(BaseModel):
     is_remote: bool
     parameters: dict[str, Any]
     timeout_seconds: float | None
+    annotations: dict[str, Any] = Field(description="What it says of itself: `read_only`, `destructive`, ...")
     role: str | None = Field(description="The role it was registered for; null for all.")
     state: Literal["active", "hidden"] = Field(description="`hidden` while nobody answers at its callback_url.")
     problem: str | None = Field(description="Why no model is told of the tool: what is wrong with its schema; null if nothing.")

@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from patchbay.executor import ToolExecution
-from patchbay.loop import FinalEvent
+from patchbay.loop import FinalEvent, UserOutputEvent
+from patchbay.media import SCHEME
 from patchbay.models.wire import DONE, Envelope, encode
+from patchbay.server.media import PATH as MEDIA
 from patchbay.tools.excerpt import excerpt
 from patchbay.types import ToolCall
 
@@ -44,6 +46,13 @@ class Said:
                 text = _BETWEEN + text
         self._pieces.append(text)
         return "" if self._only_last else text
+
+    def add_apart(self, text: str) -> str:
+        """Take in what is not the model's, as a paragraph of its own; return what may be shown of it now."""
+        self.round_over()
+        shown = self.add(text) if text and not self._only_last else ""
+        self.round_over()
+        return shown
 
     def round_over(self) -> None:
         """Note that what follows is another round's."""
@@ -125,13 +134,22 @@ def whole_answer(
 
 
 def told_reason(end: FinalEvent) -> str:
-    """Return OpenAI's word for why a turn ended. A limit is "length": it ended before the answer did."""
+    """Return OpenAI's word for why a turn ended. A limit is "length": it ended before the answer did; so is none a hook ended."""
+    if end.aborted is not None:
+        return "content_filter"
     return end.finish_reason if end.finish_reason in _OWN_REASONS else "length"
 
 
-def report_of(role: str, revision: int, end: FinalEvent) -> dict[str, Any]:
-    """Return what the answer's ``patchbay`` says: whose tools of which revision, which calls, and the limit that ended it."""
+def report_of(role: str, revision: int, end: FinalEvent, outputs: Sequence[UserOutputEvent]) -> dict[str, Any]:
+    """Return what the answer's ``patchbay`` says: whose tools of which revision, which calls, and the limit that ended it.
+
+    Where tools had something for the user that is there too, and where a hook ended the turn, which one and why.
+    """
     report: dict[str, Any] = {"role": role, "revision": revision, "calls": [_call(each) for each in end.tool_executions]}
+    if outputs:
+        report["outputs"] = [_output(each) for each in outputs]
+    if end.aborted is not None:
+        report["aborted"] = {"by": end.aborted.hook, "point": end.aborted.point, "reason": end.aborted.reason}
     return report if end.finish_reason in _OWN_REASONS else {**report, "limit": end.finish_reason}
 
 
@@ -160,6 +178,15 @@ def _added(total: Mapping[str, Any], usage: Mapping[str, Any]) -> dict[str, Any]
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _output(shown: UserOutputEvent) -> dict[str, Any]:
+    return {
+        "call_id": shown.tool_call.id,
+        "text": excerpt(shown.text, EXCERPT),
+        "media": [{"ref": ref, "path": MEDIA + ref.removeprefix(SCHEME)} for ref in shown.media],
+        "handled": shown.handled,
+    }
 
 
 def _call(execution: ToolExecution) -> dict[str, Any]:

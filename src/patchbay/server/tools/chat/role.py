@@ -1,4 +1,4 @@
-"""Which role a chat request is for: its header, else its ``user``, else the first role."""
+"""Whose a chat request is: which role it is for (its header, else its ``user``, else the first role), and of which session."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
-from patchbay.errors import ConfigurationError, UnknownRoleError
+from patchbay.errors import ConfigurationError, InvalidRequestError, UnknownRoleError
 
 ROLE_HEADER: Final = "X-Patchbay-Role"
+SESSION_HEADER: Final = "X-Patchbay-Session"
+
+_LONGEST_SESSION: Final = 200
 
 
 def role_of(header: bytes | None, user: Any, roles: Sequence[str]) -> str:
@@ -26,3 +29,11 @@ def role_of(header: bytes | None, user: Any, roles: Sequence[str]) -> str:
                 return each
         raise UnknownRoleError(name)
     return user if isinstance(user, str) and user in roles else roles[0]
+
+
+def session_of(header: bytes | None) -> str:
+    """Return the key of the session that a client says it is in, "" where it says none. Raises InvalidRequestError."""
+    session = unquote(header.decode("utf-8", "replace")) if header else ""
+    if len(session) > _LONGEST_SESSION or not session.isprintable():
+        raise InvalidRequestError(f"{SESSION_HEADER} must be up to {_LONGEST_SESSION} printable characters.")
+    return session

@@ -9,6 +9,7 @@ from patchbay.executor import Budget
 from patchbay.executor.budget import checked_count
 from patchbay.models.options import TextOptions
 from patchbay.server.settings import MIB
+from patchbay.tools.attachments import checked_kinds
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,8 @@ class ChatSettings:
     ``options`` is how tools reach the model, as in the proxy. A turn ends after ``max_iterations`` rounds, ``max_calls`` calls of
     the registry's tools or ``max_seconds`` (None: no limit).
 
+    ``attachments`` are the kinds ("image", "audio", "file") that the upstream's models take of what tools return.
+
     Between two requests of a conversation the server keeps what its client does not see: of at most ``max_kept`` answers,
     ``max_kept_size`` bytes, and for ``kept_for`` seconds since they were last asked about.
     """
@@ -26,6 +29,7 @@ class ChatSettings:
     max_iterations: int = 10
     max_calls: int | None = None
     max_seconds: float | None = None
+    attachments: tuple[str, ...] = ()
     max_kept: int = 1000
     max_kept_size: int = 64 * MIB
     kept_for: float = 3600.0
@@ -34,6 +38,7 @@ class ChatSettings:
         if checked_count(self.max_iterations, "max_iterations") is None:
             raise ConfigurationError("max_iterations must be a number: a turn that nobody watches needs an end.")
         self.budget()
+        checked_kinds(self.attachments)
         for name in ("max_kept", "max_kept_size", "kept_for"):
             if not getattr(self, name) >= 0:
                 raise ConfigurationError(f"{name} must be 0 (keep nothing) or more.")

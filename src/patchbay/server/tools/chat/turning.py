@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from patchbay.errors import PatchbayError
 from patchbay.executor import Executor
-from patchbay.loop import FinalEvent, IterationEndEvent, ReasoningEvent, TextEvent, ToolCallEvent, ToolResultEvent, turn
+from patchbay.hooks import HookScope
+from patchbay.loop import (
+    FinalEvent,
+    IterationEndEvent,
+    ReasoningEvent,
+    TextEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    UserOutputEvent,
+    turn,
+)
 from patchbay.models.faults import error_body
 from patchbay.models.offer import Offer
 from patchbay.models.wire import Envelope, encode
@@ -41,7 +51,8 @@ class Asked:
     """What a client asked for.
 
     ``history`` is its conversation as the model is to see it. ``external`` are the client's own tools, ``written`` the same as
-    it wrote them, by name. ``parameters`` is all else of its body. ``wants_json``: its answer is to be JSON.
+    it wrote them, by name. ``parameters`` is all else of its body. ``wants_json``: its answer is to be JSON. ``session`` and
+    ``sender`` are what it says of itself, for hooks and approvals.
     """
 
     history: Restored
@@ -51,6 +62,8 @@ class Asked:
     parameters: Mapping[str, Any]
     include_usage: bool
     wants_json: bool
+    session: str = ""
+    sender: str = ""
 
 
 class Turn:
@@ -68,6 +81,7 @@ class Turn:
         self._settings = settings
         self._content = Said(only_last=asked.wants_json)
         self._reasoning = Said()
+        self._outputs: list[UserOutputEvent] = []
         self._stream = StreamedAnswer(include_usage=asked.include_usage)
 
     def error_event(self, error: PatchbayError) -> bytes:
@@ -81,7 +95,13 @@ class Turn:
             request.watch.beat(request.reply.heartbeat)
         model = UpstreamModel(request, self._way, self._tools.offer, asked.written, stream=self.streaming)
         results = asked.history.results
-        executing = self._tools.executor.begin(budget=self._settings.budget(), results=results, offer_reader=results.size > 0)
+        executing = self._tools.executor.begin(
+            budget=self._settings.budget(),
+            attachments=self._settings.attachments,
+            results=results,
+            offer_reader=results.size > 0,
+            scope=self._scope(request),
+        )
         events = turn(
             model,
             executing,
@@ -101,6 +121,9 @@ class Turn:
                     await self._tell(request, model, "reasoning_content", self._reasoning.add(event.delta))
                 elif isinstance(event, ToolCallEvent):
                     self.has_run = True
+                elif isinstance(event, UserOutputEvent):
+                    self._outputs.append(event)
+                    await self._tell(request, model, "content", self._content.add_apart(event.text))
                 elif isinstance(event, IterationEndEvent):
                     self._content.round_over()
                     self._reasoning.round_over()
@@ -119,11 +142,15 @@ class Turn:
         await request.reply.write(self._stream.delta(envelope, {field: text}, logprobs=logprobs))
 
     async def _end(self, request: Request, model: UpstreamModel, end: FinalEvent) -> None:
+        if end.aborted is not None and not end.aborted.hard:
+            raise end.aborted
         pending = self._handed_out(end) if end.pending else ()
         usage = summed(model.usages)
         snapshot = self._tools.snapshot
-        report = report_of(snapshot.role, snapshot.revision, end)
+        report = report_of(snapshot.role, snapshot.revision, end, self._outputs)
         reason = told_reason(end)
+        if end.aborted is not None:  # a hard one: it is as if nothing had been said
+            self._content, self._reasoning = Said(), Said()
         reply, capture = request.reply, request.capture()
         if self.streaming:
             out = self._stream.end(
@@ -154,6 +181,18 @@ class Turn:
         if request.journal is not None and capture is not None:
             capture.add(out)
             request.journal.record("response", request.id, status=reply.status, stream=self.streaming, **capture.fields())
+
+    def _scope(self, request: Request) -> HookScope:
+        asked, role = self._asked, self._tools.snapshot.role
+        inbound = {"channel": "chat", "chat_id": asked.session, "sender_id": asked.sender}
+        model = asked.parameters.get("model")
+        return HookScope(
+            role,
+            request.id,
+            session_key=asked.session,
+            model=model if isinstance(model, str) else "",
+            context={"inbound": inbound, "scope": {"role": role}},
+        )
 
     def _handed_out(self, end: FinalEvent) -> tuple[ToolCall, ...]:
         """The calls that the client is to answer; what it is not told of the turn is kept under their ids."""

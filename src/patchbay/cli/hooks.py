@@ -1,0 +1,163 @@
+"""``patchbay hooks``: see which hooks a configuration has, and try one.
+
+What lives here: flags, and what is printed. What does not: configurations (``patchbay.hooks.config``), and the checks
+(``patchbay.hooks.process.doctor``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from patchbay.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from patchbay.hooks.config import HooksConfig
+    from patchbay.hooks.process.doctor import Verdict
+    from patchbay.hooks.process.spec import ProcessSpec
+
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+_Config = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="A configuration: .json, .yaml or .toml.", show_default=False),
+]
+
+hooks = typer.Typer(
+    name="hooks",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings=_CONTEXT,
+    help="See which hooks a configuration has, and try a hook that is a process.",
+)
+
+
+@hooks.command("list", context_settings=_CONTEXT)
+def list_(
+    config: _Config = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """List a configuration's hooks, in the order in which they are asked. Nothing is started.
+
+    [bold]Example[/bold]
+
+      patchbay hooks list --config patchbay.yaml
+    """  # fmt: skip
+    found = _read(config)
+    rows = _rows(found)
+    for note in found.notes:
+        print(f"patchbay: {note}", file=sys.stderr)
+    if as_json:
+        print(json.dumps(rows, ensure_ascii=False, indent=2))
+        return
+    if not found.enabled:
+        print("hooks.enabled is false: none of them is mounted")
+    width = max((len(row["name"]) for row in rows), default=0)
+    for row in rows:
+        about = ", ".join([f"priority {row['priority']}", *(["required"] if row["required"] else [])])
+        modes = f"; {', '.join(row['modes'])}" if row["modes"] else ""
+        print(f"{row['name']:<{width}}  " + (f"{row['kind']}  {about}{modes}" if row["kind"] else row["state"]))
+        if row["command"]:
+            print(f"{'':<{width}}  {shlex.join(row['command'])}")
+
+
+@hooks.command(context_settings={**_CONTEXT, "allow_interspersed_args": False, "ignore_unknown_options": False})
+def doctor(
+    target: Annotated[
+        list[str],
+        typer.Argument(metavar="COMMAND...|NAME", help="The hook's command, or with --config its name.", show_default=False),
+    ],
+    config: _Config = None,
+    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long each answer may take.")] = 5.0,
+    strict: Annotated[bool, typer.Option("--strict", help="Let warnings count as failures.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON.")] = False,
+) -> None:
+    """Play requests to a hook's process, and say what is wrong with its answers. Exit status 1: something is.
+
+    Options come before the command. The requests name a tool that no hook has, so none of the hook's own tools is run.
+
+    [bold]Examples[/bold]
+
+      patchbay hooks doctor python3 weather_plugin.py
+
+      patchbay hooks doctor --config patchbay.yaml weather
+    """  # fmt: skip
+    from patchbay.hooks.process.doctor import examine
+    from patchbay.hooks.process.spec import ProcessSpec
+
+    if config is None:
+        spec, modes = ProcessSpec(name="doctor", command=tuple(target)), None
+    else:
+        spec = _process(_read(config), target)
+        modes = spec.modes
+    verdicts = asyncio.run(examine(spec, modes=modes, timeout=timeout))
+    counts = {outcome: sum(each.outcome == outcome for each in verdicts) for outcome in ("ok", "warning", "failure")}
+    failed = counts["failure"] + (counts["warning"] if strict else 0) > 0
+    if as_json:
+        shown = {"command": list(spec.command), "verdicts": [asdict(each) for each in verdicts], **counts, "failed": failed}
+        print(json.dumps(shown, ensure_ascii=False, indent=2))
+    else:
+        _print(verdicts)
+        print(f"{len(verdicts)} checks: {', '.join(f'{count} {outcome}' for outcome, count in counts.items())}")
+    sys.exit(1 if failed else 0)
+
+
+def _print(verdicts: Sequence[Verdict]) -> None:
+    from patchbay.hooks.process.valve import legible
+
+    width = max(len(each.check) for each in verdicts)
+    for each in verdicts:
+        words = legible(" ".join(each.words.split()))
+        line = f"{each.outcome:<8} {each.check:<{width}}  {words}".rstrip()
+        for text in (line, *([f"{'':<8} -> {each.way_out}"] if each.way_out else [])):
+            try:
+                print(text)
+            except UnicodeEncodeError:
+                print(text.encode("ascii", "backslashreplace").decode())
+
+
+def _read(config: Path | None) -> HooksConfig:
+    from patchbay.hooks.config import read_hooks_config
+
+    if config is None:
+        raise ConfigurationError("which hooks? Name a configuration with --config FILE.")
+    return read_hooks_config(config.expanduser())
+
+
+def _process(found: HooksConfig, target: Sequence[str]) -> ProcessSpec:
+    specs = {each.spec.name: each.spec for each in found.processes}
+    if len(target) != 1 or target[0] not in specs:
+        names = ", ".join(specs) or "none"
+        raise ConfigurationError(f"no enabled process hook is named {' '.join(target)!r}; there are: {names}.")
+    return specs[target[0]]
+
+
+def _rows(found: HooksConfig) -> list[dict[str, Any]]:
+    from patchbay.hooks.process.spec import MODES
+
+    rows: list[dict[str, Any]] = [
+        _row(each.name, "builtin", each.priority, required=each.required)
+        for each in sorted(found.builtins, key=lambda each: (each.priority, each.name))
+    ]
+    rows += [
+        _row(each.spec.name, "process", each.priority, required=each.required)
+        | {"modes": [mode for mode in MODES if mode in each.spec.modes], "command": list(each.spec.command)}
+        for each in sorted(found.processes, key=lambda each: (each.priority, each.spec.name))
+    ]
+    return rows + [{**_row(name, "", 0, required=False), "state": "disabled"} for name in found.disabled]
+
+
+def _row(name: str, kind: str, priority: int, *, required: bool) -> dict[str, Any]:
+    return {
+        "name": name, "kind": kind, "state": "enabled", "priority": priority, "required": required, "modes": [], "command": [],
+    }  # fmt: skip

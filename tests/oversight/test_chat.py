@@ -1,0 +1,292 @@
+"""Hooks of a server's chat: what they do to a turn, and what its client is told. Real sockets, and the real client."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from chat_door.rig import THEIRS, USER, call, calls, calls_of, door, finish_of, report_of, text_of
+from patchbay.hooks import AbortTurn, DenyTool, HardAbort, HookManager, Modify, Respond
+from patchbay.server.oversight import Oversight, OversightSettings
+from patchbay.tools.output import ToolOutput
+from tools_server.rig import BOUND, calling_back, says
+
+WEATHER = {"type": "function", "function": {"name": "weather", "description": "Look out.", "parameters": {"type": "object"}}}
+PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==")
+
+
+class Offers:
+    """A hook that adds a tool and answers its calls."""
+
+    def __init__(self, answer: Any = "21 degrees") -> None:
+        self.answer = answer
+        self.seen: list[Any] = []
+
+    def before_llm(self, request):
+        self.seen.append(request)
+        return Modify({"tools": [*request.tools, WEATHER]})
+
+    def before_tool(self, call):
+        return Respond(self.answer) if call.tool == "weather" else None
+
+
+class At:
+    """A hook that gives one decision at one point."""
+
+    def __init__(self, point: str, decision: Any) -> None:
+        setattr(self, point, lambda _asked: decision)
+
+
+def governed(*hooks: object, **settings: Any) -> Oversight:
+    manager = HookManager()
+    for number, hook in enumerate(hooks):
+        manager.mount(f"hook{number}", hook)
+    return Oversight(OversightSettings(**settings), hooks=manager)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_tool_that_a_hook_adds_is_offered_called_and_answered_where_no_tool_is_registered(stream) -> None:
+    hook = Offers()
+    with door([calls(call("weather")), "It is 21 degrees."], oversight=governed(hook)) as chat:
+        if stream:
+            chunks = chat.stream(user="ann", extra_headers={"X-Patchbay-Session": "s1"})
+            text, report = text_of(chunks), report_of(chunks)
+        else:
+            answer = chat.ask(user="ann", extra_headers={"X-Patchbay-Session": "s1"})
+            text, report = answer.choices[0].message.content, answer.model_extra["patchbay"]
+        assert "It is 21 degrees." == text
+        assert [("weather", "21 degrees")] == [(each["name"], each["content"]) for each in report["calls"]]
+        assert ["weather"] == [tool["function"]["name"] for tool in chat.asked[0]["tools"]]
+        assert [None, None] == [request.headers.get("x-patchbay-session") for request in chat.upstream.chats]
+    assert ("ann", "s1") == (hook.seen[0].meta.agent_id, hook.seen[0].meta.session_key)
+    assert "ann" == hook.seen[0].context["inbound"]["sender_id"]
+    assert {"role": "ann"} == hook.seen[0].context["scope"]
+
+
+def test_what_a_hook_makes_of_a_request_and_of_an_answer_is_what_is_sent() -> None:
+    warmer = At("before_llm", Modify({"options": {"temperature": 0.9}}))
+    with door(["It is raining."], oversight=governed(warmer, At("after_llm", Modify({"content": "It is not said."})))) as chat:
+        assert "It is not said." == chat.ask().choices[0].message.content
+        assert 0.9 == chat.asked[0]["temperature"]
+
+
+def test_a_hook_that_only_looks_on_changes_nothing_of_a_request() -> None:
+    seen = threading.Event()
+    with door(["a"], oversight=governed(At("on_runtime_event", seen.set()))) as chat:
+        chat.ask(n=2)  # which a turn could not give: it went straight through
+        assert 2 == chat.asked[0]["n"]
+
+
+def test_hooks_that_are_asked_about_requests_leave_one_answer_of_each() -> None:
+    with (
+        door(["a"], oversight=governed(At("before_llm", None))) as chat,
+        pytest.raises(openai.BadRequestError, match="has hooks"),
+    ):
+        chat.ask(n=2)
+
+
+def test_a_hook_ends_a_turn_and_its_client_is_told_why() -> None:
+    with door(["a"], oversight=governed(At("before_llm", AbortTurn("not today")))) as chat:
+        with pytest.raises(openai.PermissionDeniedError, match="hook requested turn abort: not today"):
+            chat.ask()
+        with pytest.raises(openai.PermissionDeniedError, match="not today"):
+            chat.stream()
+        assert [] == chat.asked
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_turn_that_is_taken_back_ends_without_a_word_of_it(stream) -> None:
+    with door([calls(call("weather"), content="Let me see.")], oversight=governed(Offers(), At("after_tool", None), At("after_llm", HardAbort("secret")))) as chat:  # fmt: skip
+        if stream:
+            chunks = chat.stream()
+            reason, report = finish_of(chunks), report_of(chunks)
+        else:
+            answer = chat.ask()
+            reason, report = answer.choices[0].finish_reason, answer.model_extra["patchbay"]
+            assert "" == answer.choices[0].message.content
+        assert "content_filter" == reason
+        assert ("hard_abort", {"by": "hook2", "point": "after_llm", "reason": "secret"}) == (report["limit"], report["aborted"])
+
+
+def test_a_turn_ended_at_a_call_leaves_none_for_the_client() -> None:
+    with door([calls(call("weather"), call("open_door", id="call_2"))], oversight=governed(Offers(), At("before_tool", AbortTurn("no")))) as chat:  # fmt: skip
+        with pytest.raises(openai.PermissionDeniedError):
+            chat.ask(tools=[THEIRS])
+        assert 1 == len(chat.asked)
+
+
+def test_a_call_of_the_clients_own_tool_is_left_to_it_beside_one_of_a_hook() -> None:
+    with door([calls(call("weather"), call("open_door", id="call_2")), "It is open."], oversight=governed(Offers())) as chat:
+        [(call_id, name, _)] = calls_of(chat.stream(tools=[THEIRS]))
+        assert "open_door" == name
+        written = {"role": "assistant", "content": None, "tool_calls": [call("open_door", id=call_id)]}
+        result = {"role": "tool", "tool_call_id": call_id, "content": "open"}
+        assert "It is open." == chat.ask(messages=[USER, written, result], tools=[THEIRS]).choices[0].message.content
+        assert ["21 degrees", "open"] == [each["content"] for each in chat.asked[1]["messages"] if each["role"] == "tool"]
+
+
+def test_a_denied_call_is_an_error_that_the_model_reads() -> None:
+    with calling_back(says("done")) as callback:
+        with door(
+            [calls(call("erase")), "Then not."], oversight=governed(At("before_tool", DenyTool("nothing is erased")))
+        ) as chat:
+            chat.server.register("erase", callback.url)
+            assert "Then not." == chat.ask().choices[0].message.content
+            assert "Tool execution denied by hook: nothing is erased" in chat.asked[1]["messages"][-1]["content"]
+        assert [] == callback.calls
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_tool_has_for_the_user_is_part_of_the_answer(stream) -> None:
+    shown = ToolOutput("it was drawn", for_user="Here is your picture.", response_handled=True, media=["data:image/png;base64," + base64.b64encode(PIXEL).decode()])  # fmt: skip
+    with door([calls(call("weather"), content="I draw.")], oversight=governed(Offers(shown))) as chat:
+        if stream:
+            chunks = chat.stream()
+            text, report = text_of(chunks), report_of(chunks)
+        else:
+            answer = chat.ask()
+            text, report = answer.choices[0].message.content, answer.model_extra["patchbay"]
+        assert "I draw.\n\nHere is your picture." == text
+        assert 1 == len(chat.asked)
+        [output] = report["outputs"]
+        assert ("Here is your picture.", True) == (output["text"], output["handled"])
+        [media] = output["media"]
+        file = chat.server.ask("GET", media["path"])
+        assert (200, PIXEL, "image/png") == (file.status, file.body, file.headers["content-type"])
+
+
+@pytest.mark.parametrize(("images", "shown"), [((), False), (("image",), True)])
+def test_the_models_are_shown_images_where_they_take_them(images, shown) -> None:
+    envelope = {"output": "a picture", "images": ["data:image/png;base64," + base64.b64encode(PIXEL).decode()]}
+    with calling_back(says(envelope)) as callback, door([calls(call("draw")), "Nice."], chat={"attachments": images}) as chat:
+        chat.server.register("draw", callback.url)
+        assert "Nice." == chat.ask().choices[0].message.content
+        assert shown == any("image_url" in str(message) for message in chat.asked[1]["messages"])
+
+
+def test_a_session_that_is_no_text_is_refused() -> None:
+    with door(["a"], oversight=governed(Offers())) as chat, pytest.raises(openai.BadRequestError, match="X-Patchbay-Session"):
+        chat.ask(extra_headers={"X-Patchbay-Session": "a%0Ab"})
+
+
+# Approvals
+
+
+def asked_about(server: Any) -> Any:
+    """The request that waits; asked for until there is one."""
+    done = threading.Event()
+    threading.Timer(BOUND, done.set).start()
+    while not (waiting := server.ask("GET", "/api/approvals").json["approvals"]):
+        assert not done.wait(0.01), "nobody asked"
+    return waiting[0]
+
+
+def policy(tmp_path: Path, text: str = 'tools = ["erase"]\noutcome = "ask"') -> Path:
+    path = tmp_path / "policy.toml"
+    path.write_text(f"[[rules]]\n{text}\n")
+    return path
+
+
+@pytest.mark.parametrize(("decision", "result"), [("approve", "done"), ("deny", "denied by approval hook: not that")])
+def test_a_call_waits_for_a_person_over_http(decision, result, tmp_path) -> None:
+    with (
+        calling_back(says("done")) as callback,
+        door([calls(call("erase", '{"path": "/a"}')), "So be it."], oversight=governed(config=policy(tmp_path))) as chat,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        chat.server.register("erase", callback.url, role="ann")
+        answer = pool.submit(chat.ask)
+        request = asked_about(chat.server)
+        assert ("erase", {"path": "/a"}, "ann", "external") == (
+            request["tool"], request["arguments"], request["agent"], request["source"],
+        )  # fmt: skip
+        decided = {"decision": decision, "reason": "not that", "by": "ben", "digest": request["digest"]}
+        assert 200 == chat.server.ask("POST", f"/api/approvals/{request['id']}", decided).status
+        assert "So be it." == answer.result(BOUND).choices[0].message.content
+        assert result in chat.asked[1]["messages"][-1]["content"]
+        assert (1 if decision == "approve" else 0) == len(callback.calls)
+
+
+def test_a_yes_for_the_session_is_for_this_session_alone(tmp_path) -> None:
+    script = [calls(call("erase")), "Once.", calls(call("erase")), "Twice.", calls(call("erase")), "Thrice."]
+    session = {"X-Patchbay-Session": "s1"}
+    with (
+        calling_back(says("done")) as callback,
+        door(script, oversight=governed(config=policy(tmp_path))) as chat,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        chat.server.register("erase", callback.url)
+        first = pool.submit(chat.ask, extra_headers=session)
+        chat.server.ask("POST", f"/api/approvals/{asked_about(chat.server)['id']}", {"decision": "approve_session"})
+        assert "Once." == first.result(BOUND).choices[0].message.content
+        assert "Twice." == chat.ask(extra_headers=session).choices[0].message.content
+        other = pool.submit(chat.ask, extra_headers={"X-Patchbay-Session": "s2"})
+        chat.server.ask("POST", f"/api/approvals/{asked_about(chat.server)['id']}", {"decision": "deny"})
+        assert "Thrice." == other.result(BOUND).choices[0].message.content
+        assert 2 == len(callback.calls)
+
+
+def test_a_call_over_the_registry_waits_too(tmp_path) -> None:
+    with (
+        calling_back(says("done")) as callback,
+        door([], oversight=governed(config=policy(tmp_path))) as chat,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        chat.server.register("erase", callback.url)
+        answer = pool.submit(chat.server.call, "erase")
+        chat.server.ask("POST", f"/api/approvals/{asked_about(chat.server)['id']}", {"decision": "deny", "reason": "no"})
+        said = answer.result(BOUND)
+        assert (True, "tool_denied") == (said["is_error"], said["code"])
+        assert [] == callback.calls
+
+
+def test_a_question_is_withdrawn_where_nobody_waits_for_the_call_any_more(tmp_path) -> None:
+    with calling_back(says("done")) as callback, door([], oversight=governed(config=policy(tmp_path))) as chat:
+        chat.server.register("erase", callback.url)
+        body = json.dumps({"name": "erase"}).encode()
+        with socket.create_connection(("127.0.0.1", chat.server.port), timeout=BOUND) as client:
+            head = f"POST /api/tools/call HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+            client.sendall(head.encode() + b"\r\n" + body)
+            request = asked_about(chat.server)
+        over = threading.Event()
+        for _ in range(1000):
+            if "withdrawn" == chat.server.ask("GET", f"/api/approvals/{request['id']}").json["approval"]["state"]:
+                break
+            over.wait(0.02)
+        assert 409 == chat.server.ask("POST", f"/api/approvals/{request['id']}", {"decision": "approve"}).status
+        assert [] == callback.calls
+
+
+def test_each_call_is_written_down_with_who_asked_and_who_decided(tmp_path) -> None:
+    oversight = governed(Offers(), config=policy(tmp_path), audit=f"sqlite:///{tmp_path / 'audit.db'}")
+    with (
+        calling_back(says("done")) as callback,
+        door([calls(call("weather"), call("erase", id="call_2")), "So."], oversight=oversight) as chat,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        chat.server.register("erase", callback.url)
+        answer = pool.submit(chat.ask, user="ben", extra_headers={"X-Patchbay-Session": "s1"})
+        chat.server.ask("POST", f"/api/approvals/{asked_about(chat.server)['id']}", {"decision": "approve", "by": "ann"})
+        answer.result(BOUND)
+        entries: list[Any] = []
+        over = threading.Event()
+        for _ in range(200):
+            entries = chat.server.ask("GET", "/api/audit?session=s1").json["entries"]
+            if len(entries) == 2:  # what was done comes into it a moment later
+                break
+            over.wait(0.02)
+        by_tool = {entry["tool"]: entry for entry in entries}
+        assert {"weather", "erase"} == by_tool.keys()
+        assert ("ben", "s1", "chat", "ben") == tuple(
+            by_tool["erase"][name] for name in ("agent", "session_key", "channel", "sender")
+        )
+        assert [("ann", "approved")] == [(each["by"], each["decision"]) for each in by_tool["erase"]["decisions"]]
+        assert "hook0" == by_tool["weather"]["responded_by"]

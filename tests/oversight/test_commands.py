@@ -1,0 +1,213 @@
+"""``--config`` of the real commands, before a model that only writes text: hooks, approvals, reloading, restarts."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from patchbay.cli.children import Child, listening
+from patchbay.testing import ContractModel, ScriptedUpstream
+from tools_server.rig import BOUND, calling_back, free_port, says
+
+COMMAND = [sys.executable, "-m", "patchbay"]
+WEATHER = Path(__file__).parents[2] / "examples" / "hooks" / "weather.py"
+BEIJING = [{"role": "user", "content": "How is the weather in Beijing?"}]
+ERASE = [{"role": "user", "content": "Please erase Rome."}]
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
+
+
+def hooks(**more: Any) -> dict[str, Any]:
+    process = {"enabled": True, "command": [sys.executable, str(WEATHER)], "intercept": ["before_llm", "before_tool"]}
+    return {"hooks": {"processes": {"weather": {**process, **more}}}}
+
+
+ASKING = {"approvals": {"rules": [{"tools": ["erase"], "outcome": "ask"}]}}
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps({**hooks(), **ASKING}))
+    return tmp_path
+
+
+@contextlib.contextmanager
+def running(what: str, folder: Path, upstream: str, *flags: str, port: int = 0) -> Iterator[Child]:
+    command = [*COMMAND, what, "--port", str(port), "--upstream", upstream, "--config", str(folder / "config.json")]
+    with listening([*command, "--store", f"sqlite:///{folder / 'kept.db'}", *flags], name=f"patchbay {what}") as child:
+        yield child
+
+
+def ask(child: Child, messages: Any, **fields: Any) -> str:
+    base = child.url if child.url.endswith("/v1") else f"{child.url}/v1"
+    with openai.OpenAI(base_url=base, api_key="k", timeout=BOUND, max_retries=0) as client:
+        answer = client.chat.completions.create(model="small", messages=messages, **fields)
+        return answer.choices[0].message.content or ""
+
+
+def request(child: Child, method: str, path: str, body: Any = None) -> Any:
+    connection = http.client.HTTPConnection("127.0.0.1", int(child.url.removesuffix("/v1").rpartition(":")[2]), timeout=BOUND)
+    with contextlib.closing(connection):
+        connection.request(
+            method, path, None if body is None else json.dumps(body), {} if body is None else {"content-type": "application/json"}
+        )
+        return json.loads(connection.getresponse().read())
+
+
+def found(child: Child, path: str, member: str) -> Any:
+    """What an answer has under ``member``, asked for until there is something."""
+    over = threading.Event()
+    for _ in range(1000):
+        if listed := request(child, "GET", path)[member]:
+            return listed
+        over.wait(0.02)
+    raise AssertionError(f"there is nothing at {path}")
+
+
+def waiting(child: Child) -> Any:
+    """The request for approval that waits."""
+    return found(child, "/api/approvals", "approvals")[0]
+
+
+def printed(child: Child, words: str) -> None:
+    """Wait until the command has said this."""
+    over = threading.Event()
+    for _ in range(1000):
+        if any(words in line for line in child.printed):
+            return
+        over.wait(0.02)
+    raise AssertionError(f"{words!r} is not among {child.printed}")
+
+
+@pytest.mark.parametrize("what", ["serve", "proxy"])
+def test_the_tool_of_a_hook_in_another_process_is_offered_called_and_answered(what, folder) -> None:
+    with ScriptedUpstream(ContractModel(), tools="refuse") as upstream, running(what, folder, upstream.url) as child:
+        assert "Beijing: sunny, 15 °C" in ask(child, BEIJING)
+        [entry] = found(child, "/api/audit", "entries")
+        assert ("get_weather", "hook:weather", False) == (entry["tool"], entry["source"], entry["is_error"])
+        printed(child, "weather; approvals by 1 rule")
+        assert [] == request(child, "GET", "/api/approvals")["approvals"]
+
+
+def test_the_proxy_passes_on_what_is_not_its_own(folder) -> None:
+    with ScriptedUpstream(ContractModel(), tools="refuse") as upstream, running("proxy", folder, upstream.url) as child:
+        assert {"object": "list"}.items() <= request(child, "GET", "/v1/models").items()
+
+
+def test_the_proxys_key_is_asked_of_those_who_look_on(folder) -> None:
+    with ScriptedUpstream(ContractModel()) as upstream, running("proxy", folder, upstream.url, "--api-key", "k" * 20) as child:
+        assert "wrong_token" == request(child, "GET", "/api/approvals")["error_code"]
+
+
+def test_the_configuration_is_read_again_at_a_signal_and_a_broken_one_changes_nothing(folder) -> None:
+    with ScriptedUpstream(ContractModel(), tools="refuse") as upstream, running("serve", folder, upstream.url) as child:
+        path = folder / "config.json"
+        path.write_text("{")
+        os.kill(child.pid, signal.SIGHUP)
+        printed(child, "The configuration is as it was")
+        assert "Beijing: sunny" in ask(child, BEIJING)
+        path.write_text(json.dumps(hooks(enabled=False)))
+        os.kill(child.pid, signal.SIGHUP)
+        printed(child, "The configuration was read again: nothing")
+        assert "Beijing: sunny" not in ask(child, BEIJING)
+
+
+def test_what_waits_for_approval_outlives_a_server_that_is_killed(folder) -> None:
+    session = {"extra_headers": {"X-Patchbay-Session": "s1"}}
+    with (
+        ScriptedUpstream(ContractModel(), tools="refuse") as upstream,
+        calling_back(says("it is gone")) as callback,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        with running("serve", folder, upstream.url) as child:
+            registered = {"name": "erase", "callback_url": callback.url, "parameters": CITY, "description": "Erase."}
+            assert request(child, "POST", "/api/tools/register", registered)["ok"]
+            lost = pool.submit(ask, child, ERASE, **session)
+            asked = waiting(child)
+            os.kill(child.pid, signal.SIGKILL)
+            with pytest.raises(openai.APIConnectionError):
+                lost.result(BOUND)
+        with running("serve", folder, upstream.url) as child:
+            assert asked["id"] == waiting(child)["id"]
+            decided = request(child, "POST", f"/api/approvals/{asked['id']}", {"decision": "approve", "by": "ann"})
+            assert "approved" == decided["approval"]["state"]
+            assert [] == callback.calls
+            assert "it is gone" in ask(child, ERASE, **session)
+            assert 1 == len(callback.calls)
+
+
+def test_a_stop_leaves_what_waits_for_approval_for_the_next_start(folder) -> None:
+    with (
+        ScriptedUpstream(ContractModel(), tools="refuse") as upstream,
+        calling_back(says("it is gone")) as callback,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        with running("serve", folder, upstream.url, "--drain-timeout", "0") as child:
+            registered = {"name": "erase", "callback_url": callback.url, "parameters": CITY, "description": "Erase."}
+            assert request(child, "POST", "/api/tools/register", registered)["ok"]
+            lost = pool.submit(ask, child, ERASE)
+            asked = waiting(child)
+            os.kill(child.pid, signal.SIGTERM)
+            with pytest.raises(openai.APIError):
+                lost.result(BOUND)
+        with running("serve", folder, upstream.url) as child:
+            assert asked["id"] == waiting(child)["id"]
+
+
+def test_a_person_at_a_terminal_decides_while_the_client_waits(folder) -> None:
+    with (
+        ScriptedUpstream(ContractModel(), tools="refuse") as upstream,
+        calling_back(says("it is gone")) as callback,
+        ThreadPoolExecutor(1) as pool,
+        running("serve", folder, upstream.url) as child,
+    ):
+        registered = {"name": "erase", "callback_url": callback.url, "parameters": CITY, "description": "Erase."}
+        assert request(child, "POST", "/api/tools/register", registered)["ok"]
+        answer = pool.submit(ask, child, ERASE)
+        asked = waiting(child)
+        done = subprocess.run(
+            [*COMMAND, "approvals", "approve", asked["id"], "--server", child.url], capture_output=True, text=True, timeout=60
+        )
+        assert 0 == done.returncode, done.stderr
+        assert "it is gone" in answer.result(BOUND)
+
+
+@pytest.mark.parametrize("what", ["serve", "proxy"])
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("{", "this is no JSON"),
+        ('{"hooks": {"processes": {"a": {"enabled": true, "command": ["x"], "intercept": ["before_lm"]}}}}', "before_lm"),
+        ('{"approvals": {"rules": [{"tool": "erase", "outcome": "ask"}]}}', "tool"),
+        (json.dumps(hooks(command=["/nowhere/at/all"], required=True)), "does not start"),
+        (None, "there is no file"),
+    ],
+)
+def test_a_configuration_that_cannot_work_keeps_the_server_from_starting(what, config, said, tmp_path) -> None:
+    path = tmp_path / "config.json"
+    if config is not None:
+        path.write_text(config)
+    command = [*COMMAND, what, "--port", "0", "--upstream", "http://127.0.0.1:9", "--config", str(path), "--store", "memory"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert 2 == done.returncode, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_hooks_are_those_of_one_process(folder) -> None:
+    flags = ["--workers", "2", "--config", str(folder / "config.json"), "--upstream", "http://127.0.0.1:9"]
+    done = subprocess.run([*COMMAND, "proxy", *flags, "--port", str(free_port())], capture_output=True, text=True, timeout=60)
+    assert 2 == done.returncode
+    assert "--workers 1" in done.stderr

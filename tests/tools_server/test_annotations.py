@@ -1,0 +1,141 @@
+"""What tools of other processes say of themselves: taken over HTTP, kept, shown, and believed as far as it makes policies ask."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from patchbay.approvals import parse_policy
+from patchbay.server.oversight import Oversight, OversightSettings
+from patchbay.server.tools import ToolsSettings, create_tools_app
+from patchbay.tools.annotations import MOST
+from tools_server.rig import Server, calling_back, says, serving
+
+URL = "http://127.0.0.1:9/call"
+BOTH = {"read_only": False, "destructive": True}
+
+
+def refusal(server: Any, annotations: Any) -> str:
+    body = {"name": "a", "callback_url": URL, "annotations": annotations}
+    answer = server.ask("POST", "/api/tools/register", raw=json.dumps(body).encode())
+    assert 422 == answer.status, answer.body
+    [fault] = answer.json["detail"]
+    assert ["body", "annotations"] == fault["loc"]
+    return str(fault["msg"])
+
+
+@pytest.mark.parametrize(
+    "said", [BOTH, {"readOnlyHint": False, "destructiveHint": True}, {"read_only": False, "destructiveHint": True}]
+)
+def test_a_tool_says_of_itself_what_it_does_by_our_names_or_by_mcps(server: Any, said: dict[str, bool]) -> None:
+    assert server.register(annotations=said)["ok"]
+    assert BOTH == server.tools()["a"]["annotations"]
+    assert BOTH == server.app.registry.snapshot("ann").tools["a"].annotations
+
+
+def test_a_tool_that_says_nothing_of_itself_says_nothing(server: Any) -> None:
+    server.register()
+    assert {} == server.tools()["a"]["annotations"]
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (None, "an object of booleans, not NoneType"),
+        (["destructive"], "an object of booleans, not list"),
+        ({"destructive": "yes"}, "'destructive' must be true or false, not str"),
+        ({"destructive": 1}, "'destructive' must be true or false, not int"),
+        ({"destructive": None}, "'destructive' must be true or false, not NoneType"),
+        ({"": True}, "1 to 64 of A-Z"),
+        ({"x" * 65: True}, "1 to 64 of A-Z"),
+        ({"\x1b[2J": True}, "1 to 64 of A-Z"),
+        ({"a\n": True}, "1 to 64 of A-Z"),
+        ({"é": True}, "1 to 64 of A-Z"),
+        ({"\ud800": True}, "1 to 64 of A-Z"),
+        ({str(n): True for n in range(MOST + 1)}, "no more than 32, not 33"),
+        ({"destructive": True, "destructiveHint": False}, "say the same thing twice"),
+    ],
+)
+def test_what_is_no_object_of_booleans_or_has_no_bounds_is_refused_with_its_place(server: Any, said: Any, words: str) -> None:
+    assert words in refusal(server, said)
+    assert {} == server.tools()
+
+
+def test_to_register_again_is_a_change_where_the_tool_says_something_else_of_itself(server: Any) -> None:
+    revision = server.register(secret="s", annotations={"destructive": True})["revision"]
+    assert revision == server.register(secret="s", annotations={"destructiveHint": True})["revision"]
+    assert revision < server.register(secret="s", annotations={"destructive": False})["revision"]
+    assert {"destructive": False} == server.tools()["a"]["annotations"]
+
+
+def test_what_a_tool_says_of_itself_outlives_the_server(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'tools.db'}"
+    with serving(store=store) as server:
+        server.register(annotations=BOTH)
+        before = server.tools()["a"]
+    with serving(store=store) as server:
+        assert before == server.tools()["a"]
+        assert BOTH == server.app.registry.snapshot("ann").tools["a"].annotations
+        assert server.tools() == {"a": before}
+
+
+@pytest.mark.parametrize("body", [{"metadata": {}}, {"metadata": {"annotations": "no object"}}, {}])
+def test_what_was_stored_by_an_older_version_is_there(tmp_path: Path, body: dict[str, Any]) -> None:
+    file = tmp_path / "tools.db"
+    with serving(store=f"sqlite:///{file}") as server:
+        server.register(annotations=BOTH)
+    with sqlite3.connect(file) as database:
+        [(stored,)] = database.execute("SELECT body FROM patchbay_registrations").fetchall()
+        older = {name: value for name, value in json.loads(stored).items() if name != "metadata"}
+        database.execute("UPDATE patchbay_registrations SET body = ?", (json.dumps({**older, **body}),))
+    database.close()
+    with serving(store=f"sqlite:///{file}") as server:
+        assert {} == server.tools()["a"]["annotations"]
+
+
+def governed(tmp_path: Path, policy: dict[str, Any]) -> Any:
+    """A server whose calls are put to a policy."""
+    parse_policy(policy)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"approvals": policy}), encoding="utf-8")
+    return create_tools_app(["ann", "ben"], settings=ToolsSettings(lease=0), oversight=Oversight(OversightSettings(config=file)))
+
+
+def codes(server: Server, **named: dict[str, bool]) -> dict[str, str | None]:
+    """Register tools that say this of themselves, call each, and return what became of the calls."""
+    with calling_back(says({"output": "done", "is_error": False})) as callback:
+        for name, said in named.items():
+            assert server.register(name, callback.url, annotations=said)["ok"]
+        return {name: server.call(name).get("code") for name in named}
+
+
+def test_a_policy_goes_by_what_a_registered_tool_says_against_itself(tmp_path: Path) -> None:
+    policy = {"rules": [{"annotations": ["destructive"], "outcome": "deny"}]}
+    with serving(app=governed(tmp_path, policy)) as server:
+        expected = {"ours": "tool_denied", "mcps": "tool_denied", "not_so": None, "silent": None}
+        assert expected == codes(
+            server, ours={"destructive": True}, mcps={"destructiveHint": True}, not_so={"destructive": False}, silent={}
+        )
+
+
+def test_a_registered_tool_does_not_spare_itself_a_no_by_what_it_says_of_itself(tmp_path: Path) -> None:
+    policy = {
+        "default": "deny",
+        "rules": [
+            {"annotations": ["read_only"], "outcome": "allow"},
+            {"annotations": ["!destructive", "safe"], "outcome": "ask", "at_deadline": "allow", "deadline": 0.01},
+        ],
+    }
+    with serving(app=governed(tmp_path, policy)) as server:
+        claims = {"a": {"read_only": True}, "b": {"readOnlyHint": True}, "c": {"safe": True}, "d": {}}
+        assert dict.fromkeys(claims, "tool_denied") == codes(server, **claims)
+
+
+def test_the_word_of_a_source_that_the_rule_names_is_taken(tmp_path: Path) -> None:
+    policy = {"default": "deny", "rules": [{"annotations": ["read_only"], "sources": ["external"], "outcome": "allow"}]}
+    with serving(app=governed(tmp_path, policy)) as server:
+        assert {"a": None, "b": "tool_denied"} == codes(server, a={"read_only": True}, b={"read_only": False})
