@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ from bench.calls import measure as calls
 from bench.calls import table as calls_table
 from bench.calls.rows import registering
 from bench.calls.rows import rows as calls_rows
+from bench.hooks import idle
+from bench.hooks import process as hook_process
 from bench.places import UnavailableError, say, write_between
 from bench.programs import OURS_AUTO, ROWS, Program
 from bench.turns import measure as turns
 from bench.turns.rows import rows as turns_rows
 
-_PARTS = ("proxy", "parser", "start", "tools", "turns", "calls")
+_PARTS = ("proxy", "parser", "start", "tools", "turns", "calls", "hooks")
 _SCENARIOS = {scenario.name: scenario for scenario in proxies.SCENARIOS}
 _BEGIN, _END = "<!-- bench: begin -->", "<!-- bench: end -->"
 
@@ -69,6 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         raw["turns"] = turns.raw(turns_outcome)
     if options.wants("calls"):
         _calls(options, sections, verdicts, raw)
+    if options.wants("hooks"):
+        idle_outcome, process_outcome = idle.measure(quick=options.quick), hook_process.measure(quick=options.quick)
+        sections.append(table.of_hooks(idle_outcome, process_outcome))
+        verdicts += bars.of_hooks(idle_outcome, process_outcome)
+        raw["hooks"] = {"idle": _raw(idle_outcome), "process": _raw(process_outcome)}
     text = "\n\n".join([table.of_verdicts(verdicts, quick=options.quick), *sections])
     print(text)
     raw["bars"] = [{"what": v.what, "bar": v.bar, "measured": v.measured, "met": v.met} for v in verdicts]
@@ -97,7 +105,8 @@ class _Options(argparse.Namespace):
 def _arguments(argv: Sequence[str] | None) -> _Options:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
-        description="Measure Patchbay beside its peers, in one run: proxies, parser, start, tools, turns, calls. bench/README.md says how to read it.",
+        description="Measure Patchbay beside its peers, in one run: "
+        "proxies, parser, start, tools, turns, calls, hooks. bench/README.md says how to read it.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -171,6 +180,10 @@ def _calls(options: _Options, sections: list[str], verdicts: list[bars.Verdict],
     sections.append(calls_table.of_calls(outcome, effort))
     verdicts += calls_bars.of_calls(outcome)
     raw["calls"] = calls.raw(outcome)
+
+
+def _raw(outcome: idle.Outcome | hook_process.Outcome) -> dict[str, Any]:
+    return {what: asdict(cost) for what, cost in outcome.costs.items()}
 
 
 def _node_modules(options: _Options) -> Path | str:

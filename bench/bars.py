@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bench import building, parsers, proxies, start, texts
+from bench.hooks import idle
+from bench.hooks import process as hook_process
 from bench.programs import LITELLM, NGINX, ORIGINAL, OURS
 from bench.proxies import PACED, REQUEST, STREAM
 from bench.turns.cases import MANY, ONE, SIXTEEN, Case
@@ -147,6 +149,18 @@ def of_turns(outcome: Outcome) -> Iterator[Verdict]:
             best = min(PEERS, key=lambda name: _microseconds(outcome.figures[name], case))
             ratio = _microseconds(ours, case) / _microseconds(outcome.figures[best], case)
             yield Verdict(what, bar, f"1/{1 / ratio:.1f} ({best})", ratio <= OF_BEST_FRAMEWORK)
+
+
+def of_hooks(in_process: idle.Outcome, other: hook_process.Outcome) -> Iterator[Verdict]:
+    """The bars of hooks: what one adds that has nothing to say, and each point of one that is a process."""
+    for what, limit in idle.BARS:
+        cost = in_process.costs[what]
+        yield Verdict(f"An idle hook, {what}: CPU added", f"≤ {limit:.0f} µs", f"{cost.added:.1f} µs", cost.added <= limit)
+    for what, each in other.costs.items():
+        bar = hook_process.BAR_MICROSECONDS
+        yield Verdict(
+            f"A hook that is a process, {what}: CPU of a point", f"≤ {bar:.0f} µs", f"{each.both:.0f} µs", each.both <= bar
+        )
 
 
 def _microseconds(figures: Figures, case: Case | None) -> float:

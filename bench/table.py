@@ -11,6 +11,8 @@ from itertools import pairwise
 
 from bench import building, parsers, proxies, start, texts
 from bench.bars import Verdict
+from bench.hooks import idle
+from bench.hooks import process as hook_process
 from bench.programs import OURS, Program
 from bench.turns import measure as turns
 from bench.turns.cases import CASES
@@ -175,6 +177,21 @@ def of_turns(outcome: turns.Outcome, effort: turns.Effort) -> str:
     ]
     lines += [f"\n{name}: absent, {reason}" for name, reason in outcome.skipped.items()]
     return "\n".join(lines)
+
+
+def of_hooks(in_process: idle.Outcome, other: hook_process.Outcome) -> str:
+    """What hooks add: those of this process that have nothing to say, and those that are another one."""
+    return "\n".join(
+        [
+            "Hooks: CPU time beyond the same work without them, median of alternating rounds. An idle hook in the same process:",
+            "",
+            markdown(idle.HEADER, idle.rows(in_process)),
+            "",
+            "A hook that is a process, and looks at what it is asked about:",
+            "",
+            markdown(hook_process.HEADER, hook_process.rows(other)),
+        ]
+    )
 
 
 def of_verdicts(verdicts: Sequence[Verdict], *, quick: bool) -> str:
