@@ -346,7 +346,7 @@ class ToolDeniedError(ToolError, PermissionError):
 
 
 class HookFailedError(ToolError, RuntimeError):
-    """The hook that owns a tool did not answer a call of it."""
+    """The hook that owns a tool did not answer a call of it, or one that must see each result could not be asked about it."""
 
     code = "hook_failed"
 

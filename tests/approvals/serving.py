@@ -47,12 +47,12 @@ class Server:
     def port(self) -> int:
         return urlsplit(self.url).port or 0
 
-    def run(self, path: str, outcomes: list[Any] | None = None) -> None:
+    def run(self, path: str, outcomes: list[Any] | None = None, *, session: str = "s1") -> None:
         """Have a call made, in a thread; what becomes of it goes into ``outcomes``."""
 
         def work() -> None:
             with contextlib.suppress(OSError, http.client.HTTPException, ValueError):  # the server was stopped
-                result = self.ask("POST", "/run", {"path": path})[1]
+                result = self.ask("POST", f"/run?session={session}", {"path": path})[1]
                 if outcomes is not None:
                     outcomes.append(result)
 
@@ -67,6 +67,13 @@ class Server:
             assert time.monotonic() < until, found
             time.sleep(0.01)
         return found
+
+    def awaited(self, request_id: str) -> None:
+        """Wait until a run waits for this request."""
+        until = time.monotonic() + BOUND
+        while not self.ask("GET", f"/api/approvals/{request_id}")[1]["approval"]["awaited"]:
+            assert time.monotonic() < until
+            time.sleep(0.01)
 
     def decide(self, request_id: str, decision: str, **more: Any) -> tuple[int, Any]:
         return self.ask("POST", f"/api/approvals/{request_id}", {"decision": decision, **more})

@@ -150,7 +150,7 @@ def test_watching_asks_about_each_call_as_it_comes_and_ctrl_c_ends_it(server, tm
                 at = terminal.seen("May it run?", since=at)
                 terminal.type(f"{typed}\n")
             server.ended()
-        assert 0 == terminal.interrupt()
+        assert 130 == terminal.interrupt()
     assert ["/a", "/c", "/d"] == ran(tmp_path)
     _, everything = server.ask("GET", "/api/approvals?all=1")
     assert {"ann"} == {each["by"] for each in everything["approvals"]}
@@ -178,7 +178,7 @@ def test_a_question_that_is_answered_elsewhere_goes_away(server):
         [pending] = server.pending()
         server.decide(pending["id"], "approve", by="ben")
         terminal.seen(f"{pending['id']}  delete  approved by ben")
-        assert 0 == terminal.interrupt()
+        assert 130 == terminal.interrupt()
 
 
 def test_a_server_that_is_gone_is_waited_for(tmp_path):
@@ -186,7 +186,7 @@ def test_a_server_that_is_gone_is_waited_for(tmp_path):
         terminal.seen("Watching")
         server.kill()
         terminal.seen("waiting for it")
-        assert 0 == terminal.interrupt()
+        assert 130 == terminal.interrupt()
 
 
 def test_a_server_that_comes_back_is_asked_about_what_it_had(tmp_path):
@@ -205,7 +205,7 @@ def test_a_server_that_comes_back_is_asked_about_what_it_had(tmp_path):
         server.run("/a")
         server.ended()
         assert ["/a"] == ran(tmp_path)
-        assert 0 == terminal.interrupt()
+        assert 130 == terminal.interrupt()
     assert "Traceback" not in terminal.read
 
 
@@ -258,7 +258,7 @@ def test_what_was_decided_while_another_question_stood_is_not_asked_about(server
         terminal.seen('"path": "/third"')
         terminal.type("n\n")
         server.ended()
-        assert 0 == terminal.interrupt()
+        assert 130 == terminal.interrupt()
     assert "/second" not in terminal.read
 
 
@@ -276,7 +276,7 @@ def test_nothing_that_a_model_wrote_moves_the_cursor_and_long_arguments_are_told
         terminal.seen("May it run? [y]es", since=at)
         terminal.type("n\n")
         server.ended()
-        assert 0 == terminal.interrupt()
+        assert 130 == terminal.interrupt()
     shown = terminal.read.replace("\r\n", "").replace("^C", "")
     assert [] == [each for each in shown if not each.isprintable()]
 
@@ -369,6 +369,14 @@ def test_watching_without_a_terminal_reads_answers_line_by_line(server, tmp_path
     assert [] == ran(tmp_path)
 
 
+@pytest.mark.parametrize(("session", "words"), [("s1", "answer y, n, s or v"), ("", "answer y, n or v")])
+def test_what_is_no_answer_is_told_what_would_be_one(server, session, words):
+    server.run("/a", session=session)
+    server.pending()
+    done = patchbay("watch", "--interval", "0.1", url=server.url, stdin="maybe\n\n")  # and then the input ends
+    assert (0, 1, 3) == (done.returncode, done.stdout.count(f"{words}\n"), len(re.findall(r"May it run\?", done.stdout)))
+
+
 def test_watching_in_json_asks_nothing_and_prints_each_change(server):
     command = [sys.executable, "-m", "patchbay", "approvals", "watch", "--json", "--interval", "0.1", "--server", server.url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
@@ -378,7 +386,7 @@ def test_watching_in_json_asks_nothing_and_prints_each_change(server):
             server.decide(first["id"], "deny", by="ann")
             second = json.loads(watching.stdout.readline())
             watching.send_signal(signal.SIGINT)
-            assert 0 == watching.wait(BOUND)
+            assert 130 == watching.wait(BOUND)
         finally:
             watching.kill()
     assert ((first["id"], "pending"), (first["id"], "denied")) == tuple((each["id"], each["state"]) for each in (first, second))

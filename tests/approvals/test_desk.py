@@ -144,7 +144,7 @@ def test_silence_is_what_the_rule_says_it_is(url, at_deadline, expected):
             task = going(executor_of(desk, files), call_of())
             [request] = await waiting(desk)
             clock.now += 600
-            desk._wake(request.id)
+            desk._waiting.wake(request.id)
             shown = contents(await task)
             with pytest.raises(ApprovalConflictError, match="expired"):
                 await desk.decide(request.id, "approve")
@@ -171,7 +171,7 @@ def test_what_comes_after_the_deadline_is_no_decision_even_if_nobody_has_noticed
             with pytest.raises(ApprovalConflictError, match="expired"):
                 await desk.decide(request.id, "approve")
             listed = [await desk.pending(), [each.state for each in await desk.recent()]]
-            desk._wake(None)
+            desk._waiting.wake()
             await task
             return listed
 
@@ -451,7 +451,7 @@ def test_a_run_that_is_stopped_takes_nothing_from_another_that_waits_for_the_sam
                     await asyncio.sleep(0.005)
             tasks[1].cancel()
             await asyncio.wait([tasks[1]])
-            here._wake(None)
+            here._waiting.wake()
             [other] = await waiting(here)
             await here.decide(other.id, "approve")
             return contents(await tasks[0]), (await here.get(request.id)).state, other.id != request.id
@@ -884,7 +884,7 @@ def test_a_store_that_fails_for_a_moment_is_asked_again(tmp_path, caplog):
                 return await get(request_id)
 
             desk.store.get = sometimes
-            desk._wake(request.id)
+            desk._waiting.wake(request.id)
             async with asyncio.timeout(LONG):
                 while failures:
                     await asyncio.sleep(0)

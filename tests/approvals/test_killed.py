@@ -134,9 +134,9 @@ def test_a_run_that_is_stopped_at_any_step_leaves_nothing_that_waits_and_nothing
             if name == "take":
                 [request] = await waiting(desk)
                 await desk.store.decide(replace(request, state=State.APPROVED, by="ann"), now=time.time())
-                desk._wake(None)
+                desk._waiting.wake()
             await asyncio.wait([task])
-            left = await desk.pending(), dict(desk._waiting), list(files.deleted)
+            left = await desk.pending(), list(desk._waiting), list(files.deleted)
             assert all(each.used is not None or each.state is State.WITHDRAWN for each in await desk.recent())
             again = going(executor_of(desk, files), call_of())
             [request] = await waiting(desk)
@@ -144,7 +144,7 @@ def test_a_run_that_is_stopped_at_any_step_leaves_nothing_that_waits_and_nothing
             await again
             return left, files.deleted
 
-    assert (([], {}, []), ["/a"]) == run(main())
+    assert (([], [], []), ["/a"]) == run(main())
 
 
 def test_what_waits_in_one_server_is_decided_by_another(database, tmp_path):

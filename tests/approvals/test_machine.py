@@ -183,7 +183,7 @@ class Desks(RuleBasedStateMachine):
         late = [each for each in self.waiting() if each.created + DEADLINE <= self.clock.now + 1]
 
         async def work():
-            self.desk._wake(None)
+            self.desk._waiting.wake()
             for each in late:
                 await asyncio.wait([each.task])
 
@@ -204,6 +204,22 @@ class Desks(RuleBasedStateMachine):
         self.do(work())
         each.verdict, each.used = "withdrawn", True
 
+    @precondition(lambda self: self.world.granted)
+    @rule(index=indexes)
+    def take_back(self, index):
+        session = sorted(self.world.granted)[index % len(self.world.granted)]
+        granted = self.world.granted.pop(session)
+
+        async def work():
+            for each in await self.desk.sessions():
+                if each.request.session_key == session:
+                    await self.desk.revoke(each.request.id)
+                    return True
+            return False
+
+        holds = granted > self.clock.now + 1 - SESSION
+        assert holds == self.do(work())
+
     @rule()
     def restart(self):
         waiting = self.waiting()
@@ -218,6 +234,8 @@ class Desks(RuleBasedStateMachine):
         self.do(work())
         for each in waiting:
             each.task = None
+            if not each.session:  # no run could ever have the decision
+                each.verdict, each.used = "withdrawn", True
         self.desk = self.opened()
 
     @invariant()
@@ -227,9 +245,10 @@ class Desks(RuleBasedStateMachine):
     @invariant()
     def what_is_pending_is_listed(self):
         async def listed():
-            return {each.id: (each.state, json.loads(each.arguments)["path"]) for each in await self.desk.pending()}
+            found = await self.desk.pending()
+            return {each.id: (each.state, json.loads(each.arguments)["path"], each.awaited) for each in found}
 
-        expected = {each.id: (State.PENDING, each.path) for each in self.pending()}
+        expected = {each.id: (State.PENDING, each.path, each.task is not None) for each in self.pending()}
         assert expected == self.runner.run(listed())
 
 

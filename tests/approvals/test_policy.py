@@ -183,14 +183,6 @@ def test_a_policy_says_what_hooks_may_answer_for():
     assert HookPolicy() == parse_policy({}).of_hooks(HookPolicy())
 
 
-def test_a_rule_about_tools_of_hooks_that_nobody_would_be_asked_about_is_refused():
-    policy = {"rules": [{"name": "mine", "sources": ["hook:*"], "outcome": "ask"}]}
-    with pytest.raises(ConfigurationError, match="rule 'mine' is about tools that hooks add"):
-        parse_policy(policy).of_hooks(HookPolicy())
-    assert "always" == parse_policy({**policy, "respond_approval": "always"}).of_hooks(HookPolicy()).respond_approval
-    assert "always" == parse_policy(policy).of_hooks(HookPolicy(respond_approval="always")).respond_approval
-
-
 TOML = """
 [approvals]
 deadline = 60

@@ -113,6 +113,7 @@ def test_an_id_that_is_none_is_not_found(server, request_id):
     [
         None, [], "approve", 1, {}, {"decision": None}, {"decision": "Approve"}, {"decision": ["approve"]},
         {"decision": "approve", "reason": 1}, {"decision": "approve", "reason": "x" * 3000}, {"decision": "approve", "by": "x" * 200},
+        {"decision": "approve", "bye": "ann"}, {"decision": "approve", "reason": "", "scope": "session"},
     ],
 )  # fmt: skip
 def test_a_body_that_does_not_fit_decides_nothing(server, body):
@@ -217,7 +218,7 @@ def test_what_waits_when_the_server_is_stopped_waits_when_it_is_back(tmp_path):
         [before] = server.pending()
         assert 0 == server.stop()
     with serving(tmp_path) as server:
-        assert [before] == server.pending()
+        assert [{**before, "awaited": False}] == server.pending()
         assert 200 == server.decide(before["id"], "approve")[0]
         server.run("/a")
         server.ended()
@@ -240,8 +241,9 @@ def test_whoever_is_killed_between_the_question_and_the_answer_asks_once(kind, t
         [before] = server.pending()
         server.kill()
     with serving(tmp_path, database=database) as server:
-        assert [before] == server.pending()
+        assert [{**before, "awaited": False}] == server.pending()
         server.run("/a")  # the run is taken up again before anybody has decided
+        server.awaited(before["id"])
         assert [before] == server.pending()
         assert 200 == server.decide(before["id"], "approve", by="ann")[0]
         server.ended()
@@ -280,5 +282,6 @@ def test_the_routes_are_described():
             return api.openapi()
 
     paths = run(main())["paths"]
-    assert {"/api/approvals", "/api/approvals/{request_id}", "/api/approvals/events"} == set(paths)
+    expected = {"", "/{request_id}", "/events", "/sessions", "/sessions/{request_id}"}
+    assert {f"/api/approvals{each}" for each in expected} == set(paths)
     assert {"200", "401", "403", "404", "409", "422"} == set(paths["/api/approvals/{request_id}"]["post"]["responses"])

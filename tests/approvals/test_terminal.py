@@ -97,6 +97,7 @@ def test_a_no_may_say_why_and_what_is_no_answer_is_asked_again():
     with terminal() as (typist, path):
         assert ["Tool execution denied by approval hook: not that one"] == run(main(typist, path))
     assert "[s]" not in typist.read
+    assert 3 == typist.read.count("answer y, n or v\r\n")
 
 
 def test_one_question_stands_at_a_time_and_what_was_typed_before_it_is_no_answer():
@@ -282,6 +283,20 @@ def test_the_question_says_what_silence_means_and_what_a_session_is_for():
     assert "5 h" in question(request(deadline=5 * 3600), 0)
     assert "this call whenever it comes" in question(request(session="call"), 0)
     assert "[s]" not in question(request(session="never"), 0)
+
+
+def test_a_decision_that_no_run_has_waited_for_is_said_to_be_for_the_next_one():
+    later = "(no run waits for it: {} when the call comes again in this session)"
+    approved, denied = (
+        request(state=State.APPROVED, by="ann", awaited=False),
+        request(state=State.DENIED, reason="no", awaited=False),
+    )
+    assert f"000000000000  delete  approved by ann {later.format('runs')}" == outcome(approved)
+    assert f"000000000000  delete  denied: no {later.format('denied')}" == outcome(denied)
+    for about in ({"awaited": True}, {"used": 1.0}, {"for_session": True}):
+        assert "no run" not in outcome(request(state=State.APPROVED, **about))
+    assert "no run waits for it" in written(request(awaited=False))
+    assert "no run" not in written(request(awaited=True)) + written(approved)
 
 
 def test_what_became_of_a_request_is_one_line():

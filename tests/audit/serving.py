@@ -168,6 +168,33 @@ class Command:
         self.process.stderr.close()
 
 
+class Reading:
+    """A running ``patchbay`` command whose reader reads some lines, and then leaves."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "patchbay", *arguments],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=without_settings(None),
+        )  # fmt: skip
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def leave(self) -> int:
+        """Return how the command ended when it was read no more."""
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return self.process.wait(BOUND)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate(timeout=BOUND)
+
+
 def patchbay(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str, str]:
     """Run a command to its end: status, stdout, stderr."""
     done = subprocess.run(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -12,12 +14,13 @@ import typer
 
 from patchbay.audit import AuditEntry, AuditPage, AuditQuery
 from patchbay.cli import audit as audit_command
+from patchbay.cli.left import end_with_reader
 from patchbay.cli.server_client import ServerGoneError, ServerRefusedError
 from patchbay.cli.times import read_time, span
 from patchbay.errors import ConfigurationError
 
 from .recording import denied, keep, record, run
-from .serving import Command, patchbay, serving
+from .serving import Command, Reading, patchbay, serving
 
 TOKEN = "0123456789abcdef-token"
 
@@ -100,6 +103,9 @@ def test_nothing_found_is_said_and_no_failure(store):
         (["--server", "ftp://x"], "is no server's address"),
         (["--server", "http://127.0.0.1:99999"], "is no server's address"),
         (["--store", "a.db", "--limit", "0"], "limit"),
+        (["--store", "a.db", "--interval", "2"], "--interval is how often to look with --follow"),
+        (["--store", "a.db", "--since", "5m", "--until", "1h"], "--since is not before --until"),
+        (["--store", "a.db", "--since", "2026-01-01", "--until", "2026-01-01"], "--since is not before --until"),
     ],
 )
 def test_what_is_called_wrongly_is_said_in_a_line(arguments, words):
@@ -158,6 +164,18 @@ def test_what_comes_is_followed_until_ctrl_c(store, tmp_path):
         status = command.end(signal.SIGINT)
     assert (130, []) == (status, command.errors)
     assert ["a", "b", "d", "e"] == [json.loads(line)["call_id"] for line in command.lines]
+
+
+def test_who_follows_ends_when_its_reader_is_gone_though_nothing_comes(store):
+    with Reading("audit", "--store", store, "--follow", "--json", "--interval", "60") as reading:
+        assert '"call_id": "a"' in reading.line()
+        assert 1 == reading.leave()
+
+
+def test_where_nothing_is_printed_to_nobody_can_leave(monkeypatch):
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    end_with_reader()
+    assert "patchbay-reader" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_what_goes_away_and_comes_back_is_waited_for_by_who_follows(capsys):

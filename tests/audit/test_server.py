@@ -122,6 +122,14 @@ def test_what_cannot_be_asked_is_refused(server, query):
     assert 422 == server.ask("GET", f"/api/audit?{query}")[0]
 
 
+@pytest.mark.parametrize(
+    ("path", "name"), [("audit?limt=1", "limt"), ("audit?tool=x&Session=s1", "Session"), ("events?kinds=agent.error", "kinds")]
+)
+def test_a_parameter_that_there_is_not_is_refused_by_its_name(server, path, name):
+    status, told = server.ask("GET", f"/api/{path}")
+    assert (422, [["query", name]]) == (status, [each["loc"] for each in told["detail"]])
+
+
 @pytest.mark.parametrize("file", ["nowhere/audit.db", "junk.db"])
 def test_a_database_that_does_not_answer_is_no_mistake_of_whoever_asks(tmp_path, file):
     (tmp_path / "junk.db").write_bytes(b"no database at all\n" * 100)

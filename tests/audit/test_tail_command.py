@@ -9,7 +9,7 @@ import pytest
 
 from patchbay.cli.tail_shown import Trace
 
-from .serving import Command, patchbay, serving
+from .serving import Command, Reading, patchbay, serving, until
 
 TOKEN = "0123456789abcdef-token"
 
@@ -104,6 +104,27 @@ def test_a_server_that_was_never_there_or_refuses_is_said_in_a_line(tmp_path):
         assert (1, "", 1) == (status, out, err.count("\n"))
         assert "must show the token of this server. Give it by --token-file. (HTTP 401)" in err
     assert (2, "") == patchbay("tail", "--server", "nonsense")[:2]
+
+
+def test_who_tails_ends_when_its_reader_is_gone_though_nothing_happens(tmp_path):
+    with serving(tmp_path) as server, Reading("tail", "--server", server.url, "--json") as reading:
+        until(lambda: server.ask("GET", "/readers")[1])
+        server.run()
+        assert "agent.turn.start" in reading.line()
+        assert 1 == reading.leave()
+
+
+@pytest.mark.parametrize("kind", ["agent.toool", "agent.toool.*", "turn_start", ""])
+def test_a_kind_of_which_there_is_none_is_refused(kind):
+    status, out, err = patchbay("tail", "--server", "http://127.0.0.1:9", "--kind", "agent.turn.*", "--kind", kind)
+    assert (2, "", 1) == (status, out, err.count("\n"))
+    assert f"--kind {kind!r} fits no kind of event" in err
+    assert "agent.tool.exec_start" in err
+
+
+@pytest.mark.parametrize("kind", ["*", "agent.tool.*", "agent.user_output", "stream.dropped", "gateway.ready", "*.turn.[se]*"])
+def test_a_kind_that_may_happen_is_asked_for(kind):
+    assert 1 == patchbay("tail", "--server", "http://127.0.0.1:9", "--kind", kind)[0]  # nobody is there
 
 
 def test_a_server_without_events_is_said_in_a_line(proxied):

@@ -9,7 +9,7 @@ import pytest
 from patchbay.errors import ToolDeniedError
 from patchbay.hooks import AbortTurn, Approval, Continue, DenyTool, HardAbort, HookPolicy, Modify, Respond, ToolOutput
 from patchbay.models.chat import ModelReply
-from patchbay.types import Reply, Usage
+from patchbay.types import Reply, ToolCall, Usage
 
 from .turns import HI, called, hook, managed, play
 
@@ -140,6 +140,41 @@ def test_calls_that_a_hook_writes_are_carried_out():
     assert [("add", 5, 5)] == turned.ran
     assert "10" == turned.results[0]
     assert [None, "invalid_arguments"] == turned.codes
+
+
+def test_calls_may_be_written_as_the_objects_that_they_are():
+    def after_llm(answer):
+        return None if answer.content == "done" else Modify({"tool_calls": [called(arguments='{"a": 5, "b": 5}')]})
+
+    turned = play(managed(hook(after_llm=after_llm)), "text", "done")
+    assert ([("add", 5, 5)], ["10"]) == (turned.ran, turned.results)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"id": "c1", "name": "add", "arguments": {"a": 5, "b": 5}},
+        {"foo": 1},
+        {},
+        {"id": "c1", "type": "function", "function": "add"},
+        {"id": "c1", "type": "custom", "custom": {"name": "add", "input": ""}},
+        {"id": "c1", "function": {"arguments": "{}"}},
+        {"id": "c1", "function": {"name": 5, "arguments": "{}"}},
+        {"id": 1, "function": {"name": "add", "arguments": "{}"}},
+        {"id": "c1", "function": {"name": "add", "arguments": [1]}},
+        "add",
+        None,
+        ToolCall(1, "add"),
+    ],
+    ids=repr,
+)
+def test_what_is_no_call_makes_the_whole_answer_nothing_and_the_shape_is_named(call, caplog):
+    written = Modify({"content": "x", "tool_calls": [called().to_openai(), call]})
+    turned = play(managed(hook(after_llm=written)), Reply("I will add", tool_calls=(called(),)), "done")
+    assert (["3"], "done", [("add", 1, 2)]) == (turned.results, turned.final.content, turned.ran)
+    assert "I will add" == turned.final.messages[1]["content"]
+    assert "its answer is passed over" in caplog.text
+    assert '{"id": "...", "type": "function", "function": {"name": "...", "arguments": "{...}"}}' in caplog.text
 
 
 def test_an_answer_that_was_only_looked_at_is_the_same_answer():

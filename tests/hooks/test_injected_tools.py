@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from patchbay import ToolRunner
+from patchbay.errors import ConfigurationError
 from patchbay.hooks import AbortTurn, DenyTool, HookPolicy, HookTimeouts, Modify, Respond
 from patchbay.testing import ScriptedModel
 from patchbay.types import Reply
@@ -271,11 +272,18 @@ def breaks(_call):
 
 FAILS = {
     "too slow": (for_ever, "plugin tool timed out after 50 ms"),
-    "an error": (breaks, "plugin tool failed: OSError: gone"),
-    "no answer": (None, "plugin tool failed: LookupError: it did not answer the call"),
-    "a change": (Modify({"arguments": {}}), "plugin tool failed: LookupError: it did not answer the call"),
-    "an answer that is none": (Respond({"for_llm": 5}), "plugin tool failed: TypeError: for_llm must be a text, not int"),
-    "something else": ("sunny", "plugin tool failed: LookupError: it did not answer the call"),
+    "an error": (breaks, "the tool failed: OSError: gone"),
+    "no answer": (None, "the tool failed: the call was not answered"),
+    "a change": (Modify({"arguments": {}}), "the tool failed: the call was not answered"),
+    "an answer that is none": (Respond({"for_llm": 5}), "the tool failed: for_llm must be a text, not int"),
+    "an answer in other words": (
+        Respond({"forLLM": "7"}),
+        "the tool failed: a tool's result without for_llm, with 'forLLM' in its place",
+    ),
+    "a class": (lambda _call: Respond, "the tool failed: the call was not answered"),
+    "something else": ("sunny", "the tool failed: the call was not answered"),
+    "a cancellation of its own": (lambda _call: asyncio.CancelledError(), "the tool failed: CancelledError"),
+    "an error of ours": (lambda _call: ConfigurationError("it is not set up"), "the tool failed: it is not set up"),
 }
 
 
@@ -284,6 +292,29 @@ def test_a_tool_whose_hook_does_not_answer_fails_and_is_never_unknown(before_too
     """P3."""
     turned = play(managed(adds(WEATHER, before_tool=before_tool), timeouts=HookTimeouts(interceptor=0.05)), OSLO, "done")
     assert ([f"Error: {said}"], ["hook_failed"], "done") == (turned.results, turned.codes, turned.final.content)
+
+
+@pytest.mark.parametrize(
+    ("before_tool", "why"),
+    [
+        (for_ever, "no answer within 50 ms (its tool_timeout_ms, or that of all interceptors)"),
+        (breaks, "OSError: gone"),
+        (None, "the call was not answered"),
+    ],
+)
+def test_the_log_says_why_a_tool_of_a_hook_has_failed(before_tool, why, caplog):
+    play(managed(adds(WEATHER, before_tool=before_tool), timeouts=HookTimeouts(tool=0.05)), OSLO, "done")
+    assert [f"The hook 'hook0' has not answered a call of its tool 'get_weather': {why}"] == caplog.messages
+
+
+def test_members_of_a_result_that_there_are_not_are_passed_over_with_a_word(caplog):
+    turned = play(managed(adds(WEATHER, before_tool=Respond({"for_llm": "x", "forUser": "y", "colour": 1}))), OSLO, "done")
+    assert ["x"] == turned.results
+    known = "for_llm, for_user, silent, is_error, is_async, media, artifact_tags, response_handled"
+    assert [
+        "The hook 'hook0' gave a result with 'forUser', which means nothing there: is 'for_user' meant?",
+        f"The hook 'hook0' gave a result with 'colour', which means nothing there: there are {known}",
+    ] == caplog.messages
 
 
 def test_a_tool_of_a_hook_has_a_time_of_its_own():

@@ -377,3 +377,23 @@ def test_what_is_no_flat_form_is_not_taken_for_one():
 def test_a_modify_without_changes_is_no_decision():
     assert asked_about_a_result({"action": "modify"})[0] is None
     assert not isinstance(asked_about_a_call({"action": "modify"})[0], Modify)
+
+
+@pytest.mark.parametrize(
+    "result", [{"forLLM": "7"}, {"for-llm": "7", "silent": False}, {"content": "7"}, {"output": "7", "is_error": False}]
+)
+def test_a_result_whose_words_for_the_model_have_another_name_is_none(result):
+    """Taken as one it would be empty, and the model be told that all went well."""
+    decision, findings = asked_about_a_call({"action": "respond", "result": result})
+    name = next(iter(result))
+    assert (None, {f"result.{name}", "respond"}) == (decision, findings.lost)
+    assert (
+        f"the member 'result.{name}' is not known there: 'result.for_llm' is meant; it is passed over"
+        == findings.found[f"result.{name}"]
+    )
+
+
+def test_a_result_with_its_words_is_one_whatever_else_is_in_it():
+    decision, findings = asked_about_a_call({"action": "respond", "result": {"for_llm": "7", "forUser": "x"}})
+    assert (Respond({"for_llm": "7"}), {"result.forUser"}) == (decision, findings.lost)
+    assert "'result.for_user' is meant" in findings.found["result.forUser"]

@@ -348,3 +348,21 @@ def test_secrets_are_not_shown_where_settings_are():
 def test_a_file_that_is_not_there_is_said_to_be(tmp_path):
     with pytest.raises(ConfigurationError, match=r"nothing\.json: No such file"):
         read_hooks_config(tmp_path / "nothing.json")
+
+
+@pytest.mark.parametrize(
+    ("members", "required"), [({}, False), ({"fail_closed": True}, True), ({"fail_closed": True, "required": True}, True)]
+)
+def test_what_fails_closed_must_start(members, required):
+    """One that was left out would let through what it was to hold."""
+    settings = process(**members)
+    assert (required, bool(members)) == (settings.required, settings.spec.fail_closed)
+
+
+def test_what_fails_closed_cannot_be_left_out():
+    with pytest.raises(ConfigurationError, match=r"hooks\.processes\.h: fail_closed and required = false do not go together"):
+        process(fail_closed=True, required=False)
+    with pytest.raises(ConfigurationError, match=r"hooks\.builtins\.b: fail_closed and required = false do not go together"):
+        parsed(builtins={"b": {"enabled": True, "fail_closed": True, "required": False}})
+    with pytest.raises(ConfigurationError, match=r"hooks\.processes\.h\.fail_closed must be true or false, not 'yes'"):
+        process(fail_closed="yes")

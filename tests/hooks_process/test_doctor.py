@@ -235,7 +235,7 @@ def test_the_command_prints_verdicts_and_exits_with_1_where_something_is_wrong(t
     done = patchbay("doctor", *script(tmp_path, 'def on(method, params): answer({"decision": 1})'))
     assert 1 == done.returncode
     assert "failure  hook.before_tool, plain" in done.stdout
-    assert "         -> See the answers in docs/hook-processes.md." in done.stdout
+    assert '         -> Which actions and members each answer has: docs/hook-processes.md, "The wire".' in done.stdout
 
 
 def test_the_command_takes_a_hook_of_a_configuration_and_says_json(tmp_path):
@@ -252,6 +252,64 @@ def test_the_command_takes_a_hook_of_a_configuration_and_says_json(tmp_path):
         missing.returncode,
         missing.stderr,
     )
+
+
+@pytest.mark.parametrize("written", ["{'action': ''}", '{"action":"",}', "{action:1}", '{"action":NaN}'])
+def test_what_is_no_json_is_one_failure_that_says_so(tmp_path, written):
+    body = f'def on(method, params):\n    if id: write(\'{{"jsonrpc":"2.0","id":%d,"result":\' % id + {written!r} + \'}}\\n\')'
+    found = verdicts(script(tmp_path, body), modes=frozenset({"tool", "llm", "approve"}))
+    failures = [each for each in found.values() if each.outcome == "failure"]
+    assert ["hook.before_llm, plain"] == [each.check for each in failures]
+    assert failures[0].words.startswith("this is no JSON: ")
+    assert f'{{"jsonrpc":"2.0","id":2,"result":{written}}}; and so in 20 more checks' in failures[0].words
+    assert failures[0].way_out.startswith("Write each answer with a JSON library")
+
+
+def test_a_greeting_that_is_no_json_is_told_as_such(tmp_path):
+    (hello,) = verdicts(script(tmp_path, """def hello(params): write('{"id":1,"result":{},}\\n')""")).values()
+    assert ("failure", True, True) == (hello.outcome, "this is no JSON" in hello.words, "JSON library" in hello.way_out)
+
+
+def test_an_answer_without_an_id_is_shown(tmp_path):
+    body = """def on(method, params): write('{"result":{}}\\n')"""
+    verdict = verdicts(script(tmp_path, body), modes=frozenset({"approve"}), timeout=0.5)["hook.approve_tool, plain"]
+    assert 'it printed a line that is no reply: it has no id of a request: {"result":{}}' in verdict.words
+    assert "its id the whole number of the request" in verdict.way_out
+
+
+def test_one_check_is_one_check():
+    assert patchbay("doctor", "/no/such/program").stdout.endswith("1 check: 0 ok, 0 warning, 1 failure\n")
+
+
+def test_how_long_it_takes_is_told_apart_from_what_it_prints(tmp_path):
+    found = verdicts(script(tmp_path, ""), modes=frozenset({"approve"}))
+    assert ("ok", "", True) == (
+        found["standard output"].outcome,
+        found["standard output"].words,
+        "ms" in found["slowest answer"].words,
+    )
+
+
+def test_options_behind_the_command_are_the_hooks_which_is_said(tmp_path):
+    command = (*script(tmp_path, ""), "--strict", "--json")
+    done = patchbay("doctor", *command)
+    assert "patchbay: --strict, --json is given to the hook: options of doctor come before the command.\n" == done.stderr
+    assert 0 == done.returncode
+    assert "" == patchbay("doctor", *command[:-2]).stderr
+
+
+def test_options_behind_a_name_are_refused(tmp_path):
+    config = tmp_path / "patchbay.toml"
+    config.write_text("[hooks.processes.weather]\nenabled = true\ncommand = ['x']\nintercept = ['before_tool']\n")
+    done = patchbay("doctor", "--config", config, "weather", "--strict")
+    words = "patchbay: --strict stands behind 'weather': options come before the name of the hook.\n"
+    assert (2, words) == (done.returncode, done.stderr)
+
+
+def test_a_file_without_hooks_is_told_as_such(tmp_path):
+    config = tmp_path / "patchbay.json"
+    config.write_text('{"agents": {}}')
+    assert (f"{config} has no hooks\n", "") == ((done := patchbay("list", "--config", config)).stdout, done.stderr)
 
 
 def test_ctrl_c_ends_it_and_the_hook(tmp_path):

@@ -194,6 +194,81 @@ def test_a_reload_that_cannot_be_leaves_all_as_it_is(tmp_path):
     run(main())
 
 
+def test_a_hook_whose_successor_does_not_start_stays_and_all_is_as_it_was(tmp_path):
+    """Also one that is not required: what works is not given up for what does not."""
+    guard, other = script(tmp_path, DENYING % "old", name="guard"), script(tmp_path, "", name="other")
+
+    async def main():
+        async with a_manager() as manager:
+            hooks = config({"guard": entry(guard), "other": entry(other)})
+            configured = await mount_configured(manager, hooks)
+            before = {name: process_of(manager, name).pid for name in ("guard", "other")}
+            script(tmp_path, "sys.exit('broken')", name="guard")
+            with pytest.raises(
+                ConfigurationError, match=r"hooks\.processes\.guard does not start: .*broken.*The one that is mounted stays"
+            ):
+                await configured.reload(config({"guard": entry(guard), "new": entry(other)}, policy={"edit_system": True}))
+            assert before == {each.name: each.hook.pid for each in manager.mounted}
+            assert ["Tool execution denied by hook: old"] == results(await take_turn(manager))
+            assert (not manager.policy.edit_system, (Outcome("guard"), Outcome("other"))) == (True, configured.outcomes)
+            await configured.reload(config({}))
+            assert () == manager.mounted
+
+    run(main())
+
+
+def test_one_that_never_was_is_left_out_again_and_mounted_once_it_starts(tmp_path):
+    command = script(tmp_path, "sys.exit('broken')")
+
+    async def main():
+        async with a_manager() as manager:
+            configured = await mount_configured(manager, config({"h": entry(command)}))
+            await configured.reload(config({"h": entry(command)}))
+            assert ((), True) == (manager.mounted, bool(configured.outcomes[0].problem))
+            script(tmp_path, DENYING % "mended")
+            await configured.reload(config({"h": entry(command)}))
+            assert ["Tool execution denied by hook: mended"] == results(await take_turn(manager))
+
+    run(main())
+
+
+def test_a_factory_that_makes_no_hook_or_gives_a_class_is_reported():
+    class Own:
+        async def before_tool(self, call):
+            return None
+
+    async def main():
+        async with a_manager() as manager:
+            entries = {name: {"enabled": True, "required": False} for name in ("a class", "no hook")}
+            factories = {"a class": lambda spec: Own, "no hook": lambda spec: 5}
+            configured = await mount_configured(manager, config(builtins=entries), builtins=factories)
+            one, other = (each.problem for each in configured.outcomes)
+            assert "Own is a class and no hook: give an instance of it, Own(...)" == one
+            assert "int is no hook: it has none of the methods" in other
+            assert () == manager.mounted
+
+    run(main())
+
+
+def test_what_the_configuration_says_of_failing_closed_is_what_the_hook_is_mounted_with(tmp_path):
+    class Own:
+        fail_closed = True
+
+        async def before_tool(self, call):
+            return None
+
+    async def main():
+        async with a_manager() as manager:
+            entries = {"says no": {"enabled": True, "fail_closed": False}, "says nothing": {"enabled": True}}
+            processes = {"guard": entry(script(tmp_path, ""), fail_closed=True), "other": entry(script(tmp_path, ""))}
+            made = {name: lambda spec: Own() for name in entries}
+            await mount_configured(manager, config(processes, builtins=entries), builtins=made)
+            closed = {each.name: each.fail_closed for each in manager.mounted}
+            assert {"says no": False, "says nothing": True, "guard": True, "other": False} == closed
+
+    run(main())
+
+
 def test_a_turn_under_way_is_not_asked_for_by_whom_a_reload_has_ended_and_its_approver_has_said_no(tmp_path):
     asked = tmp_path / "asked"
     waiting = script(tmp_path, f"def on(method, params): open({str(asked)!r}, 'w').close()", name="waiting")

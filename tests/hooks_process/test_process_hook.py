@@ -257,7 +257,7 @@ def test_a_line_that_is_too_long_fails_its_call_alone_and_the_next_is_read(tmp_p
         """,
     )
     failed, fine = asked(command, ("before_tool", shown.call(tool="big")), ("before_tool", shown.call()))
-    assert "it answered with a line that is too long" == str(failed)
+    assert "it answered with a line that is too long (max_line_bytes)" == str(failed)
     assert DenyTool("xxx") == fine
 
 
@@ -309,6 +309,38 @@ def test_calls_under_way_fail_at_once_when_the_process_ends(tmp_path):
         await hook.aclose()
 
     run(main())
+
+
+def test_an_answer_without_an_id_is_logged(tmp_path, caplog):
+    command = script(tmp_path, """def on(method, params): write('{"result":{"action":"deny_tool"}}\\n'); answer()""")
+    assert [None] == asked(command, ("before_tool", shown.call()))
+    words = "The hook 'h' printed what is no reply: a line that is no reply: it has no id of a request: "
+    assert f'{words}{{"result":{{"action":"deny_tool"}}}}' in caplog.messages
+
+
+@pytest.mark.parametrize("stream", [0, 1])
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_that_a_stream_was_closed_is_noticed_at_once_in_every_event_loop(tmp_path, factory, stream):
+    """In uvloop, which a server has, the child had a second descriptor of each of its streams."""
+    body = f"""
+    def on(method, params):
+        os.write(1, json.dumps({{"id": id, "result": {{"action": "deny_tool", "reason": str(os.listdir("/dev/fd"))}}}}).encode() + b"\\n")
+        os.close({stream})
+        time.sleep(60)
+    """
+
+    async def main():
+        limits = with_limits(spec(("x",)), eof_grace=0.01, restarts=1).limits
+        hook = await started(spec(script(tmp_path, body), limits=limits))
+        pid = hook.pid
+        open_there = (await hook.before_tool(shown.call())).reason
+        assert 4 == open_there.count("'") // 2, f"its three streams, and the folder that it looks at: {open_there}"
+        await until(lambda: hook.restarts == 1)
+        assert pid != hook.pid
+        await hook.aclose()
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(asyncio.wait_for(main(), BOUND))
 
 
 def test_a_process_that_closes_its_input_cannot_be_asked(tmp_path):

@@ -384,6 +384,10 @@ def test_a_host_that_does_not_merge_is_told_all():
         ("before_tool", Modify("x"), "Modify takes the view or a mapping of members, not str"),
         ("before_tool", Modify({"args": {}}), "args cannot be changed here: arguments, tool can"),
         ("before_tool", Respond({"for_llm": 1}), "for_llm must be a text"),
+        ("before_tool", Respond({"forLLM": "7"}), "forLLM means nothing in a tool's result: there are for_llm, for_user"),
+        ("after_tool", Modify({"result": {"for_llm": "7", "forUser": "x"}}), "forUser means nothing in a tool's result"),
+        ("before_tool", DenyTool, r"before_tool cannot be answered with the class DenyTool: give one, DenyTool\(\.\.\.\)"),
+        ("approve_tool", Approval, "approve_tool cannot be answered with the class Approval"),
     ],
 )
 def test_what_cannot_be_decided_is_an_error(point, decision, words):

@@ -192,7 +192,8 @@ def test_an_answer_that_the_host_would_not_read_is_an_error(tmp_path):
     with running(tmp_path, ECHO) as hook:
         hook.ask("hook.hello", {"name": "h", "line_limit": 5000})
         error = hook.ask("hook.before_tool", {"tool": "echo", "arguments": {"text": "x" * 5000}})
-        assert "bytes, and the host reads 5000" in error["message"]
+        words = "return an image or a file as a patchbay.Attachment, or set max_line_bytes in the hook's entry"
+        assert f"bytes, and the host reads 5000: {words}" in error["message"]
         hook.ask("hook.hello", {"name": "h"})
         assert "respond" == hook.ask("hook.before_tool", {"tool": "echo", "arguments": {"text": "x" * 5000}})["action"]
 

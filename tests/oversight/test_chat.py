@@ -45,6 +45,16 @@ class At:
         setattr(self, point, lambda _asked: decision)
 
 
+class Sees:
+    """A hook that keeps what it is shown of calls."""
+
+    def __init__(self, seen: list[Any]) -> None:
+        self.seen = seen
+
+    def before_tool(self, call):
+        self.seen.append(call)
+
+
 def governed(*hooks: object, **settings: Any) -> Oversight:
     manager = HookManager()
     for number, hook in enumerate(hooks):
@@ -245,6 +255,29 @@ def test_a_call_over_the_registry_waits_too(tmp_path) -> None:
         chat.server.ask("POST", f"/api/approvals/{asked_about(chat.server)['id']}", {"decision": "deny", "reason": "no"})
         said = answer.result(BOUND)
         assert (True, "tool_denied") == (said["is_error"], said["code"])
+        assert [] == callback.calls
+
+
+@pytest.mark.parametrize("header", ["s 1", "s%201", "%73%20%31"])
+def test_a_call_of_the_api_is_of_the_session_that_its_header_says(header) -> None:
+    seen: list[Any] = []
+    with (
+        calling_back(says("done")) as callback,
+        door([], oversight=governed(Sees(seen))) as chat,
+    ):
+        chat.server.register("erase", callback.url)
+        assert chat.server.ask("POST", "/api/tools/call", {"name": "erase"}, X_Patchbay_Session=header).json["ok"]
+        assert chat.server.call("erase")["ok"]
+        assert ["s 1", ""] == [call.meta.session_key for call in seen]
+        assert "x-patchbay-session" not in callback.calls[0].head.lower()
+
+
+@pytest.mark.parametrize("header", ["a%0Ab", "x" * 201])
+def test_a_session_that_cannot_be_one_is_refused_and_nothing_runs(header) -> None:
+    with calling_back(says("done")) as callback, door([], oversight=governed()) as chat:
+        chat.server.register("erase", callback.url)
+        answer = chat.server.ask("POST", "/api/tools/call", {"name": "erase"}, X_Patchbay_Session=header)
+        assert (422, ["header", "X-Patchbay-Session"]) == (answer.status, answer.json["detail"][0]["loc"])
         assert [] == callback.calls
 
 

@@ -19,6 +19,7 @@ import openai
 import pytest
 
 from patchbay.cli.children import Child, listening
+from patchbay.cli.oversight_flags import make_oversight
 from patchbay.testing import ContractModel, ScriptedUpstream
 from tools_server.rig import BOUND, calling_back, free_port, says
 
@@ -101,6 +102,32 @@ def test_the_tool_of_a_hook_in_another_process_is_offered_called_and_answered(wh
         assert [] == request(child, "GET", "/api/approvals")["approvals"]
 
 
+@pytest.mark.parametrize(("what", "flags"), [("serve", ()), ("proxy", ()), ("serve", ("--audit", "memory"))])
+def test_what_keeps_nothing_on_disk_keeps_its_audit_in_memory(what, flags, folder) -> None:
+    kept = flags or ("--store", "memory")
+    with ScriptedUpstream(ContractModel(), tools="refuse") as upstream, running(what, folder, upstream.url, *kept) as child:
+        ask(child, BEIJING)
+        [entry] = found(child, "/api/audit", "entries")
+        assert "get_weather" == entry["tool"]
+        shown = [*COMMAND, "audit", "--server", child.url.removesuffix("/v1"), "--json"]
+        done = subprocess.run(shown, capture_output=True, text=True, timeout=60)
+        assert (0, "get_weather") == (done.returncode, json.loads(done.stdout)["tool"]), done.stderr
+    assert not Path("memory").exists()  # the name of a file, where it is not known
+
+
+@pytest.mark.parametrize(("days", "kept"), [(90, 1), (0, 1), (0.5, 0.5)])
+def test_an_audit_in_memory_does_not_grow_for_ever(days, kept) -> None:
+    for audit, store in (("memory", "sqlite:///kept.db"), (None, None), ("sqlite://", None)):
+        assert kept * 86400 == make_oversight(None, audit, days, store=store).settings.audit_kept
+
+
+def test_an_audit_that_nobody_wants_is_not_there(folder) -> None:
+    with ScriptedUpstream(ContractModel()) as upstream, running("serve", folder, upstream.url, "--audit", "none") as child:
+        done = subprocess.run([*COMMAND, "audit", "--server", child.url], capture_output=True, text=True, timeout=60)
+        assert 1 == done.returncode
+        assert "keeps no audit: `patchbay serve` keeps one unless it is started with --audit none" in done.stderr
+
+
 def test_the_proxy_passes_on_what_is_not_its_own(folder) -> None:
     with ScriptedUpstream(ContractModel(), tools="refuse") as upstream, running("proxy", folder, upstream.url) as child:
         assert {"object": "list"}.items() <= request(child, "GET", "/v1/models").items()
@@ -120,7 +147,7 @@ def test_the_configuration_is_read_again_at_a_signal_and_a_broken_one_changes_no
         assert "Beijing: sunny" in ask(child, BEIJING)
         path.write_text(json.dumps(hooks(enabled=False)))
         os.kill(child.pid, signal.SIGHUP)
-        printed(child, "The configuration was read again: nothing")
+        printed(child, "The configuration was read again: weather is not enabled; no more: weather, approvals")
         assert "Beijing: sunny" not in ask(child, BEIJING)
 
 
@@ -157,7 +184,8 @@ def test_a_stop_leaves_what_waits_for_approval_for_the_next_start(folder) -> Non
         with running("serve", folder, upstream.url, "--drain-timeout", "0") as child:
             registered = {"name": "erase", "callback_url": callback.url, "parameters": CITY, "description": "Erase."}
             assert request(child, "POST", "/api/tools/register", registered)["ok"]
-            lost = pool.submit(ask, child, ERASE)
+            # Of no session it would be withdrawn: no later call could be given the decision.
+            lost = pool.submit(ask, child, ERASE, extra_headers={"X-Patchbay-Session": "s1"})
             asked = waiting(child)
             os.kill(child.pid, signal.SIGTERM)
             with pytest.raises(openai.APIError):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from patchbay.approvals.desk import ApprovalDesk
     from patchbay.approvals.policy import ApprovalPolicy, Rule
     from patchbay.approvals.policy_file import parse_policy, read_policy
-    from patchbay.approvals.request import ApprovalRequest, State, Verdict
+    from patchbay.approvals.request import ApprovalRequest, SessionGrant, State, Verdict
     from patchbay.approvals.store import ApprovalStore
     from patchbay.approvals.terminal import TerminalApprover
 
@@ -27,6 +27,7 @@ __all__ = [
     "ApprovalRequest",
     "ApprovalStore",
     "Rule",
+    "SessionGrant",
     "State",
     "TerminalApprover",
     "Verdict",
@@ -38,7 +39,7 @@ _HOMES = {
     "desk": ("ApprovalDesk",),
     "policy": ("ApprovalPolicy", "Rule"),
     "policy_file": ("parse_policy", "read_policy"),
-    "request": ("ApprovalRequest", "State", "Verdict"),
+    "request": ("ApprovalRequest", "SessionGrant", "State", "Verdict"),
     "store": ("ApprovalStore",),
     "terminal": ("TerminalApprover",),
 }

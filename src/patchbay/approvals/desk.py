@@ -14,13 +14,17 @@ import logging
 import re
 import secrets
 import time
+import weakref
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import asdict, replace
 from typing import Final, Protocol, get_args
 
 from patchbay.approvals.policy import ApprovalPolicy, Rule, role_of
-from patchbay.approvals.request import MOST, Answer, ApprovalRequest, State, Verdict
-from patchbay.approvals.store import ApprovalStore, covered_by
+from patchbay.approvals.request import MOST, Answer, ApprovalRequest, SessionGrant, State, Verdict
+from patchbay.approvals.store import ApprovalStore
+from patchbay.approvals.tables import covered_by
+from patchbay.approvals.told import tell_decided, tell_requested
+from patchbay.approvals.waits import Waits
 from patchbay.errors import ApprovalConflictError, ApprovalForbiddenError, ApprovalNotFoundError, InvalidRequestError
 from patchbay.hooks import PROCESS, Approval, HookManager, HookTimeouts, ToolRequest
 
@@ -81,19 +85,32 @@ class ApprovalDesk:
         self._keep = keep
         self._session = session
         self._clock = clock
-        self._waiting: dict[str, asyncio.Event] = {}
+        self._waiting = Waits(self.store)
+        self._managers: weakref.WeakSet[HookManager] = weakref.WeakSet()
+        self._about_to_wait = ""
         self._opening = asyncio.Lock()
         self._watchers: set[asyncio.Queue[ApprovalRequest | None]] = set()
         self._withdrawing: set[asyncio.Task[None]] = set()
         self._leaving = False
 
     def mount(self, hooks: HookManager, name: str = "approvals") -> None:
-        """Ask this desk about every call, after all other approvers. Raises ConfigurationError where the policies do not fit."""
+        """Ask this desk about every call, after all other approvers, and tell the observers there of calls that wait.
+
+        Raises ConfigurationError where the policies do not fit.
+        """
         hooks.policy = self.policy.of_hooks(hooks.policy)
+        if passed_by := self.policy.passed_by(hooks.policy):
+            _logger.warning(
+                "respond_approval is %r: tools that hooks add are carried out without asking, "
+                "and these rules are not about them: %s",
+                hooks.policy.respond_approval,
+                ", ".join(passed_by),
+            )
         self.name = name
         usual = hooks.timeouts
         timeouts = HookTimeouts(usual.observer, usual.interceptor, self.policy.longest + _SLACK, usual.tool)
         hooks.mount(name, self, timeouts=timeouts, group=_LAST)
+        self._managers.add(hooks)
 
     def open_door(self, door: str) -> None:
         """Say that people can be reached by ``door`` ("http"). A call that nobody can be asked about is denied at once."""
@@ -107,8 +124,7 @@ class ApprovalDesk:
     async def aclose(self) -> None:
         """Let those who wait go, with a no, and leave their requests as they are."""
         self.leave()
-        for event in self._waiting.values():
-            event.set()
+        await self._waiting.aclose()
         if self._withdrawing:
             await asyncio.wait(self._withdrawing)
         if self._owns_store:
@@ -144,19 +160,22 @@ class ApprovalDesk:
 
     async def pending(self) -> list[ApprovalRequest]:
         """Return what waits to be decided, the oldest first."""
-        return await self.store.pending(now=self._clock())
+        now, waiting = self._clock(), self._waited_for()
+        found = [_as_of(each, now, waiting) for each in await self.store.pending(now=now)]
+        return [each for each in found if each.state is State.PENDING]
 
     async def recent(self, limit: int = 100) -> list[ApprovalRequest]:
         """Return the last requests, whatever became of them, the newest first."""
-        now = self._clock()
-        return [_as_of(each, now) for each in await self.store.recent(limit)]
+        now, waiting = self._clock(), self._waited_for()
+        return [_as_of(each, now, waiting) for each in await self.store.recent(limit)]
 
     async def get(self, request_id: str) -> ApprovalRequest:
         """Return a request. Raises ApprovalNotFoundError."""
+        waiting = self._waited_for()
         found = await self.store.get(request_id) if _ID.fullmatch(request_id) else None
         if found is None:
             raise ApprovalNotFoundError(request_id)
-        return _as_of(found, self._clock())
+        return _as_of(found, self._clock(), waiting)
 
     async def decide(
         self, request_id: str, verdict: Verdict, *, reason: str = "", by: str = "", door: str = "http", digest: str = ""
@@ -165,7 +184,8 @@ class ApprovalDesk:
 
         ``by`` is who; ``digest`` that of what they were shown, if they say so. Raises ApprovalNotFoundError;
         ApprovalForbiddenError where the request is not for that door; ApprovalConflictError where it is decided, its time is up,
-        or it can not be decided so; InvalidRequestError for a verdict that is none.
+        or it can not be decided so; InvalidRequestError for a verdict that is none. ``awaited`` of what is returned says whether
+        a run waited for it: else the decision is for the same call of the same session, when it comes again.
         """
         if verdict not in get_args(Verdict):
             raise InvalidRequestError(f"{verdict!r} is no decision: use one of {', '.join(get_args(Verdict))}.")
@@ -182,12 +202,29 @@ class ApprovalDesk:
                 request, state=_FINAL[verdict], by=by[:MOST_BY] or door, reason=reason[:MOST_REASON], for_session=for_session
             )
             if await self.store.decide(decided, now=self._clock()):
-                settled = await self.get(request_id)
-                self._wake(None if for_session else request_id)
+                settled = replace(await self.get(request_id), awaited=request.awaited)
+                self._waiting.wake(None if for_session else request_id)
                 self._tell_all(settled)
                 return settled
             request = await self.get(request_id)
         raise ApprovalConflictError(f"The request is {_words(request)} already.")
+
+    async def sessions(self) -> list[SessionGrant]:
+        """Return the yeses for a session that hold, the oldest first. Each is known by the id of its request."""
+        since = self._clock() - self._session
+        granted = await self.store.granted(session_since=since)
+        return [SessionGrant(each, (each.decided or each.created) + self._session) for each in granted]
+
+    async def revoke(self, request_id: str) -> SessionGrant:
+        """Take a yes for the session back, and return it: what comes from now on is asked about.
+
+        Raises ApprovalNotFoundError where none holds that this request was given.
+        """
+        for each in await self.sessions():
+            if each.request.id == request_id and await self.store.revoke(each.request):
+                _logger.info("The approval %s for a session is taken back: %.200r", request_id, each.request.tool)
+                return each
+        raise ApprovalNotFoundError(request_id)
 
     async def watch(self) -> AsyncGenerator[ApprovalRequest, None]:
         """Yield each request when it is asked and when it is decided, in this process.
@@ -207,37 +244,54 @@ class ApprovalDesk:
     async def _asked(self, call: ToolRequest, arguments: str, rule: Rule) -> Approval:
         while True:
             request = self._request(call, arguments, rule)
+            is_told = False
             try:
                 async with self._opening:
                     found = await self._opened(request)
-                    if found.state is State.PENDING:
-                        self._waiting[found.id] = asyncio.Event()
-                request = found
-                if request.used is not None:
-                    return Approval(approved=True, reason="for the session", by=request.by)
+                    if found.used is not None:
+                        return Approval(approved=True, reason=f"for the session, by {found.id}", by=found.by)
+                request = replace(found, awaited=True)
                 if request.state is State.PENDING:
                     self._tell_all(request)
+                    tell_requested(self._managers, call, request)
+                    is_told = True
                     found = await self._settled(request)
+                    tell_decided(self._managers, call, found)
+                    is_told = False
                 if (found.tool, found.digest) != (call.tool, call.digest):
                     raise RuntimeError("what was decided about is another call")  # noqa: TRY301  (it ends as all that fails here)
                 if await self.store.take(found.id, now=self._clock()):
                     return self._approval(found)
             except BaseException:
+                if is_told and not self._leaving:
+                    tell_decided(self._managers, call, replace(request, state=State.WITHDRAWN))
                 await self._withdraw(request)
                 raise
             finally:
-                self._waiting.pop(request.id, None)
+                self._waiting.end(request.id)
             # Another run of the same call has used the decision, or has withdrawn the request: this one needs its own.
 
+    def _waited_for(self) -> frozenset[str]:
+        """Return the requests that runs of this desk wait for, or will as soon as they know that it is kept."""
+        return frozenset((*self._waiting, self._about_to_wait))
+
     async def _opened(self, request: ApprovalRequest) -> ApprovalRequest:
+        """Keep a request, or find what there is for its call; if that is pending, this run waits for it from now on."""
         now = self._clock()
-        return await self.store.open(
-            request,
-            now=now,
-            decided_since=now - self._keep,
-            session_since=now - self._session,
-            waited_for=self._waiting.keys(),
-        )
+        self._about_to_wait = request.id
+        try:
+            found = await self.store.open(
+                request,
+                now=now,
+                decided_since=now - self._keep,
+                session_since=now - self._session,
+                waited_for=frozenset(self._waiting),
+            )
+            if found.state is State.PENDING:
+                self._waiting.begin(found.id)
+            return found
+        finally:
+            self._about_to_wait = ""
 
     async def _settled(self, request: ApprovalRequest) -> ApprovalRequest:
         """Wait until a request is decided, or its time is up."""
@@ -246,6 +300,8 @@ class ApprovalDesk:
         look = _LOOK if self.store.is_shared else None
         try:
             while True:
+                was_woken = event.is_set()
+                event.clear()  # before it looks: what comes meanwhile wakes it again
                 left = request.deadline - self._clock()
                 if left <= 0:
                     await self.store.expire(request.id, now=self._clock())
@@ -253,9 +309,8 @@ class ApprovalDesk:
                     if found.state is State.EXPIRED:
                         self._tell_all(found)
                     return found
-                if self._leaving and event.is_set():
+                if self._leaving and (was_woken or event.is_set()):
                     raise RuntimeError("the desk is closed")
-                event.clear()
                 try:
                     async with asyncio.timeout(left if look is None else min(left, look)):
                         await event.wait()
@@ -312,7 +367,9 @@ class ApprovalDesk:
         if found.state is State.EXPIRED:
             words = f"nobody decided within {round(found.deadline - found.created, 3):g} s"
             return Approval(found.at_deadline == "allow", words, f"policy ({found.rule})")
-        return Approval(found.state is State.APPROVED, found.reason, by=found.by)
+        for_session = found.for_session and found.state is State.APPROVED
+        said = ["for the session", found.reason] if for_session else [found.reason]
+        return Approval(found.state is State.APPROVED, ": ".join(filter(None, said)), by=found.by)
 
     def _request(self, call: ToolRequest, arguments: str, rule: Rule) -> ApprovalRequest:
         now = self._clock()
@@ -342,12 +399,6 @@ class ApprovalDesk:
             meta=about,
         )
 
-    def _wake(self, request_id: str | None) -> None:
-        """Have one look, or all of them: a yes for the session may be for others too."""
-        for each, event in self._waiting.items():
-            if request_id is None or each == request_id:
-                event.set()
-
     def _tell_all(self, request: ApprovalRequest | None) -> None:
         for queue in list(self._watchers):
             try:
@@ -366,8 +417,12 @@ def _no(rule: Rule, reason: str) -> Approval:
     return Approval(approved=False, reason=reason, by=_policy(rule))
 
 
-def _as_of(request: ApprovalRequest, now: float) -> ApprovalRequest:
-    """Return a request as it is now: whoever would have told of its end may be gone."""
+def _as_of(request: ApprovalRequest, now: float, waiting: frozenset[str]) -> ApprovalRequest:
+    """Return a request as it is now: whoever would have told of its end may be gone. ``waiting`` are those that runs wait for."""
+    if not request.awaited and request.id in waiting:
+        request = replace(request, awaited=True)
+    if request.state is State.PENDING and not request.awaited and not request.session_key:
+        return replace(request, state=State.WITHDRAWN)  # no other run could ever have the decision
     if request.state is State.PENDING and request.deadline <= now:
         return replace(request, state=State.EXPIRED, decided=request.deadline)
     return request

@@ -121,7 +121,7 @@ class Rule:
 class ApprovalPolicy:
     """Rules in order, and what is done about calls that none of them fits (``otherwise``).
 
-    ``respond_approval`` and ``protected`` are a HookPolicy's, None and empty where the policy of hooks is to stay as it is.
+    ``respond_approval`` and ``protected`` are a HookPolicy's, None and empty where nothing is said of them here.
     Raises ConfigurationError.
     """
 
@@ -151,23 +151,35 @@ class ApprovalPolicy:
         """The longest deadline of all, in seconds."""
         return max(rule.deadline for rule in (*self.rules, self.otherwise))
 
+    @property
+    def refuses(self) -> bool:
+        """Whether there are calls that do not simply run."""
+        return any(rule.outcome != "allow" for rule in (*self.rules, self.otherwise))
+
     def of_hooks(self, policy: HookPolicy) -> HookPolicy:
         """Return the policy of hooks with what this one says of them.
 
-        Raises ConfigurationError for a rule about tools of hooks which nobody would ever be asked about.
+        Where nobody has said whether approvers are asked about the tools that hooks add, they are if this policy ever refuses or
+        asks: a rule is about all calls that it fits. Raises ConfigurationError for a rule about such tools where somebody has
+        said that nobody is asked about them.
         """
-        changes: dict[str, Any] = {"protected": policy.protected | self.protected}
-        if self.respond_approval is not None:
-            changes["respond_approval"] = self.respond_approval
+        respond = self.respond_approval or policy.respond_approval or ("always" if self.refuses else None)
+        changes: dict[str, Any] = {"protected": policy.protected | self.protected, "respond_approval": respond}
         policy = replace(policy, **changes)
         if policy.respond_approval != "always":
             for rule in self.rules:
                 if rule.outcome != "allow" and any(source.startswith("hook:") for source in rule.sources):
                     raise ConfigurationError(
-                        f"approvals, rule {rule.name!r} is about tools that hooks add, and those are carried out without asking: "
-                        'say respond_approval = "always" too.'
+                        f"approvals, rule {rule.name!r} is about tools that hooks add, and with respond_approval = "
+                        f'{respond!r} those are carried out without asking: say "always", or nothing.'
                     )
         return policy
+
+    def passed_by(self, policy: HookPolicy) -> tuple[str, ...]:
+        """Return the names of the rules that ask or deny whatever tool they fit, but for those that hooks add."""
+        if policy.respond_approval == "always":
+            return ()
+        return tuple(rule.name for rule in (*self.rules, self.otherwise) if rule.outcome != "allow" and not rule.sources)
 
 
 def role_of(call: ToolRequest) -> str:

@@ -51,7 +51,8 @@ class ApprovalRequest:
     none). ``at_deadline`` says whether silence is a yes.
 
     ``by`` and ``reason`` are the decision's; ``for_session`` says that it is for more than this call. ``used`` is when a run was
-    given the decision, None while none was.
+    given the decision, None while none was. ``awaited`` says whether a run waits for it now; of one that was decided just now,
+    whether one did. Requests are equal whether or not.
     """
 
     id: str
@@ -79,6 +80,7 @@ class ApprovalRequest:
     reason: str = ""
     for_session: bool = False
     used: float | None = None
+    awaited: bool = field(default=False, compare=False)
 
     @property
     def is_genuine(self) -> bool:
@@ -109,6 +111,26 @@ class ApprovalRequest:
             return cls(**{**known, "arguments": told["arguments_text"], "who": tuple(told["who"]), "state": State(told["state"])})
         except (KeyError, TypeError) as error:
             raise ValueError(f"no request for approval: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class SessionGrant:
+    """A yes for the session that holds: that of ``request``, ``until`` when (in seconds since 1970)."""
+
+    request: ApprovalRequest
+    until: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON knows it: the members of the request, and ``until``."""
+        return {**self.request.as_json(), "until": self.until}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Self:
+        """Return what ``as_json`` was made of. Raises ValueError."""
+        until = told.get("until")
+        if isinstance(until, bool) or not isinstance(until, int | float):
+            raise ValueError("no approval for the session: it does not say until when")  # noqa: TRY004  (as all that is unreadable)
+        return cls(ApprovalRequest.from_json(told), until)
 
 
 def cut(text: str) -> str:

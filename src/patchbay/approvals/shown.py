@@ -10,7 +10,14 @@ import json
 import time
 from typing import Final
 
-from patchbay.approvals.request import SHOWN, Answer, ApprovalRequest, State
+from patchbay.approvals.request import SHOWN, Answer, ApprovalRequest, SessionGrant, State
+
+_LATER: Final = {
+    State.PENDING: "no run waits for it: a yes is for the same call of this session, when it comes again",
+    State.APPROVED: "no run waits for it: runs when the call comes again in this session",
+    State.DENIED: "no run waits for it: denied when the call comes again in this session",
+}
+"""What is said of requests whose run has ended without a decision."""
 
 VIEW: Final = "view"
 """What is typed to see arguments that were cut."""
@@ -42,6 +49,8 @@ def written(request: ApprovalRequest, *, whole: bool = False) -> str:
     if left:
         lines.append(f"  [{left} more characters are not shown]")
     lines.append(f"  {request.digest}")
+    if request.state is State.PENDING and not request.awaited:
+        lines.append(f"  {_LATER[State.PENDING]}")
     return "\n".join(lines)
 
 
@@ -78,12 +87,37 @@ def read_answer(line: str, request: ApprovalRequest) -> Answer | str:
     return VIEW if word in ("v", "view") else ""
 
 
+def hint(request: ApprovalRequest) -> str:
+    """Return what may be typed, for whoever has typed something else."""
+    return "answer y, n or v" if request.session == "never" else "answer y, n, s or v"
+
+
 def outcome(request: ApprovalRequest) -> str:
-    """Return what became of a request, on one line."""
+    """Return what became of a request, on one line; of a decision that no run has waited for, what it is good for."""
     words = "approved for the session" if request.for_session and request.state is State.APPROVED else str(request.state)
     by = f" by {printable(request.by)}" if request.by else ""
     reason = f": {printable(request.reason)}" if request.reason else ""
-    return f"{request.id}  {printable(request.tool)}  {words}{by}{reason}"
+    is_for_later = request.state is not State.PENDING and not (request.awaited or request.for_session or request.used is not None)
+    later = f" ({_LATER[request.state]})" if is_for_later and request.state in _LATER else ""
+    return f"{request.id}  {printable(request.tool)}  {words}{by}{reason}{later}"
+
+
+def granted(grant: SessionGrant, now: float) -> str:
+    """Return an approval for a session, in lines: for which calls it is, whose, and until when."""
+    request = grant.request
+    by = f" by {printable(request.by)}" if request.by else ""
+    return f"{written(request)}\n  {_calls(request)} in this session is approved{by}, for {_time(grant.until - now)} more"
+
+
+def taken_back(grant: SessionGrant) -> str:
+    """Return on one line that an approval for a session does not hold any more."""
+    request = grant.request
+    session = printable(request.session_key)
+    return f"{request.id}  {printable(request.tool)}  taken back: {_calls(request)} in session {session} is asked about again"
+
+
+def _calls(request: ApprovalRequest) -> str:
+    return "this call" if request.session == "call" else f"every call of {printable(request.tool)}"
 
 
 def _pretty(arguments: str) -> str:

@@ -6,10 +6,10 @@ who may decide, and whoever waits (``desk``). Each method is one transaction, so
 
 from __future__ import annotations
 
-import hashlib
 import json
-import logging
 import os
+import secrets
+import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, Final, TypeVar
@@ -18,48 +18,29 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from patchbay.approvals.request import ApprovalRequest, State
+from patchbay.approvals.tables import (
+    METADATA,
+    REQUESTS,
+    SESSIONS,
+    VERSION,
+    WAITS,
+    covered_by,
+    request_of,
+    row_of,
+    same_call,
+)
 from patchbay.store import Store
 
-VERSION: Final = 1
 HISTORY: Final = 7 * 24 * 3600.0
 """Seconds after which a request that is over is forgotten."""
 
-T = TypeVar("T")
+ABSENT: Final = 5.0
+"""Seconds after which a program that has not said that it waits for a request does not."""
 
-_logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 # An advisory lock of the database: PostgreSQL's writers come one after the other, as SQLite's do.
 _WRITING: Final = 0x7061746368617070
-
-_metadata = sa.MetaData()
-
-# What others have written (names, reasons) is JSON text: PostgreSQL's own cannot hold every string that JSON can.
-_requests = sa.Table(
-    "patchbay_approvals",
-    _metadata,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("created", sa.Float, nullable=False, index=True),
-    sa.Column("deadline", sa.Float, nullable=False),
-    sa.Column("state", sa.Text, nullable=False, index=True),
-    sa.Column("same", sa.Text, nullable=False, index=True),
-    sa.Column("covers", sa.Text, nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("decision", sa.Text, nullable=False),
-    sa.Column("decided", sa.Float),
-    sa.Column("used", sa.Float),
-)
-_sessions = sa.Table(
-    "patchbay_session_approvals",
-    _metadata,
-    sa.Column("covers", sa.Text, primary_key=True),
-    sa.Column("created", sa.Float, nullable=False),
-    sa.Column("decision", sa.Text, nullable=False),
-)
-
-_BODY: Final = (
-    "tool", "arguments", "digest", "source", "endpoint", "call_id", "role", "agent", "session_key", "turn", "parent_turn", "rule",
-    "who", "session", "at_deadline", "meta",
-)  # fmt: skip
 
 
 class ApprovalStore:
@@ -70,7 +51,9 @@ class ApprovalStore:
     """
 
     def __init__(self, url: str | os.PathLike[str] = "sqlite://") -> None:
-        self._store = Store(url, _metadata, name="approvals", version=VERSION)
+        self._store = Store(url, METADATA, name="approvals", version=VERSION)
+        self._program = secrets.token_hex(8)
+        self._made = time.monotonic()
 
     @property
     def is_shared(self) -> bool:
@@ -92,33 +75,34 @@ class ApprovalStore:
         earlier run that is still pending and not among those that are ``waited_for``; or one that somebody has decided after
         ``decided_since``, and no run has used. A request of no session is never the same as another.
         """
+        others = frozenset(waited_for)
 
         def work(connection: Connection) -> ApprovalRequest:
-            forgotten = _requests.delete().where(_requests.c.created < now - HISTORY, _requests.c.deadline < now - HISTORY)
-            connection.execute(forgotten)
-            connection.execute(_sessions.delete().where(_sessions.c.created <= session_since))
-            return (
+            self._forget(connection, now, session_since)
+            found = (
                 self._covered(connection, request, now)
-                or self._same(connection, request, now, decided_since, frozenset(waited_for))
+                or self._same(connection, request, now, decided_since, others)
                 or self._new(connection, request)
             )
+            if found.state is State.PENDING:
+                self._begin_to_wait(connection, found.id)
+            return found
 
         return await self._write(work)
 
     async def get(self, request_id: str) -> ApprovalRequest | None:
         """Return a request by its id, None where there is none."""
-        query = sa.select(_requests).where(_requests.c.id == request_id)
-        rows = await self._read(lambda connection: connection.execute(query).all())
-        return _request(rows[0]) if rows else None
+        found = await self._listed(sa.select(REQUESTS).where(REQUESTS.c.id == request_id))
+        return found[0] if found else None
 
     async def pending(self, *, now: float) -> list[ApprovalRequest]:
         """Return what waits to be decided, the oldest first."""
-        query = sa.select(_requests).where(_requests.c.state == State.PENDING, _requests.c.deadline > now)
-        return await self._listed(query.order_by(_requests.c.created, _requests.c.id))
+        query = sa.select(REQUESTS).where(REQUESTS.c.state == State.PENDING, REQUESTS.c.deadline > now)
+        return await self._listed(query.order_by(REQUESTS.c.created, REQUESTS.c.id))
 
     async def recent(self, limit: int) -> list[ApprovalRequest]:
         """Return the last requests, whatever became of them, the newest first."""
-        return await self._listed(sa.select(_requests).order_by(_requests.c.created.desc(), _requests.c.id.desc()).limit(limit))
+        return await self._listed(sa.select(REQUESTS).order_by(REQUESTS.c.created.desc(), REQUESTS.c.id.desc()).limit(limit))
 
     async def decide(self, request: ApprovalRequest, *, now: float) -> bool:
         """Keep a decision (``state``, ``by``, ``reason``, ``for_session``) of a pending request; False where there is one.
@@ -129,36 +113,81 @@ class ApprovalStore:
 
     async def expire(self, request_id: str, *, now: float) -> None:
         """End a request that nobody has decided in time. A decision that is there stands."""
-        change = _requests.update().where(_requests.c.id == request_id, _requests.c.state == State.PENDING)
+        change = REQUESTS.update().where(REQUESTS.c.id == request_id, REQUESTS.c.state == State.PENDING)
         await self._write(lambda connection: connection.execute(change.values(state=State.EXPIRED, decided=now)))
 
     async def withdraw(self, request_id: str, *, now: float) -> None:
         """End a request whose run was stopped. A decision that is there stands, and is for no other run."""
-        mine = _requests.c.id == request_id
+        mine = REQUESTS.c.id == request_id
 
         def work(connection: Connection) -> None:
-            pending = _requests.update().where(mine, _requests.c.state == State.PENDING)
+            pending = REQUESTS.update().where(mine, REQUESTS.c.state == State.PENDING)
             connection.execute(pending.values(state=State.WITHDRAWN, decided=now))
-            connection.execute(_requests.update().where(mine, _requests.c.used.is_(None)).values(used=now))
+            connection.execute(REQUESTS.update().where(mine, REQUESTS.c.used.is_(None)).values(used=now))
+            self._wait_no_more(connection, request_id)
 
         await self._write(work)
 
     async def take(self, request_id: str, *, now: float) -> bool:
         """Use the decision of a request, for one run of its call; False where another run has."""
-        change = _requests.update().where(
-            _requests.c.id == request_id, _requests.c.used.is_(None), _requests.c.state != State.PENDING
+        change = REQUESTS.update().where(
+            REQUESTS.c.id == request_id, REQUESTS.c.used.is_(None), REQUESTS.c.state != State.PENDING
         )
-        return await self._write(lambda connection: connection.execute(change.values(used=now)).rowcount == 1)
+
+        def work(connection: Connection) -> bool:
+            self._wait_no_more(connection, request_id)
+            return connection.execute(change.values(used=now)).rowcount == 1
+
+        return await self._write(work)
+
+    async def still_waiting(self, request_ids: Collection[str]) -> None:
+        """Say that runs of this program wait for these requests: to be said every second, or others take it that none does."""
+        mine = WAITS.update().where(WAITS.c.program == self._program, WAITS.c.request.in_(tuple(request_ids)))
+        await self._write(lambda connection: connection.execute(mine.values(seen=self._moment(connection))))
+
+    async def granted(self, *, session_since: float) -> list[ApprovalRequest]:
+        """Return the requests whose yes for the session holds, if it was given after ``session_since``; the oldest yes first."""
+
+        def work(connection: Connection) -> list[ApprovalRequest]:
+            held = sa.select(SESSIONS).where(SESSIONS.c.created > session_since).order_by(SESSIONS.c.created, SESSIONS.c.covers)
+            ids = [json.loads(row.decision).get("request", "") for row in connection.execute(held)]
+            rows = connection.execute(sa.select(REQUESTS).where(REQUESTS.c.id.in_(ids))).all()
+            by_id = {row.id: request_of(row) for row in rows}
+            return [by_id[each] for each in ids if each in by_id]
+
+        return await self._read(work)
+
+    async def revoke(self, request: ApprovalRequest) -> bool:
+        """End the yes for the session that this request was given; False where it does not hold any more."""
+
+        def work(connection: Connection) -> bool:
+            mine = SESSIONS.c.covers == covered_by(request)
+            found = connection.execute(sa.select(SESSIONS.c.decision).where(mine)).scalar()
+            if found is None or json.loads(found).get("request") != request.id:
+                return False
+            connection.execute(SESSIONS.delete().where(mine))
+            return True
+
+        return await self._write(work)
 
     async def close(self) -> None:
         """Finish what is under way and close the database."""
         await self._store.close()
 
+    def _forget(self, connection: Connection, now: float, session_since: float) -> None:
+        connection.execute(SESSIONS.delete().where(SESSIONS.c.created <= session_since))
+        over = (REQUESTS.c.created < now - HISTORY, REQUESTS.c.deadline < now - HISTORY)
+        held = REQUESTS.c.covers.in_(sa.select(SESSIONS.c.covers))  # whose yes still holds, is told by its request
+        connection.execute(REQUESTS.delete().where(*over, ~held))
+
     def _covered(self, connection: Connection, request: ApprovalRequest, now: float) -> ApprovalRequest | None:
         if not (covers := covered_by(request)):
             return None
-        found = connection.execute(sa.select(_sessions.c.decision).where(_sessions.c.covers == covers)).scalar()
-        return None if found is None else replace(request, state=State.APPROVED, decided=now, used=now, **json.loads(found))
+        found = connection.execute(sa.select(SESSIONS.c.decision).where(SESSIONS.c.covers == covers)).scalar()
+        if found is None:
+            return None
+        decision = json.loads(found)
+        return replace(request, id=decision.pop("request", ""), state=State.APPROVED, decided=now, used=now, **decision)
 
     def _same(
         self, connection: Connection, request: ApprovalRequest, now: float, decided_since: float, waited_for: frozenset[str]
@@ -166,45 +195,68 @@ class ApprovalStore:
         if not (same := same_call(request)):
             return None
         decided = sa.and_(
-            _requests.c.state.in_([State.APPROVED, State.DENIED]),
-            _requests.c.used.is_(None),
-            _requests.c.decided > decided_since,
+            REQUESTS.c.state.in_([State.APPROVED, State.DENIED]),
+            REQUESTS.c.used.is_(None),
+            REQUESTS.c.decided > decided_since,
         )
-        waits = sa.and_(_requests.c.state == State.PENDING, _requests.c.deadline > now)
-        query = sa.select(_requests).where(_requests.c.same == same, decided | waits).order_by(_requests.c.created)
-        return next((_request(row) for row in connection.execute(query) if row.id not in waited_for), None)
+        waits = sa.and_(REQUESTS.c.state == State.PENDING, REQUESTS.c.deadline > now)
+        query = sa.select(REQUESTS).where(REQUESTS.c.same == same, decided | waits).order_by(REQUESTS.c.created)
+        return next((request_of(row) for row in connection.execute(query) if row.id not in waited_for), None)
 
     def _new(self, connection: Connection, request: ApprovalRequest) -> ApprovalRequest:
-        body = {name: getattr(request, name) for name in _BODY}
-        connection.execute(
-            _requests.insert().values(
-                id=request.id,
-                created=request.created,
-                deadline=request.deadline,
-                state=State.PENDING,
-                same=same_call(request),
-                covers=covered_by(request),
-                body=json.dumps(body, default=str),
-                decision="{}",
-            )
-        )
+        connection.execute(REQUESTS.insert().values(row_of(request)))
         return request
 
     def _decided(self, connection: Connection, request: ApprovalRequest, now: float) -> bool:
-        decision = json.dumps({"by": request.by, "reason": request.reason, "for_session": request.for_session})
-        decided = {"state": request.state, "decided": now, "decision": decision}
-        open_still = (_requests.c.state == State.PENDING, _requests.c.deadline > now)
-        if connection.execute(_requests.update().where(_requests.c.id == request.id, *open_still).values(decided)).rowcount != 1:
+        decision = {"by": request.by, "reason": request.reason, "for_session": request.for_session}
+        decided = {"state": request.state, "decided": now, "decision": json.dumps(decision)}
+        open_still = (REQUESTS.c.state == State.PENDING, REQUESTS.c.deadline > now)
+        if connection.execute(REQUESTS.update().where(REQUESTS.c.id == request.id, *open_still).values(decided)).rowcount != 1:
             return False
         covers = covered_by(request)
         if request.for_session and covers:
-            connection.execute(_sessions.delete().where(_sessions.c.covers == covers))
-            connection.execute(_sessions.insert().values(covers=covers, created=now, decision=decision))
-            connection.execute(_requests.update().where(_requests.c.covers == covers, *open_still).values(decided))
+            connection.execute(SESSIONS.delete().where(SESSIONS.c.covers == covers))
+            held = json.dumps({**decision, "request": request.id})
+            connection.execute(SESSIONS.insert().values(covers=covers, created=now, decision=held))
+            connection.execute(REQUESTS.update().where(REQUESTS.c.covers == covers, *open_still).values(decided))
         return True
 
+    # Who waits: in a database that others use, each program says every second for which requests it has runs that do.
+
+    def _begin_to_wait(self, connection: Connection, request_id: str) -> None:
+        if not self.is_shared:
+            return
+        moment = self._moment(connection)
+        connection.execute(WAITS.delete().where(WAITS.c.seen < moment - 100 * ABSENT))  # of programs that are long gone
+        self._wait_no_more(connection, request_id)
+        connection.execute(WAITS.insert().values(request=request_id, program=self._program, seen=moment))
+
+    def _wait_no_more(self, connection: Connection, request_id: str) -> None:
+        connection.execute(WAITS.delete().where(WAITS.c.request == request_id, WAITS.c.program == self._program))
+
+    def _waited_for(self, connection: Connection) -> frozenset[str]:
+        """Return the requests that runs wait for, of this program or another.
+
+        What was said before this store was made proves nothing: it may be what this program has left, that was killed.
+        """
+        if not self.is_shared:
+            return frozenset()
+        since = self._moment(connection) - min(ABSENT, time.monotonic() - self._made)
+        return frozenset(connection.execute(sa.select(WAITS.c.request).where(WAITS.c.seen > since)).scalars())
+
+    def _moment(self, connection: Connection) -> float:
+        """Return the time by a clock that all who use the database share."""
+        if not self._store.is_postgres:
+            return time.time()
+        return float(connection.execute(sa.text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
+
     async def _listed(self, query: sa.Select[Any]) -> list[ApprovalRequest]:
-        return [_request(row) for row in await self._read(lambda connection: connection.execute(query).all())]
+        def work(connection: Connection) -> list[ApprovalRequest]:
+            requests = [request_of(row) for row in connection.execute(query)]
+            waited_for = self._waited_for(connection) if requests else frozenset()
+            return [replace(each, awaited=each.id in waited_for) for each in requests]
+
+        return await self._read(work)
 
     async def _read(self, work: Callable[[Connection], T]) -> T:
         return await self._store.read(work)
@@ -217,42 +269,3 @@ class ApprovalStore:
             return work(connection)
 
         return await self._store.write(alone)
-
-
-def same_call(request: ApprovalRequest) -> str:
-    """Return what is the same for the same call of the same session, "" where there is no session."""
-    if not request.session_key:
-        return ""
-    return _key("same", *_whose(request), request.agent, request.digest)
-
-
-def covered_by(request: ApprovalRequest) -> str:
-    """Return what is the same for calls that one yes for the session is for, "" where it is for none."""
-    if not request.session_key or request.session == "never":
-        return ""
-    digest = request.digest if request.session == "call" else ""
-    return _key("covers", *_whose(request), digest)
-
-
-def _whose(request: ApprovalRequest) -> tuple[str, ...]:
-    """Return what a decision that is for other calls too is never stretched beyond: neither another tool, nor another rule."""
-    tool = (request.tool, request.source, request.endpoint)
-    return (request.session_key, request.role, *tool, request.rule, ",".join(sorted(request.who)))
-
-
-def _key(*parts: str) -> str:
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
-def _request(row: Any) -> ApprovalRequest:
-    body: dict[str, Any] = json.loads(row.body)
-    request = ApprovalRequest(
-        id=row.id,
-        created=row.created,
-        deadline=row.deadline,
-        **{**body, "who": tuple(body["who"])},
-        state=State(row.state),
-        decided=row.decided,
-        used=row.used,
-    )
-    return replace(request, **json.loads(row.decision))

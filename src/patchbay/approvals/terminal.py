@@ -14,7 +14,7 @@ import time
 from typing import Final, Self
 
 from patchbay.approvals.request import Answer, ApprovalRequest
-from patchbay.approvals.shown import VIEW, question, read_answer, written
+from patchbay.approvals.shown import VIEW, hint, question, read_answer, written
 from patchbay.approvals.typed import TypedLines
 
 _PIECE: Final = 4096
@@ -55,6 +55,8 @@ class TerminalApprover:
                         return Answer(answer.verdict, answer.reason, _user())
                     if answer == VIEW:
                         await _say(terminal, f"{written(request, whole=True)}\n")
+                    elif line.strip():
+                        await _say(terminal, f"{hint(request)}\n")
                     await _say(terminal, question(request, time.time()))
         except asyncio.CancelledError:
             with contextlib.suppress(OSError):  # a terminal that is not read now is not waited for

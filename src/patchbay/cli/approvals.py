@@ -145,6 +145,35 @@ def deny(
 
 
 @approvals.command(context_settings=_CONTEXT)
+def sessions(server: _Server = _SERVER, token_file: _TokenFile = None, as_json: _Json = False) -> None:
+    """List the approvals for a session that hold: which calls are not asked about any more, by whose yes, and until when."""
+    from patchbay.approvals.shown import granted
+
+    found = _told(lambda client: client.sessions(), server, token_file)
+    if as_json:
+        print(json.dumps([each.as_json() for each in found], indent=2))
+        return
+    for each in found:
+        print(granted(each, time.time()))
+    if not found:
+        print("Nothing is approved for a session.", file=sys.stderr)
+
+
+@approvals.command(context_settings=_CONTEXT)
+def revoke(request_id: _Id, server: _Server = _SERVER, token_file: _TokenFile = None, as_json: _Json = False) -> None:
+    """Take back an approval for a session: the calls that it is for are asked about again.
+
+    [bold]Example[/bold]
+
+      patchbay approvals revoke 3f0c9a1b2d4e
+    """  # fmt: skip
+    from patchbay.approvals.shown import taken_back
+
+    revoked = _told(lambda client: client.revoke(request_id), server, token_file)
+    print(json.dumps(revoked.as_json(), indent=2) if as_json else taken_back(revoked))
+
+
+@approvals.command(context_settings=_CONTEXT)
 def watch(
     interval: Annotated[float, typer.Option(min=0.1, max=60, metavar="SECONDS", help="How often to look.")] = 1.0,
     by: _By = None,
@@ -170,7 +199,8 @@ def watch(
     except PatchbayError as error:
         fail(str(error), 1)
     except KeyboardInterrupt:
-        print(file=sys.stderr)
+        print(file=sys.stderr)  # behind the question
+        raise
 
 
 def _decide(

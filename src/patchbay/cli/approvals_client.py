@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from patchbay.approvals import ApprovalRequest, Verdict
+from patchbay.approvals import ApprovalRequest, SessionGrant, Verdict
 from patchbay.cli.server_client import ServerClient, ServerGoneError, ServerRefusedError
 from patchbay.errors import ApprovalNotFoundError
 
@@ -51,18 +51,46 @@ class ApprovalsClient:
         """Decide a request, if it still is what was looked at, and return it as it is then. Raises as ``get``."""
         return self._one(request.id, {"decision": verdict, "reason": reason, "by": by, "digest": request.digest})
 
+    def sessions(self) -> list[SessionGrant]:
+        """Return the approvals for a session that hold. Raises Server...Error."""
+        found = self._server.read("/api/approvals/sessions", missing=_MISSING).get("sessions")
+        return [_grant(each) for each in (found if isinstance(found, list) else ())]
+
+    def revoke(self, request_id: str) -> SessionGrant:
+        """Take back an approval for a session. Raises NoSuchRequestError, Server...Error."""
+        path = f"/api/approvals/sessions/{urllib.parse.quote(request_id, safe='')}"
+        with _no_such_request():
+            return _grant(self._server.read(path, missing=_MISSING, method="DELETE").get("revoked"))
+
     def _one(self, request_id: str, body: Mapping[str, Any] | None = None) -> ApprovalRequest:
-        try:
-            path = f"/api/approvals/{urllib.parse.quote(request_id, safe='')}"
+        path = f"/api/approvals/{urllib.parse.quote(request_id, safe='')}"
+        with _no_such_request():
             return _request(self._server.read(path, missing=_MISSING, body=body).get("approval"))
-        except ServerRefusedError as error:
-            if error.said == ApprovalNotFoundError.code:
-                raise NoSuchRequestError(str(error), may_pass=False, said=error.said) from None
-            raise
+
+
+@contextlib.contextmanager
+def _no_such_request() -> Iterator[None]:
+    try:
+        yield
+    except ServerRefusedError as error:
+        if error.said == ApprovalNotFoundError.code:
+            raise NoSuchRequestError(str(error), may_pass=False, said=error.said) from None
+        raise
 
 
 def _request(told: Any) -> ApprovalRequest:
-    try:
+    with _readable():
         return ApprovalRequest.from_json(told)
-    except (ValueError, TypeError):
+
+
+def _grant(told: Any) -> SessionGrant:
+    with _readable():
+        return SessionGrant.from_json(told)
+
+
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError, AttributeError):
         raise ServerGoneError("The server's answer cannot be read: is it of another version?") from None

@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from patchbay.approvals import ApprovalRequest, State
-from patchbay.approvals.shown import VIEW, outcome, printable, question, read_answer, written
+from patchbay.approvals.shown import VIEW, hint, outcome, printable, question, read_answer, written
 from patchbay.approvals.typed import TypedLines
 from patchbay.cli.approvals_client import NoSuchRequestError
 from patchbay.cli.server_client import ServerGoneError, ServerRefusedError
@@ -89,6 +89,8 @@ class Watch:
             if isinstance(answer, str):
                 if answer == VIEW:
                     print(written(request, whole=True))
+                elif line.strip():
+                    print(hint(request))
                 self._prompt(request)
                 continue
             self._decide(request, answer)

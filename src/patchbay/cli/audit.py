@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from patchbay.cli.failures import fail
+from patchbay.cli.left import end_with_reader
 from patchbay.cli.times import counted, moment, read_time, span
 from patchbay.errors import ConfigurationError, PatchbayError
 
@@ -31,7 +32,10 @@ _WHICH = "Which calls"
 _DECISIONS: Final = 4
 """How many decisions the table shows, each in ``_DECISION`` characters; ``--json`` has all of them, whole."""
 _DECISION: Final = 80
-_MISSING: Final = "The server keeps no audit."
+_MISSING: Final = (
+    "The server keeps no audit: `patchbay serve` keeps one unless it is started with --audit none, "
+    "`patchbay proxy` one with --config."
+)
 _NOBODY: Final = "Start `patchbay serve`, name another server by --server, or read a database by --store."
 
 
@@ -90,6 +94,8 @@ def audit(
     """  # fmt: skip
     from patchbay.audit import AuditQuery
 
+    if not follow and _is_said(context, "interval"):
+        raise ConfigurationError("--interval is how often to look with --follow: give both, or neither.")
     now = time.time()
     query = AuditQuery(
         since=read_time(since, now, "--since") if since is not None else None,
@@ -102,6 +108,8 @@ def audit(
         errors=errors,
         denied=denied,
     )
+    if query.since is not None and query.until is not None and query.since >= query.until:
+        raise ConfigurationError("--since is not before --until: no call can be of that time.")
     ask = _chosen(context, store, server, token_file)
     try:
         found = _newest(ask, query, limit)
@@ -110,6 +118,7 @@ def audit(
         if not found and not follow:
             print("No call fits." if query != AuditQuery() else "No call is written down yet.", file=sys.stderr)
         if follow:
+            end_with_reader()
             _follow(ask, query, found[0].id if found else None, show, interval)
     except ConfigurationError:
         raise

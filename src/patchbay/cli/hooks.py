@@ -62,6 +62,8 @@ def list_(
         return
     if not found.enabled:
         print("hooks.enabled is false: none of them is mounted")
+    elif not rows:
+        print(f"{config} has no hooks")
     width = max((len(row["name"]) for row in rows), default=0)
     for row in rows:
         about = ", ".join([f"priority {row['priority']}", *(["required"] if row["required"] else [])])
@@ -90,11 +92,15 @@ def doctor(
 
       patchbay hooks doctor python3 weather_plugin.py
 
+      patchbay hooks doctor --strict --json python3 weather_plugin.py
+
       patchbay hooks doctor --config patchbay.yaml weather
     """  # fmt: skip
+    from patchbay.cli.times import counted
     from patchbay.hooks.process.doctor import examine
     from patchbay.hooks.process.spec import ProcessSpec
 
+    _check_order(target, config)
     if config is None:
         spec, modes = ProcessSpec(name="doctor", command=tuple(target)), None
     else:
@@ -108,7 +114,8 @@ def doctor(
         print(json.dumps(shown, ensure_ascii=False, indent=2))
     else:
         _print(verdicts)
-        print(f"{len(verdicts)} checks: {', '.join(f'{count} {outcome}' for outcome, count in counts.items())}")
+        found = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+        print(f"{counted(len(verdicts), 'check')}: {found}")
     sys.exit(1 if failed else 0)
 
 
@@ -124,6 +131,16 @@ def _print(verdicts: Sequence[Verdict]) -> None:
                 print(text)
             except UnicodeEncodeError:
                 print(text.encode("ascii", "backslashreplace").decode())
+
+
+def _check_order(target: Sequence[str], config: Path | None) -> None:
+    """Say it where an option of ours stands behind the command, and is the hook's. Raises ConfigurationError behind a name."""
+    behind = [each for each in target[1:] if each.partition("=")[0] in ("--config", "--timeout", "--strict", "--json")]
+    if not behind:
+        return
+    if config is not None:
+        raise ConfigurationError(f"{behind[0]} stands behind {target[0]!r}: options come before the name of the hook.")
+    print(f"patchbay: {', '.join(behind)} is given to the hook: options of doctor come before the command.", file=sys.stderr)
 
 
 def _read(config: Path | None) -> HooksConfig:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _PANEL = "Hooks, approvals, audit"
 _NO_AUDIT = "none"
+_MEMORY = "memory"
+_IN_MEMORY = "sqlite://"
 _DAY = 24 * 3600.0
 
 Config = Annotated[
@@ -36,7 +38,8 @@ Audit = Annotated[
         metavar="URL",
         envvar="PATCHBAY_AUDIT",
         rich_help_panel=_PANEL,
-        help="Where each call is written down; without it in the --store. none writes nothing.",
+        help="Where each call is written down; without it in the --store. memory keeps a day of it until the server ends, "
+        "none writes nothing.",
     ),
 ]
 
@@ -53,17 +56,24 @@ AuditDays = Annotated[
 
 
 def make_oversight(config: Path | None, audit: str | None, days: float, *, store: str | None) -> Oversight:
-    """Return what the flags say. ``store`` is where all is kept that nothing else is said of, None for memory."""
+    """Return what the flags say. ``store`` is where all is kept that nothing else is said of, None for memory.
+
+    In memory the audit is that of a day at most: it must not grow for as long as the server runs.
+    """
     from patchbay.server.oversight import Oversight, OversightSettings
 
     if config is not None and not config.expanduser().is_file():
         raise ConfigurationError(f"--config: there is no file {config}.")
-    kept = store if audit is None else None if audit == _NO_AUDIT else audit
+    written = store if audit is None else audit
+    if written is None or written == _MEMORY:
+        written = _IN_MEMORY
+    if written == _IN_MEMORY:
+        days = min(days, 1.0) or 1.0
     return Oversight(
         OversightSettings(
             config=config.expanduser() if config is not None else None,
             approvals=store,
-            audit=kept,
+            audit=None if written == _NO_AUDIT else written,
             audit_kept=days * _DAY if days else None,
         )
     )

@@ -59,13 +59,19 @@ class ServerClient:
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
 
     def read(
-        self, path: str, parameters: Iterable[tuple[str, str]] = (), *, missing: str, body: Mapping[str, Any] | None = None
+        self,
+        path: str,
+        parameters: Iterable[tuple[str, str]] = (),
+        *,
+        missing: str,
+        body: Mapping[str, Any] | None = None,
+        method: str | None = None,
     ) -> dict[str, Any]:
-        """Return what is there, an object; with ``body`` the answer to it.
+        """Return what is there, an object; with ``body`` the answer to it, with ``method`` ("DELETE") what that came to.
 
         ``missing`` says what it means if there is nothing. Raises Server...Error.
         """
-        with self._open(path, parameters, missing=missing, timeout=SECONDS, body=body) as answer:
+        with self._open(path, parameters, missing=missing, timeout=SECONDS, body=body, method=method) as answer:
             try:
                 found = json.loads(answer.read(_MOST))
             except (OSError, http.client.HTTPException, ValueError) as error:
@@ -92,12 +98,14 @@ class ServerClient:
         timeout: float,
         last_id: str = "",
         body: Mapping[str, Any] | None = None,
+        method: str | None = None,
     ) -> http.client.HTTPResponse:
         query = urllib.parse.urlencode(list(parameters))
         asked = urllib.request.Request(  # noqa: S310  (http and https only: see above)
             f"{self.url}{path}{'?' if query else ''}{query}",
             data=None if body is None else json.dumps(body).encode(),
             headers={"Content-Type": "application/json"},
+            method=method,
         )
         if self._token is not None:
             asked.add_header("Authorization", f"Bearer {self._token}")

@@ -11,12 +11,15 @@ import os
 import random
 import sys
 import time
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from patchbay.cli.failures import fail
+from patchbay.cli.left import end_with_reader
 from patchbay.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
 _WAITS: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 _MISSING: Final = "The server tells no events."
+_DROPPED: Final = "stream.dropped"  # of the stream alone: it happens in no turn
 
 
 def tail(
@@ -54,11 +58,13 @@ def tail(
     from patchbay.cli.server_client import ServerClient, ServerGoneError, ServerRefusedError
     from patchbay.cli.tail_shown import Trace
 
+    _refuse_unknown(kind or ())
     parameters = [("kind", each) for each in kind or ()] + ([("session", session)] if session is not None else [])
     tailing = _Tailing(ServerClient(server, token_file), parameters)
     trace = None if as_json else Trace(in_colour=_in_colour(), plain_marks=not _can_be_said("\u2192\u2713\u00b7"))
     try:
         tailing.begin()
+        end_with_reader()
         while True:
             for event in tailing.events():
                 if trace is None:
@@ -122,6 +128,17 @@ class _Tailing:
             except ServerRefusedError as error:
                 if not error.may_pass:
                     raise
+
+
+def _refuse_unknown(patterns: Sequence[str]) -> None:
+    """Raise ConfigurationError for a pattern that fits no kind of event: it would be waited for without end."""
+    from patchbay.hooks.process.kinds import KINDS
+
+    known = KINDS | {_DROPPED}
+    for each in patterns:
+        if not any(fnmatchcase(kind, each) for kind in known):
+            ours = ", ".join(sorted(kind for kind in known if kind.startswith("agent.")))
+            raise ConfigurationError(f"--kind {each!r} fits no kind of event: there are {ours}; 'agent.tool.*' is several.")
 
 
 def _in_colour() -> bool:

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from patchbay.approvals.shown import printable
+from patchbay.cli.call_numbers import CallNumbers
 from patchbay.cli.times import clock, counted, span
 
 _TEXT: Final = 100
@@ -25,9 +26,10 @@ _MARKS: Final = {
     "ok": "\u2713",
     "bad": "\u2717",
     "note": "\u00b7",
+    "wait": "?",
     "user": "\u00bb",
 }
-_PLAIN: Final = {"begin": ">>", "end": "==", "call": "->", "ok": "ok", "bad": "!!", "note": "-", "user": ">"}
+_PLAIN: Final = {"begin": ">>", "end": "==", "call": "->", "ok": "ok", "bad": "!!", "note": "-", "wait": "?", "user": ">"}
 
 _SAID_BY_THE_TURN: Final = frozenset({"agent.subturn.spawn", "agent.subturn.end"})
 
@@ -41,11 +43,14 @@ class Trace:
         self._in_colour = in_colour
         self._marks = _PLAIN if plain_marks else _MARKS
         self._is_plain = plain_marks
+        self._calls = CallNumbers()
         self._shown: Mapping[str, Callable[[dict[str, Any], _Payload], Iterator[str]]] = {
             "agent.turn.start": self._turn_start,
             "agent.turn.end": self._turn_end,
             "agent.llm.request": self._request,
             "agent.llm.response": self._response,
+            "agent.approval.requested": self._waits,
+            "agent.approval.decided": self._waits_no_more,
             "agent.tool.exec_start": self._begun,
             "agent.tool.exec_end": self._ended,
             "agent.tool.exec_skipped": self._skipped,
@@ -65,6 +70,8 @@ class Trace:
         label = self._colour("dim", _said(_words(scope.get("turn_id"))[-_LABEL:]).ljust(_LABEL))
         for line in show(event, payload):
             yield self._fit(f"{when} {label} {line}".rstrip())
+        if kind == "agent.turn.end":
+            self._calls.forget(_words(scope.get("turn_id")))
 
     def _turn_start(self, event: dict[str, Any], payload: _Payload) -> Iterator[str]:
         scope = _mapping(event.get("scope"))
@@ -102,8 +109,24 @@ class Trace:
         said += ["reasoning"] if payload.get("HasReasoning") else []
         yield f"  {self._mark('note', 'dim')} answered: {', '.join(said)}"
 
-    def _begun(self, _event: dict[str, Any], payload: _Payload) -> Iterator[str]:
-        yield f"  {self._mark('call', 'cyan')} {_said(payload.get('Tool'))}({_arguments(payload.get('Arguments'))})"
+    def _waits(self, event: dict[str, Any], payload: _Payload) -> Iterator[str]:
+        who = payload.get("Who")
+        by = f", to be decided by {_said(' or '.join(map(_words, who)))}" if isinstance(who, list) and who else ""
+        words = f"waits for approval {_said(payload.get('ID'))}"
+        arguments = _arguments(payload.get("Arguments"))
+        yield f"  {self._mark('wait', 'yellow')} {self._call(event)}({arguments}): {self._colour('yellow', words)}{by}"
+
+    def _waits_no_more(self, event: dict[str, Any], payload: _Payload) -> Iterator[str]:
+        decision = _said(payload.get("Decision") or "decided")
+        for_session = " for the session" if payload.get("ForSession") and decision == "approved" else ""
+        by = f" by {_said(payload['By'])}" if payload.get("By") else ""
+        reason = f": {_short(payload['Reason'], _TEXT)}" if payload.get("Reason") else ""
+        colour = "green" if decision == "approved" else "red"
+        words = self._colour(colour, f"{decision}{for_session}{by}")
+        yield f"    {self._mark('note', 'yellow')} {self._call(event)}: {words} ({_said(payload.get('ID'))}){reason}"
+
+    def _begun(self, event: dict[str, Any], payload: _Payload) -> Iterator[str]:
+        yield f"  {self._mark('call', 'cyan')} {self._call(event)}({_arguments(payload.get('Arguments'))})"
 
     def _ended(self, event: dict[str, Any], payload: _Payload) -> Iterator[str]:
         is_error = bool(payload.get("IsError"))
@@ -115,13 +138,21 @@ class Trace:
         if payload.get("Async"):
             about.append("goes on")
         mark = self._mark("bad", "red") if is_error else self._mark("ok", "green")
-        yield f"    {mark} {_said(payload.get('Tool'))}: {', '.join(about)}"
+        yield f"    {mark} {self._call(event)}: {', '.join(about)}"
         yield from self._decided(event)
 
     def _skipped(self, event: dict[str, Any], payload: _Payload) -> Iterator[str]:
         reason = _short(payload.get("Reason"), 2 * _TEXT)
-        yield f"    {self._mark('bad', 'red')} {_said(payload.get('Tool'))}: {self._colour('red', reason)}"
+        yield f"    {self._mark('bad', 'red')} {self._call(event)}: {self._colour('red', reason)}"
         yield from self._decided(event)
+
+    def _call(self, event: dict[str, Any]) -> str:
+        """Return the name of a call's tool, and from the second call of it in a turn on which one it is."""
+        tool = _words(_mapping(event.get("payload")).get("Tool"))
+        attrs = _mapping(event.get("attrs"))
+        call = (_number(attrs.get("iteration")), _words(attrs.get("call_id")))
+        number = self._calls.of(_words(_mapping(event.get("scope")).get("turn_id")), tool, call) if call[1] else 1
+        return _said(tool) if number == 1 else f"{_said(tool)} #{number}"
 
     def _decided(self, event: dict[str, Any]) -> Iterator[str]:
         decisions = _mapping(event.get("attrs")).get("decisions")

@@ -14,6 +14,7 @@ from patchbay.hooks.decisions import Modify
 from patchbay.hooks.views import ToolResultView, View
 from patchbay.tools.output import ToolOutput
 from patchbay.tools.results import well_formed
+from patchbay.types import ToolCall
 
 if TYPE_CHECKING:
     from patchbay.hooks.chains import Mounted
@@ -25,6 +26,7 @@ _KINDS: Final[Mapping[str, type]] = {
     "model": str, "messages": list, "tools": list, "options": dict, "tool": str, "arguments": dict,
     "content": str, "reasoning": str, "tool_calls": list, "finish_reason": str,
 }  # fmt: skip
+_CALL: Final = '{"id": "...", "type": "function", "function": {"name": "...", "arguments": "{...}"}}'
 _NEVER_EMPTY: Final = frozenset({"model", "tool"})
 _OF_OUTPUT: Final = frozenset({"for_llm", "for_user", "silent", "is_error", "media", "artifact_tags", "response_handled"})
 
@@ -73,9 +75,31 @@ def _checked(name: str, value: Any) -> Any:
             raise WrongAnswerError(f"{name} must be an object, not {type(value).__name__}")
         if name == "options":  # programs pass on what is no JSON, such as a client's own objects
             return {str(option): _own_or_kept(given) for option, given in value.items()}
+    elif name == "tool_calls":
+        return _calls(value)
     elif not isinstance(value, list | tuple) or not all(isinstance(item, Mapping) for item in value):
         raise WrongAnswerError(f"{name} must be a list of objects")
     return own(value)
+
+
+def _calls(value: Any) -> list[dict[str, Any]]:
+    """Return calls as OpenAI writes them. An id may be missing, and arguments be an object."""
+    if not isinstance(value, list | tuple):
+        raise WrongAnswerError(f"tool_calls must be a list of calls, each as {_CALL}, not {type(value).__name__}")
+    calls = [call.to_openai() if isinstance(call, ToolCall) else call for call in value]
+    for call in calls:
+        if not _is_call(call):
+            raise WrongAnswerError(f"tool_calls must be a list of calls, each as {_CALL}, and {call!r:.99} is none")
+    copies: list[dict[str, Any]] = own(calls)
+    return copies
+
+
+def _is_call(value: Any) -> bool:
+    function = value.get("function") if isinstance(value, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        return False
+    call_id, arguments = value.get("id"), function.get("arguments")
+    return (call_id is None or isinstance(call_id, str)) and (arguments is None or isinstance(arguments, str | Mapping))
 
 
 def _own_or_kept(value: Any) -> Any:
@@ -101,3 +125,5 @@ def _complain_of_others(each: Mounted, changes: Mapping[str, Any], kind: type[Vi
         if name not in kind.__annotations__:
             expected = ", ".join(sorted(kind.changeable))
             each.complain("answered with %.99r, which means nothing there: expected are %s", name, expected, kind=str(name)[:99])
+            if each.fail_closed:  # it was to be another call, request or result, and would not be
+                raise WrongAnswerError(f"{name!r:.99} means nothing there")

@@ -19,7 +19,8 @@ PROCESS = 1
 class Mounted:
     """One hook in its place. ``asked`` are its methods, each giving a coroutine. Order: group, priority, name.
 
-    ``native`` is a program's own callback: it is given the objects themselves, and what it raises is the call's failure.
+    ``native`` is a program's own callback: it is given the objects themselves, and what it raises is the call's failure. With
+    ``fail_closed`` an interceptor that fails has said no; without, it is passed over.
     ``threads`` are those of a hook whose methods are not async, ``complaints`` what the log is told of it.
     """
 
@@ -30,6 +31,7 @@ class Mounted:
     timeouts: HookTimeouts
     asked: Mapping[str, Callable[..., Any]]
     native: bool = False
+    fail_closed: bool = False
     threads: Threads = field(default_factory=lambda: Threads(""), compare=False, repr=False)
     complaints: Complaints = field(default_factory=Complaints, compare=False, repr=False)
 

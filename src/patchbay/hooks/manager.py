@@ -73,18 +73,25 @@ class HookManager:
         *,
         priority: int = 0,
         timeouts: HookTimeouts | None = None,
+        fail_closed: bool | None = None,
         group: int = IN_PROCESS,
         methods: Sequence[str] | None = None,
     ) -> Mounted:
         """Ask ``hook`` from the next turn on, in the place of one of the same name, which is closed.
 
-        ``methods`` are those that are asked, of those that it has (None: all). Raises TypeError for what is no hook,
-        ConfigurationError for a name that is none.
+        With ``fail_closed`` a hook that raises, takes too long, or answers what cannot be an answer has said no: the call is
+        denied, the turn ends, the result is withheld. Without, it is passed over. None is what the hook says of itself, by an
+        attribute of that name. ``methods`` are those that are asked, of those that it has (None: all). Raises TypeError for what
+        is no hook, ConfigurationError for a name that is none.
         """
         if not isinstance(name, str) or not name.strip():
             raise ConfigurationError(f"A hook's name must be a non-empty string, not {name!r}.")
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise ConfigurationError(f"The priority of the hook {name!r} must be a whole number, not {priority!r}.")
+        if fail_closed is None:
+            fail_closed = getattr(hook, "fail_closed", False) is True
+        if not isinstance(fail_closed, bool):
+            raise ConfigurationError(f"fail_closed of the hook {name!r} must be True or False, not {fail_closed!r}.")
         found = called_for(hook, name)
         complaints = Complaints()
         threads = Threads(name, complaints)
@@ -92,7 +99,9 @@ class HookManager:
         if not asked:
             raise ConfigurationError(f"The hook {name!r} is mounted for none of its methods ({', '.join(found)}).")
         timeouts = timeouts if timeouts is not None else self.timeouts
-        mounted = Mounted(name, hook, priority, group, timeouts, asked, threads=threads, complaints=complaints)
+        mounted = Mounted(
+            name, hook, priority, group, timeouts, asked, fail_closed=fail_closed, threads=threads, complaints=complaints
+        )
         old = self._by_name.get(name)
         self._by_name[name] = mounted
         self._order()

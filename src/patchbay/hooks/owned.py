@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from patchbay.errors import HookFailedError, PatchbayError
+from patchbay.errors import HookAbortError, HookFailedError, PatchbayError, ToolError
 from patchbay.hooks.asked import Asked
-from patchbay.hooks.bounded import HookTimeoutError
+from patchbay.hooks.bounded import BrokenHookError, HookTimeoutError
 from patchbay.hooks.injection import Injection
+from patchbay.hooks.results import NoOutputError
 from patchbay.hooks.scope import HookScope
 from patchbay.hooks.turn import TurnHooks
 from patchbay.tools import Tool, ToolContext, Validation
@@ -30,12 +31,19 @@ class OwnedTool(Tool):
         """Ask the hook. Raises HookFailedError where it does not answer: the call is never taken for one of an unknown tool."""
         try:
             return await self._turn.own_response(self._injection.owner, _OwnCall(self._turn, self, arguments, context))
-        except PatchbayError:
+        except (ToolError, HookAbortError):
             raise
         except HookTimeoutError as error:
-            words = f"plugin tool timed out after {error.limit * 1000:g} ms"
+            limit = f"{error.limit * 1000:g} ms"
+            words = f"plugin tool timed out after {limit}"
+            why = f"no answer within {limit} (its tool_timeout_ms, or that of all interceptors)"
+        except (PatchbayError, BrokenHookError, NoOutputError) as error:
+            why = str(error)
+            words = f"the tool failed: {why}"
         except Exception as error:  # noqa: BLE001  (whatever the hook did, its tool has failed)
-            words = f"plugin tool failed: {describe(error)}"
+            why = describe(error)
+            words = f"the tool failed: {why}"
+        self._injection.owner.complain("has not answered a call of its tool %r: %s", self.name, why, kind=self.name)
         raise HookFailedError(words, tool_name=self.name)
 
     def validate(self, raw_arguments: str, validation: Validation | None) -> dict[str, Any]:

@@ -20,13 +20,14 @@ class HookPolicy:
 
     ``tool_injection``: "additive" lets a hook offer tools of its own and touch no others, "off" lets it offer none, "full" lets
     it change what is offered as it likes. ``respond_approval``: whether the approvers are asked before a hook answers a call:
-    "foreign" for tools that are not its own, "always", or "seed" (never). ``protected`` are the names of tools (or patterns, as
+    "foreign" for tools that are not its own, "always", or "seed" (never); None says nothing of it, which is "foreign" unless an
+    approval policy needs "always" (``patchbay.approvals``). ``protected`` are the names of tools (or patterns, as
     ``fs_*``) that no hook may answer for, whatever else is said. ``edit_system`` lets hooks change system messages.
     Raises ConfigurationError.
     """
 
     tool_injection: ToolInjection = "additive"
-    respond_approval: RespondApproval = "foreign"
+    respond_approval: RespondApproval | None = None
     protected: frozenset[str] = frozenset()
     edit_system: bool = False
 
@@ -35,7 +36,7 @@ class HookPolicy:
             ("tool_injection", self.tool_injection, ToolInjection),
             ("respond_approval", self.respond_approval, RespondApproval),
         ):
-            if given not in get_args(kind):
+            if given not in get_args(kind) and (given is not None or name == "tool_injection"):
                 raise ConfigurationError(f"hooks.policy.{name} is {given!r}: use one of {', '.join(get_args(kind))}.")
         object.__setattr__(self, "protected", frozenset(_names(self.protected)))
 

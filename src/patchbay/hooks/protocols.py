@@ -68,13 +68,25 @@ METHODS: Final = ("before_llm", "after_llm", "before_tool", "after_tool", "appro
 """The names of all methods that are asked."""
 
 
-def called_for(hook: object, name: str) -> tuple[str, ...]:
-    """Return the methods that ``hook`` has. Raises TypeError where it has none; near misses are logged."""
+class NoHookError(TypeError):
+    """What was to be a hook is none."""
+
+
+def methods_of(hook: object) -> tuple[str, ...]:
+    """Return the methods that ``hook`` has. Raises NoHookError where it has none, and for a class: its methods have no self."""
+    if isinstance(hook, type):
+        raise NoHookError(f"{hook.__name__} is a class and no hook: give an instance of it, {hook.__name__}(...).")
     found = tuple(method for method in METHODS if callable(getattr(hook, method, None)))
+    if not found:
+        raise NoHookError(f"{type(hook).__name__} is no hook: it has none of the methods {', '.join(METHODS)}.")
+    return found
+
+
+def called_for(hook: object, name: str) -> tuple[str, ...]:
+    """Return the methods that ``hook`` has; near misses are logged. Raises NoHookError, a TypeError."""
     public = [each for each in dir(hook) if not each.startswith("_") and each not in METHODS]
+    found = tuple(method for method in METHODS if callable(getattr(hook, method, None)))
     for each in public:
         if meant := difflib.get_close_matches(each, [method for method in METHODS if method not in found], n=1, cutoff=0.85):
             _logger.warning("The hook %r has a method %r, which is never asked: is %r meant?", name, each, meant[0])
-    if not found:
-        raise TypeError(f"{hook!r} is no hook: it has none of the methods {', '.join(METHODS)}.")
-    return found
+    return methods_of(hook)

@@ -1,7 +1,8 @@
 """One turn's hooks: who is asked at each point, and what becomes of what they answer.
 
-Interceptors that fail are passed over (the turn goes on as if they were not there), approvers that fail have said no. What a
-hook may not do is undone and logged; what it decides that a point does not know is passed over with all that came with it.
+Interceptors that fail are passed over (the turn goes on as if they were not there) unless they fail closed (``failing``);
+approvers that fail have said no. What a hook may not do is undone and logged; what it decides that a point does not know is
+passed over with all that came with it.
 
 Nearly all hooks let nearly everything go, at once. So a chain is walked without a coroutine of its own until a hook has something
 to say, or has to wait: the methods for the four points of interceptors return None where all let it go, and else what is to be
@@ -23,18 +24,26 @@ from patchbay.hooks.chains import Chains, Link, Mounted
 from patchbay.hooks.decisions import AbortTurn, Approval, Continue, DenyTool, HardAbort, Modify, Respond
 from patchbay.hooks.digest import digest_of
 from patchbay.hooks.events import NOTHING
+from patchbay.hooks.failing import (
+    DENIED,
+    has_answered_what_is_not_known,
+    has_answered_wrongly,
+    has_failed,
+    log_class,
+    log_failure,
+)
 from patchbay.hooks.injection import Injection, injected, keeps_protected, keeps_system
 from patchbay.hooks.records import CallRecord, Recorder
+from patchbay.hooks.results import NoOutputError, output_of, respond_with
 from patchbay.hooks.scope import HookScope
 from patchbay.hooks.views import LLMRequest, LLMResponse, Meta, Source, ToolRequest, ToolResultView, View
-from patchbay.tools.output import ToolOutput, as_output, changed_output
+from patchbay.tools.output import ToolOutput, as_output
 
 if TYPE_CHECKING:
     from patchbay.hooks.manager import HookManager
 
 _logger = logging.getLogger(__name__)
 
-DENIED: Final = "Tool execution denied by hook"
 NOT_APPROVED: Final = "Tool execution denied by approval hook"
 
 REQUEST: Final = "turn.llm.request"
@@ -207,16 +216,13 @@ class TurnHooks:
     async def own_response(self, owner: Mounted, asked: Asked) -> ToolOutput:
         """Ask a hook for the result of a tool of its own.
 
-        Raises HookTimeoutError, LookupError where it gives none, TypeError for one that is none, ToolDeniedError, and what the
-        hook raises.
+        Raises HookTimeoutError, NoOutputError where it gives none, ToolDeniedError, and what the hook raises.
         """
         decision = await within(owner.timeouts.own_tool, owner.asked["before_tool"], ToolRequest(asked, BEFORE))
         _end_of_turn(owner, "before_tool", decision)
         if isinstance(decision, DenyTool):
             raise ToolDeniedError(DENIED, _words(decision.reason), tool_name=asked.tool.name, by=owner.name)
-        if not isinstance(decision, Respond):
-            raise LookupError("it did not answer the call")  # noqa: TRY004  (it went on, which it may for any other tool)
-        return changed_output(ToolOutput(), decision.result)
+        return respond_with(owner, decision)
 
     # The rest of a chain, from the first hook on that has something to say
 
@@ -271,7 +277,7 @@ class TurnHooks:
                 if each.name == asked.tool.owner:
                     continue
                 answer = first_step(ask, ToolRequest(asked, BEFORE))
-            decision = await self._decision(each, "before_tool", answer)
+            decision = await self._decision(each, "before_tool", answer, asked)
             answer = None
             if isinstance(decision, DenyTool):
                 reason = _words(decision.reason)
@@ -292,7 +298,7 @@ class TurnHooks:
                 continue
             if answer is None:
                 answer = first_step(ask, ToolResultView(asked, AFTER, value))
-            changes = await self._changes(each, "after_tool", answer, ToolResultView)
+            changes = await self._changes(each, "after_tool", answer, ToolResultView, asked)
             answer = None
             if "result" not in changes:
                 continue
@@ -301,9 +307,9 @@ class TurnHooks:
                 continue
             before = as_output(value)
             try:
-                after = changed_output(before, changes["result"])
-            except TypeError as error:
-                _passed_over(each, "after_tool", error)
+                after = output_of(each, before, changes["result"])
+            except NoOutputError as error:
+                has_answered_wrongly(each, "after_tool", error, asked)
                 continue
             if after != before:
                 asked.decided.note(each.name, "after_tool", "changed the result")
@@ -312,39 +318,45 @@ class TurnHooks:
 
     # Asking one hook
 
-    async def _decision(self, each: Mounted, point: str, answer: Any) -> Any:
-        """Return what a hook decided; None for "go on", whether it said so or failed. Raises HookAbortError."""
+    async def _decision(self, each: Mounted, point: str, answer: Any, asked: Asked | None = None) -> Any:
+        """Return what a hook decided; None for "go on", whether it said so or was passed over.
+
+        ``asked`` is the call that it was asked about, where it was one. Raises HookAbortError, and what a failure is of a hook
+        that fails closed.
+        """
         if type(answer) is Waiting:
             try:
                 answer = await answer.end(each.timeouts.interceptor)
-            except Exception as error:  # noqa: BLE001  (interceptors fail open: whatever it is, it is the hook's)
+            except Exception as error:  # noqa: BLE001  (whatever it is, it is the hook's)
                 answer = Failed(error)
         if type(answer) is Failed:
-            _failed(each, point, answer.error)
+            has_failed(each, point, answer.error, asked)
             return None
         if answer is None or isinstance(answer, Continue):
             return None
         _end_of_turn(each, point, answer)
         if not isinstance(answer, _KNOWN[point]):
-            each.complain("answered %s with %.99r, which is not known there: passed over", point, answer, kind=point)
+            has_answered_what_is_not_known(each, point, answer, asked)
             return None
         return answer
 
-    async def _changes(self, each: Mounted, point: str, answer: Any, kind: type[View]) -> dict[str, Any]:
-        decision = await self._decision(each, point, answer)
+    async def _changes(
+        self, each: Mounted, point: str, answer: Any, kind: type[View], asked: Asked | None = None
+    ) -> dict[str, Any]:
+        decision = await self._decision(each, point, answer, asked)
         if decision is None:
             return {}
         try:
             return changes_of(each, decision, kind)
         except WrongAnswerError as error:
-            _passed_over(each, point, error)
+            has_answered_wrongly(each, point, error, asked)
             return {}
 
     async def _change_call(self, each: Mounted, decision: Modify, asked: Asked) -> None:
         try:
             changes = changes_of(each, decision, ToolRequest)
         except WrongAnswerError as error:
-            _passed_over(each, "before_tool", error)
+            has_answered_wrongly(each, "before_tool", error, asked)
             return
         name, policy = asked.tool.name, self.chains.policy
         if (other := changes.get("tool", name)) != name:
@@ -364,11 +376,13 @@ class TurnHooks:
         except HookTimeoutError:
             return Approval(approved=False, reason=f'tool approval hook "{each.name}" timed out')
         except Exception as error:  # noqa: BLE001  (approvers fail closed)
-            _failed(each, "approve_tool", error)
+            log_failure(each, "approve_tool", error)
             return Approval(approved=False, reason=f'tool approval hook "{each.name}" failed')
         if isinstance(said, Approval):
             return Approval(said.approved is True, _words(said.reason), _words(said.by))
-        if said is not None and not isinstance(said, bool):
+        if isinstance(said, type):
+            log_class(each, "approve_tool", said)
+        elif said is not None and not isinstance(said, bool):
             each.complain("answered approve_tool with %.99r, which is no approval", said)
         return Approval(said is True)
 
@@ -381,9 +395,9 @@ class TurnHooks:
             asked.decided.note(each.name, "before_tool", "answered for a protected tool: passed over")
             return None
         try:
-            output = changed_output(ToolOutput(), decision.result)
-        except TypeError as error:
-            each.complain("answered a call of %r wrongly: %s; the tool is run", tool, error, kind=tool)
+            output = respond_with(each, decision)
+        except NoOutputError as error:
+            has_answered_wrongly(each, "before_tool", error, asked, in_its_place=True)
             return None
         if policy.respond_approval != "seed":
             await self.approve(asked)
@@ -414,12 +428,3 @@ def _end_of_turn(each: Mounted, point: str, decision: Any) -> None:
 def _words(reason: Any) -> str:
     """A reason is shown to models and people; whatever else a hook gave as one is none."""
     return reason if isinstance(reason, str) else ""
-
-
-def _failed(each: Mounted, point: str, error: BaseException) -> None:
-    kind = type(error).__name__
-    each.complain("failed at %s: %s: %s", point, kind, error, kind=f"{point} {kind}")
-
-
-def _passed_over(each: Mounted, point: str, error: Exception) -> None:
-    each.complain("answered %s wrongly: %s; its answer is passed over", point, error, kind=point)

@@ -80,7 +80,7 @@ class LLMRequest(View):
 
 
 class LLMResponse(View):
-    """``after_llm``: what a model answered. ``tool_calls`` are OpenAI's; a turn whose answer has none is over."""
+    """``after_llm``: what a model answered. ``tool_calls`` are OpenAI's, or ToolCalls; a turn whose answer has none is over."""
 
     changeable = frozenset({"content", "reasoning", "tool_calls", "finish_reason"})
     meta: Meta

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from patchbay.approvals import ApprovalDesk, ApprovalRequest
 from patchbay.approvals.desk import MOST_BY, MOST_REASON
@@ -30,7 +30,9 @@ _PING: Final = 15.0
 
 
 class DecisionBody(BaseModel):
-    """What somebody decided."""
+    """What somebody decided. A member that is not known is refused: it may have been meant to say something."""
+
+    model_config = ConfigDict(extra="forbid")
 
     decision: Literal["approve", "deny", "approve_session"] = Field(
         description="`approve_session` is for other calls of the session too, as `session` of the request says."
@@ -70,6 +72,9 @@ class RequestModel(BaseModel):
     reason: str
     for_session: bool
     used: float | None = Field(description="When a run was given the decision; null while none was.")
+    awaited: bool = Field(
+        description="Whether a run waits for it. If none does, the same call of the session, when it comes again."
+    )
 
 
 class Listed(BaseModel):
@@ -84,6 +89,26 @@ class Decided(BaseModel):
 
     ok: Literal[True]
     approval: RequestModel
+
+
+class GrantModel(RequestModel):
+    """The request that was approved for its session: as `session` says, calls like it are not asked about."""
+
+    until: float = Field(description="In seconds since 1970.")
+
+
+class Sessions(BaseModel):
+    """The approvals for a session that hold."""
+
+    ok: Literal[True]
+    sessions: list[GrantModel]
+
+
+class Revoked(BaseModel):
+    """One that does not hold any more."""
+
+    ok: Literal[True]
+    revoked: GrantModel
 
 
 class Refused(BaseModel):
@@ -138,6 +163,24 @@ def make_approvals_router(desk: ApprovalDesk, *, needs_token: bool) -> APIRouter
             return _unauthorized()
         headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
         return StreamingResponse(_events(desk), media_type="text/event-stream", headers=headers)
+
+    @router.get("/sessions", response_model=Sessions, summary="List the approvals for a session that hold")
+    async def list_sessions(request: Request) -> Response:
+        if is_refused(request):
+            return _unauthorized()
+        return _json({"ok": True, "sessions": [each.as_json() for each in await desk.sessions()]})
+
+    @router.delete(
+        "/sessions/{request_id}", response_model=Revoked, responses=_ONE, summary="Take back an approval for a session"
+    )
+    async def revoke(request_id: str, request: Request) -> Response:
+        if is_refused(request):
+            return _unauthorized()
+        try:
+            revoked = await desk.revoke(request_id)
+        except ApprovalNotFoundError as error:
+            return _refused(error)
+        return _json({"ok": True, "revoked": revoked.as_json()})
 
     @router.get("/{request_id}", response_model=Decided, responses=_ONE, summary="One request, with all of its arguments")
     async def get_approval(request_id: str, request: Request) -> Response:

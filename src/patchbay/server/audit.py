@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from patchbay.audit import AuditLog, AuditQuery
 from patchbay.audit.entries import MOST
 from patchbay.errors import ConfigurationError, InvalidRequestError
+from patchbay.server.parameters import KNOWN_PARAMETERS
 from patchbay.server.tools.guard import TRUSTED
 from patchbay.tools.threads import run_in_thread
 
@@ -74,7 +75,7 @@ _REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
 
 def make_audit_router(log: AuditLog, *, needs_token: bool) -> APIRouter:
     """Return the route over ``log``. ``needs_token``: the server has one."""
-    router = APIRouter(prefix="/api/audit", tags=["audit"], responses=_REFUSALS)
+    router = APIRouter(prefix="/api/audit", tags=["audit"], responses=_REFUSALS, dependencies=[KNOWN_PARAMETERS])
 
     @router.get("", response_model=Listed, summary="Calls that have settled, the newest first")
     async def list_entries(

@@ -15,6 +15,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from patchbay.server.event_stream import EventStream, Reader, Shown, TooManyReadersError
+from patchbay.server.parameters import KNOWN_PARAMETERS
 from patchbay.server.tools.guard import TRUSTED
 
 PING: Final = 15.0
@@ -33,7 +34,7 @@ _EXAMPLE: Final = 'id: 5f0c2a11-7\ndata: {"id":"evt-7","kind":"agent.tool.exec_e
 
 def make_events_router(stream: EventStream, *, needs_token: bool, ping: float = PING) -> APIRouter:
     """Return the route over ``stream``. ``needs_token``: the server has one."""
-    router = APIRouter(prefix="/api/events", tags=["events"], responses=_REFUSALS)
+    router = APIRouter(prefix="/api/events", tags=["events"], responses=_REFUSALS, dependencies=[KNOWN_PARAMETERS])
 
     @router.get(
         "",

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
-from patchbay.approvals import ApprovalDesk, ApprovalPolicy, read_policy
+from patchbay.approvals import ApprovalDesk, ApprovalPolicy, parse_policy
 from patchbay.audit import AuditLog
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import HookManager
-from patchbay.hooks.config import BuiltinFactory, ConfiguredHooks, HooksConfig, mount_configured, read_hooks_config
+from patchbay.hooks.config import BuiltinFactory, ConfiguredHooks, HooksConfig, mount_configured, read_server_config
 from patchbay.media import MediaStore
 from patchbay.server.approvals import make_approvals_router
 from patchbay.server.audit import make_audit_router
@@ -101,19 +101,39 @@ class Oversight:
         if config is None or self._configured is None:
             raise ConfigurationError("there is no configuration to be read again: this server was started without --config.")
         policy.of_hooks(config.policy)  # what does not fit together is said before anything is changed
+        before = self._in_force
         await self._configured.reload(config)
-        self.approvals.policy = policy
+        self._config, self.approvals.policy = config, policy
         self._mount_desk()
-        return self.told
+        now = self._in_force
+        gone = [each for each in before if each not in now]
+        return f"{self.told}; no more: {', '.join(gone)}" if gone else self.told
 
     @property
     def told(self) -> str:
-        """What is mounted, and what was left out and why, in words."""
+        """What is mounted, what was left out and why, what is disabled, and what is asked about, in words."""
         outcomes = self._configured.outcomes if self._configured is not None else ()
         words = [each.name if not each.problem else f"{each.name} is left out: {each.problem}" for each in outcomes]
-        rules = len(self.approvals.policy.rules)
-        asked = [] if self.approvals.policy == ApprovalPolicy() else [f"approvals by {rules} rule{'' if rules == 1 else 's'}"]
-        return "; ".join([*words, *asked]) or "nothing"
+        if (config := self._config) is not None and config.enabled:
+            words += [f"{name} is not enabled" for name in config.disabled]
+        elif config is not None:
+            words.append("hooks.enabled is false")
+        policy = self.approvals.policy
+        rules, default = len(policy.rules), policy.otherwise.outcome
+        otherwise = f"default {default}" if default != "allow" else ""
+        if rules:
+            words.append(f"approvals by {rules} rule{'' if rules == 1 else 's'}{f', {otherwise}' if otherwise else ''}")
+        elif otherwise:
+            words.append(f"approvals: {otherwise}")
+        return "; ".join(words) or "nothing"
+
+    @property
+    def _in_force(self) -> list[str]:
+        """What a reload could take away."""
+        outcomes = self._configured.outcomes if self._configured is not None else ()
+        policy = self.approvals.policy
+        asks = bool(policy.rules) or policy.otherwise.outcome != "allow"
+        return [*(each.name for each in outcomes if not each.problem), *(["approvals"] if asks else [])]
 
     def leave(self) -> None:
         """Say that the server is about to stop: streams end, and what waits for approval stays, for when it is back."""
@@ -133,7 +153,13 @@ class Oversight:
 
     def _read(self) -> tuple[HooksConfig | None, ApprovalPolicy]:
         path = self.settings.config
-        return (None, ApprovalPolicy()) if path is None else (read_hooks_config(path), read_policy(path))
+        if path is None:
+            return None, ApprovalPolicy()
+        config, policy = read_server_config(path)
+        try:
+            return config, parse_policy(policy)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{path}: {error}") from None
 
     async def _start(self) -> None:
         if self._config is not None:

@@ -7,7 +7,7 @@ What lives here: files, keys, and what is mounted of them. What does not: the ho
 
 from __future__ import annotations
 
-from patchbay.hooks.config.file import read_config, read_hooks_config
+from patchbay.hooks.config.file import read_config, read_hooks_config, read_server_config
 from patchbay.hooks.config.mounting import BuiltinFactory, ConfiguredHooks, Outcome, mount_configured
 from patchbay.hooks.config.settings import BuiltinSpec, HooksConfig, ProcessSettings, parse_hooks_config
 
@@ -22,4 +22,5 @@ __all__ = [
     "parse_hooks_config",
     "read_config",
     "read_hooks_config",
+    "read_server_config",
 ]

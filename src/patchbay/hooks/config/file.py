@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from patchbay.errors import ConfigurationError
+from patchbay.hooks.config.root import policy_in
 from patchbay.hooks.config.settings import HooksConfig, parse_hooks_config
 
 SUFFIXES: Final = (".json", ".yaml", ".yml", ".toml")
@@ -19,11 +21,27 @@ SUFFIXES: Final = (".json", ".yaml", ".yml", ".toml")
 
 def read_hooks_config(path: str | Path) -> HooksConfig:
     """Read the ``hooks`` of a configuration file. Raises ConfigurationError, with the file's name."""
+    found = read_config(path)
+    with _named(path):
+        return parse_hooks_config(found)
+
+
+def read_server_config(path: str | Path) -> tuple[HooksConfig, Any]:
+    """Read a server's file once: its ``hooks``, and what it says of approvals, as data. Raises ConfigurationError with its name.
+
+    The approvals are its ``approvals``, or all of a file that is a policy and nothing else.
+    """
+    found = read_config(path)
+    with _named(path):
+        return parse_hooks_config(found), policy_in(found)
+
+
+@contextmanager
+def _named(path: str | Path) -> Iterator[None]:
     try:
-        return parse_hooks_config(read_config(path))
+        yield
     except ConfigurationError as error:
-        words = str(error)
-        raise ConfigurationError(words if words.startswith(str(path)) else f"{path}: {words}") from None
+        raise ConfigurationError(f"{path}: {error}") from None
 
 
 def read_config(path: str | Path) -> Any:

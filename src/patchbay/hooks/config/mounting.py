@@ -20,7 +20,7 @@ from patchbay.hooks.config.settings import BuiltinSpec, HooksConfig, ProcessSett
 from patchbay.hooks.manager import HookManager
 from patchbay.hooks.process.errors import HookProcessError
 from patchbay.hooks.process.hook import ProcessHook
-from patchbay.hooks.protocols import METHODS
+from patchbay.hooks.protocols import NoHookError, methods_of
 
 BuiltinFactory: TypeAlias = Callable[[BuiltinSpec], Awaitable[object] | object]
 """Makes the hook of an entry of ``hooks.builtins``; may be async."""
@@ -58,13 +58,14 @@ class ConfiguredHooks:
     async def reload(self, config: HooksConfig) -> None:
         """Put the hooks of ``config`` in the place of those that are mounted. Raises ConfigurationError.
 
-        The new ones are started first: there is no moment without an approver, and where one that is required does not start,
-        all stays as it is. A turn that has begun ends with the hooks that it began with, of which processes are asked no more.
+        The new ones are started first: there is no moment without an approver. Where one does not start that is required, or in
+        the place of which an older one of its name is mounted, all stays as it is; others are left out, until the next reload. A
+        turn that has begun ends with the hooks that it began with, of which processes are asked no more.
         """
         async with self._lock:
             for note in config.notes:
                 _logger.warning("%s", note)
-            ready, outcomes = await _started(config, self._builtins, self._media_dir)
+            ready, outcomes = await _started(config, self._builtins, self._media_dir, self._mounted.keys())
             manager = self._manager
             manager.policy, manager.timeouts = config.policy, config.timeouts
             hooks = {_name(each.settings): each.hook for each in ready}
@@ -107,7 +108,7 @@ async def mount_configured(
 
 
 async def _started(
-    config: HooksConfig, builtins: Mapping[str, BuiltinFactory], media_dir: Path | None
+    config: HooksConfig, builtins: Mapping[str, BuiltinFactory], media_dir: Path | None, mounted: Collection[str]
 ) -> tuple[list[_Ready], tuple[Outcome, ...]]:
     if not config.enabled:
         return [], ()
@@ -132,11 +133,14 @@ async def _started(
     for settings, result in zip(wanted, results, strict=True):
         problem = "" if isinstance(result, _Ready) else result
         outcomes.append(Outcome(_name(settings), problem))
-        if problem and settings.required:
+        if problem and (settings.required or _name(settings) in mounted):
             await _close(ready)
-            raise ConfigurationError(
-                f'{_path(settings)} does not start: {problem}. It is required: with "required": false it would be left out.'
+            why = (
+                "The one that is mounted stays; to have it taken down, take it out of the file, or disable it."
+                if _name(settings) in mounted
+                else 'It is required: with "required": false it would be left out.'
             )
+            raise ConfigurationError(f"{_path(settings)} does not start: {problem}. {why}")
         if problem:
             _logger.error("The hook %r is left out: %s", _name(settings), problem)
     return ready, tuple(outcomes)
@@ -156,9 +160,10 @@ async def _start(
     try:
         made = builtins[settings.name](settings)
         made = await made if inspect.isawaitable(made) else made
-        if not any(callable(getattr(made, method, None)) for method in METHODS):
-            return f"{type(made).__name__} is no hook: it has none of the methods {', '.join(METHODS)}"
+        methods_of(made)
         return _Ready(settings, made)
+    except NoHookError as error:
+        return str(error).rstrip(".")
     except Exception as error:  # noqa: BLE001  (a factory may raise what it likes)
         return f"{type(error).__name__}: {error}"
 
@@ -166,7 +171,15 @@ async def _start(
 def _mount(manager: HookManager, ready: _Ready) -> None:
     settings, hook = ready.settings, ready.hook
     group, methods = (PROCESS, hook.methods) if isinstance(hook, ProcessHook) else (IN_PROCESS, None)
-    manager.mount(_name(settings), hook, priority=settings.priority, timeouts=settings.timeouts, group=group, methods=methods)
+    manager.mount(
+        _name(settings),
+        hook,
+        priority=settings.priority,
+        timeouts=settings.timeouts,
+        fail_closed=settings.fail_closed if isinstance(settings, BuiltinSpec) else settings.spec.fail_closed,
+        group=group,
+        methods=methods,
+    )
 
 
 async def _close(ready: Any) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from patchbay.errors import ConfigurationError
+from patchbay.hooks.config.root import check_root
 from patchbay.hooks.config.table import Table, wrong
 from patchbay.hooks.policy import HookPolicy, HookTimeouts, RespondApproval, ToolInjection
 from patchbay.hooks.process.kinds import observed
@@ -32,18 +33,21 @@ _HOOKS: Final = frozenset({"enabled", "defaults", "builtins", "processes", "poli
 _DEFAULTS: Final = frozenset({"observer_timeout_ms", "interceptor_timeout_ms", "approval_timeout_ms", "tool_timeout_ms"})
 _POLICY: Final = frozenset({"tool_injection", "respond_approval", "protected", "edit_system"})
 _OWN_TIMES: Final = frozenset({"observer_timeout_ms", "timeout_ms", "tool_timeout_ms", "approval_timeout_ms"})
-_BUILTIN: Final = frozenset({"enabled", "priority", "required", "config", *_OWN_TIMES})
+_BUILTIN: Final = frozenset({"enabled", "priority", "required", "fail_closed", "config", *_OWN_TIMES})
 _PROCESS: Final = frozenset(
     {
-        "enabled", "priority", "required", "transport", "command", "dir", "env", "inherit_env", "observe", "intercept", "strict",
-        "flat_context", "max_line_bytes", "hello_timeout_ms", "restart", "max_restarts", *_OWN_TIMES,
+        "enabled", "priority", "required", "fail_closed", "transport", "command", "dir", "env", "inherit_env", "observe",
+        "intercept", "strict", "flat_context", "max_line_bytes", "hello_timeout_ms", "restart", "max_restarts", *_OWN_TIMES,
     }
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSettings:
-    """A process to be mounted. One that is ``required`` must start, or nothing does; an approver is, unless it says otherwise."""
+    """A process to be mounted. One that is ``required`` must start, or nothing does.
+
+    An approver is, unless it says otherwise, and what fails closed must be: who was left out would hold nothing.
+    """
 
     spec: ProcessSpec
     priority: int = 0
@@ -53,12 +57,16 @@ class ProcessSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltinSpec:
-    """A hook of the program's own to be mounted: what its factory is told. ``config`` is whatever stands there."""
+    """A hook of the program's own to be mounted: what its factory is told. ``config`` is whatever stands there.
+
+    Of ``fail_closed`` None is what the hook says of itself (``HookManager.mount``).
+    """
 
     name: str
     config: Any = field(default=None, repr=False)  # it may hold secrets
     priority: int = 0
     required: bool = True
+    fail_closed: bool | None = None
     timeouts: HookTimeouts
 
 
@@ -77,6 +85,7 @@ class HooksConfig:
 
 def parse_hooks_config(config: Any) -> HooksConfig:
     """Read the ``hooks`` of a whole configuration, as it came out of JSON, YAML or TOML. Raises ConfigurationError."""
+    check_root(config)
     hooks = Table(config, "").table("hooks")
     notes = [*hooks.unknown(_HOOKS)]
     timeouts = _default_timeouts(hooks.table("defaults"), notes)
@@ -131,7 +140,9 @@ def _policy(table: Table, notes: list[str]) -> HookPolicy:
     default = HookPolicy()
     return HookPolicy(
         tool_injection=_one_of(table, "tool_injection", get_args(ToolInjection), default.tool_injection),
-        respond_approval=_one_of(table, "respond_approval", get_args(RespondApproval), default.respond_approval),
+        respond_approval=(
+            None if table.get("respond_approval") is None else _one_of(table, "respond_approval", get_args(RespondApproval), "")
+        ),
         protected=frozenset(table.texts("protected") or ()),
         edit_system=table.flag("edit_system", default=default.edit_system),
     )
@@ -150,7 +161,8 @@ def _builtin(name: str, table: Table, defaults: HookTimeouts, notes: list[str]) 
         name=name,
         config=table.get("config"),
         priority=table.whole("priority", 0),
-        required=table.flag("required", default=True),
+        required=_required(table, default=True),
+        fail_closed=table.flag("fail_closed", default=False) if table.get("fail_closed") is not None else None,
         timeouts=_own_timeouts(table, defaults),
     )
 
@@ -186,14 +198,25 @@ def _process(name: str, table: Table, defaults: HookTimeouts, notes: list[str]) 
             inherit=table.texts("inherit_env"),
             modes=frozenset(modes),
             kinds=observed(observe, table.at("observe")),
+            fail_closed=table.flag("fail_closed", default=False),
             strict=table.flag("strict", default=False),
             flat_context=table.flag("flat_context", default=False),
             limits=limits,
         ),
         priority=table.whole("priority", 0),
-        required=table.flag("required", default="approve" in modes),
+        required=_required(table, default="approve" in modes),
         timeouts=_own_timeouts(table, defaults),
     )
+
+
+def _required(table: Table, *, default: bool) -> bool:
+    fails_closed = table.flag("fail_closed", default=False)
+    required = table.flag("required", default=default or fails_closed)
+    if fails_closed and not required:
+        raise ConfigurationError(
+            f"{table.path}: fail_closed and required = false do not go together: one left out holds nothing."
+        )
+    return required
 
 
 def _folder(table: Table) -> Path | None:

@@ -126,10 +126,11 @@ def read_answer(point: str, result: Any, findings: Findings, *, shown: Any = Non
         result = {**result, "request": {name: item for name, item in request.items() if item != shown.get(name)}}
     read = shape.read(result, "", findings)
     for about in [about for about, words in findings if not words]:
-        meant = _INSTEAD[point].get(about.lower())
+        meant = findings.meant.get(about) or _INSTEAD[point].get(about.lower())
         hint = f": {meant!r} is meant" if meant else ""
         findings.found[about] = f"the member {about!r} is not known there{hint}; it is passed over"
         if meant:
+            findings.meant[about] = meant
             findings.lost.add(about)
     return read
 
@@ -170,9 +171,11 @@ def call_decision(answer: Mapping[str, Any], findings: Findings, shown: Mapping[
     call = answer.get("call") or {}
     if decision is Respond:
         result = answer.get("result", call.get("hook_result"))
-        if result is not None:
+        # One whose words for the model were not understood would be an empty result.
+        is_lost = any(meant.endswith("for_llm") for meant in findings.meant.values())
+        if result is not None and ("for_llm" in result or not is_lost):
             return Respond(output_members(result))
-        findings.note("respond", "it responds without a 'result': the call goes its way", is_lost=True)
+        findings.note("respond", "it responds without a 'result' for the model: that is no answer", is_lost=True)
         return None
     if not isinstance(decision, Continue):
         return decision

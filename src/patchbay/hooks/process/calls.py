@@ -10,12 +10,16 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from patchbay.hooks.process.errors import HookProcessError, HookReplyError
+from patchbay.hooks.process.errors import HookProcessError, HookReplyError, UnreadableReplyError
 from patchbay.hooks.process.lines import Overlong
 from patchbay.hooks.process.valve import legible
 from patchbay.hooks.process.wire import UndecodableError, id_in_head, read_reply
 
 _SHOWN: Final = 200
+NO_REPLY: Final = "a line that is no reply"
+"""How what is said of a line begins that nobody waits for and that cannot be read."""
+
+_TOO_LONG: Final = "a line that is too long (max_line_bytes)"
 
 
 class Calls:
@@ -48,7 +52,8 @@ class Calls:
     def take(self, line: bytes | Overlong) -> bool:
         """Give a line to whom it answers; return whether there was somebody."""
         if isinstance(line, Overlong):
-            return self._refuse(line.head, id_in_head(line.head.lstrip()), "a line that is too long")
+            error = HookReplyError(f"it answered with {_TOO_LONG}")
+            return self._refuse(id_in_head(line.head.lstrip()), error, f"{_TOO_LONG}: {_shown(line.head)}")
         line = line.strip()
         if line[:1] != b"{":  # not worth the decoder's time
             if line:
@@ -57,7 +62,8 @@ class Calls:
         try:
             reply = read_reply(line)
         except UndecodableError as error:
-            return self._refuse(line, error.reply_id, f"a line that is no reply: {error}")
+            unreadable = UnreadableReplyError(str(error), _shown(line))
+            return self._refuse(error.reply_id, unreadable, f"{NO_REPLY}: {error}: {_shown(line)}")
         waiting = self._waiting.get(reply.id)
         if waiting is None or waiting.done():
             return False
@@ -67,13 +73,13 @@ class Calls:
             waiting.set_exception(HookReplyError(f"it answered with an error: {legible(reply.error):.500}"))
         return True
 
-    def _refuse(self, line: bytes, request_id: int | None, words: str) -> bool:
+    def _refuse(self, request_id: int | None, error: HookReplyError, words: str) -> bool:
         """Fail the call that a line seems to answer."""
         waiting = self._waiting.get(request_id) if request_id is not None else None
         if waiting is None or waiting.done():
-            self._stray(f"{words}: {_shown(line)}")
+            self._stray(words)
             return False
-        waiting.set_exception(HookReplyError(f"it answered with {words}"))
+        waiting.set_exception(error)
         return True
 
 

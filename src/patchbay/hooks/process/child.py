@@ -83,6 +83,8 @@ class HookProcess(asyncio.SubprocessProtocol):
     async def start(self) -> None:
         """Start the process. Raises HookProcessError."""
         spec = self._spec
+        # uvloop leaves the child a second descriptor of each of its streams, and one that is closed would not seem to be.
+        extra: dict[str, Any] = {"preexec_fn": _have_three} if type(self._loop).__module__.startswith("uvloop") else {}
         try:
             await self._loop.subprocess_exec(
                 lambda: self,
@@ -93,6 +95,7 @@ class HookProcess(asyncio.SubprocessProtocol):
                 cwd=spec.folder,
                 env=spec.environment(),
                 start_new_session=True,
+                **extra,
             )
         except (OSError, ValueError) as error:
             self._die(f"it cannot be started: {error}")
@@ -268,6 +271,14 @@ class HookProcess(asyncio.SubprocessProtocol):
         del exc
         if not self._released.done():
             self._released.set_result(None)
+
+
+def _have_three() -> None:
+    """In the child, before its program: let it have its standard streams and nothing else of ours."""
+    for name in os.listdir("/dev/fd"):  # noqa: PTH208  (as little as possible is done there)
+        with suppress(OSError, ValueError):
+            if (descriptor := int(name)) > 2:
+                os.set_inheritable(descriptor, False)  # noqa: FBT003  (it takes no names)
 
 
 def _how(code: int | None) -> str:

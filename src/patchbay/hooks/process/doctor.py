@@ -15,13 +15,13 @@ from typing import Any, Final, Literal
 from patchbay.hooks.decisions import Modify, Respond
 from patchbay.hooks.injection import keeps_system
 from patchbay.hooks.process import advice, answers, canned
-from patchbay.hooks.process.child import HookProcess
-from patchbay.hooks.process.errors import HookProcessError, HookReplyError
+from patchbay.hooks.process.errors import HookProcessError, HookReplyError, UnreadableReplyError
 from patchbay.hooks.process.hook import hello_params, tools_of
 from patchbay.hooks.process.offers import read_offers
+from patchbay.hooks.process.patient import Case, Patient, SilentError, Strays
 from patchbay.hooks.process.shapes import Findings, WrongTypeError, kind_of
 from patchbay.hooks.process.spec import METHODS_OF, MODES, ProcessSpec
-from patchbay.hooks.process.wire import notification_line
+from patchbay.hooks.process.wire import NO_JSON, notification_line
 from patchbay.hooks.views import LLMRequest
 
 Outcome = Literal["ok", "warning", "failure"]
@@ -59,61 +59,18 @@ async def examine(spec: ProcessSpec, *, modes: frozenset[str] | None = None, tim
                 await doctor.answers(point)
         doctor.pairs()
         await doctor.refuses_unknown_methods()
+        doctor.strays.counts_replies = False
         await doctor.survives_odd_lines()
-        await doctor.takes_several_at_once()
         await doctor.keeps_quiet_about_events()
+        doctor.strays.counts_replies = True
+        await doctor.takes_several_at_once()
         await doctor.lives_elsewhere()
         await doctor.ends()
         doctor.prints_nothing_else()
+        doctor.writes_json()
     finally:
         await doctor.close()
     return doctor.verdicts
-
-
-class _SilentError(HookProcessError):
-    """No answer has come in time."""
-
-
-class _Strays:
-    """What was printed that is no answer: how many lines, the first, and the first since ``begin``."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.first = self.recent = ""
-
-    def begin(self) -> None:
-        """Look at what comes from now on."""
-        self.recent = ""
-
-    def put(self, text: str) -> None:
-        """Take note of a line."""
-        self.count += 1
-        self.first = self.first or text
-        self.recent = self.recent or text
-
-
-class _Patient(HookProcess):
-    """A process whose output is counted."""
-
-    def __init__(self, spec: ProcessSpec, strays: _Strays) -> None:
-        super().__init__(spec, stray=strays.put, stderr=lambda _text: None)
-        self.lines = 0
-
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        if fd == 1:
-            self.lines += data.count(b"\n")
-        super().pipe_data_received(fd, data)
-
-
-class _Case:
-    """The params of a request, as what a view is of."""
-
-    def __init__(self, params: Mapping[str, Any]) -> None:
-        self._params = params
-
-    def member(self, name: str, _point: str) -> Any:
-        empty: Any = "" if name == "model" else {} if name == "options" else []
-        return self._params.get(name, empty)
 
 
 class _Doctor:
@@ -125,22 +82,26 @@ class _Doctor:
         self._modes = frozenset(MODES) if modes is None else modes
         self._is_free = modes is None
         self._timeout = timeout
-        self._strays = _Strays()
+        self.strays = Strays()
         self._unknown: set[str] = set()
+        self._unreadable: list[str] = []
         self._slowest = 0.0
-        self._current: _Patient | None = None
+        self._current: Patient | None = None
 
     # The checks.
 
     async def greets(self) -> bool:
         check = "hook.hello"
-        self._current = patient = _Patient(self._spec, self._strays)
+        self._current = patient = Patient(self._spec, self.strays)
         try:
             await patient.start()
             hello = await self._asked(check, self._hello())
         except HookProcessError as error:
             await self.close()
             said = f" ({patient.last_words:.300})" if patient.last_words else ""
+            if isinstance(error, UnreadableReplyError):
+                self._fail(check, f"{_what(error)}: {error.line:.160}", _mend(error))
+                return False
             self._fail(check, f"{error}{said}", self._way_in(patient, error))
             return False
         if hello is not None and not isinstance(hello, dict):
@@ -155,11 +116,11 @@ class _Doctor:
             self._ok(check, f"offers {'1 tool' if len(offered) == 1 else f'{len(offered)} tools'}" if offered else "")
         return True
 
-    def _way_in(self, patient: _Patient, error: HookProcessError) -> str:
+    def _way_in(self, patient: Patient, error: HookProcessError) -> str:
         """Say what is to be done about a process that did not greet."""
         if not patient.pid:
             return advice.START
-        if isinstance(error, _SilentError):
+        if isinstance(error, SilentError):
             return self._way_out(error, advice.FLUSH)
         return advice.BY_HAND if patient.last_words else advice.LOOP
 
@@ -187,13 +148,13 @@ class _Doctor:
                 self._warn(check, f"its answer has more than {self._spec.limits.line} bytes, and is refused", advice.LESS)
             else:
                 has_ended = self._current is not None and self._current.end is not None
-                is_silent = isinstance(error, _SilentError)
+                is_silent = isinstance(error, SilentError)
                 await self._failed(check, error, advice.CATCH if has_ended else self._way_out(error, advice.ANSWER_ALL))
                 return not is_silent
         else:
             if findings.found:
                 tell = self._fail if findings.lost else self._warn
-                tell(check, "; ".join(findings.found.values()), "See the answers in docs/hook-processes.md.")
+                tell(check, "; ".join(findings.found.values()), advice.ANSWERS)
             else:
                 self._ok(check, words)
         return True
@@ -207,7 +168,7 @@ class _Doctor:
             return "approves" if answers.approval(read).approved else "does not approve"
         decision: Any
         if point == "before_llm":
-            decision = answers.llm_decision(read, findings, LLMRequest(_Case(params), point), shown)
+            decision = answers.llm_decision(read, findings, LLMRequest(Case(params), point), shown)
             _note_oversteps(decision, shown, findings)
         elif point == "after_llm":
             decision = answers.response_decision(read, findings, params["response"])
@@ -284,16 +245,16 @@ class _Doctor:
         if point is None:
             return
         await self.close()
-        strays = self._strays.count
+        strays = self.strays.count
         env = {"LC_ALL": "C", "LANG": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONUNBUFFERED": ""}
         try:
             self._current = await self._started(replace(self._spec, env={**self._spec.env, **env}))
             await self._asked(f"hook.{point}", canned.params_of(point))
         except HookProcessError as error:
-            await self._failed(check, error, advice.FLUSH if isinstance(error, _SilentError) else advice.BYTES)
+            await self._failed(check, error, advice.FLUSH if isinstance(error, SilentError) else advice.BYTES)
         else:
-            if self._strays.count > strays:
-                self._fail(check, f"it printed {self._strays.recent:.100}", advice.BYTES)
+            if self.strays.count > strays:
+                self._fail(check, f"it printed {self.strays.recent:.100}", advice.BYTES)
             else:
                 self._ok(check)
         await self.close()
@@ -320,10 +281,20 @@ class _Doctor:
 
     def prints_nothing_else(self) -> None:
         check = "standard output"
-        if self._strays.count:
-            self._fail(check, f"{self._strays.count} lines are no answers, the first: {self._strays.first:.120}", advice.STDERR)
+        if self.strays.count:
+            self._fail(check, f"{self.strays.count} lines are no answers, the first: {self.strays.first:.120}", advice.STDERR)
         else:
-            self._ok(check, f"the slowest answer took {self._slowest * 1000:.1f} ms")
+            self._ok(check)
+        self._ok("slowest answer", f"{self._slowest * 1000:.1f} ms")
+
+    def writes_json(self) -> None:
+        """Say in how many checks the same was wrong that was told of the first."""
+        if others := self._unreadable[1:]:
+            place = next(place for place, each in enumerate(self.verdicts) if each.check == self._unreadable[0])
+            first = self.verdicts[place]
+            self.verdicts[place] = replace(
+                first, words=f"{first.words}; and so in {len(others)} more check{'' if len(others) == 1 else 's'}"
+            )
 
     # What they are made of.
 
@@ -335,24 +306,24 @@ class _Doctor:
 
     def _way_out(self, error: HookProcessError, otherwise: str) -> str:
         """Return what to do about an answer that did not come, or was none."""
-        return advice.REPLY if isinstance(error, _SilentError) and self._strays.recent else otherwise
+        return advice.REPLY if isinstance(error, SilentError) and self.strays.recent else otherwise
 
-    async def _patient(self) -> _Patient:
+    async def _patient(self) -> Patient:
         """Return the process. Raises HookProcessError where another one is needed and does not start."""
         if self._current is None or self._current.end is not None:
             await self.close()
             self._current = await self._started(self._spec)
         return self._current
 
-    async def _started(self, spec: ProcessSpec) -> _Patient:
-        patient = _Patient(spec, self._strays)
+    async def _started(self, spec: ProcessSpec) -> Patient:
+        patient = Patient(spec, self.strays)
         try:
             await patient.start()
             async with asyncio.timeout(self._timeout):
                 await patient.call("hook.hello", self._hello())
         except TimeoutError:
             await patient.close()
-            raise _SilentError(f"no answer to hook.hello within {self._timeout:g} s") from None
+            raise SilentError(f"no answer to hook.hello within {self._timeout:g} s") from None
         except BaseException:
             await patient.close()
             raise
@@ -361,13 +332,13 @@ class _Doctor:
     async def _asked(self, method: str, params: Mapping[str, Any]) -> Any:
         patient = await self._patient()
         began = time.monotonic()
-        self._strays.begin()
+        self.strays.begin()
         try:
             async with asyncio.timeout(self._timeout):
                 result = await patient.call(method, params)
         except TimeoutError:
-            printed = f"; it printed {self._strays.recent:.160}" if self._strays.recent else ""
-            raise _SilentError(f"no answer to {method} within {self._timeout:g} s{printed}") from None
+            printed = f"; it printed {self.strays.recent:.160}" if self.strays.recent else ""
+            raise SilentError(f"no answer to {method} within {self._timeout:g} s{printed}") from None
         self._slowest = max(self._slowest, time.monotonic() - began)
         return result
 
@@ -390,8 +361,21 @@ class _Doctor:
         """Say that a request was not answered as it should be; the next check gets another process."""
         patient = self._current
         await self.close()  # by then all that it had to say is there
+        if isinstance(error, UnreadableReplyError):
+            self._unreadable.append(check)
+            if len(self._unreadable) == 1:
+                self._fail(check, f"{_what(error)}: {error.line:.160}", _mend(error))
+            return
         said = f" ({patient.last_words:.200})" if patient is not None and patient.end and patient.last_words else ""
         self.verdicts.append(Verdict(check, outcome, f"{error}{said}", way_out))
+
+
+def _what(error: UnreadableReplyError) -> str:
+    return f"this is {error.why}" if error.why.startswith(NO_JSON) else f"this is no reply: {error.why}"
+
+
+def _mend(error: UnreadableReplyError) -> str:
+    return advice.JSON if error.why.startswith(NO_JSON) else advice.REPLY
 
 
 def _note_oversteps(decision: Any, shown: Mapping[str, Any], findings: Findings) -> None:

@@ -37,7 +37,8 @@ class ProcessHook:
 
     ``tools`` are those that the process has offered in its answer to hello (policy P9). They are added to each request, also
     where the process is not asked about requests or fails to answer, for as long as it runs or is to be started again. Where it
-    answers too late they are not: then nothing of what it does counts.
+    answers too late they are not: then nothing of what it does counts. Whether it fails closed its spec says, and mounting it
+    goes by that.
     """
 
     def __init__(self, spec: ProcessSpec) -> None:
@@ -52,6 +53,11 @@ class ProcessHook:
     def name(self) -> str:
         """The hook's name."""
         return self.spec.name
+
+    @property
+    def fail_closed(self) -> bool:
+        """Whether its failures are a no."""
+        return self.spec.fail_closed
 
     @property
     def state(self) -> State:
@@ -96,7 +102,7 @@ class ProcessHook:
         try:
             decision = await self._about_request(request)
         except HookProcessError as error:
-            if not own:
+            if not own or self.fail_closed:
                 raise
             # It has no say in this request, as any hook that fails; what it has offered it has offered.
             _logger.warning("The hook %r failed at before_llm: %s", self.name, error)
@@ -158,11 +164,15 @@ class ProcessHook:
             raise HookReplyError(f"its answer to hook.{point} is refused: {error}") from None
 
     def _tell(self, point: str, findings: Findings) -> None:
-        """Log what was odd about a reply, each thing once. Raises HookReplyError instead where the hook is to be strict."""
+        """Log what was odd about a reply, each thing once.
+
+        Raises HookReplyError instead where the hook is to be strict; where it fails closed, for what was meant and has no effect.
+        """
         if not findings.found:
             return
-        if self.spec.strict:
-            words = "; ".join(list(findings.found.values())[:_MOST_AT_ONCE])
+        refused = findings.found if self.spec.strict else findings.lost if self.fail_closed else ()
+        if refused:
+            words = "; ".join([words for about, words in findings if about in refused][:_MOST_AT_ONCE])
             raise HookReplyError(f"its answer to hook.{point} is refused: {words}")
         for about, words in findings:
             if len(self._told) < _MOST_ODDITIES and (point, about) not in self._told:

@@ -13,7 +13,7 @@ _AGENT: Final = (
     "subturn.spawn", "subturn.end", "subturn.result_delivered", "subturn.orphan", "error",
 )  # fmt: skip
 _OTHERS: Final = (
-    "agent.user_output",  # ours: the seed's host has no such event
+    "agent.user_output", "agent.approval.requested", "agent.approval.decided",  # ours: the seed's host has no such events
     "channel.lifecycle.initialized", "channel.lifecycle.started", "channel.lifecycle.start_failed", "channel.lifecycle.stopped",
     "channel.webhook.registered", "channel.webhook.unregistered", "channel.message.outbound_queued",
     "channel.message.outbound_sent", "channel.message.outbound_failed", "channel.rate_limited", "bus.publish.failed",

@@ -20,11 +20,13 @@ class WrongTypeError(ValueError):
 class Findings:
     """What was odd about a reply, in words: by what it is about, so that each is told once.
 
-    ``lost`` are those by which something was meant that has no effect.
+    ``lost`` are those by which something was meant that has no effect. ``meant`` has the known members that unknown ones
+    were probably to be.
     """
 
     found: dict[str, str] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
+    meant: dict[str, str] = field(default_factory=dict)
 
     def note(self, about: str, words: str, *, is_lost: bool = False) -> None:
         """Take note of something."""
@@ -93,8 +95,15 @@ class Members:
             elif self.keeps:
                 read[given] = item
             elif name not in self.ignored:
-                findings.note(f"{path}.{given}" if path else given, "")
+                about = f"{path}.{given}" if path else given
+                findings.note(about, "")
+                if (near := next((each for each in self.known if _letters(each) == _letters(given)), None)) is not None:
+                    findings.meant[about] = f"{path}.{near}" if path else near
         return read
+
+
+def _letters(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
 
 
 TEXT: Final = Plain((str,), "a text")

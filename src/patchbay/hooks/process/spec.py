@@ -60,8 +60,10 @@ class ProcessSpec:
 
     ``command`` is its argv, ``folder`` where it runs (None: where we do). ``env`` is put over our environment, of which it gets
     all, or only the variables in ``inherit`` (names, or patterns as ``LC_*``). ``modes`` are of MODES; ``kinds`` the events that
-    it is told of (None: all). With ``strict`` what is odd about a reply makes it a failure; with ``flat_context`` it is told
-    ``channel`` and ``chat_id`` as old hosts told them. ``media_folder`` is where it may leave files for the user or the model.
+    it is told of (None: all). With ``fail_closed`` it fails closed (``HookManager.mount``), also where
+    something that it meant was not understood. With ``strict`` all that is odd about a reply makes it a failure; with
+    ``flat_context`` it is told ``channel`` and ``chat_id`` as old hosts told them. ``media_folder`` is where it may leave files
+    for the user or the model.
     """
 
     name: str
@@ -71,6 +73,7 @@ class ProcessSpec:
     inherit: tuple[str, ...] | None = None
     modes: frozenset[str] = frozenset(("llm", "tool"))
     kinds: frozenset[str] | None = None
+    fail_closed: bool = False
     strict: bool = False
     flat_context: bool = False
     media_folder: Path | None = None

@@ -28,6 +28,9 @@ METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 SERVER_ERROR: Final = -32000
 
+NO_JSON: Final = "no JSON"
+"""How what is said of a line begins that is none."""
+
 _ESCAPES: Final = (
     (b"<", b"\\u003c"),
     (b">", b"\\u003e"),
@@ -100,6 +103,8 @@ def read_reply(line: bytes) -> Reply:
         return Reply(reply_id, error=words if isinstance(words, str) and words else "an error without a message")
     if "result" not in message and "method" in message:
         raise UndecodableError(f"a request ({message['method']!r:.80}) instead of a reply", reply_id)
+    if reply_id == 0:  # an error may have none: it is about a line that could not be read
+        raise UndecodableError("it has no id of a request")
     return Reply(reply_id, message.get("result"))
 
 
@@ -172,7 +177,7 @@ def _read_leniently(line: bytes) -> Any:
     try:
         return _mended(json.loads(line.decode("utf-8", "replace"), parse_constant=_no_number, parse_float=_finite))
     except (ValueError, RecursionError) as error:
-        why = "nested too deeply" if isinstance(error, RecursionError) else f"no JSON: {error}"
+        why = "nested too deeply" if isinstance(error, RecursionError) else f"{NO_JSON}: {error}"
         raise UndecodableError(why, id_in_head(line[:HEAD].strip())) from None
 
 

@@ -30,6 +30,8 @@ _GRACE: Final = 1.5
 
 _MOST_EVENTS: Final = 1000
 
+_SMALLER: Final = "return an image or a file as a patchbay.Attachment, or set max_line_bytes in the hook's entry"
+
 _MOST_WORDS: Final = 500
 """How many characters are told of an error: the host shows no more."""
 
@@ -109,7 +111,7 @@ class Server:
             payload["error"] = {"code": error[0], "message": error[1][:_MOST_WORDS]}
         line = json.dumps(payload, allow_nan=False, separators=(",", ":")).encode()
         if len(line) > self._hook.line_limit and error is None:
-            words = f"the answer has {len(line)} bytes, and the host reads {self._hook.line_limit}"
+            words = f"the answer has {len(line)} bytes, and the host reads {self._hook.line_limit}: {_SMALLER}"
             self._reply(request_id, error=(SERVER_ERROR, words))
             return
         with self._lock:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from patchbay.hooks.decisions import AbortTurn, Approval, Continue, DenyTool, HardAbort, Modify, Respond
 from patchbay.hooks.process.outputs import output_members, shown_output
+from patchbay.hooks.results import MEMBERS
 from patchbay.hooks.views import Event, LLMRequest, LLMResponse, Meta, ToolRequest, ToolResultView, View
 from patchbay.tools.output import ToolOutput, changed_output
 
@@ -82,6 +83,8 @@ def reply_of(point: str, decision: Any, view: Any, params: Mapping[str, Any], *,
 
     A host that ``merges`` is told what is to be another; any other takes what it is told in place of all that it has asked about.
     """
+    if isinstance(decision, type):
+        raise TypeError(f"{point} cannot be answered with the class {decision.__name__}: give one, {decision.__name__}(...)")
     if point == "approve_tool":
         approved = decision if isinstance(decision, Approval) else Approval(decision is True)
         return {"approved": approved.approved is True, **({"reason": approved.reason} if approved.reason else {})}
@@ -92,7 +95,7 @@ def reply_of(point: str, decision: Any, view: Any, params: Mapping[str, Any], *,
     if point == "before_tool" and isinstance(decision, DenyTool):
         return _with_reason("deny_tool", decision.reason)
     if point == "before_tool" and isinstance(decision, Respond):
-        return {"action": "respond", "result": shown_output(changed_output(ToolOutput(), decision.result))}
+        return {"action": "respond", "result": shown_output(_given(ToolOutput(), decision.result))}
     if isinstance(decision, Modify):
         changes = _changes(point, decision, view, params)
         return {"action": "modify", **_payload(point, changes, params, merges=merges)} if changes else {}
@@ -122,8 +125,15 @@ def _payload(point: str, changes: dict[str, Any], params: Mapping[str, Any], *, 
     if point == "after_llm":
         before = {} if merges else params.get("response") or {}
         return {"response": {**around, "response": {**before, **changes}}}
-    output = changed_output(_output(params), changes["result"])
+    output = _given(_output(params), changes["result"])
     return {"result": {**around, "result": shown_output(output)}}
+
+
+def _given(before: ToolOutput, given: Any) -> ToolOutput:
+    """Return ``before`` with what a handler has given for it. Raises TypeError for what is no result, or has members of none."""
+    if unknown := [name for name in given if name not in MEMBERS] if isinstance(given, Mapping) else []:
+        raise TypeError(f"{', '.join(map(str, unknown))} means nothing in a tool's result: there are {', '.join(MEMBERS)}")
+    return changed_output(before, given)
 
 
 def _output(params: Mapping[str, Any]) -> ToolOutput:

@@ -16,9 +16,10 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from patchbay.errors import ConfigurationError, UnknownRoleError
+from patchbay.errors import ConfigurationError, InvalidRequestError, UnknownRoleError
 from patchbay.server.tools.callback_url import CallbackUrlError, check_port, read_callback_url
-from patchbay.server.tools.described import BODY_REFUSALS, IF_NONE_MATCH, LIST_RESPONSES, REFUSALS, ROLE
+from patchbay.server.tools.chat.role import SESSION_HEADER, session_of
+from patchbay.server.tools.described import BODY_REFUSALS, IF_NONE_MATCH, LIST_RESPONSES, REFUSALS, ROLE, SESSION
 from patchbay.server.tools.desk import Desk
 from patchbay.server.tools.guard import TRUSTED
 from patchbay.server.tools.models import (
@@ -68,12 +69,18 @@ def make_router(desk: Desk, *, callback_ports: frozenset[int] | None) -> APIRout
         return _json(await desk.clear(body, trusted=_is_trusted(request)))
 
     @router.post(
-        "/call", response_model=Called, operation_id="call_tool", summary="Carry out one call, for tests and scripts", **posted
+        "/call",
+        response_model=Called,
+        operation_id="call_tool",
+        summary="Carry out one call, for tests and scripts",
+        openapi_extra={"parameters": [SESSION]},
+        **posted,
     )
     async def call(body: CallBody, request: Request) -> Response:
+        session = _session(request)
         try:
             with Watch(request.receive, silence=0, interval=0):
-                return _json(await desk.call(body))
+                return _json(await desk.call(body, session=session))
         except ClientLeftError as error:  # the tool was stopped, and what waited for approval withdrawn
             return Response(status_code=error.status)
 
@@ -127,6 +134,16 @@ async def _refused(request: Request, error: HTTPException) -> Response:
 def _invalid(field: str, value: Any, message: str) -> RequestValidationError:
     [detail] = _detail("value_error", ["body", field], f"Value error, {message}", value)["detail"]
     return RequestValidationError([{**detail, "ctx": {"error": message}}])
+
+
+def _session(request: Request) -> str:
+    """Return the session that a call is of, as in the chat. Raises RequestValidationError."""
+    header = request.headers.get(SESSION_HEADER)
+    try:
+        return session_of(header.encode("latin-1") if header else None)
+    except InvalidRequestError as error:
+        detail = _detail("value_error", ["header", SESSION_HEADER], str(error), header)["detail"]
+        raise RequestValidationError(detail) from None
 
 
 def _detail(kind: str, place: list[str], message: str, value: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 
+from patchbay.server.tools.chat.role import SESSION_HEADER
 from patchbay.server.tools.models import BadRequest, NoSuchRole, Refused, Unfit
 
 Responses = dict[int | str, dict[str, Any]]
@@ -58,6 +59,15 @@ IF_NONE_MATCH: Final = {
     "in": "header",
     "required": False,
     "description": "The ETag of the list that the caller has: it is sent only if it is another one by now.",
+    **_TEXT,
+}
+
+SESSION: Final = {
+    "name": SESSION_HEADER,
+    "in": "header",
+    "required": False,
+    "description": "The session that the call is of, for hooks, approvals and the audit: up to 200 printable characters, "
+    "percent-encoded where they are not ASCII. Without it the call is of none.",
     **_TEXT,
 }
 

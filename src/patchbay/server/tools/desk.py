@@ -141,8 +141,8 @@ class Desk:
             enc_hook=_plain,
         )
 
-    async def call(self, body: CallBody) -> Body:
-        """Carry out one call. Raises UnknownRoleError."""
+    async def call(self, body: CallBody, *, session: str = "") -> Body:
+        """Carry out one call; ``session`` is the key of the one that it is of. Raises UnknownRoleError."""
         role = body.role or next(iter(self.registry.roles), "")
         snapshot = self.registry.snapshot(role)
         raw = body.raw_arguments if body.raw_arguments is not None else _written(body.arguments)
@@ -153,7 +153,7 @@ class Desk:
             error = HiddenToolError(body.name) if body.name in snapshot.hidden else unknown
             message, code = told(body.name, error)
             return self._called(role, call, content=message, error=str(error), code=code)
-        execution = await self._carried_out(role, tool, call, body)
+        execution = await self._carried_out(role, tool, call, body, session)
         if execution.error is not None:
             return self._called(
                 role,
@@ -165,10 +165,11 @@ class Desk:
             )
         return self._called(role, call, content=execution.content, output=execution.value, seconds=execution.seconds)
 
-    async def _carried_out(self, role: str, tool: Tool, call: ToolCall, body: CallBody) -> ToolExecution:
+    async def _carried_out(self, role: str, tool: Tool, call: ToolCall, body: CallBody, session: str) -> ToolExecution:
         """Carry out a call under the eyes of the hooks. A turn of its own, of this one call."""
         executor = Executor([tool], max_result_chars=None, hooks=self._oversight.hooks, media=self._oversight.media)
-        scope = HookScope(role, f"call-{secrets.token_hex(6)}", context={"inbound": {"channel": "api"}, "scope": {"role": role}})
+        context = {"inbound": {"channel": "api"}, "scope": {"role": role}}
+        scope = HookScope(role, f"call-{secrets.token_hex(6)}", session_key=session, context=context)
         around = Surroundings(idempotency_key=body.idempotency_key or "")
         batch = executor.begin(surroundings=around, scope=scope).start([call])
         try:

@@ -1,0 +1,175 @@
+"""Whether a run waits for a request: it is said wherever requests are listed and decided, by any process that uses the database."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from patchbay.approvals import State
+from patchbay.approvals import store as store_module
+from patchbay.approvals import waits as waits_module
+from patchbay.errors import ApprovalConflictError
+
+from .asking import NO_SESSION, SCOPE, Files, call_of, desk_at, executor_of, going, run, waiting
+from .serving import ran, serving
+from .test_commands import patchbay
+from .test_desk import Silent
+
+
+@pytest.mark.parametrize("scope", [SCOPE, NO_SESSION])
+def test_a_run_waits_until_its_request_is_decided(url, scope):
+    async def main():
+        async with desk_at(url) as desk:
+            task = going(executor_of(desk, Files()), call_of(), scope=scope)
+            [request] = await waiting(desk)
+            decided = await desk.decide(request.id, "approve")
+            await task
+            return request.awaited, decided.awaited, (await desk.get(request.id)).awaited, len(desk._waiting)
+
+    assert (True, True, False, 0) == run(main())
+
+
+@pytest.mark.parametrize("scope", [SCOPE, NO_SESSION])
+def test_another_process_on_the_same_database_knows_that_a_run_waits_and_when_it_does_no_more(url, scope):
+    async def main():
+        async with desk_at(url) as here, desk_at(url) as there:
+            task = going(executor_of(here, Files()), call_of(), scope=scope)
+            [request] = await waiting(there)
+            seen = request.awaited, (await there.get(request.id)).awaited, [each.awaited for each in await there.recent()]
+            decided = await there.decide(request.id, "approve")
+            await task
+            return seen, decided.awaited, (await there.get(request.id)).awaited
+
+    assert ((True, True, [True]), True, False) == run(main())
+
+
+def test_a_process_that_comes_later_hears_within_a_second_or_so_that_a_run_waits(tmp_path, monkeypatch):
+    monkeypatch.setattr(waits_module, "BEAT", 0.05)
+    url = str(tmp_path / "approvals.db")
+
+    async def main():
+        async with desk_at(url) as here:
+            task = going(executor_of(here, Files()), call_of(), scope=NO_SESSION)
+            [request] = await waiting(here)
+            async with desk_at(url) as there:
+                [seen] = await waiting(there)
+                await there.decide(request.id, "approve")
+                await task
+                return seen.awaited
+
+    assert run(main())
+
+
+def test_who_has_not_said_for_long_that_it_waits_does_not(tmp_path, monkeypatch):
+    """Its machine is gone, or it was killed: nobody takes the row away."""
+    monkeypatch.setattr(waits_module, "BEAT", 3600)
+    monkeypatch.setattr(store_module, "ABSENT", 0.0)
+    url = str(tmp_path / "approvals.db")
+
+    async def main():
+        async with desk_at(url) as here, desk_at(url) as there:
+            tasks = [going(executor_of(here, Files()), call_of(), scope=scope) for scope in (SCOPE, NO_SESSION)]
+            await waiting(here, 2)
+            [listed] = await there.pending()
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            return listed.session_key, listed.awaited
+
+    assert ("s1", False) == run(main())
+
+
+def test_saying_that_runs_wait_ends_with_them_and_outlives_a_database_that_fails(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(waits_module, "BEAT", 0.001)
+
+    async def main():
+        async with desk_at(str(tmp_path / "approvals.db")) as desk:
+            still, told = desk.store.still_waiting, asyncio.Event()
+            failures = [OSError("busy")]
+
+            async def sometimes(request_ids):
+                if failures:
+                    raise failures.pop()
+                await still(request_ids)
+                told.set()
+
+            desk.store.still_waiting = sometimes
+            task = going(executor_of(desk, Files()), call_of())
+            [request] = await waiting(desk)
+            await told.wait()
+            await desk.decide(request.id, "approve")
+            await task
+            return desk._waiting._saying
+
+    assert run(main()) is None
+    assert "could not be told to others" in caplog.text
+
+
+def test_what_nobody_could_ever_be_given_is_not_pending_and_cannot_be_decided(tmp_path):
+    """Its run is gone, and no other can come for it: it is of no session."""
+    url = str(tmp_path / "approvals.db")
+
+    async def main():
+        files = Files()
+        async with desk_at(url) as desk:
+            desk.leave()
+            task = going(executor_of(desk, files), call_of(), scope=NO_SESSION)
+            [request] = await waiting(desk)
+            task.cancel()
+            await asyncio.wait([task])
+        async with desk_at(url, terminal=Silent()) as desk:
+            with pytest.raises(ApprovalConflictError, match="withdrawn already"):
+                await desk.decide(request.id, "approve")
+            return await desk.pending(), [each.state for each in await desk.recent()], (await desk.get(request.id)).state
+
+    assert ([], [State.WITHDRAWN], State.WITHDRAWN) == run(main())
+
+
+def test_it_is_never_listed_as_withdrawn_while_its_run_is_about_to_wait():
+    async def main():
+        async with desk_at() as desk:
+            opened, hold = asyncio.Event(), asyncio.Event()
+            open_ = desk.store.open
+
+            async def slowly(*arguments, **options):
+                found = await open_(*arguments, **options)
+                opened.set()
+                await hold.wait()
+                return found
+
+            desk.store.open = slowly
+            task = going(executor_of(desk, Files()), call_of(), scope=NO_SESSION)
+            await opened.wait()
+            [request] = await desk.pending()
+            hold.set()
+            await desk.decide(request.id, "approve")
+            [execution] = await task
+            return request.awaited, execution.content
+
+    assert (True, "deleted /a") == run(main())
+
+
+def test_after_a_kill_what_has_no_session_is_gone_and_the_rest_waits_for_its_call(tmp_path):
+    with serving(tmp_path) as server:
+        server.run("/none", session="")
+        server.run("/some")
+        by_path = {each["arguments"]["path"]: each for each in server.pending(2)}
+        assert [True, True] == [each["awaited"] for each in by_path.values()]
+        server.kill()
+    with serving(tmp_path) as server:
+        none, some = by_path["/none"]["id"], by_path["/some"]["id"]
+        [listed] = server.pending()
+        assert (some, False) == (listed["id"], listed["awaited"])
+        assert "no run waits for it: a yes is for the same call of this session" in patchbay("list", url=server.url).stdout
+        refused = patchbay("approve", none, url=server.url)
+        assert (1, "patchbay: The request is withdrawn already. (HTTP 409)\n") == (refused.returncode, refused.stderr)
+        done = patchbay("approve", some, "--by", "root", url=server.url)
+        expected = f"{some}  delete  approved by root (no run waits for it: runs when the call comes again in this session)\n"
+        assert (0, expected) == (done.returncode, done.stdout)
+        assert [] == ran(tmp_path)
+        server.run("/some")
+        server.ended()
+        everything = patchbay("list", "--all", url=server.url).stdout
+        assert {f"{some}  delete  approved by root", f"{none}  delete  withdrawn"} == set(everything.splitlines())
+    assert ["/some"] == ran(tmp_path)

@@ -1,0 +1,143 @@
+"""Observers are told of each call that waits for approval, and of what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from patchbay.approvals import ApprovalDesk
+from patchbay.hooks import Event, HookManager
+from patchbay.hooks.process.kinds import observed
+
+from .asking import ASK, SCOPE, Clock, Files, call_of, desk_at, executor_of, going, run, waiting
+from .test_desk import policy
+
+
+class Watching:
+    """An observer that remembers."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    async def on_runtime_event(self, event: Event) -> None:
+        self.events.append(event)
+
+
+def told(watching: Watching) -> list[tuple[str, dict[str, Any], str]]:
+    return [(each.kind, dict(each.payload), each.severity) for each in watching.events if "approval" in each.kind]
+
+
+def watched(desk: ApprovalDesk, files: Files):
+    executor, watching = executor_of(desk, files), Watching()
+    executor.hooks.mount("watching", watching)
+    return executor, watching
+
+
+@pytest.mark.parametrize(
+    ("verdict", "state", "severity"),
+    [("approve", "approved", "info"), ("deny", "denied", "warn"), ("approve_session", "approved", "info")],
+)
+def test_who_observes_is_told_that_a_call_waits_and_how_it_was_decided(verdict, state, severity):
+    async def main():
+        async with desk_at() as desk:
+            executor, watching = watched(desk, Files())
+            task = going(executor, call_of())
+            [request] = await waiting(desk)
+            await executor.hooks.events.flush()
+            first = told(watching)
+            await desk.decide(request.id, verdict, by="ann", reason="so")
+            await task
+            await executor.hooks.events.flush()
+            return request, first, told(watching), watching.events
+
+    request, first, both, events = run(main())
+    payload = {"ID": request.id, "Tool": "delete", "Arguments": {"path": "/a"}, "Who": ["terminal", "http"], "Rule": "all"}
+    payload |= {"Deadline": request.deadline, "AtDeadline": "deny"}
+    assert [("agent.approval.requested", payload, "info")] == first
+    decided = {"ID": request.id, "Tool": "delete", "Decision": state, "By": "ann", "Reason": "so"}
+    assert ("agent.approval.decided", {**decided, "ForSession": verdict == "approve_session"}, severity) == both[1]
+    assert 2 == len(both)
+    about = [each for each in events if "approval" in each.kind]
+    assert {("s1", "turn-2", "1")} == {(each.meta.session_key, each.meta.turn_id, each.attrs["call_id"]) for each in about}
+    kinds = [each.kind for each in events]
+    last = "agent.tool.exec_skipped" if verdict == "deny" else "agent.tool.exec_start"
+    assert kinds.index("agent.approval.decided") < kinds.index(last)
+
+
+@pytest.mark.parametrize(("at_deadline", "severity"), [("deny", "warn"), ("allow", "info")])
+def test_silence_is_told(at_deadline, severity):
+    async def main():
+        clock = Clock()
+        async with desk_at(policy=policy(at_deadline=at_deadline), clock=clock) as desk:
+            executor, watching = watched(desk, Files())
+            task = going(executor, call_of())
+            await waiting(desk)
+            clock.now += 600
+            desk._waiting.wake()
+            await task
+            await executor.hooks.events.flush()
+            return told(watching)[-1]
+
+    kind, payload, said = run(main())
+    assert ("agent.approval.decided", "expired", severity) == (kind, payload["Decision"], said)
+
+
+def test_a_run_that_is_stopped_is_told_to_wait_no_more_and_one_that_the_program_leaves_is_not():
+    async def stopped(leaves: bool):
+        async with desk_at() as desk:
+            executor, watching = watched(desk, Files())
+            task = going(executor, call_of())
+            await waiting(desk)
+            if leaves:
+                desk.leave()
+            task.cancel()
+            await asyncio.wait([task])
+            await executor.hooks.events.flush()
+            return [payload.get("Decision") for _, payload, _ in told(watching)]
+
+    assert [[None, "withdrawn"], [None]] == [run(stopped(leaves)) for leaves in (False, True)]
+
+
+def test_what_is_decided_without_waiting_is_no_event():
+    """For the session, by the policy, by what is left of an earlier run: the call's own events have the decisions."""
+
+    async def main():
+        async with desk_at() as desk:
+            executor, watching = watched(desk, Files())
+            task = going(executor, call_of())
+            [request] = await waiting(desk)
+            await desk.decide(request.id, "approve_session")
+            await task
+            await going(executor, call_of("/b"))
+            await executor.hooks.events.flush()
+            return len(told(watching))
+
+    assert 2 == run(main())
+
+
+def test_a_desk_of_two_managers_tells_the_observers_of_both_and_keeps_neither_alive():
+    async def main():
+        async with desk_at() as desk:
+            executor, watching = watched(desk, Files())
+            other, also = HookManager(), Watching()
+            desk.mount(other)
+            other.mount("also", also)
+            task = going(executor, call_of(), scope=SCOPE)
+            [request] = await waiting(desk)
+            await desk.decide(request.id, "approve")
+            await task
+            await other.events.flush()
+            await executor.hooks.events.flush()
+            return len(told(watching)), len(told(also))
+
+    assert (2, 2) == run(main())
+    desk = ApprovalDesk(ASK)
+    desk.mount(HookManager())
+    assert 0 == len(desk._managers)
+
+
+def test_a_process_hook_may_name_them():
+    names = {"agent.approval.requested", "agent.approval.decided"}
+    assert names == observed(sorted(names), "observe")

@@ -1,0 +1,141 @@
+"""Tools that hooks add to a turn are put to the policy as all others are, unless somebody has said otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from patchbay.approvals import ApprovalDesk, ApprovalPolicy, parse_policy
+from patchbay.errors import ConfigurationError
+from patchbay.executor import Executor
+from patchbay.hooks import HookManager, HookPolicy, HookScope, Modify, Respond
+from patchbay.hooks.config import parse_hooks_config
+from patchbay.loop import turn
+from patchbay.testing import ScriptedModel
+from patchbay.types import ToolCall
+
+from .asking import run, waiting
+
+LOOKUP = {"type": "function", "function": {"name": "lookup_ticket", "parameters": {"type": "object"}}}
+SCRIPT = [[ToolCall("1", "lookup_ticket", '{"id": 7}')], "done"]
+
+
+class Tickets:
+    """A hook with a tool of its own, and what it has looked up."""
+
+    def __init__(self) -> None:
+        self.found: list[Any] = []
+
+    async def before_llm(self, request):
+        return Modify({"tools": [*request.tools, LOOKUP]})
+
+    async def before_tool(self, call):
+        if call.tool == "lookup_ticket":
+            self.found.append(call.arguments["id"])
+            return Respond("a ticket")
+        return None
+
+
+def hooked(policy: ApprovalPolicy, hooks_policy: HookPolicy | None = None) -> tuple[HookManager, ApprovalDesk, Tickets]:
+    hooks, tickets = HookManager(policy=hooks_policy), Tickets()
+    hooks.mount("tickets", tickets)
+    desk = ApprovalDesk(policy)
+    desk.open_door("http")
+    desk.mount(hooks)
+    return hooks, desk, tickets
+
+
+async def answered(hooks: HookManager) -> str:
+    """Run a turn whose model calls the hook's tool; return what it was told."""
+    model = ScriptedModel(SCRIPT)
+    bound = Executor([], hooks=hooks).begin(scope=HookScope("helper", "t1", "", "s1"))
+    async for _ in turn(model, bound, [{"role": "user", "content": "hi"}]):
+        pass
+    return model.requests[1].messages[-1]["content"]
+
+
+def outcome_of(policy: dict[str, Any], hooks_policy: HookPolicy | None = None) -> tuple[str, list[Any]]:
+    async def main():
+        hooks, _, tickets = hooked(parse_policy(policy), hooks_policy)
+        said = await answered(hooks)
+        await hooks.aclose()
+        return said, tickets.found
+
+    return run(main())
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"rules": [{"tools": ["lookup_*"], "outcome": "deny"}]},
+        {"default": "deny"},
+        {"rules": [{"sources": ["hook:tickets"], "outcome": "deny"}]},
+        {"default": "deny", "rules": [{"tools": ["other"], "outcome": "allow"}]},
+    ],
+    ids=json.dumps,
+)
+def test_a_rule_that_denies_denies_a_hooks_own_tool_too(policy):
+    expected = "Tool execution denied by approval hook: the policy does not allow it"
+    assert (expected, []) == outcome_of(policy)
+
+
+@pytest.mark.parametrize(
+    "policy", [{"default": "ask"}, {"rules": [{"tools": ["lookup_ticket"], "outcome": "ask"}]}], ids=json.dumps
+)
+def test_a_rule_that_asks_asks_before_the_hook_answers(policy):
+    async def main():
+        hooks, desk, tickets = hooked(parse_policy(policy))
+        going = asyncio.create_task(answered(hooks))
+        [request] = await waiting(desk)
+        before = list(tickets.found)
+        await desk.decide(request.id, "approve")
+        said = await going
+        await hooks.aclose()
+        return request.source, before, said, tickets.found
+
+    assert ("hook:tickets", [], "a ticket", [7]) == run(main())
+
+
+def test_what_no_rule_is_about_runs_without_asking():
+    policy = {"rules": [{"tools": ["lookup_*"], "outcome": "allow"}, {"tools": ["*"], "outcome": "deny"}]}
+    assert ("a ticket", [7]) == outcome_of(policy)
+    assert ("a ticket", [7]) == outcome_of({})
+
+
+STRICT = {"rules": [{"name": "looking", "tools": ["lookup_*"], "outcome": "deny"}], "default": "deny"}
+
+
+@pytest.mark.parametrize("said", ["foreign", "seed"])
+@pytest.mark.parametrize("by", ["approvals", "hooks"])
+def test_who_says_otherwise_has_it_so_and_is_told_which_rules_are_not_about_hooks_tools(said, by, caplog):
+    if by == "approvals":
+        outcome = outcome_of({**STRICT, "respond_approval": said})
+    else:
+        outcome = outcome_of(STRICT, parse_hooks_config({"hooks": {"policy": {"respond_approval": said}}}).policy)
+    assert ("a ticket", [7]) == outcome
+    [told] = [each.getMessage() for each in caplog.records if "respond_approval" in each.getMessage()]
+    assert f"respond_approval is {said!r}: tools that hooks add are carried out without asking" in told
+    assert told.endswith("not about them: looking, default")
+
+
+def test_what_approvals_say_counts_before_what_hooks_say(caplog):
+    assert [] == outcome_of({**STRICT, "respond_approval": "always"}, HookPolicy(respond_approval="seed"))[1]
+    assert [] == caplog.records
+
+
+@pytest.mark.parametrize("said", ["foreign", "seed"])
+def test_a_rule_about_tools_of_hooks_that_nobody_would_be_asked_about_is_refused(said):
+    policy = {"rules": [{"name": "mine", "sources": ["hook:*"], "outcome": "ask"}]}
+    for made, hooks in (({**policy, "respond_approval": said}, None), (policy, HookPolicy(respond_approval=said))):
+        with pytest.raises(ConfigurationError, match="rule 'mine' is about tools that hooks add"):
+            hooked(parse_policy(made), hooks)
+    assert "always" == parse_policy(policy).of_hooks(HookPolicy()).respond_approval
+
+
+def test_where_no_policy_refuses_anything_hooks_answer_for_their_tools_as_before():
+    for policy in ({}, {"rules": [{"tools": ["x"], "outcome": "allow"}]}):
+        assert parse_policy(policy).of_hooks(HookPolicy()).respond_approval is None
+    assert parse_hooks_config({}).policy.respond_approval is None

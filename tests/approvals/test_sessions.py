@@ -1,0 +1,239 @@
+"""A yes for the session can be looked up and taken back: by the desk, over HTTP, and at a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+
+import pytest
+
+from patchbay.approvals import ApprovalRequest, SessionGrant
+from patchbay.errors import ApprovalNotFoundError
+from patchbay.hooks import HookScope
+
+from .asking import SCOPE, Clock, Files, call_of, desk_at, executor_of, going, run, waiting
+from .serving import TOKEN, ran, serving
+from .test_commands import patchbay
+from .test_desk import OTHER, policy
+
+
+async def approved_for_the_session(desk, executor, path="/a", scope=SCOPE, **decision):
+    task = going(executor, call_of(path), scope=scope)
+    [request] = await waiting(desk)
+    await desk.decide(request.id, "approve_session", **decision)
+    await task
+    return request
+
+
+async def ended(*tasks):
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+def test_what_holds_is_listed_with_who_said_so_and_until_when(url):
+    async def main():
+        clock = Clock()
+        async with desk_at(url, clock=clock, session=100) as desk:
+            executor = executor_of(desk, Files())
+            assert [] == await desk.sessions()
+            first = await approved_for_the_session(desk, executor, by="ann", reason="fine")
+            clock.now += 60
+            second = await approved_for_the_session(desk, executor, scope=OTHER, by="ben")
+            listed = await desk.sessions()
+            clock.now += 40
+            return first, second, listed, await desk.sessions()
+
+    first, second, listed, later = run(main())
+    assert [(first.id, "ann", "fine", "s1"), (second.id, "ben", "", "s2")] == [
+        (each.request.id, each.request.by, each.request.reason, each.request.session_key) for each in listed
+    ]
+    assert [first.created + 100, second.created + 100] == [each.until for each in listed]
+    assert [second.id] == [each.request.id for each in later]
+
+
+def test_what_is_taken_back_is_asked_about_again_and_the_rest_is_not(url):
+    async def main():
+        files = Files()
+        async with desk_at(url) as desk:
+            executor = executor_of(desk, files)
+            first = await approved_for_the_session(desk, executor)
+            await approved_for_the_session(desk, executor, scope=OTHER)
+            revoked = await desk.revoke(first.id)
+            task = going(executor, call_of("/b"))
+            [asked] = await waiting(desk)
+            await going(executor, call_of("/c"), scope=OTHER)
+            await ended(task)
+            left = [each.request.session_key for each in await desk.sessions()]
+            with pytest.raises(ApprovalNotFoundError):
+                await desk.revoke(first.id)
+            return first.id == revoked.request.id, json.loads(asked.arguments), left, files.deleted
+
+    assert (True, {"path": "/b"}, ["s2"], ["/a", "/a", "/c"]) == run(main())
+
+
+def test_what_is_taken_back_by_one_process_is_taken_back_for_all(url):
+    async def main():
+        async with desk_at(url) as here, desk_at(url) as there:
+            request = await approved_for_the_session(here, executor_of(here, Files()))
+            await there.revoke(request.id)
+            task = going(executor_of(here, Files()), call_of("/b"))
+            await waiting(here)
+            await ended(task)
+            return await here.sessions()
+
+    assert [] == run(main())
+
+
+@pytest.mark.parametrize("verdict", ["approve", "deny"])
+def test_what_was_decided_for_one_call_alone_is_none(url, verdict):
+    async def main():
+        async with desk_at(url) as desk:
+            task = going(executor_of(desk, Files()), call_of())
+            [request] = await waiting(desk)
+            await desk.decide(request.id, verdict)
+            await task
+            for request_id in (request.id, "0" * 12, "", "\x00", "x" * 9999):
+                with pytest.raises(ApprovalNotFoundError):
+                    await desk.revoke(request_id)
+            return await desk.sessions()
+
+    assert [] == run(main())
+
+
+def test_a_yes_that_is_given_anew_is_known_by_the_new_request(url):
+    async def main():
+        async with desk_at(url) as desk:
+            executor = executor_of(desk, Files())
+            first = await approved_for_the_session(desk, executor)
+            await desk.revoke(first.id)
+            second = await approved_for_the_session(desk, executor)
+            with pytest.raises(ApprovalNotFoundError):
+                await desk.revoke(first.id)
+            return [each.request.id for each in await desk.sessions()] == [second.id]
+
+    assert run(main())
+
+
+def test_a_yes_that_holds_for_long_is_listed_though_its_request_is_history(url):
+    async def main():
+        clock = Clock()
+        async with desk_at(url, clock=clock, session=30 * 86400) as desk:
+            executor = executor_of(desk, Files())
+            first = await approved_for_the_session(desk, executor)
+            clock.now += 20 * 86400
+            await approved_for_the_session(desk, executor, scope=OTHER)
+            listed = [each.request.id for each in await desk.sessions()]
+            await desk.revoke(first.id)
+            return listed[0] == first.id
+
+    assert run(main())
+
+
+def test_one_of_two_who_take_it_back_at_the_same_moment_is_told_that_it_is_gone(url):
+    async def main():
+        async with desk_at(url) as desk:
+            request = await approved_for_the_session(desk, executor_of(desk, Files()))
+            return await asyncio.gather(*(desk.revoke(request.id) for _ in range(4)), return_exceptions=True)
+
+    results = run(main())
+    assert 1 == sum(isinstance(each, SessionGrant) for each in results)
+    assert 3 == sum(isinstance(each, ApprovalNotFoundError) for each in results)
+
+
+def test_the_record_says_which_yes_was_for_the_session_and_by_which_others_ran(url):
+    """The decisions of a call, as the audit keeps them."""
+
+    async def main():
+        async with desk_at(url) as desk:
+            executor, records = executor_of(desk, Files()), []
+            executor.hooks.recorders.append(records.append)
+            first = await approved_for_the_session(desk, executor, by="root", reason="all of them")
+            await going(executor, call_of("/b"))
+            return first.id, [each.decisions for each in records]
+
+    request_id, decisions = run(main())
+    assert [
+        (("root", "approve_tool", "approved: for the session: all of them"),),
+        (("root", "approve_tool", f"approved: for the session, by {request_id}"),),
+    ] == decisions
+
+
+def test_a_grant_is_what_it_was_told_as_and_nonsense_is_none():
+    request = ApprovalRequest(id="1", created=0.0, deadline=1.0, tool="t", arguments="{}", digest="d")
+    grant = SessionGrant(request, 5.0)
+    assert grant == SessionGrant.from_json(grant.as_json())
+    for until in (None, "5", True):
+        with pytest.raises(ValueError, match="until when"):
+            SessionGrant.from_json({**grant.as_json(), "until": until})
+
+
+def test_over_http_they_are_listed_and_taken_back(tmp_path):
+    with serving(tmp_path, token=TOKEN) as server:
+        assert (200, {"ok": True, "sessions": []}) == server.ask("GET", "/api/approvals/sessions")
+        server.run("/a")
+        [pending] = server.pending()
+        server.decide(pending["id"], "approve_session", by="ann")
+        server.ended()
+        status, told = server.ask("GET", "/api/approvals/sessions")
+        [grant] = told["sessions"]
+        assert (200, pending["id"], "ann", "s1", True) == (
+            status,
+            *(grant[name] for name in ("id", "by", "session_key", "for_session")),
+        )
+        assert 24 * 3600 == pytest.approx(grant["until"] - grant["decided"])
+        path = f"/api/approvals/sessions/{pending['id']}"
+        for token in (None, "another-token-of-some-length"):
+            assert [401, 401] == [
+                server.ask("DELETE", path, token=token)[0],
+                server.ask("GET", "/api/approvals/sessions", token=token)[0],
+            ]
+        assert (200, {"ok": True, "revoked": grant}) == server.ask("DELETE", path)
+        status, told = server.ask("DELETE", path)
+        assert (404, "approval_not_found") == (status, told["error_code"])
+        server.run("/b")
+        [again] = server.pending()
+        server.decide(again["id"], "deny")
+        server.ended()
+    assert ["/a"] == ran(tmp_path)
+
+
+def test_at_a_terminal_they_are_listed_and_taken_back(tmp_path):
+    with serving(tmp_path) as server:
+        nothing = patchbay("sessions", url=server.url)
+        assert (0, "", "Nothing is approved for a session.\n") == (nothing.returncode, nothing.stdout, nothing.stderr)
+        server.run("/a")
+        [pending] = server.pending()
+        patchbay("approve", pending["id"], "--session", "--by", "ann", url=server.url)
+        server.ended()
+        listed = patchbay("sessions", url=server.url)
+        assert 0 == listed.returncode
+        assert f"{pending['id']}  delete\n" in listed.stdout
+        assert re.search(
+            r"^  every call of delete in this session is approved by ann, for 2[34] h more$", listed.stdout, re.MULTILINE
+        )
+        [told] = json.loads(patchbay("sessions", "--json", url=server.url).stdout)
+        assert pending["id"] == told["id"]
+        done = patchbay("revoke", pending["id"], url=server.url)
+        expected = f"{pending['id']}  delete  taken back: every call of delete in session s1 is asked about again\n"
+        assert (0, expected) == (done.returncode, done.stdout)
+        again = patchbay("revoke", pending["id"], url=server.url)
+        assert (1, f"patchbay: There is no request for approval '{pending['id']}'. (HTTP 404)\n") == (
+            again.returncode,
+            again.stderr,
+        )
+
+
+def test_a_session_of_the_same_key_in_another_role_keeps_its_yes(url):
+    async def main():
+        scopes = [HookScope(agent_id="helper", session_key="s1", context={"scope": {"role": role}}) for role in ("ann", "ben")]
+        files = Files()
+        async with desk_at(url, policy(session="call")) as desk:
+            executor = executor_of(desk, files)
+            first, _ = [await approved_for_the_session(desk, executor, scope=each) for each in scopes]
+            await desk.revoke(first.id)
+            await going(executor, call_of("/a"), scope=scopes[1])
+            return files.deleted, [each.request.role for each in await desk.sessions()]
+
+    assert (["/a", "/a", "/a"], ["ben"]) == run(main())

@@ -1,0 +1,166 @@
+"""Hooks that fail closed: what a guard's failure means where it must hold, and what a class in a hook's place is told."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from patchbay.errors import ConfigurationError
+from patchbay.hooks import AbortTurn, Approval, Continue, DenyTool, HookManager, HookPolicy, HookTimeouts, Modify, Respond
+
+from .turns import called, hook, play
+
+
+def guarded(guard, *, policy=None, **options):
+    manager = HookManager(timeouts=HookTimeouts(interceptor=0.05), policy=policy)
+    manager.mount("guard", guard, **{"fail_closed": True, **options})
+    return manager
+
+
+async def for_ever(_about):
+    await asyncio.Event().wait()
+
+
+def breaks(_about):
+    raise OSError("a secret")
+
+
+async def as_a_generator(_about):
+    yield DenyTool("no")
+
+
+class WrongSignature:
+    def before_tool(self):
+        return None
+
+
+FAILURES = {
+    "it raises": (breaks, "failed"),
+    "it takes too long": (for_ever, "timed out"),
+    "True": (True, "failed"),
+    "a text": ("no", "failed"),
+    "a class": (DenyTool, "failed"),
+    "the class of letting go": (Continue, "failed"),
+    "what belongs elsewhere": (Approval(True), "failed"),
+    "a change that is none": (Modify({"arguments": 5}), "failed"),
+    "a change by another name": (Modify({"args": {"a": 5}}), "failed"),
+    "no mapping": (Modify(5), "failed"),
+    "a result that is none": (Respond({"for_llm": 5}), "failed"),
+}
+
+
+def method(answer):
+    # A class would be called, as the functions are.
+    return (lambda _about: answer) if isinstance(answer, type) else answer
+
+
+@pytest.mark.parametrize(("answer", "how"), FAILURES.values(), ids=FAILURES)
+def test_a_guard_that_fails_has_refused_the_call(answer, how):
+    turned = play(guarded(hook(before_tool=method(answer))))
+    assert ([f'Tool execution denied by hook: hook "guard" {how}'], []) == (turned.results, turned.ran)
+    assert ["tool_denied"] == turned.codes
+
+
+@pytest.mark.parametrize("answer", [each for each, _ in FAILURES.values()], ids=FAILURES)
+def test_without_it_the_same_guard_is_passed_over(answer):
+    turned = play(guarded(hook(before_tool=method(answer)), fail_closed=False))
+    assert (["3"], [("add", 1, 2)]) == (turned.results, turned.ran)
+
+
+def test_a_method_with_the_wrong_signature_and_a_generator_have_refused_too():
+    generator = type("Generator", (), {"before_tool": lambda _self, call: as_a_generator(call)})()
+    for guard in (WrongSignature(), generator):
+        turned = play(guarded(guard))
+        assert ['Tool execution denied by hook: hook "guard" failed'] == turned.results
+
+
+@pytest.mark.parametrize("point", ["before_llm", "after_llm"])
+@pytest.mark.parametrize(
+    ("answer", "how"), [(breaks, "failed"), (for_ever, "timed out"), (Modify({"content": 5, "model": 5}), "failed")]
+)
+def test_one_that_fails_about_a_request_or_an_answer_ends_the_turn(point, answer, how):
+    turned = play(guarded(hook(**{point: answer})))
+    final = turned.final
+    assert ("abort_turn", f'hook "guard" {how}', "guard", point) == (
+        final.finish_reason,
+        final.aborted.reason,
+        final.aborted.hook,
+        final.aborted.point,
+    )
+    assert [] == turned.ran
+
+
+@pytest.mark.parametrize(("answer", "how"), [(breaks, "failed"), (for_ever, "timed out"), (Modify({"for_llm": 5}), "failed")])
+def test_one_that_fails_about_a_result_withholds_it(answer, how):
+    """What it was to keep from the model is kept from it; that the tool has run the model is told."""
+    turned = play(guarded(hook(after_tool=answer)))
+    words = f'Error: the result is withheld: hook "guard" {how}. (The tool itself had run: its effects stand.)'
+    assert ([words], ["hook_failed"], [("add", 1, 2)]) == (turned.results, turned.codes, turned.ran)
+    assert "done" == turned.final.content
+
+
+def test_the_result_of_a_protected_tool_is_withheld_too():
+    turned = play(guarded(hook(after_tool=breaks), policy=HookPolicy(protected=frozenset({"add"}))))
+    assert ["hook_failed"] == turned.codes
+
+
+def test_those_behind_it_are_not_asked():
+    asked = []
+    manager = guarded(hook(before_tool=breaks, after_tool=breaks))
+    manager.mount("later", hook(before_tool=lambda call: asked.append("before"), after_tool=lambda result: asked.append("after")))
+    play(manager)
+    assert [] == asked
+
+
+def test_what_it_decides_holds_as_ever():
+    guard = hook(before_tool=lambda call: DenyTool("closed") if call.arguments["a"] == 1 else None)
+    turned = play(guarded(guard), [called(), called(arguments='{"a": 5}', call_id="c2")], "done")
+    assert ["Tool execution denied by hook: closed", "7"] == turned.results
+    assert "enough" == play(guarded(hook(before_llm=AbortTurn("enough")))).final.aborted.reason
+
+
+def test_its_failure_is_in_the_record_of_the_call():
+    records = []
+    manager = guarded(hook(before_tool=breaks))
+    manager.recorders.append(records.append)
+    play(manager)
+    assert (("guard", "before_tool", 'denied: hook "guard" failed'),) == records[0].decisions
+    manager = guarded(hook(after_tool=breaks))
+    manager.recorders.append(records.append)
+    play(manager)
+    assert (("guard", "after_tool", 'withheld the result: hook "guard" failed'),) == records[1].decisions
+
+
+def test_a_hook_may_say_of_itself_that_it_fails_closed():
+    guard = hook(before_tool=breaks)
+    guard.fail_closed = True
+    assert [] == play(guarded(guard, fail_closed=None)).ran
+    assert [("add", 1, 2)] == play(guarded(guard, fail_closed=False)).ran
+
+
+@pytest.mark.parametrize("given", [1, "yes", []])
+def test_it_is_true_or_false(given):
+    with pytest.raises(ConfigurationError, match="fail_closed of the hook 'guard' must be True or False"):
+        guarded(hook(before_tool=None), fail_closed=given)
+
+
+def test_a_class_is_no_hook():
+    with pytest.raises(
+        TypeError, match=r"WrongSignature is a class and no hook: give an instance of it, WrongSignature\(\.\.\.\)"
+    ):
+        HookManager().mount("guard", WrongSignature)
+
+
+@pytest.mark.parametrize(("fails_closed", "so"), [(True, "it counts as a no"), (False, "passed over")])
+def test_the_log_says_that_a_class_was_answered_and_what_came_of_it(fails_closed, so, caplog):
+    play(guarded(hook(before_tool=lambda call: DenyTool), fail_closed=fails_closed))
+    words = f"The hook 'guard' answered before_tool with the class DenyTool, and not with one (DenyTool(...)): {so}"
+    assert words in [record.getMessage() for record in caplog.records]
+
+
+def test_an_approver_that_answers_a_class_has_said_no_and_is_told(caplog):
+    manager = HookManager()
+    manager.mount("gate", hook(approve_tool=lambda call: Approval))
+    assert [] == play(manager).ran
+    assert "The hook 'gate' answered approve_tool with the class Approval, and not with one (Approval(...))" in caplog.text

@@ -1,0 +1,87 @@
+"""A guard that is a process and fails closed: whatever it does wrong, the call is not made."""
+
+from __future__ import annotations
+
+import pytest
+
+from hooks_process.peers import mount, process_of, run, script, spec, until
+from hooks_process.turns import results, take_turn
+from patchbay.hooks import HookManager, HookTimeouts
+
+REFUSED = 'Tool execution denied by hook: hook "h" failed'
+
+WRONG = {
+    "it ends": "os._exit(7)",
+    "an error": "answer(error={'code': -32000, 'message': 'broken'})",
+    "no JSON": 'write(\'{"id":%d,"result":{"action":}\\n\' % id)',
+    "a wrong type": "answer({'action': 1})",
+    "an action that there is not": "answer({'action': 'deny'})",
+    "another name for the action": "answer({'decision': 'deny_tool'})",
+    "an answer without a result": "answer({'action': 'respond'})",
+    "standard output closed": "os.close(1)",
+}
+
+
+async def guarded(command, **members):
+    manager = HookManager(timeouts=HookTimeouts(interceptor=20.0))
+    await mount(manager, spec(command, "tool", fail_closed=True, **members))
+    return manager
+
+
+@pytest.mark.parametrize("body", WRONG.values(), ids=WRONG)
+def test_what_a_guard_does_wrong_is_a_no(tmp_path, body):
+    command = script(tmp_path, f"def on(method, params):\n    {body}")
+
+    async def main():
+        manager = await guarded(command)
+        try:
+            assert [REFUSED] == results(await take_turn(manager))
+        finally:
+            await manager.aclose()
+
+    run(main())
+
+
+def test_a_guard_that_is_gone_has_refused_what_comes_then(tmp_path):
+    async def main():
+        manager = await guarded(script(tmp_path, "def on(method, params): os._exit(7)"))
+        try:
+            await take_turn(manager)
+            await until(lambda: process_of(manager).state == "given up")
+            assert [REFUSED] == results(await take_turn(manager))
+        finally:
+            await manager.aclose()
+
+    run(main())
+
+
+def test_what_is_merely_odd_is_no_failure(tmp_path):
+    async def main():
+        manager = await guarded(script(tmp_path, "def on(method, params): answer({'vendor': 1})"))
+        try:
+            assert ["3"] == results(await take_turn(manager))
+        finally:
+            await manager.aclose()
+
+    run(main())
+
+
+def test_one_that_offers_tools_and_fails_about_a_request_ends_the_turn(tmp_path):
+    body = """
+    def hello(params):
+        answer({"tools": [{"type": "function", "function": {"name": "mine", "parameters": {"type": "object"}}}]})
+
+    def on(method, params):
+        answer(error={"code": 1, "message": "broken"})
+    """
+
+    async def main():
+        manager = HookManager(timeouts=HookTimeouts(interceptor=20.0))
+        await mount(manager, spec(script(tmp_path, body), "llm", "tool", fail_closed=True))
+        try:
+            end = await take_turn(manager)
+            assert ("abort_turn", 'hook "h" failed') == (end.finish_reason, end.aborted.reason)
+        finally:
+            await manager.aclose()
+
+    run(main())

@@ -1,0 +1,58 @@
+"""What a model reads where a tool of a process fails: what was wrong, in words that are nobody's class names."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hooks_process.peers import hooked, run, script, spec
+from hooks_process.turns import results, take_turn
+from patchbay import ToolCall
+
+OFFERED = {"type": "function", "function": {"name": "mine", "parameters": {"type": "object"}}}
+HELLO = f"""
+def hello(params):
+    answer({{"tools": [json.loads({json.dumps(json.dumps(OFFERED))})]}})
+"""
+
+FAILS = {
+    "os._exit(3)": "the tool failed: exit status 3",
+    "os.close(1)": "the tool failed: it has closed its standard output",
+    "answer()": "the tool failed: the call was not answered",
+    "answer({'action': 'respond'})": "the tool failed: the call was not answered",
+    "answer({'action': 'respond', 'result': {'forLLM': '7'}})": "the tool failed: the call was not answered",
+    "answer({'action': 'respond', 'result': {'for_llm': 7}})": (
+        "the tool failed: its answer to hook.before_tool is refused: result.for_llm must be a text, not a number"
+    ),
+    "answer(error={'code': 1, 'message': 'no weather'})": "the tool failed: it answered with an error: no weather",
+    'write(\'{"id":%d,"result":}\\n\' % id)': (
+        "the tool failed: it answered with a line that is no reply: no JSON: Expecting value: line 1 column 18 (char 17)"
+    ),
+}
+
+
+@pytest.mark.parametrize(("does", "read"), FAILS.items(), ids=FAILS)
+def test_a_model_reads_what_was_wrong(tmp_path, does, read, caplog):
+    command = script(tmp_path, f"{HELLO}\ndef on(method, params):\n    {does}")
+
+    async def main():
+        async with hooked(spec(command, "tool")) as manager:
+            end = await take_turn(manager, ToolCall("1", "mine", "{}"))
+            assert [f"Error: {read}"] == results(end)
+
+    run(main())
+    assert f"The hook 'h' has not answered a call of its tool 'mine': {read.removeprefix('the tool failed: ')}" in caplog.messages
+
+
+def test_one_that_takes_too_long_is_logged_with_the_key_that_says_how_long(tmp_path, caplog):
+    command = script(tmp_path, f"{HELLO}\ndef on(method, params): pass")
+
+    async def main():
+        async with hooked(spec(command, "tool"), tool=0.05) as manager:
+            end = await take_turn(manager, ToolCall("1", "mine", "{}"))
+            assert ["Error: plugin tool timed out after 50 ms"] == results(end)
+
+    run(main())
+    words = "no answer within 50 ms (its tool_timeout_ms, or that of all interceptors)"
+    assert f"The hook 'h' has not answered a call of its tool 'mine': {words}" in caplog.messages

@@ -1,0 +1,156 @@
+"""A server's file: what in it is ours, what only looks like it, and what is told of it at the start and when it is read again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hooks_process.peers import BOUND, process_of, run, script
+from patchbay.errors import ConfigurationError
+from patchbay.hooks import DenyTool
+from patchbay.server.oversight import Oversight, OversightSettings
+
+ASK = {"rules": [{"tools": ["erase"], "outcome": "ask"}]}
+
+
+class Own:
+    async def before_tool(self, call):
+        return DenyTool("own")
+
+
+def written(folder: Path, config) -> Path:
+    path = folder / "patchbay.json"
+    path.write_text(json.dumps(config))
+    return path
+
+
+def overseen(folder: Path, config, **options) -> Oversight:
+    return Oversight(OversightSettings(config=written(folder, config)), **options)
+
+
+@contextlib.asynccontextmanager
+async def opened(oversight: Oversight):
+    try:
+        await oversight.open()
+        yield oversight
+    finally:
+        await oversight.aclose()
+
+
+@pytest.mark.parametrize(
+    ("root", "words"),
+    [
+        ({"hook": {}}, "hook is not known: is 'hooks' meant?"),
+        ({"Hooks": {}}, "Hooks is not known: is 'hooks' meant?"),
+        ({"hooks": {}, "approval": ASK}, "approval is not known: is 'approvals' meant?"),
+        ({"hooks": {}, "aprovals": ASK}, "aprovals is not known: is 'approvals' meant?"),
+        ({"hooks": {}, "approvers": ASK}, "approvers is not known: is 'approvals' meant?"),
+        ({"hooks": {}, **ASK}, "rules stands beside 'hooks' or 'approvals', where nobody reads it: write approvals.rules."),
+        ({"hooks": {}, "default": "deny"}, "write approvals.default."),
+        ({"hooks": {}, "deadline": 5}, "write approvals.deadline."),
+        ({"hooks": {}, "who": ["http"]}, "write approvals.who."),
+        ({"approvals": ASK, "rules": []}, "write approvals.rules."),
+        ({"hooks": {}, "policy": {}}, "write hooks.policy."),
+        ({"approvals": ASK, "processes": {}}, "write hooks.processes."),
+        ({"rule": ASK["rules"]}, "there is neither 'hooks' nor 'approvals' in it: nothing would be governed."),
+        ({"approvals": {"rule": []}}, "approvals.rule is not known: is 'rules' meant?"),
+    ],
+)
+def test_what_would_be_passed_over_and_was_meant_for_us_is_refused_with_the_way_out(tmp_path, root, words):
+    with pytest.raises(ConfigurationError) as refused:
+        overseen(tmp_path, root)
+    assert str(refused.value).startswith(f"{tmp_path / 'patchbay.json'}: ")
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "others", [{"agents": {}, "model_list": [], "channels": {}, "session": {}}, {"webhooks": [], "books": 1, "removals": 2}]
+)
+def test_keys_of_other_programs_are_passed_over(tmp_path, others):
+    assert "approvals by 1 rule" == overseen(tmp_path, {**others, "hooks": {}, "approvals": ASK}).told
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({}, "nothing"),
+        (ASK, "approvals by 1 rule"),
+        ({"approvals": {"default": "deny"}}, "approvals: default deny"),
+        ({"approvals": {**ASK, "default": "ask"}}, "approvals by 1 rule, default ask"),
+        ({"hooks": {"processes": {"guard": {"command": ["guard"]}}}}, "guard is not enabled"),
+        (
+            {"hooks": {"enabled": False, "processes": {"guard": {}}}, "approvals": ASK},
+            "hooks.enabled is false; approvals by 1 rule",
+        ),
+    ],
+)
+def test_what_is_in_force_and_what_is_not_is_told(tmp_path, config, told):
+    assert told == overseen(tmp_path, config).told
+
+
+@pytest.mark.parametrize("command", ["list", "doctor"])
+def test_the_commands_refuse_such_a_file_too(tmp_path, command):
+    path = tmp_path / "patchbay.toml"
+    path.write_text("[hook.processes.guard]\nenabled = true\ncommand = ['guard']\nintercept = ['before_tool']\n")
+    arguments = [
+        sys.executable,
+        "-m",
+        "patchbay",
+        "hooks",
+        command,
+        "--config",
+        str(path),
+        *(["guard"] if command == "doctor" else []),
+    ]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=BOUND, check=False)
+    assert (2, "") == (done.returncode, done.stdout)
+    assert f"patchbay: {path}: hook is not known: is 'hooks' meant?" in done.stderr
+
+
+def builtin(**more):
+    return {"hooks": {"builtins": {"own": {"enabled": True, **more}, "other": {"enabled": True}}}}
+
+
+def test_a_reload_tells_what_is_no_more(tmp_path):
+    async def main():
+        oversight = overseen(
+            tmp_path, {**builtin(), "approvals": ASK}, builtins={"own": lambda _: Own(), "other": lambda _: Own()}
+        )
+        async with opened(oversight):
+            assert "other; own; approvals by 1 rule" == await oversight.reload()
+            written(tmp_path, builtin(enabled=False))
+            assert "other; own is not enabled; no more: own, approvals" == await oversight.reload()
+            written(tmp_path, {"hooks": {}})
+            assert "nothing; no more: other" == await oversight.reload()
+
+    run(main())
+
+
+def test_a_reload_whose_file_cannot_work_changes_nothing(tmp_path):
+    guard = script(tmp_path, "", name="guard")
+    process = {"enabled": True, "command": list(guard), "intercept": ["before_tool"]}
+
+    async def main():
+        config = {"hooks": {"processes": {"guard": process}}, "approvals": ASK}
+        async with opened(overseen(tmp_path, config)) as oversight:
+            before = process_of(oversight.hooks, "guard"), oversight.approvals.policy
+            Path(guard[-1]).write_text("raise SystemExit('broken')")
+            written(tmp_path, {"hooks": {"processes": {"guard": process}}})
+            with pytest.raises(ConfigurationError) as refused:
+                await oversight.reload()
+            assert "hooks.processes.guard does not start: hook.hello failed: exit status 1 (broken)" in str(refused.value)
+            assert before == (process_of(oversight.hooks, "guard"), oversight.approvals.policy)
+            assert ("running", "guard; approvals by 1 rule") == (before[0].state, oversight.told)
+            written(tmp_path, {"hooks": {"processes": {}}, "approval": ASK})
+            with pytest.raises(ConfigurationError, match="is 'approvals' meant"):
+                await oversight.reload()
+            await asyncio.sleep(0)
+            assert "running" == before[0].state
+
+    run(main())
