@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from dataclasses import dataclass
 
@@ -14,6 +15,10 @@ from patchbay.testing import ContractModel, ScriptedUpstream
 # No test asks the clock: on a busy machine an example may take any time.
 settings.register_profile("patchbay", deadline=None)
 settings.load_profile("patchbay")
+
+# A shell without job control has what it runs in the background ignore Ctrl-C, and so would all that tests start and so stop.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True)

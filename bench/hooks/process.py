@@ -83,7 +83,12 @@ def measure(*, quick: bool) -> Outcome:
 
 async def _measure(*, rounds: int, times: int) -> Outcome:
     outcome = Outcome()
-    for what, modes, points in ((CALL, ("tool",), 2), (REQUEST, ("llm",), 4), (LONG, ("llm",), 4), (OWN, ("tool",), 1)):
+    for what, modes, points in (
+        (CALL, ("tool",), 2),
+        (REQUEST, ("llm", "tool"), 4),
+        (LONG, ("llm", "tool"), 4),
+        (OWN, ("tool",), 1),
+    ):
         say(f"hooks, a process: {what} ...")
         hosts, hooks = [], []
         async with _hooked(modes) as (manager, pid):

@@ -8,7 +8,7 @@ import pytest
 
 from patchbay import flatten_messages, parse, render_contract
 from patchbay.testing import ContractModel
-from patchbay.testing.contract_model import read_contract
+from patchbay.testing.contract_model import choose_calls, read_contract
 
 TOOLS = [
     {
@@ -56,6 +56,56 @@ def test_it_calls_each_tool_that_the_question_names_with_the_values_of_the_quest
         ("get_weather", '{"city": "Paris"}'),
         ("get_weather", '{"city": "Rome"}'),
     ] == [(call.name, call.raw_arguments) for call in calls]
+
+
+def chosen(question: str, **tools: dict) -> list[tuple[str, dict]]:
+    return choose_calls(tools, question)
+
+
+TEXT, NUMBER = {"type": "string"}, {"type": "integer"}
+ONE_TEXT = {"properties": {"thing": TEXT}, "required": ["thing"]}
+
+
+@pytest.mark.parametrize(
+    ("question", "name", "values"),
+    [
+        ('Get the stock of "bolts"', "get_stock", ["bolts"]),
+        ("Get the stock of thing bolts", "get_stock", []),
+        ("STOCKINGS for Ann", "get_stock", ["Ann"]),
+        ("Multiplied by Ann", "multiply", ["Ann"]),
+        ("Add it for Ann", "add", []),
+        ("The id of Ann", "get_id", []),
+        ("weather in Oslo, Bergen and 'new york'", "get_weather", ["new york"]),
+        ("weather in Oslo, Bergen and Rome", "get_weather", ["Oslo", "Bergen", "Rome"]),
+    ],
+)
+def test_a_tool_is_called_by_six_letters_of_a_long_word_of_its_name_for_each_word_that_is_a_value(question, name, values):
+    assert [(name, {"thing": value}) for value in values] == chosen(question, **{name: ONE_TEXT})
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments"),
+    [
+        ({"properties": {"n": NUMBER, "a": TEXT, "b": TEXT}}, {"n": 6, "a": "Ann", "b": "Ben"}),
+        ({"properties": {"n": NUMBER, "a": TEXT}, "required": ["a", "n"]}, {"a": "Ann", "n": 6}),
+        ({"properties": {"n": NUMBER, "m": NUMBER}, "required": ["n", "m"]}, {"n": 6, "m": -1.5}),
+        ({"properties": {"n": NUMBER, "m": NUMBER, "o": NUMBER}}, None),
+        ({"properties": {"yes": {"type": "boolean"}}}, None),
+        ({"properties": {"n": {"type": ["integer", "null"]}}, "required": ["n"]}, None),
+        ({"properties": {"n": NUMBER}, "required": []}, None),
+    ],
+)
+def test_required_parameters_take_the_next_number_or_word_in_their_order(schema, arguments):
+    question = "Measure v2 and 1.2.3, 6 and -1.5, for Ann and Ben"
+    assert ([] if arguments is None else [("measure", arguments)]) == chosen(question, measure=schema)
+
+
+def test_a_value_that_one_call_was_given_is_not_given_to_the_next_tool():
+    assert [("sell_bolts", {"n": 1, "m": 2}), ("count_bolts", {"n": 3})] == chosen(
+        "bolts: 1, 2, 3",
+        sell_bolts={"properties": {"n": NUMBER, "m": NUMBER}},
+        count_bolts={"properties": {"n": NUMBER}},
+    )
 
 
 def test_it_says_in_every_answer_that_it_is_scripted():

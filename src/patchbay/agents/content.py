@@ -110,7 +110,7 @@ class Content(_Data):
     @property
     def text(self) -> str:
         """The parts' texts in one, without the model's thoughts."""
-        return "".join(part.text for part in self.parts if part.text and not part.thought)
+        return "".join([part.text for part in self.parts if part.text and not part.thought])
 
 
 class EventActions(_Data):
@@ -191,4 +191,7 @@ class Event(_Data, kw_only=True):
         """Whether this is an answer: whole, with something said, and no call or response in it. An error is none."""
         if self.partial or self.error_code is not None or self.content is None or not self.content.parts:
             return False
-        return all(part.function_call is None and part.function_response is None for part in self.content.parts)
+        for part in self.content.parts:  # noqa: SIM110  (asked of every event, and a generator costs more than all of this)
+            if part.function_call is not None or part.function_response is not None:
+                return False
+        return True

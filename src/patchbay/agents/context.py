@@ -84,7 +84,7 @@ class InvocationContext:
         self.hooks = hooks
         self.hook_scope = hook_scope
         self.media = media
-        self.session_key = session_key if session_key is not None else session.key
+        self._session_key = session_key
         self._state: State | None = None
 
     @property
@@ -108,6 +108,11 @@ class InvocationContext:
     def user_id(self) -> str:
         """The session's user."""
         return self.session.user_id
+
+    @property
+    def session_key(self) -> str:
+        """Whose files those of this run are."""
+        return self._session_key if self._session_key is not None else self.session.key
 
     @property
     def budget(self) -> Budget:

@@ -57,14 +57,17 @@ def to_messages(contents: Iterable[Content], tools: Container[str] = ()) -> list
     return messages
 
 
-def without_old_files(contents: Sequence[Content]) -> list[Content]:
+def without_old_files(contents: Sequence[Content]) -> Sequence[Content]:
     """Return a session's contents without the files that tools gave in earlier turns: nobody need write them as base64 first."""
-    asked = max((at for at, content in enumerate(contents) if _is_question(content)), default=0)
-    return [_in_words(content) if at < asked and _shows_files(content) else content for at, content in enumerate(contents)]
+    showing = {at for at, content in enumerate(contents) if _shows_files(content)}
+    if not showing:
+        return contents
+    asked = max((at for at, content in enumerate(contents) if at not in showing and _is_question(content)), default=0)
+    return [_in_words(content) if at < asked and at in showing else content for at, content in enumerate(contents)]
 
 
 def _is_question(content: Content) -> bool:
-    return content.role == "user" and not _shows_files(content) and all(part.function_response is None for part in content.parts)
+    return content.role == "user" and all(part.function_response is None for part in content.parts)
 
 
 def _shows_files(content: Content) -> bool:

@@ -143,8 +143,9 @@ class Runner:
                     async with aclosing(self.agent.run_async(ctx)) as events:
                         async for event in events:
                             if event.is_final_response() and event.content is not None:
-                                await self._answered(ctx, event, event.content.text)
-                                run.text = event.content.text
+                                text = event.content.text
+                                await self._answered(ctx, event, text)
+                                run.text = text
                             yield event
                 finally:
                     if ctx.shared.taken_back:

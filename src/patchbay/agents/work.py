@@ -263,16 +263,16 @@ class Work:
             self._ctx.shared.usage += _rest_of(happening.usage, sum(used, NO_USAGE))
         if happening.aborted is not None:
             raise self._aborted(happening.aborted)
-        budget = self._ctx.budget
-        words = {
-            "max_iterations": ("MAX_LLM_CALLS", f"Exceeded max LLM calls ({budget.max_iterations}). Possible infinite loop."),
-            "max_calls": ("MAX_TOOL_CALLS", f"Exceeded max tool calls ({budget.max_calls})."),
-        }.get(happening.finish_reason)
         self._end = happening
-        if happening.finish_reason == "max_seconds":
-            raise out_of_time(budget, self._so_far())
-        if words is not None:
-            raise NoAnswerError(*words, self._so_far())
+        budget = self._ctx.budget
+        match happening.finish_reason:
+            case "max_seconds":
+                raise out_of_time(budget, self._so_far())
+            case "max_iterations":
+                words = f"Exceeded max LLM calls ({budget.max_iterations}). Possible infinite loop."
+                raise NoAnswerError("MAX_LLM_CALLS", words, self._so_far())
+            case "max_calls":
+                raise NoAnswerError("MAX_TOOL_CALLS", f"Exceeded max tool calls ({budget.max_calls}).", self._so_far())
         if not happening.handled:
             return None
         # The log says it to the model. The user has had the answer: to whom the run is told, this one says nothing more.

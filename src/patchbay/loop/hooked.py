@@ -179,18 +179,15 @@ def _specs(tools: Sequence[Any], run: Run) -> tuple[ToolSpec, ...]:
     return tuple(specs.values())
 
 
-def _calls(written: Sequence[Any], reply: Reply) -> tuple[ToolCall, ...]:
+def _calls(written: Sequence[Mapping[str, Any]], reply: Reply) -> tuple[ToolCall, ...]:
     """Return calls that a hook wrote or left; those of the model's own that it did not touch are the same objects."""
     own = {call.id: call for call in reply.tool_calls}
     calls = []
     for each in written:
-        function = each.get("function")
-        if not isinstance(function, Mapping) or not isinstance(name := function.get("name"), str):
-            continue
-        call_id, arguments = each.get("id"), function.get("arguments")
+        function = each["function"]
+        call_id, name, arguments = each.get("id") or "", function["name"], function.get("arguments")
         if not isinstance(arguments, str):
-            arguments = json.dumps(arguments) if isinstance(arguments, Mapping) else "{}"
-        call_id = call_id if isinstance(call_id, str) else ""
+            arguments = json.dumps(arguments or {})
         mine = own.get(call_id)
         is_same = mine is not None and mine.name == name and mine.raw_arguments == arguments
         calls.append(mine if mine is not None and is_same else ToolCall(call_id, name, arguments))

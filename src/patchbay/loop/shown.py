@@ -40,7 +40,11 @@ class FilesShown:
     def __init__(self, messages: Sequence[Message]) -> None:
         self._shown: dict[int, _Files] = {}
         self._views: dict[int, Message] = {}
-        places = [place for place, message in enumerate(messages) if _has_parts(message) and _is_of_results(messages, place)]
+        places = [
+            place
+            for place, message in enumerate(messages)  # (every message of every turn comes here)
+            if isinstance(message, dict) and type(message.get("content")) is list and _is_of_results(messages, place)
+        ]
         if not places:
             return
         own = set(places)
@@ -80,10 +84,6 @@ class FilesShown:
 
 def _role(message: Any) -> Any:
     return message.get("role") if isinstance(message, dict) else None
-
-
-def _has_parts(message: Any) -> bool:
-    return isinstance(message, dict) and type(message.get("content")) is list  # (every message of every turn comes here)
 
 
 def _is_of_results(messages: Sequence[Message], place: int) -> bool:

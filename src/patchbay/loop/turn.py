@@ -145,21 +145,18 @@ class _Turn:
         if was_last or self.ending or not self.run.budget.take_iteration():
             return False
         self.iteration += 1
+        if self.iteration == 2:
+            self.tool_choice = relaxed(self.tool_choice)
         self.answer = Answer()
         if self.hooks is not None:
             self.run.take_back()
-        self.request = self.conversation.request(self.choice, stream=self.stream)
+        self.request = self.conversation.request(self.tool_choice, stream=self.stream)
         return True
-
-    @property
-    def choice(self) -> Any:
-        """The round's tool_choice."""
-        return self.tool_choice if self.iteration == 1 else relaxed(self.tool_choice)
 
     async def ask_before(self, hooks: TurnHooks) -> None:
         """Let hooks see the request. They may change it, have an answer in the model's place, or end the turn."""
         if hooks.chains.before_llm:
-            asked = AskedRequest(hooks, self.run, self.request, self.iteration, self.choice)
+            asked = AskedRequest(hooks, self.run, self.request, self.iteration, self.tool_choice)
             try:
                 if (going := hooks.before_llm(asked)) is not None:
                     given = await in_time(going, self.run.budget)
@@ -207,9 +204,10 @@ class _Turn:
         events = answer.unsaid()
         if reply.content is not None:
             self.content = reply.content
-        written = conversation.add_reply(reply, answer.usage)
+        usage = answer.usage
+        written = conversation.add_reply(reply, usage)
         calls = tuple(map(as_call, written))
-        events.append(ReplyEvent(reply, calls, iteration, answer.usage, reason))
+        events.append(ReplyEvent(reply, calls, iteration, usage, reason))
         if not calls:
             self.ending = reason if reason in _ENDINGS else "stop"
             events.append(IterationEndEvent(iteration, self.ending))

@@ -20,8 +20,8 @@ def shared_store() -> MediaStore:
         return _store
 
 
-def release_session(session: str, stores: Iterable[MediaStore] = ()) -> int:
-    """Forget the files of a session that has ended, in ``stores`` and, if there is one, the process's own; return how many."""
+def stores_in_use(more: Iterable[MediaStore] = ()) -> list[MediaStore]:
+    """Return those of ``more``, and the process's own if there is one, that hold anything."""
     with _lock:
         own = _store
-    return sum(store.release_session(session) for store in {*stores, *([own] if own is not None else [])})
+    return [store for store in {*more, *([own] if own is not None else [])} if store.count]

@@ -112,7 +112,7 @@ def _fill(required: Sequence[str], properties: Mapping[str, Any], numbers: list[
     arguments = {}
     for name in required:
         kind = properties.get(name, {}).get("type")
-        value = next(left[kind], None) if kind in left else None
+        value = next(left[kind], None) if isinstance(kind, str) and kind in left else None
         if value is None:
             return None
         arguments[name] = value

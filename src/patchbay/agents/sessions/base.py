@@ -69,10 +69,11 @@ class BaseSessionService(ABC):
         No session, no error. Of its files those go that the process's own media store has, and the stores of ``release_from``.
         """
         await self._delete(app_name, user_id, session_id)
-        from patchbay.media.shared import release_session  # here: most programs have no files
+        from patchbay.media.shared import stores_in_use  # here: most programs have no files
 
-        key, stores = session_key(app_name, user_id, session_id), list(self._stores)
-        await run_in_thread(lambda: release_session(key, stores))
+        if stores := stores_in_use(self._stores):
+            key = session_key(app_name, user_id, session_id)
+            await run_in_thread(lambda: [store.release_session(key) for store in stores])
 
     @abstractmethod
     async def _delete(self, app_name: str, user_id: str, session_id: str) -> None:

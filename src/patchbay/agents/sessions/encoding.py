@@ -72,8 +72,9 @@ class EventLog(Sequence[Event]):
 
     def add(self, entry: bytes | str | Event) -> Event:
         """Append an event, or the JSON of one, and return it. For session services."""
-        self._entries.append(entry)
-        return self[-1]
+        event: Event = entry if isinstance(entry, Event) else _decoder.decode(entry)
+        self._entries.append(event)
+        return event
 
     def __len__(self) -> int:
         return len(self._entries)

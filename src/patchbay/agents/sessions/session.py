@@ -56,6 +56,7 @@ class Session:
         for number, entry in entries:
             if number > self.seq:
                 event = self.events.add(entry)
-                scopes.apply(event.actions.state_delta, self.state)
+                if delta := event.actions.state_delta:
+                    scopes.apply(delta, self.state)
                 self.last_update_time = max(self.last_update_time, event.timestamp)
                 self.seq = number
