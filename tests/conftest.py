@@ -1,14 +1,17 @@
-"""What several folders of tests stand on: a scripted model with a real proxy before it."""
+"""What several folders of tests stand on: a scripted model with a real proxy before it, and databases."""
 
 from __future__ import annotations
 
+import itertools
 import signal
 import sys
 from dataclasses import dataclass
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import settings
 
+from agents.databases import postgres_server, why_no_postgres
 from patchbay.cli.children import listening
 from patchbay.testing import ContractModel, ScriptedUpstream
 
@@ -36,3 +39,29 @@ def proxied():
         command = [sys.executable, "-m", "patchbay", "proxy", "--port", "0", "--upstream", upstream.url]
         with listening(command, name="patchbay proxy") as child:
             yield Proxied(child.url, upstream)
+
+
+_databases = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def postgres_url():
+    """A PostgreSQL server for the whole run of this process, and a database on it."""
+    if (reason := why_no_postgres()) is not None:
+        pytest.skip(reason)
+    with postgres_server() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request, tmp_path):
+    """A database without tables, of each kind: a SQLite file, and one on the PostgreSQL server."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'kept.db'}"
+    server = sa.make_url(request.getfixturevalue("postgres_url"))
+    name = f"kept_{next(_databases)}"
+    engine = sa.create_engine(server.set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    engine.dispose()
+    return server.set(database=name, drivername="postgresql").render_as_string()

@@ -1,4 +1,4 @@
-"""Every session service behind one fixture, and a PostgreSQL server for the whole run."""
+"""Every session service behind one fixture."""
 
 from __future__ import annotations
 
@@ -7,17 +7,6 @@ import asyncio
 import pytest
 
 from patchbay.agents import DatabaseSessionService, InMemorySessionService
-
-from .databases import postgres_server, why_no_postgres
-
-
-@pytest.fixture(scope="session")
-def postgres_url():
-    """A database that the tests of this process share: each has ids of its own."""
-    if (reason := why_no_postgres()) is not None:
-        pytest.skip(reason)
-    with postgres_server() as url:
-        yield url
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -20,20 +20,10 @@ from .asking import Files, call_of, desk_at, executor_of, going, run, waiting
 from .serving import BOUND, Server, ran, serving
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def database(request, tmp_path):
+@pytest.fixture
+def database(url):
     """A database of its own, for any number of servers."""
-    import sqlalchemy as sa
-
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'approvals.db'}"
-    server = request.getfixturevalue("postgres")
-    name = f"killed_{tmp_path.name.replace('-', '_')}"[:60].lower()
-    engine = sa.create_engine(server, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.exec_driver_sql(f'CREATE DATABASE "{name}"')
-    engine.dispose()
-    return server.set(database=name, drivername="postgresql").render_as_string()
+    return url
 
 
 def gone(server: Server) -> None:

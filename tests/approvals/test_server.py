@@ -235,7 +235,7 @@ def test_what_waits_when_the_server_is_stopped_waits_when_it_is_back(tmp_path):
 def test_whoever_is_killed_between_the_question_and_the_answer_asks_once(kind, tmp_path, request):
     database = None
     if kind == "postgres":
-        database = request.getfixturevalue("postgres").set(drivername="postgresql").render_as_string()
+        database = request.getfixturevalue("postgres_url")
     with serving(tmp_path, database=database) as server:
         server.run("/a")
         [before] = server.pending()

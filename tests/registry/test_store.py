@@ -253,9 +253,8 @@ def test_whoever_is_killed_at_any_moment_leaves_what_was_said_and_never_half_a_c
     engine.dispose()
 
 
-def test_the_same_holds_over_postgresql(request):
-    server = request.getfixturevalue("postgres")
-    done, _ = rounds_of_killing(server.set(drivername="postgresql").render_as_string(), 20, 6)
+def test_the_same_holds_over_postgresql(postgres_url):
+    done, _ = rounds_of_killing(postgres_url, 20, 6)
     assert done >= 20
 
 
