@@ -80,8 +80,7 @@ def test_tools_are_registered_called_reloaded_and_taken_away(house):
     old = house.status("weather")["pid"]
     write(house.plugins / "weather", version=23)
     house.ask(do="reload", plugin="weather")
-    until(lambda: temperature(house) == 23, what="the new version")
-    assert NAMES == house.names()
+    until(lambda: temperature(house) == 23 and house.names() == NAMES, what="the new version")
     until(lambda: not is_alive(old))
 
     house.ask(do="stop", plugin="weather")
