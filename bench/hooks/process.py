@@ -28,10 +28,6 @@ from patchbay.hooks.sdk import Hook
 
 hook = Hook("bench")
 
-@hook.tool
-def measure(text: str, count: int = 1) -> str:
-    return text
-
 @hook.before_llm
 def look_at_request(request):
     assert request.model is not None
@@ -47,8 +43,11 @@ def look_at_call(call):
 @hook.after_tool
 def look_at_result(result):
     assert result.result is not None
-
-hook.run()
+"""
+_TOOL = """
+@hook.tool
+def measure(text: str, count: int = 1) -> str:
+    return text
 """
 CALL = "a call: before and after"
 REQUEST = "a request of 2 messages: before and after"
@@ -85,13 +84,13 @@ async def _measure(*, rounds: int, times: int) -> Outcome:
     outcome = Outcome()
     for what, modes, points in (
         (CALL, ("tool",), 2),
-        (REQUEST, ("llm", "tool"), 4),
-        (LONG, ("llm", "tool"), 4),
+        (REQUEST, ("llm",), 4),
+        (LONG, ("llm",), 4),
         (OWN, ("tool",), 1),
     ):
         say(f"hooks, a process: {what} ...")
         hosts, hooks = [], []
-        async with _hooked(modes) as (manager, pid):
+        async with _hooked(modes, _HOOK + _TOOL if what == OWN else _HOOK) as (manager, pid):
             bare, asked = _work(what, None), _work(what, manager)
             for number in range(rounds + 1):
                 without = await _cpu(bare, times)
@@ -105,12 +104,12 @@ async def _measure(*, rounds: int, times: int) -> Outcome:
 
 
 @asynccontextmanager
-async def _hooked(modes: Sequence[str]) -> AsyncIterator[tuple[Any, int]]:
+async def _hooked(modes: Sequence[str], source: str) -> AsyncIterator[tuple[Any, int]]:
     from patchbay.hooks import PROCESS, HookManager
     from patchbay.hooks.process import ProcessHook, ProcessSpec
 
     with tempfile.TemporaryDirectory() as folder:
-        command = _written(Path(folder, "hook.py"))
+        command = _written(Path(folder, "hook.py"), source)
         hook = ProcessHook(ProcessSpec(name="bench", command=command, modes=frozenset(modes)))
         manager = HookManager()
         await hook.start()
@@ -121,8 +120,8 @@ async def _hooked(modes: Sequence[str]) -> AsyncIterator[tuple[Any, int]]:
             await manager.aclose()
 
 
-def _written(path: Path) -> tuple[str, ...]:
-    path.write_text(_HOOK, encoding="utf-8")
+def _written(path: Path, source: str) -> tuple[str, ...]:
+    path.write_text(f"{source}\nhook.run()\n", encoding="utf-8")
     return sys.executable, str(path)
 
 
