@@ -100,6 +100,21 @@ def test_a_plugin_that_is_killed_answers_every_call_and_its_tools_come_back(weat
     run(main())
 
 
+def test_a_plugin_whose_calls_were_just_answered_since_it_ended_is_waited_for(weather):
+    async def main():
+        async with ToolServer() as server, Stand(weather, server=server) as stand:
+            await stand.registered()
+            plugin = stand.host.plugins["weather"]
+            under_way = asyncio.create_task(plugin.calls.call("hang", '{"name": "n"}', within=60))
+            await stand.said("weather", "began n")
+            os.kill(plugin.pid, signal.SIGKILL)
+            assert b"PLUGIN_NOT_RUNNING" in await under_way  # of the process nobody knows yet that it is gone
+            await stand.registered()
+            assert b'"is_error":false' in await plugin.calls.call("get_weather", '{"city": "Rome"}', within=60)
+
+    run(main())
+
+
 def test_a_call_of_a_plugin_that_does_not_run_says_so(weather):
     async def main():
         async with ToolServer() as server, Stand(weather, server=server) as stand:

@@ -202,11 +202,15 @@ class PluginHost:
             await change
 
     async def until_registered(self, plugin_id: str, *names: str) -> None:
-        """Wait until a plugin runs and models can call these tools of it; a plugin that has ended may come back meanwhile."""
+        """Wait until a plugin runs and models can call these tools of it; a plugin that has ended may come back meanwhile.
+
+        One whose connection is gone does not count as running, although its process may not have been found to be over yet.
+        """
 
         def are() -> bool:
+            plugin = self.plugins[plugin_id]
             active = {name for name, (state, _) in self.reconciler.states(plugin_id).items() if state == "active"}
-            return self.plugins[plugin_id].state == "running" and active.issuperset(names)
+            return plugin.state == "running" and plugin.calls.is_attached and active.issuperset(names)
 
         await self.until(are)
 
