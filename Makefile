@@ -6,6 +6,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 UV := .build/uv/bin/uv
 NPM := $(shell command -v npm)
 
+# Tests wait more than they work, so there are more of them at a time than cores. Where nothing compiled may be kept, each process
+# that they start compiles all that it imports.
+WORKERS ?= 4
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test check bench fidelity docs lock lowest clean
 
 help: ## say what there is
@@ -15,7 +20,7 @@ demo: .venv/.installed ## a text-only model calls tools, through the proxy, befo
 	@$(BIN)/patchbay demo
 
 test: .venv/.installed tests/npm/node_modules/.installed ## the whole suite
-	@$(BIN)/pytest -n 2 $(TESTS)
+	@$(BIN)/pytest -n $(WORKERS) $(TESTS)
 
 check: .venv/.installed ## lint, format, types, floors, documentation
 	$(BIN)/ruff check
@@ -43,7 +48,7 @@ lowest: $(UV) ## the suite with the oldest versions that pyproject.toml allows
 		--no-header --quiet --output-file .build/lowest.txt
 	@$(UV) pip install --quiet --python .build/lowest/bin/python -r .build/lowest.txt
 	@$(UV) pip install --quiet --python .build/lowest/bin/python --no-deps --no-build-isolation -e .
-	@.build/lowest/bin/pytest -n 2 $(TESTS)
+	@.build/lowest/bin/pytest -n $(WORKERS) $(TESTS)
 
 clean: ## remove all that make has made
 	@rm -rf .venv .build dist tests/npm/node_modules

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import signal
 import sys
@@ -22,6 +23,12 @@ settings.load_profile("patchbay")
 # A shell without job control has what it runs in the background ignore Ctrl-C, and so would all that tests start and so stop.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Leave the twenty thousand tests out of what is collected as garbage: those that look for what is left do so often."""
+    gc.collect()
+    gc.freeze()
 
 
 @dataclass(frozen=True)
