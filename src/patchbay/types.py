@@ -245,6 +245,16 @@ class Usage:
         """Whether anything was counted."""
         return bool(self.total_tokens or self.prompt_tokens or self.completion_tokens)
 
+    def counts(self) -> dict[str, int] | None:
+        """Return the counts under their names on the wire; None where the server said nothing."""
+        if not self.is_known:
+            return None
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.total_tokens,
+        }
+
     @classmethod
     def from_openai(cls, usage: Any) -> Usage:
         """Read OpenAI's ``usage``; anything that is not a count is 0."""

@@ -148,6 +148,7 @@ def test_a_server_without_events_is_said_in_a_line(proxied):
         (told("agent.tool.exec_start", {"Tool": "a", "Arguments": None}), "-> a()"),
         (told("agent.tool.exec_end", {"Tool": "a", "ForLLMLen": 5, "Duration": 2000000, "IsError": True}), "!! a: failed, 5 characters, 2.0 ms"),
         (told("agent.tool.exec_end", {"Tool": "a", "ForLLMLen": 1, "Async": True}), "ok a: 1 character, 0.0 ms, goes on"),
+        (told("agent.tool.exec_skipped", {"Tool": "a", "Reason": ""}), "!! a: given up"),
         (told("agent.error", {"Stage": "llm", "Message": "no\x07"}), "!! llm: no\\u0007"),
         (told("agent.user_output", {"Tool": "a", "Media": ["media://1"]}), "> to the user, from a: media://1"),
         (told("stream.dropped", {"count": 7}), "(7 events missing here: they came too fast)"),

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from patchbay.agents import topics
 from patchbay.agents.context import InvocationContext
 from patchbay.agents.failures import NoAnswerError
-from patchbay.agents.request import usage_dict
 from patchbay.errors import PatchbayError
 from patchbay.loop.answer import OutOfTimeError, UnfinishedError, next_event
 from patchbay.models.chat import ChatModel, ChatRequest, ModelEvent, ModelReply, TextDelta
@@ -85,7 +84,7 @@ class AskedModel:
             await self._tell(failure)
             raise failure
         if bus is not None:
-            usage = usage_dict(end.usage)
+            usage = end.usage.counts()
             about = {"model": self._name, "usage": usage, "finish_reason": end.finish_reason}
             await self._ctx.publish(topics.LLM_RESPONSE, about)
         yield end

@@ -14,7 +14,7 @@ from patchbay.agents.content import Content, Part
 from patchbay.agents.messages import content_reply, from_messages, renew_calls, reply_content, to_messages
 from patchbay.models.chat import ChatRequest, ModelReply
 from patchbay.tools import Tool, collect_tools
-from patchbay.types import Message, Usage
+from patchbay.types import Message
 
 
 @dataclass(kw_only=True)
@@ -89,7 +89,7 @@ def as_llm_response(end: ModelReply) -> LlmResponse:
     """Return a model's whole answer as callbacks see it."""
     reply = end.reply
     content = reply_content(reply, reply.tool_calls)
-    return LlmResponse(content=content, usage=usage_dict(end.usage), finish_reason=end.finish_reason)
+    return LlmResponse(content=content, usage=end.usage.counts(), finish_reason=end.finish_reason)
 
 
 def as_model_reply(response: LlmResponse, *, instead_of: ModelReply | None = None) -> ModelReply:
@@ -112,17 +112,6 @@ def as_response(answer: Any) -> LlmResponse:
     if isinstance(answer, str):
         return LlmResponse(content=Content("model", [Part(answer)]))
     raise TypeError(f"A callback of a model must return an LlmResponse, a Content, a text or None, not {type(answer).__name__}.")
-
-
-def usage_dict(usage: Usage) -> dict[str, int] | None:
-    """Return the counts of tokens; None where the server said nothing."""
-    if not usage.is_known:
-        return None
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.total_tokens,
-    }
 
 
 def _system(messages: Sequence[Message]) -> str | None:

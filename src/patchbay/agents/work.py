@@ -20,7 +20,6 @@ from patchbay.agents.context import InvocationContext
 from patchbay.agents.failures import NoAnswerError, in_time, out_of_time
 from patchbay.agents.instructions import written_out
 from patchbay.agents.messages import reply_content, response_part, to_messages, without_old_files
-from patchbay.agents.request import usage_dict
 from patchbay.agents.responses import Responses
 from patchbay.agents.structured import ANSWER_TOOL, REMINDER
 from patchbay.agents.transfer import check_transfer
@@ -197,7 +196,7 @@ class Work:
         ctx.shared.usage += happening.usage
         self._counted.append(happening.usage)
         content = reply_content(happening.reply, happening.calls)
-        event = ctx.event(usage=usage_dict(happening.usage), finish_reason=happening.finish_reason)
+        event = ctx.event(usage=happening.usage.counts(), finish_reason=happening.finish_reason)
         event.content = content
         self._said = []
         if not happening.calls:

@@ -15,10 +15,11 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from patchbay.approvals import ApprovalRequest, State
-from patchbay.approvals.shown import VIEW, hint, outcome, printable, question, read_answer, written
+from patchbay.approvals.shown import VIEW, hint, outcome, question, read_answer, written
 from patchbay.approvals.typed import TypedLines
 from patchbay.cli.approvals_client import NoSuchRequestError
 from patchbay.cli.server_client import ServerGoneError, ServerRefusedError
+from patchbay.legible import printable
 
 if TYPE_CHECKING:
     from patchbay.approvals.request import Answer

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 import time
 import unicodedata
@@ -18,10 +17,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from patchbay.cli.colour import in_colour
 from patchbay.cli.failures import fail
 from patchbay.cli.left import end_with_reader
 from patchbay.cli.times import counted, moment, read_time, span
 from patchbay.errors import ConfigurationError, PatchbayError
+from patchbay.legible import printable
 
 if TYPE_CHECKING:
     from patchbay.audit import AuditEntry, AuditPage, AuditQuery
@@ -246,7 +247,7 @@ class _Table:
 
     def __init__(self) -> None:
         self._has_head = False
-        self._bold, self._red, self._plain = ("\x1b[1m", "\x1b[31m", "\x1b[0m") if _in_colour() else ("", "", "")
+        self._bold, self._red, self._plain = ("\x1b[1m", "\x1b[31m", "\x1b[0m") if in_colour(sys.stdout) else ("", "", "")
 
     def show(self, entries: Sequence[AuditEntry]) -> None:
         """Print them."""
@@ -265,8 +266,6 @@ class _Table:
 
 
 def _cells(entry: AuditEntry) -> list[str]:
-    from patchbay.approvals.shown import printable
-
     who = "/".join(each for each in (entry.agent, entry.session_key, entry.sender) if each) or "-"
     tool = f"{entry.tool} ({entry.source})" if entry.source else entry.tool
     decisions = [f"{each.by}: {each.decision}" for each in entry.decisions[:_DECISIONS]]
@@ -307,7 +306,3 @@ def _columns(character: str) -> int:
     if unicodedata.combining(character):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
-
-
-def _in_colour() -> bool:
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"

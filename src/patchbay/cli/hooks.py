@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from patchbay.errors import ConfigurationError
+from patchbay.legible import legible
 
 if TYPE_CHECKING:
     from patchbay.hooks.config import HooksConfig
@@ -120,8 +121,6 @@ def doctor(
 
 
 def _print(verdicts: Sequence[Verdict]) -> None:
-    from patchbay.hooks.process.valve import legible
-
     width = max(len(each.check) for each in verdicts)
     for each in verdicts:
         words = legible(" ".join(each.words.split()))

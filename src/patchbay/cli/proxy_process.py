@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from patchbay.cli.colour import in_colour
+
 if TYPE_CHECKING:
     from patchbay.server.app import ProxyApp
     from patchbay.server.oversight import Oversight
@@ -93,8 +95,7 @@ def _announce(url: str, host: str, settings: ProxySettings, oversight: Oversight
             "anyone there can use this proxy and its upstream.",
             file=sys.stderr,
         )
-    in_colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    bold, dim, plain = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if in_colour else ("", "", "")
+    bold, dim, plain = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if in_colour(sys.stdout) else ("", "", "")
     print(f"patchbay proxy listening on {bold}{url}{settings.base_path}{plain}")
     if oversight is not None:
         print(f"  {dim}hooks{plain} {oversight.told}")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from patchbay.cli.colour import in_colour
 from patchbay.cli.failures import fail
 from patchbay.cli.left import end_with_reader
 from patchbay.errors import ConfigurationError
@@ -61,7 +61,7 @@ def tail(
     _refuse_unknown(kind or ())
     parameters = [("kind", each) for each in kind or ()] + ([("session", session)] if session is not None else [])
     tailing = _Tailing(ServerClient(server, token_file), parameters)
-    trace = None if as_json else Trace(in_colour=_in_colour(), plain_marks=not _can_be_said("\u2192\u2713\u00b7"))
+    trace = None if as_json else Trace(in_colour=in_colour(sys.stdout), plain_marks=not _can_be_said("\u2192\u2713\u00b7"))
     try:
         tailing.begin()
         end_with_reader()
@@ -139,10 +139,6 @@ def _refuse_unknown(patterns: Sequence[str]) -> None:
         if not any(fnmatchcase(kind, each) for kind in known):
             ours = ", ".join(sorted(kind for kind in known if kind.startswith("agent.")))
             raise ConfigurationError(f"--kind {each!r} fits no kind of event: there are {ours}; 'agent.tool.*' is several.")
-
-
-def _in_colour() -> bool:
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
 def _can_be_said(marks: str) -> bool:

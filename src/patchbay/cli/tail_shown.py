@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from patchbay.approvals.shown import printable
 from patchbay.cli.call_numbers import CallNumbers
 from patchbay.cli.times import clock, counted, span
+from patchbay.legible import one_line, printable
 
 _TEXT: Final = 100
 _ARGUMENTS: Final = 100
@@ -142,7 +142,7 @@ class Trace:
         yield from self._decided(event)
 
     def _skipped(self, event: dict[str, Any], payload: _Payload) -> Iterator[str]:
-        reason = _short(payload.get("Reason"), 2 * _TEXT)
+        reason = _short(payload.get("Reason"), 2 * _TEXT) or "given up"
         yield f"    {self._mark('bad', 'red')} {self._call(event)}: {self._colour('red', reason)}"
         yield from self._decided(event)
 
@@ -203,8 +203,7 @@ def _said(value: Any) -> str:
 
 def _short(value: Any, most: int) -> str:
     """Return a value on one line, cut where it is long."""
-    text = " ".join(_words(value)[: 4 * most].split())
-    return printable(text if len(text) <= most else f"{text[: most - 3]}...")
+    return printable(one_line(_words(value), most))
 
 
 def _quoted(value: Any) -> str:

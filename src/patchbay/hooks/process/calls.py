@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from patchbay.hooks.process.errors import HookProcessError, HookReplyError, UnreadableReplyError
 from patchbay.hooks.process.lines import Overlong
-from patchbay.hooks.process.valve import legible
 from patchbay.hooks.process.wire import UndecodableError, id_in_head, read_reply
+from patchbay.legible import legible
 
 _SHOWN: Final = 200
 NO_REPLY: Final = "a line that is no reply"

@@ -14,7 +14,8 @@ from typing import Literal
 from patchbay.hooks.process.child import HookProcess
 from patchbay.hooks.process.errors import HookProcessError
 from patchbay.hooks.process.spec import ProcessSpec
-from patchbay.hooks.process.valve import Valve, legible
+from patchbay.legible import legible
+from patchbay.valve import Valve
 
 State = Literal["not started", "running", "waiting to be started again", "given up", "closed"]
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from patchbay.server.tools.loopback import is_local_peer, is_this_machine
+from patchbay.loopback import is_local_peer, is_this_machine
 
 HeaderLists = dict[bytes, list[bytes]]
 """The headers of a request: all values of each lower-case name."""

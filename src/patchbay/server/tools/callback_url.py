@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import SplitResult, quote, urlsplit
 
-from patchbay.server.tools.loopback import ADDRESSES_OF_LOCALHOST, LOCALHOST, is_loopback_address
+from patchbay.loopback import ADDRESSES_OF_LOCALHOST, LOCALHOST, is_loopback_address
 
 _USUAL_PORTS = {"http": 80, "https": 443}
 _KEPT = "%/:?#[]@!$&'()*+,;=-._~"

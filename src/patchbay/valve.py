@@ -1,6 +1,7 @@
-"""Words of a hook on their way into the log: as many as a person can read, and none that plays with the terminal.
+"""Lines of others on their way into the log: as many as a person can read.
 
-What lives here: what is let through. It knows no clock and no log of its own. What does not: where lines come from.
+What lives here: how many are let through. It knows no clock and no log of its own, and is on the lowest floor, since hooks'
+processes and servers have such lines. What does not: where lines come from, and which characters they keep (``legible``).
 """
 
 from __future__ import annotations
@@ -11,13 +12,6 @@ from typing import Final
 BURST: Final = 20
 PER_SECOND: Final = 5.0
 """So many lines at once, and so many per second in the long run."""
-
-_CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(9), *range(10, 32), *range(127, 160))}
-
-
-def legible(text: str) -> str:
-    """Return a text without control characters, but for tabs: they are spelled out."""
-    return text.translate(_CONTROLS)
 
 
 class Valve:

@@ -1,4 +1,8 @@
-"""What counts as this machine: addresses and names, read strictly. No names are looked up."""
+"""What counts as this machine: addresses and names, read strictly.
+
+What lives here: the one reading of such a host, for those who are asked from it and those who ask it; so it is on the lowest
+floor. What does not: sockets, and looking up names.
+"""
 
 from __future__ import annotations
 

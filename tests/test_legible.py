@@ -1,0 +1,32 @@
+"""Text of others reaches a person as characters that obey nobody, and no more of it than there is room for."""
+
+from __future__ import annotations
+
+import pytest
+
+from patchbay.legible import legible, one_line, printable
+
+
+@pytest.mark.parametrize("read", [printable, legible])
+def test_other_languages_are_shown_as_they_are(read):
+    assert "猫 é 🐈" == read("猫 é 🐈")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("\x1b[2J", r"\u001b[2J"), ("a\tb\n", r"a\u0009b\u000a"), ("a\u202eb", r"a\u202eb"), ("\U000e0001", r"\U000e0001")],
+)
+def test_what_a_terminal_would_obey_is_shown_by_its_number(text, shown):
+    assert shown == printable(text)
+
+
+def test_a_text_without_control_characters_keeps_its_tabs():
+    assert r"a" "\t" r"b\x0a\x1b[2J\x7f\x9b" == legible("a\tb\n\x1b[2J\x7f\x9b")
+
+
+def test_a_text_on_one_line_is_cut_to_what_may_be_shown():
+    assert ("a b c", "abcde", "ab...") == (one_line(" a\n b\t\tc ", 5), one_line("abcde", 5), one_line("abcdef", 5))
+
+
+def test_of_a_very_long_text_no_more_is_read_than_may_be_shown():
+    assert "" == one_line(" " * 20 + "late", 5)
