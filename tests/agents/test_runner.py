@@ -189,6 +189,7 @@ def hanging() -> tuple[asyncio.Event, list[str], object]:
 @pytest.mark.parametrize("held", [True, False])
 def test_leaving_a_loop_over_the_events_stops_the_run_and_frees_the_session(held):
     async def scenario():
+        gc.collect()  # what other tests have left would be let go of in the midst of this one, and some of it in a task
         before = asyncio.all_tasks()
         _, left, hang = hanging()
 

@@ -190,7 +190,7 @@ def test_good_points_a_client_that_leaves_before_the_first_byte_frees_the_upstre
 def _serving(app: Any) -> Iterator[str]:
     """An ASGI application on a socket of loopback; its base URL."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=5))
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=5))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from moved import MovedLoop, later
 
 from patchbay import ToolCall
 from patchbay.executor import Budget, Executor
@@ -18,22 +19,6 @@ from patchbay.testing import ScriptedModel
 from patchbay.tools import tool
 
 BOUND = 20.0
-
-
-class MovedLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock can be moved on."""
-
-    ahead = 0.0
-
-    def time(self) -> float:
-        return super().time() + self.ahead
-
-
-async def later(seconds: float) -> None:
-    """Let so much time have passed, and all that was due by then have happened."""
-    asyncio.get_running_loop().ahead += seconds
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 def run(work):
