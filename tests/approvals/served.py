@@ -25,6 +25,7 @@ from patchbay.server.serve import listen_on, run_server, url_of
 from patchbay.server.tools.api import handle_errors
 from patchbay.server.tools.guard import Guard
 from patchbay.server.tools.settings import ToolsSettings
+from patchbay.tools import tool
 from patchbay.types import ToolCall
 
 DIES = os.environ.get("DIES", "")
@@ -47,7 +48,11 @@ class Served:
             die("after tool")
             return f"deleted {path}"
 
-        executor = Executor([delete], hooks=hooks, max_repeats=None)
+        def look(arguments: dict[str, Any]) -> dict[str, Any]:
+            path = arguments["path"]
+            return {"path": path.replace("/link", "/srv", 1)} if path.startswith("/link") else {}
+
+        executor = Executor([tool(handler=delete, facts=look)], hooks=hooks, max_repeats=None)
 
         @contextlib.asynccontextmanager
         async def lifespan(_app: FastAPI):

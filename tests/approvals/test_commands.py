@@ -51,6 +51,21 @@ def test_what_waits_is_listed_shown_and_approved(server, tmp_path):
     assert ("", "Nothing waits to be approved.\n") == ((nothing := patchbay("list", url=server.url)).stdout, nothing.stderr)
 
 
+def test_what_the_tool_has_found_out_is_listed_shown_and_watched(server, tmp_path):
+    with Terminal(server.url) as terminal:
+        server.run("/link/my data")
+        terminal.seen("May it run?")
+        [pending] = server.pending()
+        line = '  really: path="/srv/my data"\n'
+        assert {"path": "/srv/my data"} == pending["facts"]
+        assert [True, True] == [line in patchbay(*what, url=server.url).stdout for what in (["list"], ["show", pending["id"]])]
+        assert line in terminal.read.replace("\r\n", "\n")
+        terminal.type("y\n")
+        server.ended()
+        assert ["/link/my data"] == ran(tmp_path)
+        assert 130 == terminal.interrupt()
+
+
 def test_a_call_is_denied_with_a_reason(server, tmp_path):
     outcomes = []
     server.run("/a", outcomes)

@@ -118,6 +118,38 @@ def test_a_digest_can_be_computed_by_anybody(tool, arguments):
     assert f"sha256:{expected}" == digest_of(tool, arguments)
 
 
+@pytest.mark.parametrize("number", range(0x101))
+def test_each_character_is_written_as_anybody_writes_it(number):
+    arguments = {"a" + chr(number): chr(number)}
+    written = "f\n" + json.dumps(arguments, sort_keys=True, separators=(",", ":"))
+    assert f"sha256:{hashlib.sha256(written.encode()).hexdigest()}" == digest_of("f", arguments)
+
+
+@given(
+    st.text(st.characters(), max_size=5),
+    st.dictionaries(st.text(max_size=2), st.integers(), max_size=2),
+    st.dictionaries(st.text(st.characters(), max_size=2), st.none() | st.text(st.characters(), max_size=3), max_size=2),
+)
+def test_so_can_that_of_a_call_with_facts(tool, arguments, facts):
+    """The same, and where there are facts a newline, the word, a blank, and they as JSON in the same way."""
+    args, found = (json.dumps(each, sort_keys=True, separators=(",", ":")) for each in (arguments, facts))
+    text = f"{tool}\n{args}\nfacts {found}" if facts else f"{tool}\n{args}"
+    expected = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    assert f"sha256:{expected}" == digest_of(tool, arguments, facts)
+
+
+def test_no_name_of_a_tool_stands_for_facts():
+    with_facts = digest_of("f", {"a": 1}, {"b": 2})
+    others = [
+        ("f", {"a": 1}),
+        ("f", {"b": 2}, {"a": 1}),
+        ('f\n{"a":1}', {"b": 2}),
+        ('f\n{"a":1}\nfacts ', {"b": 2}),
+        ("f", {"a": 1}, {"b": 3}),
+    ]
+    assert with_facts not in [digest_of(*each) for each in others]
+
+
 def test_the_digest_of_what_annotations_made_of_the_arguments_is_that_of_their_json():
     box = {"box": Box(items=[1]), "nan": float("nan")}
     assert digest_of("f", {"box": Box(items=[1])}) == digest_of("f", {"box": {"items": [1]}})

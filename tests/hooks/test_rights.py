@@ -110,6 +110,21 @@ def test_a_call_that_is_made_one_of_a_hooks_own_tool_needs_the_approval_that_an_
     assert (expected, ["mine: mine"], []) == (asked, turned.results, turned.ran)
 
 
+def test_what_was_found_out_about_a_call_is_not_shown_of_the_one_that_a_hook_has_made_of_it():
+    asked: list[Any] = []
+
+    async def use(path: str) -> str:
+        return path
+
+    looks = tool(handler=use, facts=lambda arguments: {"really": arguments["path"]})
+    sees = hook(before_tool=lambda call: asked.append((call.tool, call.facts)))
+    approver = hook(approve_tool=lambda call: asked.append((call.tool, call.facts)) or True)
+    policy = HookPolicy(respond_approval="always")
+    manager = managed(brings("mine"), renames("use", "mine"), sees, approver, policy=policy)
+    turned = play(manager, called("use", '{"path": "/a"}'), "done", tools=[looks])
+    assert (["mine: mine"], [("use", {"really": "/a"}), ("mine", {}), ("mine", {})]) == (turned.results, asked)
+
+
 def test_a_call_that_may_not_be_made_one_of_a_hooks_own_tool_is_refused():
     manager = managed(brings("mine"), renames("rm", "mine"), hook(approve_tool=lambda call: call.tool != "rm"))
     turned = play(manager, RM, "done")

@@ -10,7 +10,8 @@ META = Meta("main", "main-turn-1", "", "chat:1", 2, "turn.tool.before")
 NOW = {
     "context": {}, "model": "m", "messages": [], "tools": [], "options": {}, "graceful_terminal": False,
     "content": "", "reasoning": "", "tool_calls": [], "finish_reason": "", "usage": {},
-    "tool": "rm", "arguments": {}, "call_id": "call-1", "digest": "", "source": "", "endpoint": "", "annotations": {}, "duration": 0.0,
+    "tool": "rm", "arguments": {}, "call_id": "call-1", "digest": "", "facts": {}, "source": "", "endpoint": "",
+    "annotations": {}, "duration": 0.0,
 }  # fmt: skip
 
 

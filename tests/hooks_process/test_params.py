@@ -43,6 +43,13 @@ def test_a_call_has_its_arguments_and_what_is_known_of_its_tool():
     assert {**about, "digest": "sha256:12"} == {name: told[name] for name in (*about, "digest")}
 
 
+def test_a_call_that_is_to_be_approved_has_the_facts_where_there_are_any():
+    without = written(params.tool_call(shown.call(), AROUND, digest="sha256:12"))
+    told = written(params.tool_call(shown.call(), AROUND, digest="sha256:12", facts={"path": "/srv"}))
+    assert {**without, "facts": {"path": "/srv"}} == told
+    assert "facts" not in without
+
+
 def test_a_request_has_messages_tools_and_options():
     view = shown.request(
         messages=[{"role": "user", "content": "hi"}],

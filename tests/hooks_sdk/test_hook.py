@@ -298,6 +298,14 @@ def test_a_view_has_all_that_the_same_view_has_in_the_hosts_own_process(point):
         assert not getattr(view, name) or name in ("meta", "result")
 
 
+def test_an_approver_is_given_the_facts_and_none_where_the_host_tells_none():
+    def approve(call: ToolRequest) -> bool:
+        return call.facts.get("path") == "/srv/data"
+
+    assert {"approved": True} == asked("approve_tool", {**CALL, "facts": {"path": "/srv/data"}}, approve)
+    assert {"approved": False} == asked("approve_tool", CALL, approve)
+
+
 def test_a_result_is_an_output_and_its_duration_is_in_seconds():
     def look(result: ToolResultView) -> None:
         assert (ToolOutput("old", is_async=True), 1.5) == (result.result, result.duration)

@@ -384,6 +384,7 @@ class ApprovalDesk:
             tool=call.tool,
             arguments=arguments,
             digest=call.digest,
+            facts=call.facts,
             source=call.source,
             endpoint=call.endpoint,
             call_id=call.call_id,

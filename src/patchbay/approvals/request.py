@@ -43,10 +43,11 @@ class Answer:
 class ApprovalRequest:
     """One call that waits, or did; what is asked never changes.
 
-    ``arguments`` is the JSON text of what the tool will be given, ``digest`` that of tool and arguments: a decision is for
-    nothing else. ``source`` is who the tool is from, ``endpoint`` where its calls are sent to ("": nowhere, it is this program's
-    own). Times are in seconds since 1970. ``role`` is that which the turn is for, "" where nobody says one. ``agent`` and
-    ``parent_turn`` tell of a sub-agent's call whose it is and what it is for. ``meta`` is whatever else is known of the turn.
+    ``arguments`` is the JSON text of what the tool will be given, ``facts`` what the tool has found out about the call,
+    ``digest`` that of all three: a decision is for nothing else. ``source`` is who the tool is from, ``endpoint`` where its calls
+    are sent to ("": nowhere, it is this program's own). Times are in seconds since 1970. ``role`` is that which the turn is for,
+    "" where nobody says one. ``agent`` and ``parent_turn`` tell of a sub-agent's call whose it is and what it is for. ``meta`` is
+    whatever else is known of the turn.
     ``rule`` is the policy's rule, ``who`` may decide, ``session`` is what a yes for the session would be for ("never": there is
     none). ``at_deadline`` says whether silence is a yes.
 
@@ -61,6 +62,7 @@ class ApprovalRequest:
     tool: str
     arguments: str
     digest: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
     source: str = ""
     endpoint: str = ""
     call_id: str = ""
@@ -89,7 +91,7 @@ class ApprovalRequest:
             arguments = json.loads(self.arguments)
         except (ValueError, RecursionError):
             return False
-        return isinstance(arguments, dict) and digest_of(self.tool, arguments) == self.digest
+        return isinstance(arguments, dict) and digest_of(self.tool, arguments, self.facts) == self.digest
 
     def as_json(self, *, whole: bool = False) -> dict[str, Any]:
         """Return it as JSON knows it. Arguments that are long are cut, unless ``whole``: then ``arguments`` is None."""
@@ -107,6 +109,8 @@ class ApprovalRequest:
     def from_json(cls, told: Mapping[str, Any]) -> Self:
         """Return what ``as_json`` was made of; of arguments that were cut, what is left of their text. Raises ValueError."""
         known = {each.name: told[each.name] for each in fields(cls) if each.name in told}
+        if not isinstance(known.get("facts", {}), Mapping):
+            raise ValueError("no request for approval: its facts are none")  # noqa: TRY004  (as all that is unreadable)
         try:
             return cls(**{**known, "arguments": told["arguments_text"], "who": tuple(told["who"]), "state": State(told["state"])})
         except (KeyError, TypeError) as error:

@@ -7,10 +7,12 @@ whatever a model wrote: nothing of them reaches the terminal as a control charac
 from __future__ import annotations
 
 import json
+import re
 import time
-from typing import Final
+from typing import Any, Final
 
 from patchbay.approvals.request import SHOWN, Answer, ApprovalRequest, SessionGrant, State
+from patchbay.legible import printable
 
 _LATER: Final = {
     State.PENDING: "no run waits for it: a yes is for the same call of this session, when it comes again",
@@ -19,13 +21,10 @@ _LATER: Final = {
 }
 """What is said of requests whose run has ended without a decision."""
 
+_BARE: Final = re.compile(r"[^\s\d\"',=\\\[\]{}-][^\s\"',=\\]*")
+
 VIEW: Final = "view"
 """What is typed to see arguments that were cut."""
-
-
-def printable(text: str) -> str:
-    """Return a text of which a terminal shows every character, and obeys none: what it would obey is shown by its number."""
-    return "".join(each if each.isprintable() else _escaped(each) for each in text)
 
 
 def written(request: ApprovalRequest, *, whole: bool = False) -> str:
@@ -48,6 +47,9 @@ def written(request: ApprovalRequest, *, whole: bool = False) -> str:
     lines += [f"  {printable(line)}" for line in (text[:-left] if left else text).split("\n")]
     if left:
         lines.append(f"  [{left} more characters are not shown]")
+    if request.facts:
+        facts = ", ".join(f"{_word(name)}={_word(value)}" for name, value in request.facts.items())
+        lines.append(f"  really: {printable(facts)}")
     lines.append(f"  {request.digest}")
     if request.state is State.PENDING and not request.awaited:
         lines.append(f"  {_LATER[State.PENDING]}")
@@ -58,7 +60,7 @@ def question(request: ApprovalRequest, now: float) -> str:
     """Return what is asked, on one line."""
     choices = ["[y]es", "[n]o, or n and why"]
     if request.session == "tool":
-        choices.append(f"[s] every call of {printable(request.tool)} in this session")
+        choices.append(f"[s] {_calls(request)} in this session")
     elif request.session == "call":
         choices.append("[s] this call whenever it comes in this session")
     if len(_pretty(request.arguments)) > SHOWN:
@@ -117,7 +119,16 @@ def taken_back(grant: SessionGrant) -> str:
 
 
 def _calls(request: ApprovalRequest) -> str:
-    return "this call" if request.session == "call" else f"every call of {printable(request.tool)}"
+    if request.session == "call":
+        return "this call"
+    return f"every call of {printable(request.tool)}{' that is really about the same' if request.facts else ''}"
+
+
+def _word(value: Any) -> str:
+    """Return a text as it is where it can pass for nothing else: for another fact, or for a value that is no text."""
+    if isinstance(value, str) and value.isprintable() and _BARE.fullmatch(value) and value not in ("true", "false", "null"):
+        return value
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _pretty(arguments: str) -> str:
@@ -132,11 +143,6 @@ def _time(seconds: float) -> str:
     if left < 120:
         return f"{left} s"
     return f"{left // 60} min" if left < 7200 else f"{left // 3600} h"
-
-
-def _escaped(character: str) -> str:
-    code = ord(character)
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def at(seconds: float) -> str:

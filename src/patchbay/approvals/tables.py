@@ -50,9 +50,10 @@ WAITS: Final = sa.Table(
 )
 
 BODY: Final = (
-    "tool", "arguments", "digest", "source", "endpoint", "call_id", "role", "agent", "session_key", "turn", "parent_turn", "rule",
-    "who", "session", "at_deadline", "meta",
+    "tool", "arguments", "digest", "facts", "source", "endpoint", "call_id", "role", "agent", "session_key", "turn",
+    "parent_turn", "rule", "who", "session", "at_deadline", "meta",
 )  # fmt: skip
+"""What is kept of a request as it was asked. A row of before there were ``facts`` has none."""
 
 
 def row_of(request: ApprovalRequest) -> dict[str, Any]:
@@ -96,7 +97,9 @@ def covered_by(request: ApprovalRequest) -> str:
     if not request.session_key or request.session == "never":
         return ""
     digest = request.digest if request.session == "call" else ""
-    return _key("covers", *_whose(request), digest)
+    # What a tool says its calls are really about is no smaller a difference than which tool it is.
+    facts = (json.dumps(request.facts, sort_keys=True),) if request.facts else ()
+    return _key("covers", *_whose(request), digest, *facts)
 
 
 def _whose(request: ApprovalRequest) -> tuple[str, ...]:

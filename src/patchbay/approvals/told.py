@@ -22,6 +22,7 @@ def tell_requested(managers: Iterable[HookManager], call: ToolRequest, request: 
         "ID": request.id,
         "Tool": request.tool,
         "Arguments": json.loads(request.arguments),
+        **({"Facts": dict(request.facts)} if request.facts else {}),
         "Who": list(request.who),
         "Rule": request.rule,
         "Deadline": request.deadline,

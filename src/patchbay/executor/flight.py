@@ -1,5 +1,7 @@
 """The way of one call: before -> frozen -> approved -> a slot -> run under its deadline -> after -> settle.
 
+A tool that finds out facts about its calls (``Tool.facts``) does so before it is approved, and again under its deadline.
+
 What lives here: that line, once. What does not: when it begins and who else is under way (``batch``), and what a failure is told
 as (``settle``).
 """
@@ -12,8 +14,8 @@ import time
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from patchbay.errors import HookAbortError, RepeatedCallError
-from patchbay.executor.clock import standing_still, within
+from patchbay.errors import HookAbortError, RepeatedCallError, ToolDeniedError
+from patchbay.executor.clock import Alarm, standing_still, within
 from patchbay.executor.execution import ToolExecution
 from patchbay.executor.files import has_files, with_files
 from patchbay.executor.freeze import frozen_copy
@@ -22,6 +24,7 @@ from patchbay.executor.told import tell_begun
 from patchbay.hooks.asked import Asked
 from patchbay.tools import Tool
 from patchbay.tools.context import Progress, ToolContext
+from patchbay.tools.facts import DENIED, changed_facts, facts_of
 from patchbay.tools.interrupts import is_users_interrupt
 from patchbay.tools.output import OutputError, ToolOutput
 from patchbay.types import Attachment, ToolCall, ToolResult
@@ -202,21 +205,58 @@ class Flight(Asked):
         tool = self._batch.run.find(name)
         return tool, tool.validate(json.dumps(arguments), self._batch.run.executor.validation)
 
-    async def _run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+    async def find_facts(self) -> dict[str, Any]:
+        """Return what the tool finds out about the call, within its own limit: before anybody is asked about it."""
+        timer = self._timer()
+        try:
+            return await self._found_out(self.arguments)
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    async def _found_out(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        try:
+            facts = await facts_of(self.tool, frozen_copy(arguments))
+        except ToolDeniedError as error:
+            self.decided.note(error.by, "facts", "denied", error.reason)
+            raise
+        self._go_on()
+        return facts
+
+    async def _still_so(self, arguments: dict[str, Any], context: ToolContext) -> None:
+        """Give the tool its facts: those that were approved, if the call was. Raises ToolDeniedError where they are others now.
+
+        This is done last of all: between a yes and the run a call may wait for its turn, and what it is about may be another by
+        then. What the tool does itself between its first line and its last is for it to see to.
+        """
+        facts = await self._found_out(arguments)
+        approved = self.trail.facts if self.trail is not None else None
+        if approved is not None and (others := changed_facts(approved, facts)):
+            reason = f"since it was approved, this has become another: {', '.join(others):.200}"
+            self.decided.note(self.tool.name, "facts", "denied", reason)
+            raise ToolDeniedError(DENIED, reason, tool_name=self.tool.name, by=self.tool.name)
+        context.facts = facts
+
+    def _timer(self) -> Alarm | None:
         limit = self.tool.timeout if self.tool.timeout is not None else self._batch.run.tool_timeout
-        timer = self._batch.limit(self, limit) if limit is not None else None
+        return self._batch.limit(self, limit) if limit is not None else None
+
+    async def _run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+        timer = self._timer()
         if timer is not None:
             within(timer, self._batch.run.budget)
         elif self._batch.run.budget.loop is not None:
             within(self._batch.run.budget)
-        self.given = frozen_copy(arguments)
-        if (hooks := self._batch.run.hooks) is not None:
-            if arguments is self.arguments:
-                self.arguments = self.given  # what the tool does to its own is no hook's business
-            if hooks.observed:
-                tell_begun(hooks, self)
-        self._started = time.perf_counter()
         try:
+            if self.tool.facts is not None:
+                await self._still_so(arguments, context)
+            self.given = frozen_copy(arguments)
+            if (hooks := self._batch.run.hooks) is not None:
+                if arguments is self.arguments:
+                    self.arguments = self.given  # what the tool does to its own is no hook's business
+                if hooks.observed:
+                    tell_begun(hooks, self)
+            self._started = time.perf_counter()
             value = await self.tool.run(arguments, context)
         finally:
             if timer is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from patchbay.tools import Tool, render_result
 from patchbay.tools.context import ToolContext
-from patchbay.tools.results import json_stand_in
+from patchbay.tools.results import read_exactly, write_exactly
 from patchbay.types import ToolCall
 
 if TYPE_CHECKING:
@@ -23,14 +23,16 @@ if TYPE_CHECKING:
 class Trail:
     """What was decided about one call, for the record: ``decisions`` are who, at which point, and what.
 
-    ``approvers`` are those whose approval it needs, by their names.
+    ``approvers`` are those whose approval it needs, by their names. ``facts`` are what its tool has found out about the call as
+    it is now, None where nobody has asked for them.
     """
 
-    __slots__ = ("approvers", "decisions", "digest", "responded_by")
+    __slots__ = ("approvers", "decisions", "digest", "facts", "responded_by")
 
     def __init__(self) -> None:
         self.approvers: tuple[str, ...] = ()
         self.digest = ""
+        self.facts: dict[str, Any] | None = None
         self.responded_by = ""
         self.decisions: list[tuple[str, str, str]] = []
 
@@ -82,6 +84,10 @@ class Asked:
         """Return the tool of this name, and ``arguments`` (JSON) checked for it. Raises UnknownToolError, ToolArgumentsError."""
         raise NotImplementedError
 
+    async def find_facts(self) -> dict[str, Any]:
+        """Return what the tool finds out about the call (``Tool.facts``). Raises ToolDeniedError, and what the tool raises."""
+        raise NotImplementedError
+
     @property
     def decided(self) -> Trail:
         """The trail, to write on."""
@@ -97,8 +103,10 @@ class Asked:
         return self._plain
 
     def touched(self) -> None:
-        """Say that the arguments may have been changed in place."""
+        """Say that the call may be another now: nothing that was made of its arguments holds."""
         self._plain = None
+        if self.trail is not None:
+            self.trail.facts = None
 
     def change(self, changes: Mapping[str, Any]) -> tuple[str, ...]:
         """Take changes of ``tool`` (its name) and ``arguments`` (JSON); return what has become another.
@@ -111,15 +119,16 @@ class Asked:
         changed = tuple(what for what, is_changed in is_other.items() if is_changed)
         if changed:
             self.tool, self.arguments = self.resolve(name, arguments)
-            self._plain = None
+            self.touched()
         return changed
 
     def digest(self) -> str:
         """What an approval of exactly this call is bound to."""
         from patchbay.hooks.digest import digest_of
 
-        self.decided.digest = digest_of(self.tool.name, self.plain)
-        return self.decided.digest
+        trail = self.decided
+        trail.digest = digest_of(self.tool.name, self.plain, trail.facts or {})
+        return trail.digest
 
     def member(self, name: str, point: str) -> Any:
         """Return what a hook is shown of the call. Raises KeyError."""
@@ -130,10 +139,6 @@ class Asked:
         return _OTHERS[name](self, point)
 
 
-_WRITE: Final = json.JSONEncoder(default=json_stand_in).encode
-_READ: Final = json.JSONDecoder(parse_constant=str).decode
-
-
 def as_plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return a tool's arguments as JSON knows them, in containers of their own.
 
@@ -141,7 +146,7 @@ def as_plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
     JSON does not have (a model of the tool's own may take one) is its name: "Infinity".
     """
     try:
-        read = _READ(_WRITE(arguments))
+        read = read_exactly(write_exactly(arguments))
     except (TypeError, ValueError, RecursionError):  # keys that are no texts, cycles, what can be read only once
         try:
             read = json.loads(render_result(arguments))
@@ -162,6 +167,7 @@ _OTHERS: Final[Mapping[str, Callable[[Asked, str], Any]]] = {
     "call_id": lambda asked, _point: asked.call.id,
     "digest": lambda asked, _point: asked.trail.digest if asked.trail is not None else "",
     "approvers": lambda asked, _point: asked.trail.approvers if asked.trail is not None else (),
+    "facts": lambda asked, _point: (asked.trail.facts if asked.trail is not None else None) or {},
     "source": lambda asked, _point: getattr(asked.tool, "source", None) or "",
     "endpoint": lambda asked, _point: getattr(asked.tool, "endpoint", None) or "",
     "annotations": lambda asked, _point: getattr(asked.tool, "annotations", None) or {},

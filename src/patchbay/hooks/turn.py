@@ -199,10 +199,12 @@ class TurnHooks:
         return None
 
     async def approve(self, asked: Asked) -> None:
-        """Ask the approvers about exactly this call. Raises ToolDeniedError with the first no."""
+        """Ask the approvers about exactly this call. Raises ToolDeniedError with the first no, and what finding facts raises."""
         approvers = self.chains.approve_tool
         if not approvers:
             return
+        if asked.tool.facts is not None:
+            asked.decided.facts = await asked.find_facts()
         asked.digest()
         asked.decided.approvers = tuple(each.name for each, _ in approvers)
         for each, ask in approvers:

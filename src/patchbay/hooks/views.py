@@ -96,8 +96,9 @@ class LLMResponse(View):
 class ToolRequest(View):
     """``before_tool`` and ``approve_tool``: a call that is about to be carried out.
 
-    ``call_id`` is the call's, ``digest`` that of tool and arguments (``approve_tool`` only): an approval is for nothing else.
-    ``approvers`` are the hooks that must all approve it, by their names (``approve_tool`` only).
+    ``call_id`` is the call's. For ``approve_tool`` only: ``facts`` are what its tool has found out about the call, which runs
+    only if they are still so then; ``digest`` is that of tool, arguments and facts: an approval is for nothing else;
+    ``approvers`` are the hooks that must all approve it, by their names.
     ``source`` is where the tool is from, "" for this program's own; ``endpoint`` the address that its calls are sent to, "" for
     this process; ``annotations`` what it says of itself (``read_only``, ...).
     """
@@ -110,6 +111,7 @@ class ToolRequest(View):
     call_id: str
     digest: str
     approvers: list[str]
+    facts: dict[str, Any]
     source: str
     endpoint: str
     annotations: Mapping[str, Any]

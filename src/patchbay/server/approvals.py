@@ -54,7 +54,8 @@ class RequestModel(BaseModel):
     arguments: dict[str, Any] | None = Field(description="What the tool will be given; null where it is cut.")
     arguments_text: str = Field(description="The same as JSON text; where it is long, its beginning.")
     is_cut: bool = Field(description="Whether there is more: GET /api/approvals/{id} has it.")
-    digest: str = Field(description="Of tool and arguments. What runs has this digest.")
+    facts: dict[str, Any] = Field(description="What the tool has found out about the call. It runs only if they are still so.")
+    digest: str = Field(description="Of tool, arguments and facts. What runs has this digest.")
     source: str = Field(description="Who the tool is from; empty for the server's own.")
     endpoint: str = Field(description="The address that its calls are sent to; empty for the server's own.")
     call_id: str

@@ -6,9 +6,10 @@ checking, deadlines and results are the executor's.
 
 from __future__ import annotations
 
+import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -61,6 +62,14 @@ class Tool(ABC):
 
     annotations: Mapping[str, Any] = MappingProxyType({})
     """What the tool says of itself. A kind of tool may say it of all its tools."""
+
+    facts: Callable[[dict[str, Any]], Any] | None = None
+    """What finds out what a call is really about, where its arguments do not show it: where a symlink leads, which row an id is.
+
+    It is given the call's arguments and returns a mapping of what JSON knows, or an awaitable of one; one that is not async is
+    called in a thread. It only looks. Whoever approves the call is shown the facts; they are asked for again right before it
+    runs, which it does not if they are others then; and ``ToolContext.facts`` has them. None: there are none.
+    """
 
     def __init__(
         self,
@@ -176,3 +185,17 @@ def checked_timeout(seconds: float | None, what: str) -> float | None:
     if not number or not math.isfinite(seconds) or seconds <= 0:
         raise ConfigurationError(f"{what} must be a positive number of seconds, or None for no limit; not {seconds!r}.")
     return seconds
+
+
+def checked_schema(parameters: Mapping[str, Any], what: str) -> str:
+    """Return a schema as JSON text, or raise ConfigurationError for one that is none: no list that it is in could be shown."""
+    try:
+        return json.dumps(parameters, sort_keys=True, allow_nan=False, ensure_ascii=False, default=_as_dict)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"parameters of {what} are no JSON: {error}") from None
+
+
+def _as_dict(value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"there is a {type(value).__name__} in it")

@@ -6,12 +6,14 @@ as ``Surroundings`` from whoever runs the turn), and what becomes of the actions
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from patchbay.tools.actions import ToolActions
@@ -70,6 +72,9 @@ class ToolContext:
 
     media: Any = None
     """The store of the files that go along with results; None: the process's own (``patchbay.media.shared_store()``)."""
+
+    facts: Mapping[str, Any] = MappingProxyType({})
+    """What the tool has found out about the call (``Tool.facts``): what was approved, where somebody had to; else empty."""
 
     def __init__(
         self,
@@ -168,6 +173,13 @@ class ToolContext:
             else:
                 self._key = uuid.uuid4().hex
         return self._key
+
+    def with_facts(self, facts: Mapping[str, Any]) -> ToolContext:
+        """Return the same call as a tool sees it that has found out ``facts``; the state, the actions and the end are shared."""
+        _ = self.cancelled, self.state, self.actions  # made now, if nobody has looked at them, so that both have the same
+        other = copy.copy(self)
+        other.facts = facts
+        return other
 
     def progress(self, message: str | None = None, *, fraction: float | None = None, data: Any = None) -> None:
         """Say how far the work is, from any thread; it reaches the run's events and never the conversation.

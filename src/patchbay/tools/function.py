@@ -21,6 +21,7 @@ from patchbay.schema import FunctionSchema
 from patchbay.tools.base import Validation
 from patchbay.tools.basetool import BaseTool
 from patchbay.tools.context import ToolContext
+from patchbay.tools.facts import facts_of
 from patchbay.tools.invoke import invoke, is_async
 
 CONTEXT_PARAMETER = "tool_context"
@@ -42,6 +43,8 @@ class FunctionTool(BaseTool):
     Functions that are not async run in a thread, with the caller's context variables. A thread cannot be
     interrupted: when its time is up the model is told so and the thread runs on, its outcome dropped; it may
     look at ``tool_context.cancelled``.
+
+    ``facts`` is as for every Tool (``Tool.facts``): a function of the arguments alone, also where this one is a method.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class FunctionTool(BaseTool):
         max_parallel: int | None = None,
         strict: bool = False,
         annotations: Mapping[str, Any] | None = None,
+        facts: Callable[[dict[str, Any]], Any] | None = None,
     ) -> None:
         if isinstance(function, classmethod):
             raise TypeError("A classmethod has no class yet: make a tool of the method, as in tool(Shop.open).")
@@ -72,6 +76,10 @@ class FunctionTool(BaseTool):
             strict=strict,
             annotations=annotations,
         )
+        if facts is not None:
+            if not callable(facts):
+                raise ConfigurationError(f"facts of tool {self.name!r} must be a function of a call's arguments, not {facts!r}.")
+            self.facts = facts
         self.function = function
         self._parameters = parameters
         self._described = description is not None
@@ -100,6 +108,7 @@ class FunctionTool(BaseTool):
             max_parallel=self.max_parallel,
             strict=self.strict,
             annotations=self.annotations,
+            facts=self.facts,
         )
 
     @property
@@ -140,12 +149,18 @@ class FunctionTool(BaseTool):
         return await invoke(self.function, args, kwargs, in_thread=not self.is_async)
 
     async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext | None = None) -> Any:
-        """Check ``args``, then call the function; ``{"error": ...}`` where they do not fit. For callers without an executor."""
+        """Check ``args``, then call the function; ``{"error": ...}`` where they do not fit. For callers without an executor.
+
+        Raises what the function raises, and what finding the facts does.
+        """
         try:
             arguments = self.validate(json.dumps(args, ensure_ascii=False, default=str), Validation())
         except ToolArgumentsError as error:
             return {"error": str(error)}
-        return await self.run(arguments, tool_context or ToolContext(call_id="", name=self.name))
+        context = tool_context or ToolContext(call_id="", name=self.name)
+        if self.facts is not None:  # its own: those of the context may be those of the tool that calls this one
+            context = context.with_facts(await facts_of(self, dict(arguments)))
+        return await self.run(arguments, context)
 
     @cached_property
     def _binding(self) -> Callable[[dict[str, Any], ToolContext], tuple[tuple[Any, ...], dict[str, Any]]]:
@@ -193,6 +208,7 @@ def tool(
     max_parallel: int | None = None,
     strict: bool = False,
     annotations: Mapping[str, Any] | None = None,
+    facts: Callable[[dict[str, Any]], Any] | None = None,
 ) -> Callable[[Callable[..., Any]], FunctionTool]: ...
 @overload
 def tool(
@@ -206,6 +222,7 @@ def tool(
     max_parallel: int | None = None,
     strict: bool = False,
     annotations: Mapping[str, Any] | None = None,
+    facts: Callable[[dict[str, Any]], Any] | None = None,
 ) -> FunctionTool: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -220,12 +237,13 @@ def tool(
     max_parallel: int | None = None,
     strict: bool = False,
     annotations: Mapping[str, Any] | None = None,
+    facts: Callable[[dict[str, Any]], Any] | None = None,
 ) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
     """Make a tool of a function: as ``@tool``, as ``@tool(name=..., timeout=...)``, or as ``tool(name=..., handler=...)``.
 
     ``parameters`` is a JSON Schema for the arguments, where the function's annotations should not be used;
-    ``timeout`` is in seconds; ``sequential``, ``max_parallel``, ``strict`` and ``annotations`` are as for every Tool. Raises
-    ConfigurationError for a name, schema or limit that cannot work.
+    ``timeout`` is in seconds; ``sequential``, ``max_parallel``, ``strict``, ``annotations`` and ``facts`` are as for every Tool.
+    Raises ConfigurationError for a name, schema or limit that cannot work.
     """
     if function is not None and handler is not None:
         raise TypeError("tool() takes a function or handler=, not both.")
@@ -241,6 +259,7 @@ def tool(
             max_parallel=max_parallel,
             strict=strict,
             annotations=annotations,
+            facts=facts,
         )
 
     target = function if function is not None else handler

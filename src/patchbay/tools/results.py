@@ -199,6 +199,16 @@ def json_stand_in(value: Any) -> Any:
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=json_stand_in).encode
 
 
+write_exactly = json.JSONEncoder(default=json_stand_in).encode
+"""Write a value as JSON in which nothing is mended, for what is compared and approved; also NaN, and half of a surrogate pair.
+
+Raises TypeError, ValueError, and RecursionError for what JSON does not have.
+"""
+
+read_exactly = json.JSONDecoder(parse_constant=str).decode
+"""Read what was written so: a number that JSON does not have is its name ("Infinity")."""
+
+
 def _sorted(values: set[Any] | frozenset[Any]) -> list[Any]:
     """Return a set in an order that is the same in every process, so that a prompt cache holds."""
     try:

@@ -20,7 +20,7 @@ MOST_OF_REASON: Final = 2000
 """How many characters of a reason are taken: the model is shown it, and it is no place for a book."""
 
 _AROUND: Final = frozenset({"meta", "context", "channel", "chat_id"})
-_CALL: Final = _AROUND | {"call_id", "digest", "source", "endpoint", "annotations"}
+_CALL: Final = _AROUND | {"call_id", "digest", "facts", "source", "endpoint", "annotations"}
 
 _FUNCTION: Final = Members({"name": TEXT, "description": TEXT, "parameters": OBJECT}, keeps=True)
 _TOOL: Final = Members({"type": TEXT, "function": _FUNCTION}, keeps=True)

@@ -145,7 +145,8 @@ class ProcessHook:
 
     async def approve_tool(self, call: ToolRequest) -> Approval:
         """Ask ``hook.approve_tool``."""
-        answer, findings = await self._ask("approve_tool", params.tool_call(call, self._around, digest=call.digest))
+        asked = params.tool_call(call, self._around, digest=call.digest, facts=call.facts)
+        answer, findings = await self._ask("approve_tool", asked)
         self._tell("approve_tool", findings)
         return answers.approval(answer)
 

@@ -2,8 +2,8 @@
 
 What lives here: views as members on the wire. ``Meta`` is in PascalCase, all else in snake_case; what is empty is left out
 where the contract leaves it out. Beside the contract's members a call has ``call_id``, ``source``, ``endpoint``,
-``annotations`` and, where it is to be approved, ``digest``: hooks that do not know them pass them over. What does not: lines
-(``wire``), replies (``answers``).
+``annotations`` and, where it is to be approved, ``digest`` and ``facts``: hooks that do not know them pass them over. What does
+not: lines (``wire``), replies (``answers``).
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class _ToolCall(_Params, omit_defaults=True, kw_only=True):
     arguments: dict[str, Any] = {}
     call_id: str = ""
     digest: str = ""
+    facts: Mapping[str, Any] = {}
     source: str
     endpoint: str = ""
     annotations: Mapping[str, Any] = {}
@@ -133,14 +134,15 @@ def llm_response(view: LLMResponse, around: Around) -> _LLMResponse:
     return _LLMResponse(**around.of(view.meta, view.context), model=view.model, response=response)
 
 
-def tool_call(view: ToolRequest, around: Around, *, digest: str = "") -> _ToolCall:
-    """Return the params of ``hook.before_tool`` and ``hook.approve_tool``."""
+def tool_call(view: ToolRequest, around: Around, *, digest: str = "", facts: Mapping[str, Any] | None = None) -> _ToolCall:
+    """Return the params of ``hook.before_tool``; with ``digest`` and ``facts`` those of ``hook.approve_tool``."""
     return _ToolCall(
         **around.of(view.meta, view.context),
         tool=view.tool,
         arguments=view.arguments,
         call_id=view.call_id,
         digest=digest,
+        facts=facts or {},
         source=view.source,
         endpoint=view.endpoint,
         annotations=view.annotations,

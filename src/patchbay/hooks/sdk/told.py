@@ -20,7 +20,8 @@ _META: Final = ("AgentID", "TurnID", "ParentTurnID", "SessionKey", "Iteration", 
 _EMPTY: Final[Mapping[str, Any]] = {
     "context": {}, "model": "", "messages": [], "tools": [], "options": {}, "graceful_terminal": False,
     "content": "", "reasoning": "", "tool_calls": [], "finish_reason": "", "usage": {},
-    "tool": "", "arguments": {}, "call_id": "", "digest": "", "approvers": [], "source": "", "endpoint": "", "annotations": {},
+    "tool": "", "arguments": {}, "call_id": "", "digest": "", "facts": {}, "approvers": [], "source": "", "endpoint": "",
+    "annotations": {},
 }  # fmt: skip
 
 

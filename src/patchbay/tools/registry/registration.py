@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -10,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from patchbay.errors import ConfigurationError
-from patchbay.tools.base import Tool, checked_timeout
+from patchbay.tools.base import Tool, checked_schema, checked_timeout
 from patchbay.types import EMPTY_PARAMETERS
 
 MAX_TIMEOUT: Final = 300.0
@@ -99,10 +98,7 @@ class Registration:
 
     def check(self) -> None:
         """Raise ConfigurationError for a schema that is no JSON: no list that it is in could be shown."""
-        try:
-            json.dumps(self.parameters, sort_keys=True, allow_nan=False, default=_as_dict)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise ConfigurationError(f"parameters of tool {self.name!r} are no JSON: {error}") from None
+        checked_schema(self.parameters, f"tool {self.name!r}")
 
     @property
     def key(self) -> Key:
@@ -143,9 +139,3 @@ class Registration:
     def reaches(self, role: str) -> bool:
         """Whether the role has it."""
         return self.role == role if self.role is not None else role not in self.excluded
-
-
-def _as_dict(value: Any) -> dict[str, Any]:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"there is a {type(value).__name__} in it")

@@ -1,0 +1,277 @@
+"""What a tool has found out about a call is part of what is approved: shown, bound, kept, and no decision reaches beyond it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import sqlalchemy as sa
+from fastapi import FastAPI
+
+from patchbay.approvals import ApprovalDesk, ApprovalPolicy, ApprovalRequest, Rule
+from patchbay.approvals.request import SessionGrant
+from patchbay.approvals.shown import granted, question, taken_back, written
+from patchbay.approvals.tables import REQUESTS, covered_by, row_of, same_call
+from patchbay.errors import ApprovalConflictError
+from patchbay.executor import Executor
+from patchbay.hooks import HookManager
+from patchbay.hooks.digest import digest_of
+from patchbay.server.approvals import make_approvals_router
+from patchbay.tools import ToolContext, tool
+
+from .asking import Files as PlainFiles
+from .asking import call_of, desk_at, executor_of, going, run, waiting
+from .test_reach import ended
+from .test_terminal import request
+
+LEADS = {"/a": "/srv/data", "/b": "/srv/data", "/c": "/etc"}
+
+
+class Files:
+    """A tool that knows where paths lead, and what it has done."""
+
+    def __init__(self, **leads: str) -> None:
+        self.leads = {**LEADS, **leads}
+        self.deleted: list[str] = []
+
+    def executor(self, desk: ApprovalDesk, **observers: object) -> Executor:
+        @tool(facts=lambda arguments: {"path": self.leads[arguments["path"]]})
+        def delete(path: str, tool_context: ToolContext) -> str:
+            self.deleted.append(tool_context.facts["path"])
+            return f"deleted {path}"
+
+        hooks = HookManager()
+        for name, observer in observers.items():
+            hooks.mount(name, observer)
+        desk.mount(hooks)
+        return Executor([delete], hooks=hooks, max_repeats=None)
+
+
+def test_a_request_has_the_facts_and_its_digest_is_of_them_too(url):
+    async def main():
+        files = Files()
+        async with desk_at(url) as desk:
+            task = going(files.executor(desk), call_of())
+            [asked] = await waiting(desk)
+            await desk.decide(asked.id, "approve", digest=asked.digest)
+            await task
+            return asked, await desk.get(asked.id), files.deleted
+
+    asked, kept, deleted = run(main())
+    facts = {"path": "/srv/data"}
+    assert (facts, digest_of("delete", {"path": "/a"}, facts), True) == (asked.facts, asked.digest, asked.is_genuine)
+    assert (facts, ["/srv/data"]) == (kept.facts, deleted)
+
+
+def test_what_was_approved_is_denied_where_it_is_another_by_then():
+    async def main():
+        files = Files()
+        async with desk_at() as desk:
+            task = going(files.executor(desk), call_of())
+            [asked] = await waiting(desk)
+            files.leads["/a"] = "/etc"
+            await desk.decide(asked.id, "approve")
+            return (await task)[0].result.code, files.deleted
+
+    assert ("tool_denied", []) == run(main())
+
+
+def test_a_yes_for_the_session_does_not_reach_other_facts(url):
+    """Every call of the tool with any arguments, as long as it comes to the same."""
+
+    async def main():
+        files = Files()
+        async with desk_at(url) as desk:
+            task = going(files.executor(desk), call_of("/a"))
+            [asked] = await waiting(desk)
+            await desk.decide(asked.id, "approve_session", by="ann")
+            await task
+            await going(files.executor(desk), call_of("/b"))
+            other = going(files.executor(desk), call_of("/c"))
+            [asked] = await waiting(desk)
+            await ended(other)
+            files.leads["/a"] = "/etc"
+            turned = going(files.executor(desk), call_of("/a"))
+            [again] = await waiting(desk)
+            await ended(turned)
+            return files.deleted, asked.facts, again.facts
+
+    assert (["/srv/data", "/srv/data"], {"path": "/etc"}, {"path": "/etc"}) == run(main())
+
+
+def test_a_decision_that_was_kept_for_a_call_is_not_for_it_where_its_facts_are_others(url):
+    async def main():
+        files = Files()
+        async with desk_at(url) as desk:
+            desk.leave()
+            task = going(files.executor(desk), call_of())
+            await waiting(desk)
+            await ended(task)
+        async with desk_at(url) as desk:
+            [asked] = await waiting(desk)
+            await desk.decide(asked.id, "approve")
+            files.leads["/a"] = "/etc"
+            task = going(files.executor(desk), call_of())
+            [other] = await waiting(desk)
+            await ended(task)
+            files.leads["/a"] = "/srv/data"
+            await going(files.executor(desk), call_of())
+            return other.facts, files.deleted
+
+    assert ({"path": "/etc"}, ["/srv/data"]) == run(main())
+
+
+@pytest.mark.parametrize("facts", [{}, {"path": "/tmp"}, {"path": "/srv/data", "more": 1}])
+def test_a_request_whose_facts_were_changed_where_it_is_kept_is_not_decided(facts):
+    async def main():
+        async with desk_at() as desk:
+            task = going(Files().executor(desk), call_of())
+            [asked] = await waiting(desk)
+            await desk.store._store.write(lambda connection: changed(connection, asked.id))
+            with pytest.raises(ApprovalConflictError, match="not what the call would run with"):
+                await desk.decide(asked.id, "approve")
+            await ended(task)
+
+    def changed(connection, request_id):
+        body = connection.execute(sa.select(REQUESTS.c.body)).scalar_one()
+        body = json.dumps({**json.loads(body), "facts": facts})
+        connection.execute(REQUESTS.update().where(REQUESTS.c.id == request_id).values(body=body))
+
+    run(main())
+
+
+def test_a_row_of_before_there_were_facts_is_read_and_its_decision_holds(url):
+    """Digests, and what decisions are found by, are what they were for calls without facts."""
+
+    async def main():
+        files = PlainFiles()
+        async with desk_at(url) as desk:
+            desk.leave()
+            task = going(executor_of(desk, files), call_of())
+            await waiting(desk)
+            await ended(task)
+            await desk.store._store.write(made_old)
+        async with desk_at(url) as desk:
+            [asked] = await waiting(desk)
+            await desk.decide(asked.id, "approve")
+            await going(executor_of(desk, files), call_of())
+            return asked.facts, files.deleted
+
+    def made_old(connection):
+        body = json.loads(connection.execute(sa.select(REQUESTS.c.body)).scalar_one())
+        assert {} == body.pop("facts")
+        connection.execute(REQUESTS.update().values(body=json.dumps(body)))
+
+    assert ({}, ["/a"]) == run(main())
+
+
+def test_what_decisions_are_found_by_is_for_calls_without_facts_what_it_was():
+    """The keys of rows that servers have kept."""
+    asked = ApprovalRequest(
+        id="1", created=0.0, deadline=1.0, tool="delete", arguments="{}", digest=digest_of("delete", {}), session_key="s1",
+        session="tool", rule="all", who=("http",), agent="helper",
+    )  # fmt: skip
+    assert "sha256:a6d3ebde6fb9776a5052d4b3cc0793adb270e1ee0f78b411c0b9f1e949e7adb3" == asked.digest
+    assert "636398c78a21b3d68ee4d3e8e13fa9c46e56f776848b3022ec0d6b8037cd8c25" == same_call(asked)
+    covers = [covered_by(replace(asked, session=session)) for session in ("tool", "call", "never")]
+    tool = "3821aaaaf5cab064190fa6f05a7c9816604739d9d09467f71018376ebcff1c8b"
+    assert [tool, "2bc3f969c697a6f64ba4b4b7a3265bbaa65072240385f0edb08ed2fed549bd97", ""] == covers
+    assert {} == json.loads(row_of(asked)["body"])["facts"]
+
+
+def test_the_api_shows_them():
+    async def main():
+        async with desk_at() as desk:
+            task = going(Files().executor(desk), call_of())
+            [asked] = await waiting(desk)
+            api = FastAPI()
+            api.include_router(make_approvals_router(desk, needs_token=False))
+            schema = api.openapi()["components"]["schemas"]["RequestModel"]
+            await ended(task)
+            return asked.as_json(), ApprovalRequest.from_json(asked.as_json()) == asked, schema
+
+    told, is_same, schema = run(main())
+    assert ({"path": "/srv/data"}, True) == (told["facts"], is_same)
+    assert ("object", True) == (schema["properties"]["facts"]["type"], "facts" in schema["required"])
+
+
+def test_a_server_that_knows_no_facts_and_one_that_tells_nonsense_are_understood():
+    told = request().as_json()
+    assert {} == ApprovalRequest.from_json({name: value for name, value in told.items() if name != "facts"}).facts
+    with pytest.raises(ValueError, match="its facts are none"):
+        ApprovalRequest.from_json({**told, "facts": "none"})
+
+
+def test_observers_are_told_of_them():
+    async def main():
+        seen = []
+
+        class Sees:
+            async def on_runtime_event(self, event):
+                seen.append((event.kind, event.payload.get("Facts")))
+
+        async with desk_at() as desk:
+            executor = Files().executor(desk, sees=Sees())
+            task = going(executor, call_of())
+            await waiting(desk)
+            await ended(task)
+            await executor.hooks.events.flush()
+        return seen
+
+    assert ("agent.approval.requested", {"path": "/srv/data"}) in run(main())
+
+
+@pytest.mark.parametrize(
+    ("facts", "line"),
+    [
+        ({"path": "/srv/data"}, "really: path=/srv/data"),
+        ({"path": "/srv/data", "count": 2, "mine": True}, "really: path=/srv/data, count=2, mine=true"),
+        ({"path": "/my data"}, 'really: path="/my data"'),
+        ({"path": "/a, owner=me"}, 'really: path="/a, owner=me"'),
+        ({"path=/a, b": ""}, 'really: "path=/a, b"=""'),
+        ({"n": "2", "flag": "true", "neg": "-1"}, 'really: n="2", flag="true", neg="-1"'),
+        ({"list": ["/a", {"b": None}]}, 'really: list=["/a", {"b": null}]'),
+        ({"path": "\x1b[2J\u202e\n\ud800"}, 'really: path="\\u001b[2J\\u202e\\n\\ud800"'),
+        ({"path": "\\u001b"}, 'really: path="\\\\u001b"'),
+        ({"ort": "Zürich"}, "really: ort=Zürich"),
+    ],
+)
+def test_a_person_is_shown_them_on_one_line_on_which_none_can_pass_for_another(facts, line):
+    assert line in [each.strip() for each in written(request(facts=facts)).split("\n")]
+
+
+def test_long_arguments_do_not_hide_them():
+    shown = written(request(arguments=json.dumps({"path": "x" * 9000}), facts={"path": "/etc"}))
+    assert "  really: path=/etc" in shown.split("\n")
+
+
+def test_what_has_none_is_shown_as_it_was():
+    assert "really" not in written(request())
+
+
+def test_what_a_yes_for_the_session_is_for_is_said():
+    asked = request(facts={"path": "/etc"}, session_key="s1")
+    words = "every call of delete that is really about the same"
+    grant = SessionGrant(asked, 100.0)
+    assert all(words in text for text in (question(asked, 0.0), granted(grant, 0.0), taken_back(grant)))
+    assert words not in question(request(), 0.0)
+    assert "[s] this call whenever" in question(request(facts={"path": "/etc"}, session="call"), 0.0)
+
+
+def test_a_yes_for_the_same_call_in_this_session_is_for_its_facts_too():
+    async def main():
+        files = Files()
+        async with desk_at(policy=ApprovalPolicy(otherwise=Rule(name="all", deadline=600, session="call"))) as desk:
+            task = going(files.executor(desk), call_of())
+            [asked] = await waiting(desk)
+            await desk.decide(asked.id, "approve_session")
+            await task
+            await going(files.executor(desk), call_of())
+            files.leads["/a"] = "/etc"
+            task = going(files.executor(desk), call_of())
+            await waiting(desk)
+            await ended(task)
+            return files.deleted
+
+    assert ["/srv/data", "/srv/data"] == run(main())

@@ -1,0 +1,437 @@
+"""Facts that a tool finds out about its calls: shown to whoever approves, still so when it runs, and given to its body (P15)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from moved import MovedLoop, later
+from pydantic import BaseModel
+
+from patchbay import ToolRetry
+from patchbay.executor import Budget, Executor, ToolExecution
+from patchbay.hooks import DenyTool, HookManager, Modify, Respond
+from patchbay.hooks.digest import digest_of
+from patchbay.tools import Tool, ToolContext, tool
+from patchbay.types import ToolCall
+
+BOUND = 20.0
+CALL = ToolCall("1", "use", '{"path": "a"}')
+
+
+class Person:
+    """Approves what it is asked about, once ``meanwhile`` has happened."""
+
+    def __init__(self, meanwhile: Any = lambda: None, *, says: bool = True) -> None:
+        self.asked: list[tuple[str, dict[str, Any], dict[str, Any], str]] = []
+        self.meanwhile = meanwhile
+        self.says = says
+
+    async def approve_tool(self, call):
+        self.asked.append((call.tool, call.arguments, call.facts, call.digest))
+        self.meanwhile()
+        return self.says
+
+
+def hooks_of(**mounted: Any) -> HookManager:
+    hooks = HookManager()
+    for name, hook in mounted.items():
+        hooks.mount(name, hook)
+    return hooks
+
+
+def ran(*tools: Any, calls: tuple[ToolCall, ...] = (CALL,), budget: Budget | None = None, **options: Any) -> list[ToolExecution]:
+    async def main():
+        batch = Executor(tools, **options).begin(budget=budget).start(calls)
+        try:
+            async for _ in batch:
+                pass
+        finally:
+            await batch.stop()
+        return batch.executions
+
+    return asyncio.run(asyncio.wait_for(main(), BOUND))
+
+
+class Disk:
+    """Where paths lead, and a tool that goes by what was found out."""
+
+    def __init__(self, **leads: str) -> None:
+        self.leads = leads
+        self.looked = 0
+        self.used: list[Any] = []
+
+    def look(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        self.looked += 1
+        return {"path": self.leads[arguments["path"]]}
+
+    def tool(self, **options: Any) -> Tool:
+        @tool(**{"facts": self.look, **options})
+        async def use(path: str, tool_context: ToolContext) -> str:
+            self.used.append(tool_context.facts.get("path"))
+            return f"used {path}"
+
+        return use
+
+
+def test_who_approves_is_shown_the_facts_and_the_body_is_given_them():
+    disk, person = Disk(a="/srv/data"), Person()
+    [execution] = ran(disk.tool(), hooks=hooks_of(person=person))
+    facts = {"path": "/srv/data"}
+    assert [("use", {"path": "a"}, facts, digest_of("use", {"path": "a"}, facts))] == person.asked
+    assert ("used a", ["/srv/data"], 2) == (execution.content, disk.used, disk.looked)
+
+
+def test_a_call_whose_facts_have_changed_since_the_yes_is_denied():
+    disk = Disk(a="/srv/data")
+    person = Person(lambda: disk.leads.update(a="/etc"))
+    [execution] = ran(disk.tool(), hooks=hooks_of(person=person))
+    words = "Tool execution denied: since it was approved, this has become another: path"
+    assert (words, "tool_denied", None, []) == (execution.content, execution.result.code, execution.arguments, disk.used)
+
+
+def test_a_symlink_that_is_turned_while_somebody_thinks_about_it_is_not_followed(tmp_path):
+    for name in ("mine", "theirs"):
+        (tmp_path / name).mkdir()
+    link = tmp_path / "link"
+    link.symlink_to("mine")
+    removed = []
+
+    def turn():
+        link.unlink()
+        link.symlink_to("theirs")
+
+    @tool(facts=lambda arguments: {"path": os.path.realpath(arguments["path"])})
+    def remove(path: str, tool_context: ToolContext) -> str:
+        removed.append(tool_context.facts["path"])
+        return path
+
+    call = ToolCall("1", "remove", f'{{"path": "{link}"}}')
+    [first] = ran(remove, calls=(call,), hooks=hooks_of(person=Person()))
+    [second] = ran(remove, calls=(call,), hooks=hooks_of(person=Person(turn)))
+    assert ([None, "tool_denied"], [str(tmp_path / "mine")]) == ([first.result.code, second.result.code], removed)
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ({}, {"a": None}),
+        ({"a": None}, {}),
+        ({"a": 1}, {"a": True}),
+        ({"a": 1}, {"a": "1"}),
+        ({"a": "\ud800"}, {"a": "\ufffd"}),
+        ({"a": [1, 2]}, {"a": [2, 1]}),
+        ({"a": {"b": 0}}, {"a": {"b": False}}),
+    ],
+)
+def test_what_is_not_the_same_to_a_tool_is_another_fact(before, now):
+    found = iter([before, now])
+
+    @tool(facts=lambda _: next(found))
+    async def use(path: str) -> str:
+        raise AssertionError(path)
+
+    [execution] = ran(use, hooks=hooks_of(person=Person()))
+    assert "Tool execution denied: since it was approved, this has become another: a" == execution.content
+
+
+def test_facts_in_another_order_are_the_same():
+    found = iter([{"a": {"x": 1, "y": 2}, "b": 1}, {"b": 1, "a": {"y": 2, "x": 1}}])
+
+    @tool(facts=lambda _: next(found))
+    async def use(path: str) -> str:
+        return path
+
+    assert ["a"] == [each.content for each in ran(use, hooks=hooks_of(person=Person()))]
+
+
+def test_where_nobody_approves_they_are_asked_for_once_and_the_body_has_them():
+    alone, beside_others = Disk(a="/srv/data"), Disk(a="/srv/data")
+
+    class Idle:
+        async def before_tool(self, call):
+            assert {} == call.facts
+
+    ran(alone.tool())
+    ran(beside_others.tool(), hooks=hooks_of(idle=Idle()))
+    assert 2 * [(["/srv/data"], 1)] == [(each.used, each.looked) for each in (alone, beside_others)]
+
+
+def test_a_tool_without_facts_has_none():
+    seen, person = [], Person()
+
+    @tool
+    async def use(path: str, tool_context: ToolContext) -> str:
+        seen.append((path, dict(tool_context.facts)))
+        return path
+
+    ran(use, hooks=hooks_of(person=person))
+    arguments = {"path": "a"}
+    assert ([("a", {})], [("use", arguments, {}, digest_of("use", arguments))]) == (seen, person.asked)
+
+
+def test_a_call_that_somebody_refuses_is_not_looked_at_again():
+    disk = Disk(a="/srv/data")
+    [execution] = ran(disk.tool(), hooks=hooks_of(person=Person(says=False)))
+    assert ("tool_denied", 1, []) == (execution.result.code, disk.looked, disk.used)
+
+
+def test_they_are_about_the_call_as_hooks_have_changed_it():
+    class Mends:
+        async def before_tool(self, call):
+            return Modify({"arguments": {"path": "b"}})
+
+    disk, person = Disk(a="/srv/data", b="/tmp/b"), Person()
+    ran(disk.tool(), hooks=hooks_of(mends=Mends(), person=person))
+    assert ([("use", {"path": "b"}, {"path": "/tmp/b"})], ["/tmp/b"]) == ([each[:3] for each in person.asked], disk.used)
+
+
+def test_a_call_that_a_hook_refuses_or_answers_does_not_run_its_function_without_need():
+    disk = Disk(a="/srv/data")
+
+    class Refuses:
+        async def before_tool(self, call):
+            return DenyTool("no")
+
+    ran(disk.tool(), hooks=hooks_of(refuses=Refuses(), person=Person()))
+    assert 0 == disk.looked
+
+
+def test_who_approves_that_a_hook_answers_in_a_tools_place_is_shown_the_facts_too():
+    class Answers:
+        async def before_tool(self, call):
+            return Respond("mine")
+
+    disk, person = Disk(a="/srv/data"), Person()
+    [execution] = ran(disk.tool(), hooks=hooks_of(answers=Answers(), person=person))
+    assert ("mine", [{"path": "/srv/data"}], 1) == (execution.content, [each[2] for each in person.asked], disk.looked)
+
+
+def test_the_function_cannot_change_what_runs_and_the_body_cannot_change_what_was_approved():
+    """Law 9: each of them has copies of its own."""
+
+    class Box(BaseModel):
+        items: list[str]
+
+    seen, kept = [], []
+
+    def look(arguments):
+        kept.append(arguments)
+        arguments["box"].items.append("more")
+        arguments["path"] = "/etc"
+        return {"items": len(arguments["box"].items)}
+
+    @tool(facts=look)
+    async def use(path: str, box: Box, tool_context: ToolContext) -> str:
+        seen.append((path, box.items, dict(tool_context.facts)))
+        tool_context.facts["items"] = 0
+        return path
+
+    class Sly(Person):
+        async def approve_tool(self, call):
+            call.facts["items"] = 99
+            kept[0]["path"] = "/etc"
+            return await super().approve_tool(call)
+
+    records = []
+    first, second = Sly(), Person()
+    hooks = hooks_of(first=first, second=second)
+    hooks.recorders.append(records.append)
+    ran(use, calls=(ToolCall("1", "use", '{"path": "a", "box": {"items": ["x"]}}'),), hooks=hooks)
+    assert ([("a", ["x"], {"items": 2})], {"items": 2}) == (seen, second.asked[0][2])
+    assert digest_of("use", {"path": "a", "box": {"items": ["x"]}}, {"items": 2}) == records[0].digest == second.asked[0][3]
+
+
+def test_a_call_that_waits_for_its_turn_after_the_yes_is_looked_at_when_its_turn_has_come():
+    """Between a yes and the run there may be any time: another call has the only slot."""
+    disk = Disk(a="/srv/data", b="/srv/data")
+    go_on = asyncio.Event()
+
+    @tool(facts=disk.look, max_parallel=1)
+    async def use(path: str) -> str:
+        if path == "b":
+            await go_on.wait()
+            disk.leads["a"] = "/etc"
+        return path
+
+    person = Person(lambda: go_on.set() if len(person.asked) == 2 else None)
+    first, second = ran(use, calls=(ToolCall("0", "use", '{"path": "b"}'), CALL), hooks=hooks_of(person=person))
+    assert ("b", "tool_denied") == (first.content, second.result.code)
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ("/srv", "TypeError: facts must be a mapping, not str"),
+        (None, "TypeError: facts must be a mapping, not NoneType"),
+        ([("path", "/srv")], "TypeError: facts must be a mapping, not list"),
+        ({("a", "b"): 1}, "TypeError: keys must be str, int, float, bool or None, not tuple"),
+        ({"path": "x" * 9000}, "ValueError: nobody can read 9012 characters of facts: there may be 8192"),
+        (OSError("no such\nfolder"), "OSError: no such\nfolder"),
+        (ValueError("x" * 1000), f"ValueError: {'x' * 288}"),
+    ],
+)
+@pytest.mark.parametrize("asks", [True, False])
+def test_what_fails_and_what_are_no_facts_denies_the_call(found, words, asks):
+    def look(arguments: dict[str, Any]) -> Any:
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    @tool(facts=look)
+    async def use(path: str) -> str:
+        raise AssertionError(path)
+
+    person, records = Person(), []
+    hooks = hooks_of(person=person) if asks else hooks_of()
+    hooks.recorders.append(records.append)
+    [execution] = ran(use, hooks=hooks)
+    assert f"Tool execution denied: what the call is about could not be found out: {words}" == execution.content
+    assert ("tool_denied", None, []) == (execution.result.code, execution.arguments, person.asked)
+    [(by, point, decision)] = records[0].decisions
+    assert ("use", "facts", True) == (by, point, decision.startswith("denied: what the call is about could not be found out"))
+
+
+def test_what_the_function_has_to_say_to_the_model_reaches_it():
+    def look(arguments: dict[str, Any]) -> dict[str, Any]:
+        raise ToolRetry("there is no such folder: name another")
+
+    @tool(facts=look)
+    async def use(path: str) -> str:
+        raise AssertionError(path)
+
+    [execution] = ran(use, hooks=hooks_of(person=Person()))
+    words = "Error: there is no such folder: name another. Fix the arguments and call the tool again."
+    assert (words, "tool_retry") == (execution.content, execution.result.code)
+
+
+class Odd(Mapping):
+    """A mapping of what JSON does not have, which it is made into."""
+
+    def __getitem__(self, name):
+        return {"path": os.fsdecode(b"/srv/\xff"), "size": float("inf"), "tags": {"b", "a"}, "at": (1, None)}[name]
+
+    def __iter__(self):
+        return iter(("path", "size", "tags", "at"))
+
+    def __len__(self):
+        return 4
+
+
+def test_facts_are_plain_data_in_which_nothing_is_mended():
+    """A file's name need not be UTF-8: of two such names one must not pass for the other."""
+    seen, person = [], Person()
+
+    @tool(facts=lambda _: Odd())
+    async def use(path: str, tool_context: ToolContext) -> str:
+        seen.append(dict(tool_context.facts))
+        return path
+
+    ran(use, hooks=hooks_of(person=person))
+    expected = {"path": "/srv/\udcff", "size": "Infinity", "tags": ["a", "b"], "at": [1, None]}
+    assert ([expected], expected) == (seen, person.asked[0][2])
+
+
+def test_a_function_that_blocks_has_a_thread_and_one_that_is_async_has_none():
+    threads = []
+
+    def blocks(arguments: dict[str, Any]) -> dict[str, Any]:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return {}
+
+    async def waits(arguments: dict[str, Any]) -> dict[str, Any]:
+        threads.append(threading.current_thread() is threading.main_thread())
+        await asyncio.sleep(0)
+        return {"path": arguments["path"]}
+
+    assert ["used a", "used a"] == [ran(Disk().tool(facts=facts))[0].content for facts in (blocks, waits)]
+    assert [False, True] == threads
+
+
+@pytest.mark.parametrize("asks", [True, False])
+@pytest.mark.parametrize("stays", [True, False])
+def test_the_time_that_it_takes_is_the_tools(asks, stays):
+    """Also that of one which does not let itself be cancelled: nobody is asked, and nothing runs."""
+
+    async def hangs(arguments: dict[str, Any]) -> dict[str, Any]:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if not stays:
+                raise
+        return {}
+
+    disk, person = Disk(), Person()
+    hooks = hooks_of(person=person) if asks else None
+    [execution] = ran(disk.tool(facts=hangs, timeout=0.05), hooks=hooks)
+    assert ("tool_timeout", None, [], []) == (execution.result.code, execution.arguments, disk.used, person.asked)
+    assert execution.content.endswith("It had not begun.")
+
+
+@pytest.mark.parametrize(("each", "code"), [(4, None), (6, "tool_timeout")])
+def test_looking_right_before_the_run_and_the_run_have_one_time_together(each, code):
+    """What is found out before somebody is asked has as much for itself, and people have all the time that they take."""
+
+    async def look(arguments: dict[str, Any]) -> dict[str, Any]:
+        await later(each)
+        return {}
+
+    @tool(facts=look, timeout=10)
+    async def use(path: str) -> str:
+        await later(each)
+        return path
+
+    class Slow(Person):
+        async def approve_tool(self, call):
+            await later(20)
+            return True
+
+    async def main():
+        hooks = hooks_of(slow=Slow())
+        batch = Executor([use], hooks=hooks).begin().start([CALL])
+        async for _ in batch:
+            pass
+        return [each.result.code for each in batch.executions]
+
+    with asyncio.Runner(loop_factory=MovedLoop) as runner:
+        assert [code] == runner.run(main())
+
+
+def test_the_time_of_the_run_ends_it_too():
+    async def hangs(arguments: dict[str, Any]) -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    disk = Disk()
+    [execution] = ran(disk.tool(facts=hangs), hooks=hooks_of(person=Person()), budget=Budget(max_seconds=0.05))
+    assert ("run_timeout", []) == (execution.result.code, disk.used)
+
+
+def test_a_run_that_is_stopped_while_it_looks_does_not_run():
+    async def main():
+        looking = asyncio.Event()
+
+        async def hangs(arguments: dict[str, Any]) -> dict[str, Any]:
+            looking.set()
+            await asyncio.Event().wait()
+            return {}
+
+        disk, person = Disk(), Person()
+        batch = Executor([disk.tool(facts=hangs)], hooks=hooks_of(person=person)).begin().start([CALL])
+        await looking.wait()
+        await batch.stop()
+        return [each.result.code for each in batch.executions], disk.used, person.asked
+
+    assert (["cancelled"], [], []) == asyncio.run(asyncio.wait_for(main(), BOUND))
+
+
+def test_calls_side_by_side_have_their_own_facts():
+    disk = Disk(a="/srv/a", b="/srv/b")
+    calls = tuple(ToolCall(name, "use", f'{{"path": "{name}"}}') for name in ("a", "b"))
+    person = Person()
+    ran(disk.tool(), calls=calls, hooks=hooks_of(person=person))
+    assert ["/srv/a", "/srv/b"] == sorted(disk.used) == sorted(facts["path"] for _, _, facts, _ in person.asked)

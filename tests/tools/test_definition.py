@@ -1,0 +1,41 @@
+"""A tool that is given as data is one that a model can be told of, or is refused where it is made."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+
+from patchbay.errors import ConfigurationError
+from patchbay.tools import ToolDefinition
+
+DEEP: dict = {}
+for _ in range(100_000):
+    DEEP = {"properties": DEEP}
+
+
+def schema(**about: object) -> dict:
+    return {"type": "object", "properties": {"a": {"type": "string", **about}}}
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({"description": "half \ud83d"}, "half a character"),
+        ({"name": "half \ud83d"}, "half a character"),
+        ({"parameters": schema(description="half \ud83d")}, "half a character"),
+        ({"parameters": schema(default=float("nan"))}, "no JSON"),
+        ({"parameters": schema(default=date(2026, 1, 1))}, "no JSON: there is a date in it"),
+        ({"parameters": schema(examples={1, 2})}, "no JSON: there is a set in it"),
+        ({"parameters": DEEP}, "no JSON"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else next(iter(each)),
+)
+def test_a_tool_that_no_model_could_be_told_of_is_refused_where_it_is_made(told, why):
+    with pytest.raises(ConfigurationError, match=why):
+        ToolDefinition(**{"name": "odd", "handler": dict, **told})
+
+
+def test_whole_characters_of_every_kind_and_numbers_of_every_size_are_taken():
+    tool = ToolDefinition("猫", "🐈 \x00", schema(maximum=10**40, default="🐈"), dict)
+    assert ("🐈 \x00", 10**40) == (tool.spec.description, tool.spec.parameters["properties"]["a"]["maximum"])

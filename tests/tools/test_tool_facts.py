@@ -1,0 +1,137 @@
+"""How a tool says what finds out its facts: functions, methods, classes; and who calls it without an executor."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from patchbay.errors import ConfigurationError, ToolDeniedError
+from patchbay.executor import Executor
+from patchbay.tools import BaseTool, FunctionTool, Tool, ToolContext, ToolDefinition, tool
+from patchbay.tools.facts import facts_of
+from patchbay.types import ToolCall
+
+
+def where(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"path": f"/srv/{arguments['path']}"}
+
+
+def facts(item: Tool, **arguments: Any) -> Any:
+    return asyncio.run(asyncio.wait_for(facts_of(item, arguments), 10))
+
+
+def called(item: Tool, raw: str = '{"path": "a"}') -> str:
+    return asyncio.run(Executor([item]).run([ToolCall("1", item.name, raw)]))[0].content
+
+
+def test_a_tool_has_none_unless_it_says_so():
+    assert (None, {}) == (tool(where).facts, facts(tool(where), arguments={}))
+
+
+def test_the_decorator_and_the_class_take_a_function_of_the_arguments():
+    @tool(facts=where)
+    def use(path: str, tool_context: ToolContext) -> str:
+        return tool_context.facts["path"]
+
+    made = FunctionTool(use.function, facts=where)
+    handled = tool(handler=use.function, facts=where)
+    assert 3 * ["/srv/a"] == [called(each) for each in (use, made, handled)]
+
+
+def test_the_tool_of_a_method_keeps_them():
+    class Shop:
+        name = "shop"
+
+        @tool(facts=where)
+        def use(self, path: str, tool_context: ToolContext) -> str:
+            return f"{self.name}: {tool_context.facts['path']}"
+
+    assert "shop: /srv/a" == called(Shop().use)
+
+
+def test_where_they_depend_on_the_object_the_tool_is_made_of_its_methods():
+    class Folder:
+        def __init__(self, root: str) -> None:
+            self.root = root
+
+        def where(self, arguments: dict[str, Any]) -> dict[str, Any]:
+            return {"path": f"{self.root}/{arguments['path']}"}
+
+        def use(self, path: str, tool_context: ToolContext) -> str:
+            return tool_context.facts["path"]
+
+    folder = Folder("/home")
+    assert "/home/a" == called(tool(handler=folder.use, facts=folder.where))
+
+
+def test_a_class_of_tools_writes_a_method_async_or_not():
+    class Use(BaseTool):
+        def get_declaration(self):
+            return {"name": self.name, "parameters": {"type": "object", "properties": {"path": {"type": "string"}}}}
+
+        def facts(self, arguments):
+            return where(arguments)
+
+        async def run_async(self, *, args, tool_context):
+            return tool_context.facts["path"]
+
+    class UseLater(Use):
+        async def facts(self, arguments):
+            await asyncio.sleep(0)
+            return where(arguments)
+
+    assert ["/srv/a", "/srv/a"] == [called(each) for each in (Use("use"), UseLater("use"))]
+
+
+def test_any_tool_may_be_given_some_later():
+    given = ToolDefinition("use", handler=lambda args: args["path"])
+    given.facts = where
+    assert ({"path": "/srv/a"}, "a") == (facts(given, path="a"), called(given))
+
+
+@pytest.mark.parametrize("facts", ["path", {"path": 1}, 0])
+def test_what_cannot_be_called_is_refused(facts):
+    with pytest.raises(ConfigurationError, match="facts of tool 'where' must be a function of a call's arguments"):
+        FunctionTool(where, facts=facts)
+
+
+def test_what_fails_is_a_denial_that_has_its_cause():
+    with pytest.raises(ToolDeniedError, match="could not be found out: KeyError: 'path'") as caught:
+        facts(FunctionTool(where, facts=where))
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_who_calls_a_tool_without_an_executor_has_its_facts_found_too():
+    @tool(facts=where)
+    def use(path: str, tool_context: ToolContext) -> str:
+        return tool_context.facts["path"]
+
+    assert "/srv/a" == asyncio.run(use.run_async(args={"path": "a"}))
+
+
+def test_a_tool_that_calls_another_with_its_own_context_keeps_its_own_facts():
+    """The state, the actions and the end of the call are the one call's."""
+
+    @tool(facts=lambda arguments: {"path": "/inner"})
+    def inner(tool_context: ToolContext) -> str:
+        tool_context.state["inner"] = 1
+        tool_context.actions.escalate = True
+        return tool_context.facts["path"]
+
+    @tool(facts=where)
+    async def outer(path: str, tool_context: ToolContext) -> str:
+        told = await inner.run_async(args={}, tool_context=tool_context)
+        return f"{told} {tool_context.facts['path']} {tool_context.state['inner']}"
+
+    [execution] = asyncio.run(Executor([outer]).run([ToolCall("1", "outer", '{"path": "a"}')]))
+    assert ("/inner /srv/a 1", {"inner": 1}, True) == (
+        execution.content,
+        execution.actions.state_delta,
+        execution.actions.escalate,
+    )
+    context = ToolContext(call_id="1", name="outer")
+    other = context.with_facts({"path": "/inner"})
+    context.stop()
+    assert ({}, True) == (dict(context.facts), other.cancelled.is_set())
