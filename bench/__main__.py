@@ -22,10 +22,11 @@ from bench.hooks import idle
 from bench.hooks import process as hook_process
 from bench.places import UnavailableError, say, write_between
 from bench.programs import OURS_AUTO, ROWS, Program
+from bench.realtime import call as realtime
 from bench.turns import measure as turns
 from bench.turns.rows import rows as turns_rows
 
-_PARTS = ("proxy", "parser", "start", "tools", "turns", "calls", "hooks")
+_PARTS = ("proxy", "parser", "start", "tools", "turns", "calls", "hooks", "realtime")
 _SCENARIOS = {scenario.name: scenario for scenario in proxies.SCENARIOS}
 _BEGIN, _END = "<!-- bench: begin -->", "<!-- bench: end -->"
 
@@ -77,6 +78,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         sections.append(table.of_hooks(idle_outcome, process_outcome))
         verdicts += bars.of_hooks(idle_outcome, process_outcome)
         raw["hooks"] = {"idle": _raw(idle_outcome), "process": _raw(process_outcome)}
+    if options.wants("realtime"):
+        realtime_outcome = realtime.measure(quick=options.quick)
+        sections.append(table.of_realtime(realtime_outcome))
+        verdicts += bars.of_realtime(realtime_outcome)
+        raw["realtime"] = _raw(realtime_outcome)
     text = "\n\n".join([table.of_verdicts(verdicts, quick=options.quick), *sections])
     print(text)
     raw["bars"] = [{"what": v.what, "bar": v.bar, "measured": v.measured, "met": v.met} for v in verdicts]
@@ -106,7 +112,7 @@ def _arguments(argv: Sequence[str] | None) -> _Options:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description="Measure Patchbay beside its peers, in one run: "
-        "proxies, parser, start, tools, turns, calls, hooks. bench/README.md says how to read it.",
+        "proxies, parser, start, tools, turns, calls, hooks, realtime. bench/README.md says how to read it.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -182,8 +188,8 @@ def _calls(options: _Options, sections: list[str], verdicts: list[bars.Verdict],
     raw["calls"] = calls.raw(outcome)
 
 
-def _raw(outcome: idle.Outcome | hook_process.Outcome) -> dict[str, Any]:
-    return {what: asdict(cost) for what, cost in outcome.costs.items()}
+def _raw(outcome: idle.Outcome | hook_process.Outcome | realtime.Outcome) -> dict[str, Any]:
+    return {str(what): asdict(cost) for what, cost in outcome.costs.items()}
 
 
 def _node_modules(options: _Options) -> Path | str:

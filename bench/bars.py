@@ -10,6 +10,7 @@ from bench.hooks import idle
 from bench.hooks import process as hook_process
 from bench.programs import LITELLM, NGINX, ORIGINAL, OURS
 from bench.proxies import PACED, REQUEST, STREAM
+from bench.realtime import call as realtime
 from bench.turns.cases import MANY, ONE, SIXTEEN, Case
 from bench.turns.measure import Figures, Outcome
 from bench.turns.rows import AGENT, PEERS
@@ -161,6 +162,14 @@ def of_hooks(in_process: idle.Outcome, other: hook_process.Outcome) -> Iterator[
         yield Verdict(
             f"A hook that is a process, {what}: CPU of a point", f"≤ {bar:.0f} µs", f"{each.both:.0f} µs", each.both <= bar
         )
+
+
+def of_realtime(outcome: realtime.Outcome) -> Iterator[Verdict]:
+    """The bar of calls of a realtime session: what one costs more than in the same process."""
+    limit = realtime.BAR_MILLISECONDS
+    for count, cost in outcome.costs.items():
+        what = f"Call over realtime, {count} in a turn, over one in the same process: CPU"
+        yield Verdict(what, f"≤ {limit} ms", f"{cost.more / 1e3:.3f} ms", cost.more / 1e3 <= limit)
 
 
 def _microseconds(figures: Figures, case: Case | None) -> float:

@@ -14,6 +14,7 @@ from bench.bars import Verdict
 from bench.hooks import idle
 from bench.hooks import process as hook_process
 from bench.programs import OURS, Program
+from bench.realtime import call as realtime
 from bench.turns import measure as turns
 from bench.turns.cases import CASES
 
@@ -192,6 +193,14 @@ def of_hooks(in_process: idle.Outcome, other: hook_process.Outcome) -> str:
             markdown(hook_process.HEADER, hook_process.rows(other)),
         ]
     )
+
+
+def of_realtime(outcome: realtime.Outcome) -> str:
+    """What a call of a realtime session costs its process."""
+    head = (
+        "Realtime: CPU time of the session's process for each call, median of alternating rounds; the server is another process."
+    )
+    return f"{head}\n\n{markdown(realtime.HEADER, realtime.rows(outcome))}"
 
 
 def of_verdicts(verdicts: Sequence[Verdict], *, quick: bool) -> str:

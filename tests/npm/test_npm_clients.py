@@ -1,5 +1,7 @@
 """JavaScript programs talk through the proxy with the packages that JavaScript programs use: ``openai`` and ``ai``.
 
+And a web page's program, that of docs/realtime.md, holds a session.
+
 ``make test`` installs the packages where npm is. Without node the tests are skipped, but not in CI.
 """
 
@@ -12,6 +14,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
+from patchbay.testing.realtime import Answer, Call, FakeOpenAI, Say
+from realtime.server.rig import serving
+from tools_server.rig import calling_back, says
 
 HERE = Path(__file__).parent
 NODE = shutil.which("node")
@@ -51,3 +57,31 @@ def test_the_stream_brings_the_name_of_a_call_before_its_arguments(proxied):
     first = deltas[0]["tool_calls"][0]
     assert ("multiply", "") == (first["function"]["name"], first["function"].get("arguments", ""))
     assert all("name" not in delta["tool_calls"][0]["function"] for delta in deltas if "id" not in delta["tool_calls"][0])
+
+
+def test_the_program_of_the_docs_holds_a_session_as_a_web_page_would(tmp_path):
+    file, token = tmp_path / "token", "a-token-of-this-server"
+    file.write_text(token)
+    file.chmod(0o600)
+    sound = bytes(range(200)) * 24
+    script = [Call("get_weather", {"city": "Rome"}), Answer((Say("It is sunny.", audio=sound, piece=100),)), "I heard you."]
+    with (
+        FakeOpenAI(script, hears=["Thanks."], utterance=24_000) as fake,
+        calling_back(says({"output": "sunny"})) as callback,
+        serving(fake, "--token-file", str(file)) as server,
+    ):
+        server.http.ask(
+            "POST", "/api/tools/register", {"name": "get_weather", "callback_url": callback.url}, authorization=f"Bearer {token}"
+        )
+        docs = HERE.parents[1] / "docs" / "realtime.md"
+        command = [NODE, "session.mjs", str(docs), server.url.replace("http", "ws"), token]
+        done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=60)
+    assert 0 == done.returncode, done.stderr
+    seen = json.loads(done.stdout)
+    assert (24_000, 24_000) == (seen["ready"], seen["rates"][0])
+    assert len(sound) // 2 <= seen["samples"]
+    assert "It is sunny.I heard you." == seen["written"]
+    assert ['get_weather {"city":"Rome"}', "interrupted"] == seen["notes"]
+    assert ["completed"] * 3 == seen["ends"]
+    assert [] == fake.violations
+    assert [] == fake.unanswered

@@ -33,7 +33,7 @@ class Served:
         listener = self._listener = socket.create_server(("127.0.0.1", self.port))
         self.port = listener.getsockname()[1]
         config = uvicorn.Config(
-            self.app, log_config=None, access_log=False, lifespan="off", interface="asgi3", proxy_headers=False
+            self.app, log_config=None, access_log=False, lifespan="off", interface="asgi3", ws="none", proxy_headers=False
         )
         self._server = QuietServer(config)
         self._task = asyncio.create_task(self._server.serve(sockets=[listener]))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from patchbay.errors import ToolSyncError
+from patchbay.errors import ConfigurationError, ToolSyncError
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 from patchbay.tools.registry import ToolRegistry
@@ -32,6 +34,8 @@ class Session:
     def __init__(self, error: Exception | None = None) -> None:
         self.told: list[list[str]] = []
         self.error = error
+        self.idle = True
+        self.is_open = True
         self.gate = asyncio.Event()
         self.gate.set()
         self.asked = asyncio.Event()
@@ -42,6 +46,17 @@ class Session:
         if self.error is not None:
             raise self.error
         self.told.append([*snapshot.tools])
+
+
+async def waiting() -> tuple[LLMSessionManager, Session, asyncio.Future[Any]]:
+    """A manager, its pending session, and a swap that waits for the active one to be idle."""
+    manager = LLMSessionManager("ann")
+    manager.active, coming = Session(), Session()
+    manager.active.idle = False
+    await manager.prepare(coming)
+    swapping = asyncio.ensure_future(manager.swap())
+    await asyncio.sleep(0)
+    return manager, coming, swapping
 
 
 def test_tools_are_registered_listed_and_taken_away_by_name_and_by_source():
@@ -136,6 +151,46 @@ def test_the_others_tell_the_sessions_in_the_background(caplog):
     assert [["a"], ["a", "b"]] == run(work())
 
 
+def test_many_changes_in_the_background_are_told_at_once():
+    async def work():
+        manager = LLMSessionManager("ann")
+        session = manager.active = Session()
+        session.gate.clear()
+        for number in range(100):
+            manager.register_tool(definition(f"a{number}"))
+        await session.asked.wait()
+        for number in range(100):
+            manager.register_tool(definition(f"b{number}"))
+            await asyncio.sleep(0)
+        session.gate.set()
+        await until(lambda: len(session.told) == 2)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return [len(told) for told in session.told]
+
+    assert [100, 200] == run(work())
+
+
+def test_what_is_told_in_the_background_is_known_to_be_late_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr("patchbay.tools.manager.ATTEMPT_SECONDS", 0.01)
+
+    async def work():
+        manager = LLMSessionManager("ann", retry_delays=(0.0,) * 5)
+        session = manager.active = Session()
+        session.gate.clear()
+        manager.register_tool(definition("a"))
+        await until(lambda: bool(manager.untold))
+        late = manager.untold
+        session.gate.set()
+        await until(lambda: not manager.untold)
+        return late, session.told
+
+    assert ({"active": "it took too long"}, [["a"]]) == run(work())
+    assert "not done within 0.01 s" in caplog.text
+
+
 def test_without_an_event_loop_nothing_is_told_until_somebody_syncs():
     manager = LLMSessionManager("ann")
     manager.active = session = Session()
@@ -143,3 +198,265 @@ def test_without_an_event_loop_nothing_is_told_until_somebody_syncs():
     assert [] == session.told
     run(manager.sync())
     assert [["a"]] == session.told
+
+
+# Sessions that come, take over and go
+
+
+def test_a_prepared_session_knows_the_tools_and_takes_over_when_the_active_one_is_idle():
+    async def work():
+        manager = LLMSessionManager("ann")
+        manager.register_tool(definition("a"))
+        first, second = Session(), Session()
+        await manager.prepare(first)
+        assert (None, first, None) == (await manager.swap(), manager.active, manager.pending)
+        first.idle = False
+        await manager.prepare(second)
+        await manager.register_tool_and_sync(definition("b"))
+        swapping = asyncio.ensure_future(manager.swap())
+        await second.gate.wait()
+        assert first is manager.active
+        first.idle = True
+        assert first is await swapping
+        assert (second, None) == (manager.active, manager.pending)
+        await manager.register_tool_and_sync(definition("c"))
+        manager.leave(second)
+        manager.leave(second)
+        await manager.unregister_tool_and_sync("a")
+        assert (None, ["b", "c"]) == (manager.active, [each.name for each in manager.list_tools()])
+        return first.told, second.told
+
+    first, second = run(work())
+    assert [["a"], ["a", "b"]] == first
+    assert [["a"], ["a", "b"], ["a", "b", "c"]] == second
+
+
+def test_a_session_that_cannot_be_told_is_not_pending_and_there_is_one_at_a_time():
+    async def work():
+        manager = LLMSessionManager("ann")
+        with pytest.raises(ToolSyncError, match="pending: OSError: gone"):
+            await manager.prepare(Session(OSError("gone")))
+        assert (None, {}) == (manager.pending, manager.untold)
+        with pytest.raises(ConfigurationError, match="no pending session"):
+            await manager.swap()
+        await manager.prepare(Session())
+        with pytest.raises(ConfigurationError, match="has a pending session"):
+            await manager.prepare(Session())
+
+    run(work())
+
+
+def test_what_a_session_has_not_been_told_follows_it_when_it_takes_over():
+    async def work():
+        manager = LLMSessionManager("ann", retry_delays=(0.0, 0.0, 0.0))
+        session = Session()
+        await manager.prepare(session)
+        session.error = ValueError("busy")
+        with pytest.raises(ToolSyncError):
+            await manager.register_tool_and_sync(definition("a"))
+        await manager.swap()
+        assert {"active": "ValueError: busy"} == manager.untold
+        session.error = None
+        await until(lambda: not manager.untold)
+        return session.told
+
+    assert [[], ["a"]] == run(work())
+
+
+def test_a_session_that_takes_over_while_the_other_is_being_told_is_told_too():
+    async def work():
+        manager = LLMSessionManager("ann")
+        first, second = manager.active, manager.pending = Session(), Session()
+        first.gate.clear()
+        telling = asyncio.ensure_future(manager.register_tool_and_sync(definition("a")))
+        await first.asked.wait()
+        assert first is manager.take_over()
+        first.gate.set()
+        await telling
+        return second.told, manager.untold
+
+    assert ([["a"]], {}) == run(work())
+
+
+def test_a_session_is_prepared_while_the_active_one_cannot_be_told_yet():
+    async def work():
+        manager = LLMSessionManager("ann")
+        busy = manager.active = Session()
+        busy.gate.clear()
+        telling = asyncio.ensure_future(manager.register_tool_and_sync(definition("a")))
+        await busy.asked.wait()
+        session = Session()
+        await manager.prepare(session)
+        assert ([["a"]], False) == (session.told, telling.done())
+        busy.gate.set()
+        await telling
+
+    run(work())
+
+
+def test_what_was_changed_since_is_told_though_nobody_waits_for_it_any_more():
+    async def work():
+        manager = LLMSessionManager("ann", retry_delays=(0.0,))
+        session = manager.active = Session()
+        session.gate.clear()
+        manager.register_tool(definition("a"))
+        await session.asked.wait()
+        impatient = asyncio.ensure_future(manager.register_tool_and_sync(definition("b")))
+        await asyncio.sleep(0)
+        impatient.cancel()
+        await asyncio.wait([impatient])
+        assert {"active": "it took too long"} == manager.untold
+        session.gate.set()
+        await until(lambda: not manager.untold)
+        return session.told
+
+    assert ["a", "b"] == run(work())[-1]
+
+
+def test_a_change_waits_for_no_session_that_has_left():
+    async def work():
+        manager = LLMSessionManager("ann", retry_delays=(0.0,))
+        session = manager.active = Session(ConnectionError("closed"))
+        session.gate.clear()
+        telling = asyncio.ensure_future(manager.register_tool_and_sync(definition("a")))
+        await session.asked.wait()
+        manager.leave(session)
+        session.gate.set()
+        await telling  # and nobody is told that it could not be told
+        return manager.untold
+
+    assert {} == run(work())
+
+
+def test_nothing_is_tried_again_for_a_session_that_has_left(caplog: pytest.LogCaptureFixture):
+    async def work():
+        manager = LLMSessionManager("ann", retry_delays=(0.0,))
+        session = manager.active = Session(ConnectionError("gone"))
+        with pytest.raises(ToolSyncError):
+            await manager.register_tool_and_sync(definition("a"))
+        manager.leave(session)
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    with caplog.at_level("INFO"):
+        run(work())
+    assert "" == caplog.text
+
+
+def test_a_session_that_has_ended_is_not_waited_for():
+    async def work():
+        manager = LLMSessionManager("ann")
+        ended = manager.active = Session()
+        ended.is_open = ended.idle = False
+        session = Session()
+        await manager.prepare(session)
+        assert ended is await manager.swap()
+        return session is manager.active
+
+    assert run(work())
+
+
+@pytest.mark.parametrize("take_over", [False, True])
+def test_a_session_that_is_not_open_does_not_take_over_and_may_once_it_is(take_over):
+    async def work():
+        manager = LLMSessionManager("ann")
+        active, coming = Session(), Session()
+        manager.active = active
+        coming.is_open = False
+        await manager.prepare(coming)  # it opens with the role's tools
+        with pytest.raises(ConfigurationError, match="pending session of the role 'ann' is not open"):
+            _ = manager.take_over() if take_over else await manager.swap()
+        assert (active, coming) == (manager.active, manager.pending)
+        coming.is_open = True
+        assert active is (manager.take_over() if take_over else await manager.swap())
+        return coming is manager.active
+
+    assert run(work())
+
+
+def test_a_swap_that_waits_is_refused_where_the_pending_session_ends_meanwhile():
+    async def work():
+        manager, coming, swapping = await waiting()
+        coming.is_open = False
+        with pytest.raises(ConfigurationError, match="is not open"):
+            await swapping
+        return coming is manager.pending
+
+    assert run(work())
+
+
+@pytest.mark.parametrize("thing", [None, "a session", dict])
+def test_what_is_no_session_is_not_prepared(thing):
+    async def work():
+        manager = LLMSessionManager("ann")
+        with pytest.raises(ConfigurationError, match="is no session"):
+            await manager.prepare(thing)
+        return manager.pending
+
+    assert None is run(work())
+
+
+def test_who_no_longer_waits_for_a_session_has_changed_nothing():
+    async def work():
+        manager = LLMSessionManager("ann")
+        active, coming = Session(), Session()
+        manager.active = active
+        coming.gate.clear()
+        preparing = asyncio.ensure_future(manager.prepare(coming))
+        await coming.asked.wait()
+        assert coming is manager.pending
+        preparing.cancel()
+        await asyncio.wait([preparing])
+        assert (active, None) == (manager.active, manager.pending)
+        coming.gate.set()
+        await manager.prepare(coming)
+        active.idle = False
+        swapping = asyncio.ensure_future(manager.swap())
+        await asyncio.sleep(0)
+        swapping.cancel()
+        await asyncio.wait([swapping])
+        return (active, coming) == (manager.active, manager.pending)
+
+    assert run(work())
+
+
+def test_a_swap_ends_where_the_pending_session_leaves():
+    async def work():
+        manager, coming, swapping = await waiting()
+        manager.leave(coming)
+        with pytest.raises(ConfigurationError, match="no pending session"):
+            await swapping
+
+    run(work())
+
+
+def test_the_active_session_is_not_prepared_again():
+    async def work():
+        manager = LLMSessionManager("ann")
+        session = manager.active = Session()
+        with pytest.raises(ConfigurationError, match="active already"):
+            await manager.prepare(session)
+        return session is manager.active, manager.pending
+
+    assert (True, None) == run(work())
+
+
+def test_a_session_that_was_replaced_or_has_left_is_kept_by_nobody():
+    async def work():
+        manager = LLMSessionManager("ann", retry_delays=(1000.0,))
+        first, second = Session(), Session()
+        gone = [weakref.ref(first), weakref.ref(second)]
+        await manager.prepare(first)
+        await manager.swap()
+        await manager.prepare(second)
+        await manager.swap()
+        del first
+        second.error = ValueError("busy")
+        with pytest.raises(ToolSyncError):
+            await manager.register_tool_and_sync(definition("a"))
+        manager.leave(second)
+        del second
+        gc.collect()
+        return [ref() for ref in gone]
+
+    assert [None, None] == run(work())

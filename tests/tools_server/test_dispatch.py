@@ -120,6 +120,9 @@ def test_the_output_of_an_answer(ask: Any, body: Any, output: Any) -> None:
         (says({"output": 1}, status="201 Created", kind="application/problem+json; charset=utf-8"), 1),
         (says(b"\xef\xbb\xbf{\"output\": 1}"), 1),
         (says(b"caf\xe9", kind="text/plain"), "caf\ufffd"),
+        (says(b"caf\xe9", kind=""), "caf\ufffd"),
+        (says("caf\u00e9".encode(), kind="application/yaml"), "caf\u00e9"),
+        (says(b"<svg/>", kind="image/svg+xml"), "<svg/>"),
         (writes(b"HTTP/1.0 200 OK\r\n\r\nuntil the end"), "until the end"),
         (writes(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{\"o\r\n9\r\nutput\": 1\r\n1\r\n}\r\n0\r\n\r\n"), 1),
         (writes(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"), "hi"),
@@ -146,6 +149,8 @@ def test_the_error_of_an_answer_reaches_the_model(ask: Any, body: Any, told: Any
     assert told == json.loads(answer["content"])
 
 
+PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
+
 HOSTILE = {
     "an error status": (says({"output": "not read"}, status="500 Oops"), 'returned HTTP 500: {"output": "not read"}'),
     "a refusal without a word": (says(b"", status="404 Not Found"), "returned HTTP 404"),
@@ -157,6 +162,12 @@ HOSTILE = {
     "endless nesting": (says(b"[" * 50_000), "JSON that cannot be read"),
     "nothing, as JSON": (says(b""), "JSON that cannot be read"),
     "something compressed": (says(b"\x1f\x8b", more="Content-Encoding: gzip\r\n"), "compressed form"),
+    "an image": (says(PNG, kind="image/png"), "answered image/png, which is no text"),
+    "an endless image": (says(PNG * 70_000, kind="image/png"), "answered image/png, which is no text"),
+    "a file": (
+        says(b"%PDF-1.7\n\xe2\xe3", kind="application/octet-stream"),
+        "answered application/octet-stream, which is no text",
+    ),
     "half of it": (writes(b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"output": 1}'), "in the middle of the answer"),
     "half a chunk": (writes(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nab"), "in the middle of the answer"),
     "another protocol": (writes(b"SSH-2.0-OpenSSH_9.6\r\n"), "is not HTTP"),
@@ -399,3 +410,11 @@ def test_a_stored_tool_whose_port_is_not_allowed_any_more_is_left_out(tmp_path: 
         with serving(store=store, callback_ports=frozenset({callback.port})) as server:
             assert "done" == server.call("a")["output"]
     assert "The stored tool 'a' cannot be used" in caplog.text
+
+
+def test_text_of_any_kind_that_is_cut_within_a_character_is_text_all_the_same() -> None:
+    with serving(max_result_size=3) as server, calling_back(says("caf\u00e9s".encode(), kind="application/yaml")) as callback:
+        server.register(callback_url=callback.url)
+        answer = server.call()
+    assert (True, True) == (answer["ok"], answer["output"].startswith("caf"))
+    assert "cut here" in answer["output"]

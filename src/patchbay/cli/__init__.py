@@ -6,11 +6,15 @@ anything that works. A process that serves is a module of this package too, and 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 called wrongly."""
-    from patchbay.cli.commands import run
+    try:
+        from patchbay.cli.commands import run
 
-    run(arguments)
+        run(arguments)
+    except KeyboardInterrupt:  # while all of it was loaded
+        sys.exit(130)

@@ -17,6 +17,7 @@ from patchbay.errors import PatchbayError
 COMMANDS = {
     "proxy": "patchbay.cli.proxy:proxy",
     "serve": "patchbay.cli.serve:serve",
+    "chat": "patchbay.cli.chat:chat",
     "plugins": "patchbay.cli.plugins:plugins",
     "approvals": "patchbay.cli.approvals:approvals",
     "hooks": "patchbay.cli.hooks:hooks",

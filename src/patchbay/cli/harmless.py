@@ -21,6 +21,22 @@ _NOISE: Final = re.compile(
     r"|[\x00-\x08\x0a-\x1f\x7f-\x9f]"
 )
 
+_BEGUN: Final = re.compile(
+    r"(?:(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*\x1b?"
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*"
+    r"|\x1b[ -/]*)\Z"
+)
+_LONGEST: Final = 1_024
+
+
+def without_begun(text: str) -> tuple[str, str]:
+    """Return a text that goes on later, and the sequence that is begun at its end, "" where there is none.
+
+    One that is longer than any that means something is no sequence: what waits for its end is bounded.
+    """
+    begun = _BEGUN.search(text, max(0, len(text) - _LONGEST))
+    return (text, "") if begun is None else (text[: begun.start()], begun[0])
+
 
 def harmless(line: str) -> str:
     """Return one line without control characters but tabs and colours (SGR), which end with the line."""

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
 from patchbay.cli import oversight_flags as governing
+from patchbay.cli import realtime_flags as live
 from patchbay.cli import upstream_flags as flags
+from patchbay.cli.colour import in_colour
 from patchbay.errors import ConfigurationError
 
 PORT = 48911
 """Where the seeds' clients look for the server."""
+
+_LONGEST_URL = 256 * 1024
+
+_logger = logging.getLogger(__name__)
 
 _ACCESS = "Who may come in"
 _TOOLS = "Tools"
@@ -168,6 +176,11 @@ def serve(
             help="The models take images: show them those that tools return.",
         ),
     ] = False,
+    realtime: live.Model = None,
+    realtime_url: live.Url = None,
+    realtime_key: live.Key = None,
+    realtime_voice: live.Voice = None,
+    realtime_calls: live.Calls = None,
     tools: flags.Tools = flags.ToolMode.auto,
     format: flags.FormatName = "auto",
     repair_rounds: flags.RepairRounds = 0,
@@ -181,7 +194,8 @@ def serve(
 
     Tools come in by POST /api/tools/register, and are called at the URL that they were registered with. GET /openapi.json
     describes all of it. Only programs on this machine are let in. With --upstream, clients of OpenAI's API can be pointed at /v1
-    here: the models answer with the tools' help.
+    here: the models answer with the tools' help. With --realtime, or --upstream, a browser or a script can hold a live session at
+    the WebSocket /api/sessions/ROLE.
 
     [bold]Examples[/bold]
 
@@ -192,6 +206,8 @@ def serve(
       patchbay serve --upstream http://127.0.0.1:11434/v1
 
       patchbay serve --upstream http://127.0.0.1:11434/v1 --config hooks.toml
+
+      OPENAI_API_KEY=... patchbay serve --realtime openai/gpt-realtime
 
       MAIN_SERVER_PORT=9000 patchbay serve --token-file ~/.config/patchbay/token --strict-arguments
     """  # fmt: skip
@@ -220,6 +236,15 @@ def serve(
         max_result_size=parse_size(max_result_size),
         lease=lease,
     )
+    # Read when that package is first imported: the instructions of a session stand in its URL.
+    os.environ.setdefault("WEBSOCKETS_MAX_LINE_LENGTH", str(_LONGEST_URL))
+    flags.refuse_flags_as_keys(realtime_key=realtime_key)
+    live_model = live.realtime_settings(realtime, realtime_url, realtime_key, realtime_voice, realtime_calls)
+    about_key = ""
+    if live_model is not None:
+        from patchbay.server.sessions.keys import at_start
+
+        about_key = at_start(live_model)
     proxied = chat = None
     if upstream:
         flags.refuse_flags_as_keys(upstream_key=upstream_key)
@@ -238,7 +263,9 @@ def serve(
         chat = ChatSettings(options, max_iterations=max_iterations, attachments=("image",) if images else ())
     kept = None if store == "memory" else RegistrationStore(store)
     oversight = governing.make_oversight(config, audit, audit_days, store=store if kept is not None else None)
-    app = create_tools_app(names, store=kept, settings=settings, upstream=proxied, chat=chat, oversight=oversight)
+    app = create_tools_app(
+        names, store=kept, settings=settings, upstream=proxied, chat=chat, realtime=live_model, oversight=oversight
+    )
     status = run(
         lambda: app,
         ServeOptions(host=host, port=port, drain_timeout=drain_timeout),
@@ -247,7 +274,9 @@ def serve(
             names,
             store if kept is None else kept.database.shown,
             proxied.upstream if proxied is not None else None,
+            realtime,
             oversight.told if config is not None else None,
+            about_key,
         ),
         stopping=lambda calls: _say_what_a_stop_waits_for(calls, drain_timeout),
     )
@@ -266,17 +295,23 @@ def read_ports(text: str) -> frozenset[int]:
     return frozenset(ports)
 
 
-def _announce(url: str, roles: tuple[str, ...], store: str, upstream: str | None, hooks: str | None) -> None:
+def _announce(
+    url: str, roles: tuple[str, ...], store: str, upstream: str | None, realtime: str | None, hooks: str | None, about_key: str
+) -> None:
     """Say where the server is: what is to be put into a client comes first."""
-    in_colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    bold, dim, plain = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if in_colour else ("", "", "")
+    bold, dim, plain = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if in_colour(sys.stdout) else ("", "", "")
     print(f"patchbay serve listening on {bold}{url}{plain}")
     print(f"  {dim}tools{plain} {url}/api/tools")
     print(f"  {dim}roles{plain} {', '.join(roles)}")
     print(f"  {dim}kept in{plain} {store}")
     if hooks is not None:
         print(f"  {dim}hooks{plain} {hooks}")
+    if realtime or upstream:
+        models = " or ".join(filter(None, (realtime, upstream and f"the models of {upstream}")))
+        print(f"  {dim}sessions{plain} ws{url.removeprefix('http')}/api/sessions/{quote(roles[0])}, with {models}")
     print(f"  {dim}chat{plain} {f'{url}/v1, with the models of {upstream}' if upstream else 'none (--upstream)'}", flush=True)
+    if about_key:
+        _logger.warning("%s", about_key)
 
 
 def _say_what_a_stop_waits_for(calls: int, seconds: int) -> None:

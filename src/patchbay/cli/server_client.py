@@ -58,6 +58,11 @@ class ServerClient:
         # No proxy of the environment: the server is on this machine, or named on purpose.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """What shows the token, where there is one."""
+        return {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+
     def read(
         self,
         path: str,
@@ -104,11 +109,9 @@ class ServerClient:
         asked = urllib.request.Request(  # noqa: S310  (http and https only: see above)
             f"{self.url}{path}{'?' if query else ''}{query}",
             data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
+            headers={"Content-Type": "application/json", **self.headers},
             method=method,
         )
-        if self._token is not None:
-            asked.add_header("Authorization", f"Bearer {self._token}")
         if last_id:
             asked.add_header("Last-Event-ID", last_id)
         try:

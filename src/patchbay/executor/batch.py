@@ -135,6 +135,17 @@ class Batch:
         if ending := [flight.task for flight in flights if flight.task in self._flights]:
             await asyncio.wait(ending)
 
+    def cancel(self, call_id: str) -> None:
+        """Cancel one call; those beside it go on. It settles as in ``stop()``, which this does not wait for."""
+        for stage in list(self._stages):
+            for flight in [each for each in stage if each.call.id == call_id]:
+                stage.remove(flight)
+                self._record(flight.index, self._failed(flight.call, asyncio.CancelledError(), None, NOT_BEGUN), flight)
+            if not stage:
+                self._stages.remove(stage)
+        for flight in [each for each in self._flights.values() if each.call.id == call_id and not self.is_settled(each)]:
+            self._end(flight, asyncio.CancelledError())
+
     def tell(self, flight: Flight, progress: Progress) -> None:
         """Pass on what a tool says of its work, from any thread."""
         if asyncio._get_running_loop() is self._loop:  # noqa: SLF001  (the public one raises where there is none)

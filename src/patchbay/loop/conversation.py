@@ -70,16 +70,8 @@ class Conversation:
         """Append the assistant's message; return its calls, each with an id that is its own in this conversation."""
         written: list[ToolCall | IncompleteCall] = [*reply.tool_calls, *reply.incomplete]
         calls = [self._with_own_id(call) for call in written]
-        message: Message = {
-            **_sendable(reply.extra),
-            "role": "assistant",
-            # Without calls there must be a text, if only an empty one.
-            "content": well_formed(reply.content) if reply.content else (reply.content if calls else ""),
-        }
-        if calls:
-            known = {*self.run.tools, *self._external_names} if self.external else self.run.tools
-            message["tool_calls"] = [_sent(call, known) for call in calls]
-        self.messages.append(message)
+        known = {*self.run.tools, *self._external_names} if self.external else self.run.tools
+        self.messages.append(reply_message(reply, calls, known))
         self.usage += usage
         return calls
 
@@ -97,7 +89,7 @@ class Conversation:
             self.messages.append(result.to_message())
             is_attached = is_attached or bool(result.attachments)
         if is_attached:
-            self.messages.append(_attached([execution.result for execution in executions]))
+            self.messages.append(files_message([execution.result for execution in executions]))
             self._files.added(self.messages, len(self.messages) - 1)
 
     def give_up(self, calls: Sequence[ToolCall]) -> None:
@@ -116,6 +108,31 @@ class Conversation:
             call = replace(call, id=f"call_{uuid.uuid4().hex[:24]}")
         self._ids.add(call.id)
         return call
+
+
+def reply_message(reply: Reply, calls: Sequence[ToolCall | IncompleteCall], tools: Container[str]) -> Message:
+    """Return an assistant's message as a server will read it back. ``calls`` are the reply's, with the ids that they have here.
+
+    ``tools`` has the names of those that it may call.
+    """
+    message: Message = {
+        **_sendable(reply.extra),
+        "role": "assistant",
+        # Without calls there must be a text, if only an empty one.
+        "content": well_formed(reply.content) if reply.content else (reply.content if calls else ""),
+    }
+    if calls:
+        message["tool_calls"] = [_sent(call, tools) for call in calls]
+    return message
+
+
+def files_message(results: Sequence[ToolResult]) -> Message:
+    """Return the user's message with what tools returned beside their text: a ``tool`` message may hold nothing but text."""
+    parts: list[dict[str, Any]] = []
+    for result in results:
+        for number, attachment in enumerate(result.attachments, 1):
+            parts += [{"type": "text", "text": introduction(number, result.call_id)}, attachment.to_openai()]
+    return {"role": "user", "content": parts}
 
 
 def answered(messages: Sequence[Message], results: Sequence[Message]) -> list[Message]:
@@ -156,15 +173,6 @@ def _sendable(extra: Mapping[str, Any] | None) -> Mapping[str, Any]:
     text = json.dumps(extra, ensure_ascii=False)
     written = well_formed(text)
     return extra if written == text else json.loads(written)
-
-
-def _attached(results: Sequence[ToolResult]) -> Message:
-    """The user's message that shows what tools returned beside their text: a ``tool`` message may hold nothing but text."""
-    parts: list[dict[str, Any]] = []
-    for result in results:
-        for number, attachment in enumerate(result.attachments, 1):
-            parts += [{"type": "text", "text": introduction(number, result.call_id)}, attachment.to_openai()]
-    return {"role": "user", "content": parts}
 
 
 def _is_object(text: str) -> bool:

@@ -19,35 +19,79 @@ _SUMMARY = 200
 """How much of an error is told with the turn's end."""
 
 
+class ObservedTurn:
+    """A turn that observers are told of: of its beginning when it is made, of its end by ``over``.
+
+    ``said`` is what the user said, as far as it is known, and ``media`` how many files go with it.
+    """
+
+    def __init__(self, hooks: TurnHooks, said: str, media: int = 0) -> None:
+        self.said = said
+        self._hooks = hooks
+        self._began = time.perf_counter()
+        scope = hooks.scope
+        if scope.parent_turn_id:  # a sub-agent works for another turn
+            spawned = {"AgentID": scope.agent_id, "Label": scope.turn_id, "ParentTurnID": scope.parent_turn_id}
+            hooks.tell("agent.subturn.spawn", "subturn.spawn", 0, spawned)
+        hooks.tell("agent.turn.start", "turn.start", 0, {"UserMessage": said, "MediaCount": media})
+
+    def failed(self, stage: str, message: str) -> str:
+        """Say what ended it, and return its status."""
+        self._hooks.tell("agent.error", "turn.error", 0, {"Stage": stage, "Message": message}, severity="error")
+        return "error"
+
+    def aborted(self, why: HookAbortError) -> str:
+        """Say that a hook has ended it, and return its status."""
+        if why.hard:
+            return "aborted"
+        return self.failed(why.point, str(why))
+
+    def over(self, status: str, iterations: int = 0, content: str = "", executions: Sequence[Any] | None = None) -> None:
+        """Say that it is over. ``executions`` are as ``summary_of`` makes them; None: nothing is known of them."""
+        hooks = self._hooks
+        payload = {
+            "Status": status,
+            "Workspace": "",
+            "Iterations": iterations,
+            "Duration": round((time.perf_counter() - self._began) * 1e9),
+            "FinalContentLen": len(content),
+            "UserMessage": self.said,
+            "FinalContent": content,
+            "ActiveSkills": None,
+            "AttemptedSkills": None,
+            "FinalSuccessfulPath": None,
+            "SkillContextSnapshots": None,
+            "ToolKinds": None,
+            "ToolExecutions": executions,
+        }
+        severity = {"error": "error", "aborted": "warn"}.get(status, "info")
+        hooks.tell("agent.turn.end", "turn.end", iterations, payload, severity=severity)
+        if hooks.scope.parent_turn_id:
+            hooks.tell("agent.subturn.end", "subturn.end", 0, {"AgentID": hooks.scope.agent_id, "Status": status})
+
+
 async def observed_turn(
     hooks: TurnHooks, events: AsyncGenerator[LoopEvent, None], messages: Sequence[Message]
 ) -> AsyncGenerator[LoopEvent, None]:
     """Yield ``events``, and tell of the turn's beginning, its end and what went wrong."""
-    began = time.perf_counter()
-    said, media = _asked_by_user(messages)
-    scope = hooks.scope
-    if scope.parent_turn_id:  # a sub-agent works for another turn
-        spawned = {"AgentID": scope.agent_id, "Label": scope.turn_id, "ParentTurnID": scope.parent_turn_id}
-        hooks.tell("agent.subturn.spawn", "subturn.spawn", 0, spawned)
-    hooks.tell("agent.turn.start", "turn.start", 0, {"UserMessage": said, "MediaCount": media})
+    observed = ObservedTurn(hooks, *_asked_by_user(messages))
     end: FinalEvent | None = None
     status = "aborted"  # where it is left before its end
     try:
         async with aclosing(events):
             async for event in events:
                 if isinstance(event, FinalEvent):
-                    end, status = event, _status(event.aborted)  # before it is told: nobody need come back for more
+                    end, status = event, "completed"  # before it is told: nobody need come back for more
                 yield event
     except Exception as error:
-        status = "error"
-        _tell_error(hooks, "llm", str(error) or type(error).__name__)
+        status = observed.failed("llm", str(error) or type(error).__name__)
         raise
     finally:
-        if end is not None and end.aborted is not None and not end.aborted.hard:
-            _tell_error(hooks, end.aborted.point, str(end.aborted))
-        _tell_end(hooks, status, end, said, time.perf_counter() - began)
-        if scope.parent_turn_id:
-            hooks.tell("agent.subturn.end", "subturn.end", 0, {"AgentID": scope.agent_id, "Status": status})
+        if end is None:
+            observed.over(status)
+        else:
+            status = observed.aborted(end.aborted) if end.aborted is not None else status
+            observed.over(status, end.iterations, end.content or "", [summary_of(each) for each in end.tool_executions])
 
 
 def tell_request(hooks: TurnHooks, request: ChatRequest, iteration: int) -> None:
@@ -55,24 +99,30 @@ def tell_request(hooks: TurnHooks, request: ChatRequest, iteration: int) -> None
     parameters = request.parameters
     model, most = parameters.get("model"), parameters.get("max_tokens", parameters.get("max_completion_tokens"))
     temperature = parameters.get("temperature")
-    payload = {
+    about = {
         "Model": model if isinstance(model, str) else hooks.scope.model,
-        "MessagesCount": len(request.messages),
-        "ToolsCount": len(request.tools),
         "MaxTokens": most if isinstance(most, int) else 0,
         "Temperature": temperature if isinstance(temperature, int | float) else 0,
     }
-    hooks.tell("agent.llm.request", "turn.llm.request", iteration, payload)
+    tell_asked(hooks, iteration, messages=len(request.messages), tools=len(request.tools), **about)
+
+
+def tell_asked(hooks: TurnHooks, iteration: int, *, messages: int, tools: int, **about: Any) -> None:
+    """Say that a model is asked, with so many messages and tools."""
+    payload = {"Model": hooks.scope.model, "MessagesCount": messages, "ToolsCount": tools, "MaxTokens": 0, "Temperature": 0}
+    hooks.tell("agent.llm.request", "turn.llm.request", iteration, payload | about)
 
 
 def tell_response(hooks: TurnHooks, end: ModelReply, iteration: int) -> None:
     """Say that a model has answered."""
     reply = end.reply
-    payload = {
-        "ContentLen": len(reply.content or ""),
-        "ToolCalls": len(reply.tool_calls) + len(reply.incomplete),
-        "HasReasoning": bool(reply.reasoning),
-    }
+    calls = len(reply.tool_calls) + len(reply.incomplete)
+    tell_answered(hooks, iteration, chars=len(reply.content or ""), calls=calls, reasoning=bool(reply.reasoning))
+
+
+def tell_answered(hooks: TurnHooks, iteration: int, *, chars: int, calls: int, reasoning: bool = False) -> None:
+    """Say that a model has answered, with so many characters and calls."""
+    payload = {"ContentLen": chars, "ToolCalls": calls, "HasReasoning": reasoning}
     hooks.tell("agent.llm.response", "turn.llm.response", iteration, payload)
 
 
@@ -82,42 +132,12 @@ def tell_output(hooks: TurnHooks, shown: UserOutputEvent, iteration: int) -> Non
     hooks.tell("agent.user_output", "turn.tool.after", iteration, payload, attrs={"call_id": shown.tool_call.id})
 
 
-def _tell_error(hooks: TurnHooks, stage: str, message: str) -> None:
-    hooks.tell("agent.error", "turn.error", 0, {"Stage": stage, "Message": message}, severity="error")
-
-
-def _tell_end(hooks: TurnHooks, status: str, end: FinalEvent | None, said: str, seconds: float) -> None:
-    content = (end.content or "") if end is not None else ""
-    payload = {
-        "Status": status,
-        "Workspace": "",
-        "Iterations": end.iterations if end is not None else 0,
-        "Duration": round(seconds * 1e9),
-        "FinalContentLen": len(content),
-        "UserMessage": said,
-        "FinalContent": content,
-        "ActiveSkills": None,
-        "AttemptedSkills": None,
-        "FinalSuccessfulPath": None,
-        "SkillContextSnapshots": None,
-        "ToolKinds": None,
-        "ToolExecutions": [_execution(each) for each in end.tool_executions] if end is not None else None,
-    }
-    severity = {"error": "error", "aborted": "warn"}.get(status, "info")
-    hooks.tell("agent.turn.end", "turn.end", end.iterations if end is not None else 0, payload, severity=severity)
-
-
-def _execution(execution: Any) -> dict[str, Any]:
+def summary_of(execution: Any) -> dict[str, Any]:
+    """Return what is told of a call with the end of its turn."""
     about: dict[str, Any] = {"name": execution.call.name, "success": not execution.is_error}
     if execution.is_error:
         about["error_summary"] = execution.content[:_SUMMARY]
     return about
-
-
-def _status(aborted: HookAbortError | None) -> str:
-    if aborted is None:
-        return "completed"
-    return "aborted" if aborted.hard else "error"
 
 
 def _asked_by_user(messages: Sequence[Message]) -> tuple[str, int]:

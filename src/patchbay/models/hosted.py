@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from patchbay.errors import ConfigurationError
 from patchbay.models.chat import ChatModel, ChatRequest, ModelEvent
 from patchbay.models.loops import PerLoop
+
+_SHOWN: Final = 10
+"""How many models an error names."""
 
 
 class Link(Protocol):
@@ -27,6 +30,15 @@ class Link(Protocol):
     async def close(self) -> None:
         """Close the client's connections."""
         ...
+
+
+class NotOneModelError(ConfigurationError):
+    """A server that is to say itself which model it has names several, or none: ``found``, as "has several models (a, b)"."""
+
+    def __init__(self, where: str, names: Sequence[str]) -> None:
+        some = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+        self.found = f"has several models ({some})" if names else "names no model"
+        super().__init__(f"{where} {self.found}: say which, as in {where}#name.")
 
 
 class HostedModel:
@@ -50,24 +62,26 @@ class HostedModel:
         """Answer ``request``. Raises UpstreamError, and ConfigurationError where the server has several models or none."""
         link = self._links.get()
         if "model" not in request.parameters:
-            if self.name is None:
-                self.name = await self._only_one(link)
-            request = replace(request, parameters={"model": self.name, **request.parameters})
+            name = self.name if self.name is not None else await self.only_one()
+            request = replace(request, parameters={"model": name, **request.parameters})
         events: Any = link.model.respond(request)
         async with aclosing(events):
             async for event in events:
                 yield event
+
+    async def only_one(self) -> str:
+        """Ask the server for its one model, which is this one from now on; return its name.
+
+        Raises UpstreamError, and NotOneModelError where it has several or names none.
+        """
+        names = await self._links.get().names()
+        if len(names) != 1:
+            raise NotOneModelError(self._where, names)
+        self.name = names[0]
+        return names[0]
 
     async def aclose(self) -> None:
         """Close the connections that this event loop has opened."""
         link = self._links.take()
         if link is not None:
             await link.close()
-
-    async def _only_one(self, link: Link) -> str:
-        names = await link.names()
-        if len(names) == 1:
-            return names[0]
-        some = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
-        found = f"has several models ({some})" if names else "names no model"
-        raise ConfigurationError(f"{self._where} {found}: say which, as in {self._where}#name.")

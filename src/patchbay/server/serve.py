@@ -27,6 +27,8 @@ _KEEP_ALIVE = 75
 _uvicorn = logging.getLogger("uvicorn.error")
 _logger = logging.getLogger("patchbay.server")
 _BACKLOG = 2048
+_MAX_MESSAGE = 1024 * 1024
+_PING = 20.0
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,8 @@ def run_server(
     ``still_wanted`` is asked once a second; where it says no, the server drains as if told to stop. ``stopping`` is called with
     the number of requests that the drain waits for, if any.
 
+    WebSockets are spoken with an application that says so by ``speaks_websocket``: pinged every 20 s, messages of up to 1 MiB.
+
     An application that has a method ``stopping()`` is told before the drain: what would never end by itself, and what is to
     outlive the requests, is its. One that has a coroutine ``reload()`` is asked at SIGHUP to read its configuration again, and
     says what came of it. Raises the PatchbayError that keeps ``app`` from starting.
@@ -103,7 +107,11 @@ def run_server(
             lifespan="on",
             loop="auto",
             http="httptools",
-            ws="none",
+            ws="patchbay.server.sockets:WebSockets" if getattr(app, "speaks_websocket", False) else "none",
+            ws_max_size=_MAX_MESSAGE,
+            ws_ping_interval=_PING,
+            ws_ping_timeout=_PING,
+            ws_per_message_deflate=False,
             proxy_headers=False,
             server_header=False,
             backlog=_BACKLOG,

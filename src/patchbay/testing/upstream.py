@@ -96,6 +96,7 @@ class ScriptedUpstream:
             lifespan="off",
             log_config=None,
             access_log=False,
+            ws="none",
             proxy_headers=False,
             timeout_graceful_shutdown=2,
         )

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from patchbay.errors import ToolSyncError
+from patchbay.errors import ConfigurationError, ToolSyncError
 from patchbay.tools.base import Tool
 from patchbay.tools.collect import as_tool
 from patchbay.tools.registry import DEFAULT_ROLE, Change, Registration, Snapshot, ToolRegistry
 from patchbay.tools.results import describe
-from patchbay.tools.retrying import DELAYS, Retrying
+from patchbay.tools.retrying import ATTEMPT_SECONDS, DELAYS, Retrying
 
 _SESSIONS: Final = ("active", "pending")
+
+_LOOK: Final = 0.05
+"""How often a session is looked at that is waited for (seconds)."""
 
 _logger = logging.getLogger(__name__)
 
@@ -27,17 +31,33 @@ class LiveSession(Protocol):
     """A session with a model that holds its own list of tools, such as a realtime connection."""
 
     async def use_tools(self, snapshot: Snapshot) -> None:
-        """Offer the model these tools from now on. What it raises is told to who waits for the sync."""
+        """Offer the model these tools from now on. What it raises is told to who waits for the sync.
+
+        It is asked again when it has returned or was cancelled, not before. Where it says so itself (``idle``, ``is_open``), a
+        swap waits until it is idle, and none takes over that is not open.
+        """
         ...
+
+
+@dataclass(eq=False)
+class _Listener:
+    """A session that is told, one snapshot at a time. ``why`` is what kept it from the last change, "" where it knows it."""
+
+    session: LiveSession
+    why: str = ""
+    one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class LLMSessionManager:
     """The door for code of this process: what it registers is for ``role`` alone, and takes the place of any tool of that name.
 
     ``active`` is the session the role talks through, ``pending`` the one that is about to take over; None where there is none.
-    Both are told of the role's tools by ``sync``. The methods ending in ``_and_sync`` wait for it and raise ToolSyncError (a
-    RuntimeError) for a session that could not be told; the change stands all the same. The others begin it in the background,
-    where there is a running event loop, and log what goes wrong.
+    Both are told of the role's tools by ``sync``. ``prepare``, ``swap`` and ``leave`` put sessions there: a realtime session, an
+    offline one, one of each. Sessions come and go; what is registered stays.
+
+    The methods ending in ``_and_sync`` wait for the sync and raise ToolSyncError (a RuntimeError) for a session that could not be
+    told; the change stands all the same. The others begin it in the background, where there is a running event loop, and log what
+    goes wrong.
 
     A session that could not be told is told again in the background, after each of ``retry_delays`` (seconds), until it was, or a
     newer change is told. ``untold`` says which are behind, and why.
@@ -53,10 +73,9 @@ class LLMSessionManager:
         self.registry.add_role(role)
         self.active: LiveSession | None = None
         self.pending: LiveSession | None = None
-        self._one_sync = asyncio.Lock()
-        self._syncs: set[asyncio.Task[None]] = set()
-        self.untold: dict[str, str] = {}
-        """The sessions (``active``, ``pending``) that have not been told of the last change, and what kept them from it."""
+        self._listeners: list[_Listener] = []  # by the session itself and not its place: it keeps what it owes when it takes over
+        self._is_due = False
+        self._background: asyncio.Task[None] | None = None
         self._again = Retrying(self._tell_the_untold, self._gave_up, delays=retry_delays)
 
     def register_tool(self, tool: Tool | Callable[..., Any]) -> None:
@@ -101,13 +120,84 @@ class LLMSessionManager:
         """Return what the role has now, for a turn."""
         return self.registry.snapshot(self.role)
 
+    @property
+    def untold(self) -> dict[str, str]:
+        """The sessions (``active``, ``pending``) that have not been told of the last change, and what kept them from it."""
+        behind = {name: each.why for name in _SESSIONS for each in self._listeners if each.session is getattr(self, name)}
+        return {name: why for name, why in behind.items() if why}
+
+    async def prepare(self, session: LiveSession) -> None:
+        """Make ``session`` the pending one, and tell it of the role's tools; one that is not open yet opens with them.
+
+        Raises ConfigurationError where there is a pending one already, for the active one and for what is no session;
+        ToolSyncError where it cannot be told. Then, or when this is cancelled, it has left.
+        """
+        if not callable(getattr(session, "use_tools", None)):
+            raise ConfigurationError(f"{type(session).__name__} is no session: a session has use_tools.")
+        if self.pending is not None:
+            raise ConfigurationError(f"The role {self.role!r} has a pending session: swap it in, or have it leave.")
+        if session is self.active:
+            raise ConfigurationError(f"The session is the role {self.role!r}'s active already.")
+        self.pending = session  # first, so that it is told of what changes meanwhile
+        try:
+            why = await self._tell(self._listener(session))
+        except BaseException:
+            self.leave(session)
+            raise
+        if why:
+            self.leave(session)
+            raise ToolSyncError(f"tool sync failed: pending: {why}")
+
+    async def swap(self) -> LiveSession | None:
+        """Let the pending session take over, and return the one that it takes over from, for the caller to close.
+
+        Waits until the active one is idle, where it says so (its ``idle``) and is open, and the pending one is not being told of
+        anything. A limit of time is the caller's to set; a tool of the active session, which would wait for itself, uses
+        ``take_over``. Raises ConfigurationError where there is no pending session or it is not open, also where it leaves or ends
+        meanwhile.
+        """
+        while (session := self.pending) is not None:
+            async with self._listener(session).one_at_a_time:
+                if session is self.pending and not (_is_open(session) and _is_busy(self.active)):
+                    return self.take_over()
+            await asyncio.sleep(_LOOK)  # it says whether it is idle, not when
+        raise ConfigurationError(f"The role {self.role!r} has no pending session.")
+
+    def take_over(self) -> LiveSession | None:
+        """Do as ``swap``, at once. Does nothing where there is no pending session.
+
+        Raises ConfigurationError where it is not open.
+        """
+        if self.pending is None:
+            return None
+        if not _is_open(self.pending):  # a role that talked through it would be dumb; the one that is active may still be good
+            why = f"The pending session of the role {self.role!r} is not open"
+            raise ConfigurationError(f"{why}: open it first, or, where it has ended, have it leave.")
+        before, self.active, self.pending = self.active, self.pending, None
+        self._forget_others()
+        return before
+
+    def leave(self, session: LiveSession) -> None:
+        """Forget a session: it is told of nothing any more. Does nothing where it is none of the role's."""
+        for name in _SESSIONS:
+            if getattr(self, name) is session:
+                setattr(self, name, None)
+        self._forget_others()
+
     async def sync(self) -> None:
         """Tell the active session, then the pending one, of the role's tools. Raises ToolSyncError when both have been tried."""
         self._again.stop()  # what it would tell is old
+        left = [(name, self._listener(session)) for name in _SESSIONS if (session := getattr(self, name)) is not None]
+        failures: list[str] = []
         try:
-            failures = await self._tell(_SESSIONS)
+            while left:
+                name, listener = left[0]
+                if why := await self._tell(listener):
+                    failures.append(f"{name}: {why}")
+                del left[0]
         except asyncio.CancelledError:  # whoever waits has no more patience
-            self.untold |= {name: "it took too long" for name in _SESSIONS if getattr(self, name) is not None}
+            for _, listener in left:
+                listener.why = "it took too long"
             raise
         finally:
             if self.untold:
@@ -117,33 +207,53 @@ class LLMSessionManager:
         if failures:
             raise ToolSyncError(f"tool sync failed: {'; '.join(failures)}")
 
-    async def _tell(self, names: Iterable[str]) -> list[str]:
-        """Tell these sessions, and return what went wrong."""
-        async with self._one_sync:
-            snapshot: Snapshot | None = None
-            failures: list[str] = []
-            for name in names:
-                session: LiveSession | None = getattr(self, name)
-                try:
-                    if session is not None:
-                        # Made when there is somebody to tell: it is as long as the list of tools, and comes with each of them.
-                        snapshot = self.snapshot() if snapshot is None else snapshot
-                        await session.use_tools(snapshot)
-                except Exception as error:  # noqa: BLE001  (a session may fail in any way; the other is told all the same)
-                    self.untold[name] = describe(error)
-                    failures.append(f"{name}: {describe(error)}")
-                else:
-                    self.untold.pop(name, None)
-            return failures
+    async def _tell(self, listener: _Listener) -> str:
+        """Tell a session what there is when its turn has come, and return what went wrong: nothing, where it has left."""
+        session = listener.session
+        async with listener.one_at_a_time:
+            if not self._has(session):
+                return ""
+            is_newest, why = True, ""
+            try:
+                snapshot = self.snapshot()
+                await session.use_tools(snapshot)
+                is_newest = snapshot.revision == self.snapshot().revision
+            except Exception as error:  # noqa: BLE001  (a session may fail in any way; the other is told all the same)
+                why = describe(error)
+            if not self._has(session):
+                return ""
+            if why or is_newest:  # else whoever changed something since has yet to tell it, or has given up, and it owes that
+                listener.why = why
+            return why
 
     async def _tell_the_untold(self) -> bool:
-        failures = await self._tell(tuple(self.untold))
-        if not failures:
+        behind = [each for each in self._listeners if each.why and self._has(each.session)]
+        for listener in behind:
+            await self._tell(listener)
+        if behind and not self.untold:
             _logger.info("The sessions of role %r have been told of their tools after all", self.role)
-        return not failures
+        return not self.untold
 
     def _gave_up(self) -> None:
         _logger.error("The sessions of role %r cannot be told of their tools: %s", self.role, self.untold)
+
+    def _has(self, session: LiveSession) -> bool:
+        return session is self.active or session is self.pending
+
+    def _listener(self, session: LiveSession) -> _Listener:
+        """What is known of a session of the role."""
+        found = next((each for each in self._listeners if each.session is session), None)
+        if found is None:
+            self._forget_others()
+            found = _Listener(session)
+            self._listeners.append(found)
+        return found
+
+    def _forget_others(self) -> None:
+        """Let go of sessions that are none of the role's any more."""
+        self._listeners = [each for each in self._listeners if self._has(each.session)]
+        if not self.untold:
+            self._again.stop()
 
     def sync_later(self) -> None:
         """Begin to tell the sessions in the background, where there is a running event loop; log what goes wrong."""
@@ -153,9 +263,20 @@ class LLMSessionManager:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             return  # sessions live on a loop; whoever changes tools from elsewhere calls sync() there
-        task = loop.create_task(self.sync())
-        self._syncs.add(task)  # the loop itself keeps no task alive
-        task.add_done_callback(self._synced)
+        self._is_due = True
+        if self._background is None or self._background.done():
+            self._background = loop.create_task(self._sync_what_is_due())
+
+    async def _sync_what_is_due(self) -> None:
+        while self._is_due:  # all that was changed while the last one went on is told at once
+            self._is_due = False
+            try:
+                async with asyncio.timeout(ATTEMPT_SECONDS):
+                    await self.sync()
+            except TimeoutError:
+                _logger.warning("tool sync failed: not done within %g s: %s", ATTEMPT_SECONDS, self.untold)
+            except ToolSyncError as error:
+                _logger.warning("%s", error)
 
     def _register(self, tool: Tool | Callable[..., Any]) -> Change:
         return self.registry.register(Registration.of(as_tool(tool), role=self.role), inside=True)
@@ -166,7 +287,12 @@ class LLMSessionManager:
     def _clear(self, source: str | None) -> Change:
         return self.registry.clear(source, self.role, inside=True)
 
-    def _synced(self, task: asyncio.Task[None]) -> None:
-        self._syncs.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _logger.warning("%s", error)
+
+def _is_open(session: LiveSession | None) -> bool:
+    """Whether a session can be spoken to, as far as it says so."""
+    return bool(getattr(session, "is_open", True))
+
+
+def _is_busy(session: LiveSession | None) -> bool:
+    """Whether a session is in the middle of something; one that is not open, or does not say, is not."""
+    return _is_open(session) and not getattr(session, "idle", True)

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 
@@ -32,35 +32,57 @@ from patchbay.server.tools.settings import ToolsSettings
 from patchbay.tools.manager import LLMSessionManager
 from patchbay.tools.registry import DEFAULT_ROLE, RESERVED, Change, ToolRegistry
 
+if TYPE_CHECKING:  # what a server without sessions does not need
+    from patchbay.realtime.settings import RealtimeSettings
+    from patchbay.server.sessions import SessionsDoor
+
 
 class ToolsApp:
     """A tool server; ``create_tools_app`` makes it. ``managers`` are the roles', for tools of this process and live sessions.
 
     ``registry`` is whole from the startup of its lifespan on, when what was stored is in it. ``oversight`` has the hooks.
+    ``sessions`` is the door of live sessions, None where there is no model for them; only with it are WebSockets spoken.
     """
 
     def __init__(
-        self, registry: ToolRegistry, managers: dict[str, LLMSessionManager], api: FastAPI, guard: Guard, oversight: Oversight
+        self,
+        registry: ToolRegistry,
+        managers: dict[str, LLMSessionManager],
+        api: FastAPI,
+        guard: Guard,
+        oversight: Oversight,
+        sessions: SessionsDoor | None,
     ) -> None:
         self.registry = registry
         self.managers = managers
         self.api = api
         self.oversight = oversight
+        self.sessions = sessions
         self._guard = guard
+
+    @property
+    def speaks_websocket(self) -> bool:
+        """Whether there is anything to be had by WebSocket."""
+        return self.sessions is not None
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
-        if scope["type"] == "http":
+        if scope["type"] != "lifespan":
             await self.oversight.open()  # also where no lifespan reaches the application: no call goes unasked
         await self._guard(scope, receive, send)
 
     def stopping(self) -> None:
         """Say that the server is about to stop, before it waits for what is under way."""
+        if self.sessions is not None:
+            self.sessions.stopping()
         self.oversight.leave()
 
     async def reload(self) -> str:
         """Read the configuration of hooks and approvals again; return what became of it. Raises ConfigurationError."""
-        return await self.oversight.reload()
+        said = await self.oversight.reload()
+        if self.sessions is not None:
+            self.sessions.tell_of_hooks()
+        return said
 
 
 def create_tools_app(
@@ -70,11 +92,13 @@ def create_tools_app(
     settings: ToolsSettings | None = None,
     upstream: str | ProxySettings | None = None,
     chat: ChatSettings | None = None,
+    realtime: RealtimeSettings | None = None,
     oversight: Oversight | None = None,
 ) -> ToolsApp:
     """Return a tool server for ``roles``. ``store`` (or its URL) is where registrations are kept; None keeps them in memory.
 
-    ``upstream`` is the OpenAI-compatible server (or its base URL) whose models ``/v1`` gives the tools to, as ``chat`` says.
+    ``upstream`` is the OpenAI-compatible server (or its base URL) whose models ``/v1`` gives the tools to, as ``chat`` says. Its
+    models, and the ``realtime`` one, are those of the sessions at ``/api/sessions/{role}``.
     ``oversight`` has the hooks that every call is put to, whichever way it comes, and ends with the server.
     Where no token is configured the sources of plugins are anybody's, as the seeds' plugin hosts expect; the builtins never are.
     Raises ConfigurationError.
@@ -102,6 +126,7 @@ def create_tools_app(
     kept = RegistrationStore(store) if isinstance(store, str) else store
     keeper = Keeper(registry, kept) if kept is not None else None
     door = _chat_door(upstream, registry, chat or ChatSettings(), settings, oversight) if upstream is not None else None
+    sessions = _sessions_door(upstream, realtime, chat, managers, oversight)
     desk = Desk(registry, managers, lease, keeper, oversight, sync_timeout=settings.sync_timeout)
 
     @contextlib.asynccontextmanager
@@ -115,6 +140,9 @@ def create_tools_app(
             ends.push_async_callback(dispatcher.close)
             if door is not None:
                 ends.push_async_callback(door.aclose)
+            if sessions is not None:
+                sessions.tell_of_hooks()
+                ends.push_async_callback(sessions.aclose)
             if settings.lease:
                 ends.push_async_callback(_ended, asyncio.create_task(lease.watch(settings.lease, dispatcher.keep_only)))
             yield
@@ -131,8 +159,8 @@ def create_tools_app(
     oversight.serve_by(api, needs_token=settings.token is not None)
     handle_errors(api)
     describe_token(api)
-    guard = Guard(_by_path(api, door if door is not None else no_upstream), settings)
-    return ToolsApp(registry, managers, api, guard, oversight)
+    guard = Guard(_by_path(api, door if door is not None else no_upstream), settings, sockets=sessions)
+    return ToolsApp(registry, managers, api, guard, oversight, sessions)
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
@@ -153,6 +181,22 @@ def _chat_door(
     # The guard has bounded the body already, and asked for the token where it must be shown.
     proxy = replace(proxy, base_path=OPENAI_BASE, api_key=None, max_body_size=settings.max_body_size)
     return ChatDoor(proxy, registry, chat, oversight, token=settings.token)
+
+
+def _sessions_door(
+    upstream: str | ProxySettings | None,
+    realtime: RealtimeSettings | None,
+    chat: ChatSettings | None,
+    managers: Mapping[str, LLMSessionManager],
+    oversight: Oversight,
+) -> SessionsDoor | None:
+    """The door of sessions, where there is a model for them."""
+    if upstream is None and realtime is None:
+        return None
+    from patchbay.server.sessions import SessionsDoor, SessionsSettings
+
+    proxy = ProxySettings(upstream) if isinstance(upstream, str) else upstream
+    return SessionsDoor(managers, oversight, SessionsSettings(realtime=realtime, upstream=proxy, chat=chat))
 
 
 def _by_path(api: AsgiApp, chat: AsgiApp) -> AsgiApp:

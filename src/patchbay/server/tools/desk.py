@@ -189,15 +189,16 @@ class Desk:
         )
 
     async def _carry_on(self, change: Change, name: str = "") -> tuple[list[str], list[Body], bool]:
-        """Write a change down and tell the sessions; return the roles it was done for, the failures, and whether it is kept."""
+        """Write a change down and tell the sessions; return the roles it was done for, the failures, and whether it is kept.
+
+        What a session could not be told of is done all the same, and is a failure too: the next turn has it.
+        """
         failed = [self._failed(each, name) for each in change.failed_roles]
         if not change.affected_roles and not change.keys:
             return [], failed, self._keeper is not None
         stored, errors = await asyncio.gather(self._store(), self._sync(change.affected_roles))
         failed += [{"role": role, "error": error, "code": "sync_failed"} for role, error in errors.items()]
-        # What was taken away is gone, whether or not a session was told; a tool counts as registered where it was.
-        told_of = [role for role in change.affected_roles if role not in errors or change.action != "register"]
-        return told_of, failed, stored
+        return list(change.affected_roles), failed, stored
 
     def _failed(self, failure: Failure, name: str) -> Body:
         """Return what is told of a role for which the tool ``name`` could not be registered."""

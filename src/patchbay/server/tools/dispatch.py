@@ -14,6 +14,7 @@ import hmac
 import json
 import logging
 import re
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from typing import Any, Final
@@ -281,6 +282,8 @@ class CallbackTool(Tool):
         if status in (204, 205):
             return ""
         kind, limit = answer.content_type, self._dispatcher.max_result_size
+        if not _may_be_text(kind, body, whole=whole):
+            raise self._error(f"remote tool callback answered {kind}, which is no text")
         if not whole:
             return _cut(body, limit)
         if kind == NDJSON and not body:
@@ -351,6 +354,17 @@ def _is_in_lines(answer: Answer) -> bool:
 
 def _is_plain(answer: Answer) -> bool:
     return answer.header(b"content-encoding").strip().lower() in ("", "identity")
+
+
+def _may_be_text(kind: str, body: bytes, *, whole: bool) -> bool:
+    """Whether a model can be shown it. What calls itself text, or nothing, is, and shows what is wrong with it by itself."""
+    if not kind or kind.startswith("text/") or _JSON.fullmatch(kind) or kind == NDJSON:
+        return True
+    try:
+        getincrementaldecoder("utf-8")().decode(body, final=whole)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _cut(body: bytes, limit: int) -> str:

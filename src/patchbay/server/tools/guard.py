@@ -1,7 +1,8 @@
 """Who is let in to the tools: decided from the head of a request, before a byte of its body is read. Pure ASGI.
 
 What lives here: the token, proxies that are known, and the answers to those who are turned away; a body is taken in whole,
-bounded, once its sender is known. What does not: what a request's head tells of where it comes from (``admission``).
+bounded, once its sender is known. A WebSocket comes in by the same checks, and must show the token where there is one. What does
+not: what a request's head tells of where it comes from (``admission``).
 
 Whoever reaches the registry decides what models are told and what is called.
 """
@@ -17,6 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from patchbay.errors import InvalidRequestError, RequestTooLargeError
+from patchbay.server import refusals
 from patchbay.server.body import Receive, check_length, declared_length, read_body
 from patchbay.server.reply import Reply, Send
 from patchbay.server.routes import find_tail, own_path
@@ -46,6 +48,11 @@ _HINTS: Final = {
 }
 """What an operator who wants such requests has to say."""
 
+BEARER: Final = "bearer."
+"""What stands before the token where it comes as a subprotocol of a WebSocket: a web page can set no other header."""
+
+_LONGEST_PATH: Final = 200
+
 AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 
 
@@ -63,11 +70,14 @@ class Guard:
     """Stands before ``app``, and passes on what may come in. ``scope[TRUSTED]`` says whether it has shown the token.
 
     Below ``openai_base`` clients of OpenAI's API come in: a bearer that is not the token is their key for a model's server, and
-    they are turned away with OpenAI's error body.
+    they are turned away with OpenAI's error body. ``sockets`` is for WebSockets; without it none is let in.
     """
 
-    def __init__(self, app: AsgiApp, settings: ToolsSettings, *, openai_base: str = OPENAI_BASE) -> None:
+    def __init__(
+        self, app: AsgiApp, settings: ToolsSettings, *, openai_base: str = OPENAI_BASE, sockets: AsgiApp | None = None
+    ) -> None:
         self._app = app
+        self._sockets = sockets
         self._settings = settings
         self._openai_base = openai_base
         self._digest = _digest(settings.token.encode()) if settings.token is not None else None
@@ -78,7 +88,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})
+            await self._open(scope, receive, send)
             return
         try:
             scope[TRUSTED] = self._admit(scope)
@@ -92,6 +102,24 @@ class Guard:
         else:
             await self._app(scope, receive, send)
 
+    async def _open(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Serve a WebSocket. One that is turned away is answered before it is one."""
+        if self._sockets is None:
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        refusal: Refusal | None = None
+        try:
+            scope[TRUSTED] = self._admit(scope)
+        except Refusal as refused:
+            refusal = refused
+        else:
+            if self._digest is not None and not scope[TRUSTED]:
+                refusal = _unauthorized("a session must show the token")
+        if refusal is not None:
+            await turn_away(scope, send, refusal)
+        else:
+            await self._sockets(scope, receive, send)
+
     def _admit(self, scope: Any) -> bool:
         """Say whether the caller is trusted; raises Refusal for one who may not come in."""
         headers = headers_of(scope)
@@ -104,10 +132,13 @@ class Guard:
             check_origin(headers, self._settings.allowed_origins)
         except NotAdmittedError as error:
             raise _refusal(error) from None
-        trusted = self._is_trusted(headers.get(b"authorization", []), or_key=self._is_openais(scope))
+        shown = headers.get(b"authorization", [])
+        if not shown and scope["type"] == "websocket":
+            shown = _by_subprotocol(scope)
+        trusted = self._is_trusted(shown, or_key=self._is_openais(scope))
         if through_proxy and not trusted:
             raise _unauthorized("what comes through a proxy must show the token")
-        if scope["method"] == "POST":
+        if scope.get("method") == "POST":
             self._check_body(headers)
         return trusted
 
@@ -173,6 +204,25 @@ def _refusal(error: NotAdmittedError) -> Refusal:
 def _unread(status: int, code: str, why: str) -> Refusal:
     """Refuse a body of which the rest is not read: the connection cannot be used again."""
     return Refusal(status, {"detail": why, "error_code": code}, headers=((b"connection", b"close"),))
+
+
+async def turn_away(scope: Any, send: Send, refusal: Refusal) -> None:
+    """Answer a handshake with HTTP, where the server can; else all that is told is 403. The log is told why, too."""
+    why = refusal.body.get("detail") or refusal.body.get("error")
+    path = own_path(scope)[:_LONGEST_PATH]
+    refusals.REFUSALS.tell(f"A WebSocket at {path} from {peer_of(scope)} was refused: HTTP {refusal.status}, {why}")
+    if "websocket.http.response" not in (scope.get("extensions") or {}):
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    headers = [(b"content-type", b"application/json"), *refusal.headers]
+    await send({"type": "websocket.http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": msgspec.json.encode(refusal.body)})
+
+
+def _by_subprotocol(scope: Any) -> list[bytes]:
+    """Return the token that is offered as a subprotocol, as an Authorization header says it."""
+    offered = [each.removeprefix(BEARER) for each in scope.get("subprotocols") or () if each.startswith(BEARER)]
+    return [b"Bearer " + each.encode("utf-8", "replace") for each in offered]
 
 
 def _in_openais_words(refusal: Refusal) -> dict[str, Any]:

@@ -9,17 +9,28 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, RootModel, field_validator
+from pydantic import AfterValidator, BaseModel, Field, RootModel, field_validator
+from pydantic_core import PydanticKnownError
 
 from patchbay.errors import ConfigurationError
 from patchbay.schema.arguments import MAX_DEPTH, deeper_than
 from patchbay.server.tools.callback_url import read_callback_url
+from patchbay.tools import well_formed
 from patchbay.tools.annotations import MOST, NAME, checked_annotations
 from patchbay.tools.registry import MAX_TIMEOUT
 from patchbay.types import EMPTY_PARAMETERS
 
+
+def _whole(text: str) -> str:
+    """Refuse half a character, as pydantic does where a text has a limit: no list that it stands in could be written."""
+    if well_formed(text) != text:
+        raise PydanticKnownError("string_unicode")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_whole)]
 Name = Annotated[str, Field(min_length=1, max_length=64, description="What models call the tool by.")]
-Role = Annotated[str | None, Field(description="The role that is meant; null or empty for all of them.")]
+Role = Annotated[Text | None, Field(description="The role that is meant; null or empty for all of them.")]
 Secret = Annotated[str | None, Field(max_length=256, description="What only the tool's owner and the server know.")]
 
 
@@ -33,7 +44,7 @@ class RegisterBody(BaseModel):
     """A tool that answers its calls at a URL."""
 
     name: Annotated[Name, Field(json_schema_extra={"pattern": r"\S"})]
-    description: str = Field("", description="What models are told the tool is for.")
+    description: Text = Field("", description="What models are told the tool is for.")
     parameters: dict[str, Any] = Field(
         default_factory=lambda: dict(EMPTY_PARAMETERS), description="JSON Schema of the arguments. Kept as it is."
     )
@@ -43,7 +54,7 @@ class RegisterBody(BaseModel):
         json_schema_extra={"pattern": _CALLBACK_URL},
     )
     role: Role = None
-    source: str = Field("external", description="What the owner calls itself; `clear` goes by it.")
+    source: Text = Field("external", description="What the owner calls itself; `clear` goes by it.")
     timeout_seconds: float = Field(
         30.0, gt=0, le=MAX_TIMEOUT, allow_inf_nan=False, description="How long one call may take in all, in seconds."
     )
@@ -95,7 +106,7 @@ class UnregisterBody(BaseModel):
 
     name: Name
     role: Role = None
-    expected_source: str | None = Field(None, description="Only where the tool is this source's.")
+    expected_source: Text | None = Field(None, description="Only where the tool is this source's.")
     secret: Secret = None
 
 
@@ -123,7 +134,7 @@ class CallBody(BaseModel):
 
 
 class FailedRole(BaseModel):
-    """A role for which it was not done."""
+    """A role for which it was not done; with the code `sync_failed` it was done, and its live session was not told of it yet."""
 
     role: str
     error: str

@@ -33,7 +33,11 @@ def role_of(header: bytes | None, user: Any, roles: Sequence[str]) -> str:
 
 def session_of(header: bytes | None) -> str:
     """Return the key of the session that a client says it is in, "" where it says none. Raises InvalidRequestError."""
-    session = unquote(header.decode("utf-8", "replace")) if header else ""
+    return checked_session(unquote(header.decode("utf-8", "replace")) if header else "")
+
+
+def checked_session(session: str) -> str:
+    """Return a session's key as it is. Raises InvalidRequestError."""
     if len(session) > _LONGEST_SESSION or not session.isprintable():
         raise InvalidRequestError(f"{SESSION_HEADER} must be up to {_LONGEST_SESSION} printable characters.")
     return session

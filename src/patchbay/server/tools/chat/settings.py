@@ -17,7 +17,8 @@ class ChatSettings:
     """How turns are run. Raises ConfigurationError for what cannot work.
 
     ``options`` is how tools reach the model, as in the proxy. A turn ends after ``max_iterations`` rounds, ``max_calls`` calls of
-    the registry's tools or ``max_seconds`` (None: no limit).
+    the registry's tools or ``max_seconds`` (None: no limit). Sessions have the first two as well, and of calls their own limit
+    where there is none here; nobody but their client waits for a turn, who may end it.
 
     ``attachments`` are the kinds ("image", "audio", "file") that the upstream's models take of what tools return.
 

@@ -1,0 +1,1 @@
+"""What a call costs that a model of a realtime session makes."""

@@ -1,0 +1,1 @@
+"""The providers' wires, one small file each."""

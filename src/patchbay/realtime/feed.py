@@ -1,0 +1,221 @@
+"""Events on their way to whoever reads them: bounded, one reader, and an end.
+
+Nobody waits for the reader: behind the speech that it has not read yet the model's server may say that the user speaks, and that
+is to be heard at once. So that nothing of a long answer is lost all the same, pieces of text and of speech are joined where many
+of them wait. What is too much even so goes, the oldest first, and the reader is told how much it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from sys import getsizeof
+from typing import Any, Final, Self
+
+from patchbay.errors import ConfigurationError
+from patchbay.loop import TextEvent, ToolCallEvent, ToolProgressEvent, ToolResultEvent, UserOutputEvent
+from patchbay.realtime.events import (
+    AudioEvent,
+    ConnectionEvent,
+    DroppedEvent,
+    ErrorEvent,
+    InterruptedEvent,
+    RealtimeEvent,
+    ResponseEndEvent,
+    TranscriptEvent,
+)
+
+MOST_BYTES: Final = 16 * 1024 * 1024
+"""How many bytes of events wait to be read; of speech, at 24 kHz, almost six minutes."""
+
+LONGEST_TEXT: Final = 4_096
+LONGEST_AUDIO: Final = 64 * 1024
+"""How long pieces get that are joined: characters, and bytes, of which these are a second and a third."""
+
+NOT_OPEN: Final = "The session is not open: connect it, or use it with 'async with'."
+
+
+class Feed:
+    """At most ``most`` events wait, of together ``MOST_BYTES``. ``end`` adds the last one; nothing comes behind it."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._has_begun = False
+        self._waiting: deque[tuple[RealtimeEvent, int]] = deque()
+        self._bytes = 0
+        self._dropped = 0
+        self._ended = False
+        self._wake: asyncio.Future[None] | None = None
+
+    def begin(self) -> None:
+        """Events are to come: who reads from now on waits for them."""
+        self._has_begun = True
+
+    def put(self, event: RealtimeEvent) -> None:
+        """Add an event."""
+        if self._ended:
+            return
+        self._has_begun = True
+        if isinstance(event, InterruptedEvent):
+            self._silence()
+        waiting = self._waiting
+        if len(waiting) <= self._most // 2 or not self._join(event):
+            waiting.append((event, _size(event)))
+            self._bytes += waiting[-1][1]
+        while len(waiting) > self._most or (self._bytes > MOST_BYTES and len(waiting) > 1):
+            self._take()
+            self._dropped += 1
+        self.wake()
+
+    def _silence(self) -> None:
+        """Take out speech that nobody is to play any more, so that its reader comes to the interruption at once."""
+        self._waiting = deque(each for each in self._waiting if not isinstance(each[0], AudioEvent))
+        self._bytes = sum(size for _, size in self._waiting)
+
+    def _join(self, event: RealtimeEvent) -> bool:
+        """Make it part of the last of its kind, where only pieces of another kind have come since: speech and its transcript."""
+        waiting = self._waiting
+        for place in range(len(waiting) - 1, max(len(waiting) - 3, -1), -1):
+            last, size = waiting[place]
+            if type(last) is type(event):
+                if (joined := _joined(last, event)) is None:
+                    return False
+                waiting[place] = joined, _size(joined)
+                self._bytes += waiting[place][1] - size
+                return True
+            if not isinstance(last, AudioEvent | TextEvent | TranscriptEvent):
+                return False
+        return False
+
+    def end(self, event: RealtimeEvent) -> None:
+        """Add the last event."""
+        self.put(event)
+        self._ended = True
+
+    def read(self) -> Events:
+        """Return a reader, which goes on from the last event that any of them was given."""
+        return Events(self)
+
+    def now(self) -> RealtimeEvent | None:
+        """Take the next event; None where none waits.
+
+        Raises ConfigurationError where somebody waits for it already, and before any is to come.
+        """
+        self._check_reader()
+        if self._dropped:
+            count, self._dropped = self._dropped, 0
+            return DroppedEvent("events", count=count)
+        return self._take() if self._waiting else None
+
+    async def wait(self) -> bool:
+        """Wait until ``now`` has an event, or for ``wake``; False behind the last event. Raises as ``now``."""
+        self._check_reader()
+        if self._waiting or self._dropped:
+            return True
+        if self._ended:
+            return False
+        self._wake = asyncio.get_running_loop().create_future()
+        await self._wake  # cancelled with whoever waits
+        return True
+
+    def wake(self) -> None:
+        """Have whoever waits look up."""
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    def _check_reader(self) -> None:
+        if not self._has_begun:
+            raise ConfigurationError(NOT_OPEN)
+        if self._wake is not None and not self._wake.done():
+            raise ConfigurationError("The events of a session have one reader at a time.")
+
+    def _take(self) -> RealtimeEvent:
+        event, size = self._waiting.popleft()
+        self._bytes -= size
+        return event
+
+
+class Events(AsyncIterator[RealtimeEvent]):
+    """Events as they are read. Whoever stops reading need not say so: what comes then is for the next reader."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed: Feed | None = feed
+
+    def __aiter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __anext__(self) -> RealtimeEvent:
+        """Return the next event. Raises ConfigurationError while another reader waits for it, and before any is to come."""
+        while (event := self.now()) is None:
+            if not await self.wait():
+                raise StopAsyncIteration
+        return event
+
+    def now(self) -> RealtimeEvent | None:
+        """Return the next event if it is there, else None, also at the end. Raises as ``anext`` does."""
+        return self._feed.now() if self._feed is not None else None
+
+    async def wait(self) -> bool:
+        """Wait until ``now`` may have an event, and take none; return whether one is still to come. Raises as ``anext`` does."""
+        return self._feed is not None and await self._feed.wait()
+
+    def wake(self) -> None:
+        """End a ``wait`` that is under way, for a reader that has something else to do."""
+        if self._feed is not None:
+            self._feed.wake()
+
+    async def aclose(self) -> None:
+        """Read no more, for those who say ``aclosing``."""
+        self._feed = None
+
+
+def _joined(one: RealtimeEvent, other: RealtimeEvent) -> RealtimeEvent | None:
+    """Return two pieces of the same as one; None where they are none, or too long."""
+    match one, other:
+        case AudioEvent(), AudioEvent() if one.rate == other.rate and len(one.audio) + len(other.audio) <= LONGEST_AUDIO:
+            return AudioEvent(one.audio + other.audio, one.rate)
+        case TextEvent(), TextEvent() if len(one.delta) + len(other.delta) <= LONGEST_TEXT:
+            return TextEvent(one.delta + other.delta)
+        case TranscriptEvent(whole=False), TranscriptEvent(whole=False) if (
+            one.role == other.role and len(one.text) + len(other.text) <= LONGEST_TEXT
+        ):
+            return TranscriptEvent(one.role, one.text + other.text, whole=False)
+    return None
+
+
+def _size(event: RealtimeEvent) -> int:
+    """About how many bytes an event holds of what a server, a model or a tool has said."""
+    size, left = 0, _words(event)
+    while left:
+        value = left.pop()
+        size += getsizeof(value)
+        if isinstance(value, Mapping):
+            left += [*value.keys(), *value.values()]
+        elif isinstance(value, list):
+            left += value
+    return size
+
+
+def _words(event: RealtimeEvent) -> list[Any]:
+    match event:
+        case AudioEvent():
+            return [event.audio]
+        case TextEvent():
+            return [event.delta]
+        case TranscriptEvent() | UserOutputEvent():
+            return [event.text]
+        case ToolCallEvent():
+            return [event.tool_call.raw_arguments]
+        case ToolProgressEvent():
+            return [event.tool_call.raw_arguments, event.progress.message]
+        case ToolResultEvent():
+            return [event.execution.call.raw_arguments, event.execution.content]
+        case ResponseEndEvent():
+            return [event.usage]  # as the server's JSON has it: nothing in it holds itself
+        case ConnectionEvent():
+            return [event.reason]
+        case ErrorEvent():
+            return [str(event.error)]
+    return []

@@ -1,0 +1,155 @@
+"""A realtime session: one model, spoken to over a WebSocket, with tools.
+
+What lives here: what a program does with a session. What does not: how that is done (``core``), what all sessions have in common
+(``base``), and a session with a model that is asked and answers (``offline``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from patchbay.errors import ConfigurationError, ToolSyncError
+from patchbay.executor import ToolExecution
+from patchbay.hooks.scope import HookScope
+from patchbay.realtime.base import Session, sayable
+from patchbay.realtime.core import Core
+from patchbay.realtime.dialect import Dialect
+from patchbay.realtime.settings import RealtimeSettings
+from patchbay.realtime.turns import Around
+from patchbay.tools.registry import Snapshot
+
+if TYPE_CHECKING:
+    from patchbay.hooks import HookManager
+    from patchbay.media import MediaStore
+
+_PIECE: Final = 32 * 1024
+"""Bytes of audio in one frame."""
+
+
+class RealtimeSession(Session):
+    """A live session with a model. ``settings`` may be the model's name, ``openai/gpt-realtime``, and the settings keywords.
+
+    ``tools`` are the program's own (functions and Tools), ``snapshot`` those of a role's registry, which ``use_tools`` changes.
+    ``hooks``, ``media``, ``session_key`` and ``agent_id`` are as for every turn of tools, and so is ``context``: what hooks,
+    observers and the audit are told of who talks (``HookScope.context``). ``dialect`` is the provider's language where it is none
+    of ours.
+
+    ``events()`` is to be read by one task; what happens does not wait for it. A session is used in the event loop that it was
+    connected in, and connected once. Raises ConfigurationError for settings that cannot work, TypeError for tools that are none.
+    """
+
+    def __init__(
+        self,
+        settings: RealtimeSettings | str,
+        *,
+        tools: Iterable[Any] = (),
+        snapshot: Snapshot | None = None,
+        hooks: HookManager | None = None,
+        media: MediaStore | None = None,
+        session_key: str = "",
+        agent_id: str = "",
+        context: Mapping[str, Any] | None = None,
+        dialect: type[Dialect] | None = None,
+        **settings_fields: Any,
+    ) -> None:
+        _check_settings(settings)
+        if isinstance(settings, str):
+            settings = RealtimeSettings(model=settings, **settings_fields)
+        elif settings_fields:
+            raise ConfigurationError(f"{', '.join(settings_fields)}: set in the settings, or name the model and set them here.")
+        if dialect is None:
+            from patchbay.realtime.table import dialect_for
+
+            dialect = dialect_for(settings)
+        super().__init__(settings.limits.waiting)
+        self.settings = settings
+        self._dialect = dialect
+        scope = HookScope(agent_id, session_key=session_key, model=settings.model, context=context or {})
+        self._core = Core(settings, dialect, tools, Around(scope, hooks, media), feed=self._feed, end_soon=self._end_soon)
+        if snapshot is not None:
+            self._core.offered.use(snapshot)
+
+    async def connect(self) -> None:
+        """Open the connection. Raises UpstreamError, UpstreamTimeoutError, ConfigurationError; then the session is closed."""
+        if self._core.has_begun or self._ending is not None:
+            raise ConfigurationError("A session is connected once: make another one.")
+        self._feed.begin()
+        try:
+            await self._core.open()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def send_text(self, text: str) -> None:
+        """Say something as the user, and have it answered. What the model is saying ends, tools that run are given up.
+
+        While there is no connection it is kept for the next one. Raises InvalidRequestError for a text with nothing in it,
+        ConfigurationError where the session is not open.
+        """
+        self._check_open()
+        self._core.say(sayable(text))
+
+    async def send_audio(self, pcm: bytes) -> None:
+        """Send a piece of the user's speech: 16-bit PCM, one channel, in the provider's rate (``input_rate``).
+
+        Waits where the connection does not keep up. Without a connection it is lost, as what was said then would be late.
+        """
+        self._check_open()
+        for start in range(0, len(pcm), _PIECE):
+            if (talk := self._core.keeper.talk) is None:
+                return
+            await talk.wire.connection.room()
+            if not talk.over:
+                talk.sound(pcm[start : start + _PIECE])
+
+    async def respond(self) -> None:
+        """Say that the user has ended, and have the model answer: for sessions that do not ``detect_turns``."""
+        self._check_open()
+        self._core.respond()
+
+    async def interrupt(self) -> None:
+        """End what the model is saying, and give up the tools that run; nothing is answered until the user goes on."""
+        self._check_open()
+        self._core.interrupt()
+
+    async def use_tools(self, snapshot: Snapshot) -> None:
+        """Offer the model these tools from now on, beside the program's own, and wait until it has been told.
+
+        It is told when no response is under way; calls that have begun go on with the tools that they began with. With a provider
+        that takes tools at the beginning only, another connection is opened when nothing is going on. Raises ToolSyncError where
+        the server refuses them or does not confirm them in time (one tool that it does not take is left out alone, and named),
+        and where such a connection is not opened in time: then it is as soon as it can be.
+        """
+        if self._ending is not None:
+            raise ToolSyncError("the session is closed")
+        await self._core.use_tools(snapshot)
+
+    @property
+    def input_rate(self) -> int:
+        """Samples a second of the audio that ``send_audio`` takes."""
+        return self._dialect.input_rate
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way: the model says nothing and is not to, no tool runs, the user does not speak."""
+        return self._core.is_idle
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the session can be spoken to; also while a lost connection is being opened again."""
+        return self._core.was_open and self._ending is None
+
+    @property
+    def dropped(self) -> Sequence[ToolExecution]:
+        """The last results that came too late and were told to nobody."""
+        return tuple(self._core.answers.dropped)
+
+    async def _end(self, reason: str) -> None:
+        await self._core.end(reason)
+
+
+def _check_settings(settings: object) -> None:
+    if not isinstance(settings, RealtimeSettings | str):
+        kind = type(settings).__name__
+        raise ConfigurationError(f"settings of a realtime session must be RealtimeSettings or a model's name, not {kind}.")

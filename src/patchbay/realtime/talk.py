@@ -1,0 +1,402 @@
+"""What is said on one connection, both ways: the response that is under way, and what the model is asked for next.
+
+What lives here: news of the server turned into events, when the model is asked to answer, limits of time. What does not: the
+calls of a response (``collecting``) and what becomes of them (``answers``), what a frame looks like (``dialects``), and other
+connections (``keeper``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from patchbay.errors import PatchbayError, UpstreamError, UpstreamTimeoutError
+from patchbay.loop import TextEvent
+from patchbay.realtime.arbiter import Arbiter
+from patchbay.realtime.collecting import Collecting
+from patchbay.realtime.dialect import CallResult, Line, WireTool
+from patchbay.realtime.events import AudioEvent, ErrorEvent, InterruptedEvent, ResponseEndEvent, TranscriptEvent
+from patchbay.realtime.listener import Listener
+from patchbay.realtime.news import (
+    CallPiece,
+    CallsCancelled,
+    Configured,
+    Heard,
+    Leaving,
+    News,
+    Opened,
+    Refused,
+    ResponseBegan,
+    ResponseEnded,
+    Resumable,
+    Said,
+    Sounded,
+    Status,
+    UserSpeaks,
+    WholeCall,
+)
+from patchbay.realtime.settings import RealtimeLimits
+from patchbay.realtime.timer import Timer
+from patchbay.realtime.utterances import Utterances
+from patchbay.realtime.wire import Wire
+
+_LONGEST_SPEECH: Final = 20.0
+"""Seconds after which a user who began to speak, and of whom nothing more was heard, is taken to be silent."""
+
+_LONGEST_PAUSE: Final = 5.0
+"""The same where a server says word by word what it hears."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Talk:
+    """One configured connection in use. It is over when ``listen`` has returned; what is said then is lost."""
+
+    def __init__(self, wire: Wire, limits: RealtimeLimits, listener: Listener, *, resumed: bool) -> None:
+        self.wire = wire
+        self.resumed = resumed
+        self.over = False
+        self.user_speaks = False
+        """Whether the user is speaking, as far as the server tells."""
+        self.owed = False
+        """When it is over: whether an answer was to come, of which nothing has come."""
+        dialect = wire.dialect
+        self.goes_on_by_itself = dialect.goes_on_by_itself
+        # Where nothing is sent to ask for an answer, its beginning is the first that is said.
+        self._created = limits.done if dialect.goes_on_by_itself else limits.created
+        self._arbiter = Arbiter(created=self._created, done=limits.done, cancel=limits.cancel)
+        self._limits = limits
+        self._listener = listener
+        self._calls = Collecting(limits.grace, listener, self._go_on)
+        self._utterances = Utterances()
+        self._is_told = False  # something that it answers by itself, since it last began to
+        self._has_been_heard = False  # the user, who speaks, with words
+        self._has_complained = False  # in the log, of what could not be taken
+        self._has_typed = False  # the user, into an answer: a server that goes on by itself says of this that the user interrupts
+        self._texts = 0  # that are to be answered, since the model last began to
+        self._is_one_of_several = False  # the last answer, perhaps
+        self._loop = asyncio.get_running_loop()
+        self._deadline = Timer(self._rings)
+        self._next_answer = Timer(self._go_on)
+        self._silence = Timer(self._user_is_silent)
+        self._take: dict[type[Any], Callable[[Any], None]] = {
+            Opened: lambda _news: None,
+            Configured: lambda _news: listener.change_settled(None),
+            Refused: self._refused,
+            ResponseBegan: self._response_began,
+            Said: self._said,
+            Sounded: self._sounded,
+            Heard: self._heard,
+            UserSpeaks: self._user_speaks,
+            CallPiece: self._call_piece,
+            ResponseEnded: self._response_ended,
+            CallsCancelled: self._calls_cancelled,
+            Leaving: lambda news: listener.leaving(news.seconds),
+            Resumable: lambda news: listener.resumable(news.handle),
+        }
+
+    async def listen(self) -> None:
+        """Hear all that the server says, until the connection is over."""
+        wire, take = self.wire, self.take
+        try:
+            while not self.over:
+                take(await wire.next())
+        except EOFError:
+            pass
+        finally:
+            self.end()
+
+    def take(self, news: News) -> None:
+        """Take one piece of news. What goes wrong with one is told, and the next is taken all the same."""
+        try:
+            self._take[type(news)](news)
+        except Exception as error:
+            if not self._has_complained:
+                self._has_complained = True
+                _logger.exception("A %s could not be taken", type(news).__name__)
+            self._listener.emit(ErrorEvent(PatchbayError(f"Something went wrong here with a {type(news).__name__}: {error!r}")))
+
+    def end(self) -> None:
+        """Be over: nothing is waited for any more."""
+        if self.over:
+            return
+        self.over = True
+        calls = self._calls
+        begun = calls.is_under_way
+        self._flush_hearing()
+        is_cut_off = begun and not calls.interrupted and not self._utterances.has_said
+        self.owed = self._arbiter.is_owed or is_cut_off or self._has_been_heard
+        calls.stop()
+        if begun:
+            self._tell_end("failed")
+        self._deadline.cancel()
+        self._silence.cancel()
+        self._next_answer.cancel()
+
+    # What is said to the server
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no response is under way or asked for."""
+        return self._arbiter.state == "free"
+
+    @property
+    def is_free(self) -> bool:
+        """Whether none is wanted either, and the user does not speak."""
+        return self.is_quiet and not self._arbiter.wanted and not self.user_speaks and self._calls.is_collected
+
+    @property
+    def may_say_more(self) -> bool:
+        """Whether another answer may come by itself: the last may have been to one of several texts, or to all of them."""
+        return self._next_answer.is_set
+
+    def say(self, line: Line, *, answer: bool) -> None:
+        """Say a line; ``answer`` as ``Dialect.speaking`` has it."""
+        self._is_told = self._is_told or answer
+        self._texts += answer
+        self._has_typed = self.goes_on_by_itself and answer and line.role == "user" and not self.is_quiet
+        self.wire.connection.send(self.wire.dialect.speaking(line, answer=answer))
+
+    def sound(self, audio: bytes) -> None:
+        """Send a piece of the user's audio."""
+        self.wire.connection.send(self.wire.dialect.sounding(audio))
+
+    def end_audio(self) -> None:
+        """Say that the user has ended."""
+        self.user_speaks = False
+        frames = self.wire.dialect.ending_audio()
+        self._is_told = self._is_told or bool(frames)
+        self.wire.connection.send(frames)
+
+    def answer(self, results: Sequence[CallResult]) -> None:
+        """Tell results, of calls of this connection."""
+        self._is_told = True
+        self.wire.connection.send(self.wire.dialect.answering(results))
+
+    def change_tools(self, tools: Sequence[WireTool]) -> None:
+        """Tell other tools."""
+        self.wire.connection.send(self.wire.dialect.changing_tools(tools))
+
+    def want(self) -> None:
+        """Have the model answer, as soon as it may."""
+        self._calls.is_answering = False
+        self._arbiter.want(any_will_do=self.goes_on_by_itself)
+        self._go_on()
+
+    def release(self, *, mutes: bool) -> None:
+        """Ask for an answer only where one was wanted before the calls that are now answered.
+
+        ``mutes``: what a server that goes on by itself says of their results is not wanted either.
+        """
+        self._calls.is_answering = False
+        if mutes and self.goes_on_by_itself:
+            self._arbiter.mute(self._loop.time())
+        self._go_on()
+
+    def cancel(self) -> bool:
+        """End the response that is under way, or that was asked for; return whether there was one."""
+        self._calls.is_answering = self._has_been_heard = False
+        was_quiet = self.is_quiet
+        self._calls.interrupt()
+        if self._arbiter.cancel(self._loop.time()):
+            self._send_cancel()
+        self._watch()
+        return not was_quiet
+
+    # What the server says
+
+    def _refused(self, news: Refused) -> None:
+        arbiter = self._arbiter
+        if news.about == "session":
+            self._listener.change_settled(news)
+            return
+        if news.busy:
+            arbiter.busy(self._loop.time())
+            self._go_on()
+            return
+        code = f" ({news.code})" if news.code else ""
+        error = UpstreamError(f"The model's server says: {news.message}{code}")
+        if news.about == "response":
+            if arbiter.state == "cancelling":
+                return  # it was over already: its end has been told, or is on its way
+            if arbiter.refused():
+                self._listener.answer_failed(error)
+                self._go_on()
+                return
+        self._listener.emit(ErrorEvent(error))
+
+    def _response_began(self, news: ResponseBegan) -> None:
+        if not self._calls.is_known(news.response_id):  # told twice, or late
+            self._begin(news.response_id)
+
+    def _begin(self, response_id: str) -> None:
+        calls = self._calls
+        if calls.is_under_way:  # its end was lost
+            self._over("incomplete", ())
+        elif self._arbiter.state in ("under_way", "cancelling"):  # of somebody else's, whose end was lost
+            self._arbiter.ended()
+        calls.begin(response_id)
+        self._next_answer.cancel()
+        self._is_one_of_several, self._texts = self.goes_on_by_itself and self._texts > 1, 0
+        self._flush_hearing()
+        self.user_speaks = self._has_been_heard = self._is_told = False
+        if self._arbiter.began(self._loop.time()):
+            calls.interrupted = True
+            self._send_cancel()
+        self._watch()
+        self._listener.response_began(wanted=not calls.interrupted)
+
+    def _of_response(self, response_id: str) -> bool:
+        """Whether something is of the response that is under way; the first of one whose beginning was not told begins it."""
+        if self._calls.is_stale(response_id):
+            return False
+        if not self._calls.is_under_way:
+            if not response_id:
+                return False
+            self._begin(response_id)
+        self._arbiter.heard(self._loop.time())
+        return not self._calls.interrupted
+
+    def _said(self, news: Said) -> None:
+        if not self._of_response(news.response_id) or not news.text:
+            return
+        self._utterances.said(news.text, spoken=news.spoken)
+        if news.spoken:
+            self._listener.emit(TranscriptEvent("assistant", news.text, whole=False))
+        else:
+            self._listener.emit(TextEvent(news.text))
+
+    def _sounded(self, news: Sounded) -> None:
+        if self._of_response(news.response_id):
+            self._utterances.has_said = True
+            self._listener.emit(AudioEvent(news.audio, news.rate))
+
+    def _heard(self, news: Heard) -> None:
+        if self.goes_on_by_itself and not self._calls.is_under_way:  # such a server does not say that the user begins
+            self._speaks_for(_LONGEST_PAUSE)
+        self._has_been_heard = self.user_speaks
+        if news.whole:
+            self._utterances.take_heard()
+            self._heard_line(news.text)
+        else:
+            self._utterances.heard(news.text)
+        self._listener.emit(TranscriptEvent("user", news.text, whole=news.whole))
+
+    def _flush_hearing(self) -> None:
+        """What was heard in pieces is over when the model answers."""
+        if text := self._utterances.take_heard():
+            self._heard_line(text)
+
+    def _heard_line(self, text: str) -> None:
+        self._listener.heard_line(Line("user", text), is_answered=not self.user_speaks)
+
+    def _speaks_for(self, seconds: float) -> None:
+        """The user speaks, and is taken to be silent when nothing more is heard of that for so long."""
+        self.user_speaks = True
+        self._silence.set(min(self._limits.done, seconds))
+
+    def _user_speaks(self, _news: UserSpeaks) -> None:
+        self._speaks_for(_LONGEST_SPEECH)
+        self._calls.is_answering = False
+        self._calls.interrupt()
+        if not self._has_typed:  # else what was typed is still to be answered
+            self._arbiter.leave_it()  # the server will have it answered, when it has heard the end
+        self._listener.emit(InterruptedEvent())
+        self._listener.user_began(typed=self._has_typed)
+        self._has_typed = False
+
+    def _user_is_silent(self) -> None:
+        """What the user began to say was nothing that is answered."""
+        self.user_speaks = self._has_been_heard = False
+        self._go_on()
+
+    def _call_piece(self, news: CallPiece) -> None:
+        if self._calls.is_late(news.response_id):
+            self._calls.take_late(news)
+            return
+        self._of_response(news.response_id)
+        if self._calls.is_under_way and not self._calls.is_stale(news.response_id):
+            self._calls.take(news)
+
+    def _calls_cancelled(self, news: CallsCancelled) -> None:
+        if self._listener.calls_taken_back(news.call_ids):
+            self._speaks_for(_LONGEST_SPEECH)  # the user, who is answered next
+
+    def _response_ended(self, news: ResponseEnded) -> None:
+        calls = self._calls
+        if calls.is_stale(news.response_id):
+            if calls.ended_after_all(news) and self._arbiter.state == "under_way" and not calls.is_under_way:
+                self._arbiter.ended()  # this was the one that the server was busy with
+                self._go_on()
+            return
+        if not calls.is_under_way:
+            if calls.is_late(news.response_id):
+                return  # told twice
+            self._begin(news.response_id)  # all of it was lost but its end
+        self._over("cancelled" if calls.interrupted and news.status == "completed" else news.status, news.calls, news)
+
+    def _over(self, status: Status, told: Sequence[WholeCall], news: ResponseEnded | None = None) -> None:
+        """The response is over."""
+        calls = self._calls.end(told)
+        self._arbiter.ended()
+        self._has_typed = self._has_typed and status != "completed"
+        if self._is_one_of_several and status == "completed":
+            self._next_answer.set(min(self._limits.done, _LONGEST_PAUSE))
+        self._tell_end(status, news, calls=calls)
+        if status == "failed" and news is not None and news.reason:
+            self._listener.answer_failed(UpstreamError(f"The model's answer failed: {news.reason}"))
+        self._calls.hand_on(completed=status == "completed")
+        self._go_on()
+
+    def _tell_end(self, status: Status, news: ResponseEnded | None = None, *, calls: int = 0) -> None:
+        text, spoken = self._utterances.take_said()
+        if text:
+            self._listener.heard_line(Line("assistant", text))
+            if spoken:
+                self._listener.emit(TranscriptEvent("assistant", text, whole=True))
+        self._listener.emit(ResponseEndEvent(status, news.usage if news is not None else None))
+        self._listener.response_ended(status, chars=len(text), calls=calls)
+
+    # Time
+
+    def _go_on(self) -> None:
+        """Ask for what is wanted, if it may be asked for now."""
+        calls = self._calls
+        # What was wanted before calls were made is asked for with their results, and not in front of them.
+        if not calls.is_answering and calls.is_collected and self._arbiter.next(self._loop.time()):
+            frames = self.wire.dialect.responding()
+            self.wire.connection.send(frames)
+            if self.goes_on_by_itself and not frames and not self._is_told:
+                self._arbiter.ended()  # nothing will come
+        self._watch()
+        if self.is_quiet and not self.over:
+            self._listener.now_free()
+
+    def _send_cancel(self) -> None:
+        self.wire.connection.send(self.wire.dialect.cancelling(self._calls.response_id))
+
+    def _watch(self) -> None:
+        """See to it that the arbiter's deadline is looked at. A timer that rings too early is set again, then."""
+        if (deadline := self._arbiter.deadline) is not None and not self.over:
+            self._deadline.set_by(deadline)
+
+    def _rings(self) -> None:
+        overdue = self._arbiter.overdue(self._loop.time())
+        if overdue is None:
+            self._watch()
+            return
+        if overdue == "created":
+            self._too_late(f"The model did not begin to answer within {self._created} s.")
+        elif overdue == "done":
+            self._too_late(f"Nothing came of the model's answer for {self._limits.done} s.")
+            self._calls.interrupted = True
+            self._send_cancel()
+        elif self._calls.is_under_way:
+            self._calls.give_up()
+            self._over("failed", ())
+        self._go_on()
+
+    def _too_late(self, text: str) -> None:
+        self._listener.answer_failed(UpstreamTimeoutError(text))

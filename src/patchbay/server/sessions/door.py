@@ -1,0 +1,297 @@
+"""The door of sessions: whose turn it is at a role, and what becomes of the session that a client asks for. Pure ASGI.
+
+What does not live here: which session that is, and how it is opened (``making``).
+
+A role talks through one session at a time. Who comes while there is one is turned away (4409), unless it asks to take over: then
+its session is prepared beside the other (``LLMSessionManager.pending``), takes over when that one is idle, and the other client's
+socket ends with 4410.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+from patchbay.errors import (
+    ConfigurationError,
+    InvalidRequestError,
+    PatchbayError,
+    ToolSyncError,
+    UnknownRoleError,
+)
+from patchbay.hooks.chains import Mounted
+from patchbay.hooks.process.hook import ProcessHook
+from patchbay.server.oversight import Oversight
+from patchbay.server.routes import own_path
+from patchbay.server.sessions.asked import PATH, SUBPROTOCOL, Asked, NoModelError, read_asked, role_in
+from patchbay.server.sessions.frames import error_frame
+from patchbay.server.sessions.held import (
+    BAD_REQUEST,
+    GONE,
+    MODEL_FAILED,
+    NO_MODEL,
+    REPLACED,
+    ROLE_BUSY,
+    STOPPING,
+    UNKNOWN_ROLE,
+    Ending,
+    Held,
+    Socket,
+)
+from patchbay.server.sessions.log import SessionLog
+from patchbay.server.sessions.making import Maker
+from patchbay.server.sessions.settings import SessionsSettings
+from patchbay.server.tools.guard import Refusal, turn_away
+from patchbay.tools.manager import LiveSession, LLMSessionManager
+from patchbay.tools.registry import Change
+
+if TYPE_CHECKING:
+    from patchbay.server.sessions.held import Session
+
+_logger = logging.getLogger(__name__)
+
+_STOPPING: Final = Ending(STOPPING, "the server stops")
+
+NO_SUCH_SOCKET: Final = "no_such_socket"
+"""The code of the answer to a handshake at any other path."""
+
+_SHOWN: Final = 10
+_PATH_SHOWN: Final = 200
+
+
+class NoSuchRoleError(UnknownRoleError):
+    """The role does not exist; these do."""
+
+    def __init__(self, role: str, roles: Sequence[str]) -> None:
+        super().__init__(role)
+        some = ", ".join(roles[:_SHOWN]) + (", ..." if len(roles) > _SHOWN else "")
+        self.args = (f"There is no role {role!r:.100} here, but {some or 'none'} (patchbay serve --roles).",)
+
+
+class RoleBusyError(PatchbayError, RuntimeError):
+    """The role talks through another session."""
+
+    code = "role_busy"
+    status = 409
+
+
+class SessionsDoor:
+    """Serves the sessions of the roles in ``managers``; each has its role's tools, and the hooks of ``oversight``."""
+
+    def __init__(self, managers: Mapping[str, LLMSessionManager], oversight: Oversight, settings: SessionsSettings) -> None:
+        self._managers = managers
+        self._oversight = oversight
+        self._settings = settings
+        self._maker = Maker(oversight, settings)
+        self._held: dict[LiveSession, Held] = {}
+        self._serving: set[asyncio.Task[Any]] = set()
+        self._waiting: dict[asyncio.Future[None], None] = {}  # those who wait for a role to be free, in the order they came
+        self._is_stopping = False
+
+    async def __call__(self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]) -> None:
+        """Serve one ASGI scope of a WebSocket whose client may come in."""
+        if role_in(own_path(scope)) is None:
+            await turn_away(scope, send, _no_such_socket(scope))
+            return
+        if (await receive())["type"] != "websocket.connect":
+            return
+        await send(
+            {"type": "websocket.accept", "subprotocol": SUBPROTOCOL if SUBPROTOCOL in scope.get("subprotocols", ()) else None}
+        )
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        socket = Socket(send, self._settings.send_timeout)
+        try:
+            ending = await self._serve(scope, receive, socket)
+        except PatchbayError as error:
+            ending = await _refuse(socket, error)
+        except asyncio.CancelledError:  # it had its time
+            await socket.end(_STOPPING)
+            raise
+        finally:
+            self._serving.discard(task)
+        await socket.end(ending)
+
+    def tell_of_hooks(self) -> None:
+        """Log which hooks have a part that a realtime model has nothing of: what they do to requests, and tools of their own."""
+        mounted = self._oversight.hooks.mounted if self._settings.realtime is not None else ()
+        if names := [each.name for each in mounted if _is_for_requests(each)]:
+            _logger.warning(
+                "Realtime models are sent no requests: before_llm is not asked there, and hooks' own tools are not offered. "
+                "This concerns %s",
+                ", ".join(names),
+            )
+
+    def stopping(self) -> None:
+        """Say that the server is about to stop: no session begins, and each ends when what is under way in it has."""
+        self._is_stopping = True
+        self._tell_waiting()
+        for held in self._held.values():
+            held.end(_STOPPING.code, _STOPPING.reason, when_idle=True)
+
+    async def aclose(self) -> None:
+        """End all sessions, and wait until they have ended."""
+        self._is_stopping = True
+        self._tell_waiting()
+        for held in self._held.values():
+            held.end(_STOPPING.code, _STOPPING.reason)
+        if serving := self._serving - {asyncio.current_task()}:
+            await asyncio.wait(serving)
+        await self._maker.aclose()
+
+    async def _serve(self, scope: Any, receive: Callable[[], Awaitable[Any]], socket: Socket) -> Ending:
+        """Hold a session for a client until its end. Raises PatchbayError where there is none to be had."""
+        role = unquote(role_in(own_path(scope)) or "")
+        manager = self._manager(role)
+        asked = read_asked(manager.role, scope.get("query_string", b""), scope["headers"], self._settings)
+        socket.binary = asked.binary
+        await self._free(manager, asked)
+        self._manager(role)  # which may be no more by now
+        if self._is_stopping:
+            return _STOPPING
+        # Nothing is waited for from here until the session is the role's pending one: whoever else was told of it looks again.
+        key = asked.session or f"session-{secrets.token_hex(8)}"
+        log = SessionLog(asked.role, key)
+        try:
+            ending = await self._hold(manager, asked, key, log, receive, socket)
+        except PatchbayError as error:
+            log.failed(error)
+            raise
+        if ending.code == MODEL_FAILED:
+            log.ended(ending.reason)
+        return ending
+
+    def _manager(self, role: str) -> LLMSessionManager:
+        manager = self._managers.get(role)
+        if manager is None or role not in manager.registry.roles:
+            raise NoSuchRoleError(role, [name for name, each in self._managers.items() if name in each.registry.roles])
+        return manager
+
+    async def _hold(
+        self,
+        manager: LLMSessionManager,
+        asked: Asked,
+        key: str,
+        log: SessionLog,
+        receive: Callable[[], Awaitable[Any]],
+        socket: Socket,
+    ) -> Ending:
+        """Open the session ``key``, and hold it until its end. Raises PatchbayError where it cannot be opened."""
+        session = self._maker.make(asked, key)
+        held = self._held[session] = Held(session, socket, log)  # which ends at once if the server is told to stop meanwhile
+        unwatch = _watch_role(manager, held)
+        try:
+            await manager.prepare(session)
+            model = await self._maker.open(session, asked)
+            if await self._take_over(manager, session):
+                about = {"role": asked.role, "kind": asked.kind, "model": model, "session": key}
+                await socket.tell({"type": "ready", **about, "input_rate": session.input_rate})
+            return await held.run(receive)
+        except OSError as error:  # the client has gone, or takes nothing
+            if isinstance(error, PatchbayError):
+                raise
+            return GONE
+        finally:
+            unwatch()
+            self._left(manager, session)
+            await session.close()
+
+    async def _free(self, manager: LLMSessionManager, asked: Asked) -> None:
+        """Wait a moment for the role to be free, or for who takes it over to have done so; no longer than the server runs.
+
+        Raises RoleBusyError.
+        """
+        settings = self._settings
+        try:
+            async with asyncio.timeout(settings.swap_wait if asked.takeover else settings.free_wait):
+                while not self._is_stopping and (
+                    (manager.active is not None and not asked.takeover) or manager.pending is not None
+                ):
+                    changed = asyncio.get_running_loop().create_future()
+                    self._waiting[changed] = None
+                    try:
+                        await changed
+                    finally:
+                        del self._waiting[changed]
+        except TimeoutError:
+            if asked.takeover:
+                raise RoleBusyError(f"Another client is taking over the role {manager.role!r}.") from None
+            raise RoleBusyError(f"The role {manager.role!r} has a session already; ?takeover=1 takes over from it.") from None
+
+    def _left(self, manager: LLMSessionManager, session: Session) -> None:
+        """Take a session out of its role."""
+        self._held.pop(session, None)
+        manager.leave(session)
+        self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        """Let those look again who wait for a role to be free."""
+        for each in self._waiting:
+            if not each.done():
+                each.set_result(None)
+
+    async def _take_over(self, manager: LLMSessionManager, session: Session) -> bool:
+        """Have the pending session talk for the role; return whether it does. One that has ended by now says itself why."""
+        try:
+            try:
+                async with asyncio.timeout(self._settings.swap_wait):
+                    before = await manager.swap()
+            except TimeoutError:
+                before = manager.take_over()
+        except ConfigurationError:
+            if session.is_open:
+                raise
+            return False
+        self._tell_waiting()
+        if before is not None and (held := self._held.get(before)) is not None:
+            held.end(REPLACED, "another client has taken over")
+        return True
+
+
+def _is_for_requests(mounted: Mounted) -> bool:
+    hook = mounted.hook
+    if isinstance(hook, ProcessHook):  # which is mounted for requests for the sake of tools that it may offer, too
+        return "llm" in hook.spec.modes or bool(hook.tools)
+    return "before_llm" in mounted.asked
+
+
+def _no_such_socket(scope: Any) -> Refusal:
+    path = own_path(scope)[:_PATH_SHOWN]
+    return Refusal(404, {"detail": f"There is nothing at {path!r}, but sessions at {PATH}ROLE.", "error_code": NO_SUCH_SOCKET})
+
+
+def _watch_role(manager: LLMSessionManager, held: Held) -> Callable[[], None]:
+    """Have a session end with its role; call what is returned to end the watch."""
+    loop = asyncio.get_running_loop()
+
+    def look(change: Change) -> None:  # in some thread
+        if change.action == "remove_role" and manager.role in change.affected_roles:
+            loop.call_soon_threadsafe(held.end, UNKNOWN_ROLE, "the role is no more")
+
+    return manager.registry.subscribe(look)
+
+
+async def _refuse(socket: Socket, error: PatchbayError) -> Ending:
+    """Say why there is no session: a browser sees nothing of a handshake that fails."""
+    try:
+        await socket.tell(error_frame(error))
+    except OSError:
+        return GONE
+    return Ending(_code_of(error), str(error))
+
+
+def _code_of(error: PatchbayError) -> int:
+    codes: tuple[tuple[type[PatchbayError], int], ...] = (
+        (NoModelError, NO_MODEL),
+        (UnknownRoleError, UNKNOWN_ROLE),
+        (RoleBusyError, ROLE_BUSY),
+        (InvalidRequestError, BAD_REQUEST),
+        (ToolSyncError, MODEL_FAILED),
+        (ConfigurationError, NO_MODEL),
+    )
+    return next((code for kind, code in codes if isinstance(error, kind)), MODEL_FAILED)

@@ -1,0 +1,222 @@
+"""One socket and the session that a client holds by it: frames in, events out, and an end with a code that says why.
+
+What lives here: the two ways between them, each as slow as whoever takes what comes. What does not: which session it is, and
+whether the role is free (``door``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from patchbay.errors import InvalidRequestError, PatchbayError
+from patchbay.realtime.events import AudioEvent, ConnectionEvent, IdleEvent, RealtimeEvent
+from patchbay.server.answers import StoppingError
+from patchbay.server.sessions.frames import Frame, Said, Spoken, Wish, error_frame, read_frame, told, written
+from patchbay.server.sessions.log import SessionLog
+
+if TYPE_CHECKING:
+    from patchbay.realtime import OfflineSession, RealtimeSession
+
+    Session: TypeAlias = RealtimeSession | OfflineSession
+
+_CLOSING: Final = 2.0
+"""How long a client has to take its close frame (seconds): a server that stops waits for it."""
+
+_LAST_WORDS: Final = 2.0
+"""How long a client is told what has happened, once its session is to end at once (seconds): a model may never be silent."""
+
+_PING: Final = Wish("ping")
+_INTERRUPT: Final = Wish("interrupt")
+
+_MOST_BROKEN: Final = 32
+"""How many frames in a row may be none."""
+
+BAD_REQUEST: Final = 4400
+UNKNOWN_ROLE: Final = 4404
+SLOW_CLIENT: Final = 4408
+ROLE_BUSY: Final = 4409
+REPLACED: Final = 4410
+MODEL_FAILED: Final = 4502
+NO_MODEL: Final = 4503
+STOPPING: Final = 1001
+
+_LONGEST_REASON: Final = 120
+"""Bytes that a close frame has for its reason."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why a socket ends. With the code 0 the client has gone, and is told nothing."""
+
+    code: int
+    reason: str = ""
+
+
+GONE: Final = Ending(0)
+
+
+class Socket:
+    """A socket that was accepted: what goes out. Nobody waits longer than ``seconds`` for its client to take a frame."""
+
+    def __init__(self, send: Callable[[Any], Awaitable[None]], seconds: float) -> None:
+        self.binary = False
+        """Whether audio goes out as binary frames."""
+        self._send = send
+        self._seconds = seconds
+        self._rate = 0
+
+    async def tell(self, frame: Frame) -> None:
+        """Send a frame. Raises TimeoutError, OSError where the client has gone."""
+        await self._out({"type": "websocket.send", "text": written(frame)})
+
+    async def tell_event(self, event: RealtimeEvent) -> None:
+        """Send an event, as a binary frame if it is audio and the client wants it so. Raises as ``tell``."""
+        if not self.binary or not isinstance(event, AudioEvent):
+            await self.tell(told(event))
+            return
+        if event.rate != self._rate:
+            self._rate = event.rate
+            await self.tell({"type": "audio_format", "rate": event.rate})
+        await self._out({"type": "websocket.send", "bytes": event.audio})
+
+    async def end(self, ending: Ending) -> None:
+        """Close it, and say why."""
+        if ending.code:
+            reason = ending.reason.encode()[:_LONGEST_REASON].decode(errors="ignore")
+            with contextlib.suppress(OSError):  # (TimeoutError is one) it may be closed on the other side by now
+                closing = {"type": "websocket.close", "code": ending.code, "reason": reason}
+                await self._out(closing, seconds=min(self._seconds, _CLOSING))
+
+    async def _out(self, message: Any, *, seconds: float | None = None) -> None:
+        try:
+            async with asyncio.timeout(seconds or self._seconds):
+                await self._send(message)
+        except RuntimeError:  # how servers say that they have closed it already: a frame was too long, or no ping was answered
+            raise ConnectionResetError from None
+
+
+class Held:
+    """A session that is open, and its client. ``run`` serves both until one of them, or ``end``, ends it."""
+
+    def __init__(self, session: Session, socket: Socket, log: SessionLog) -> None:
+        self.session = session
+        self._socket = socket
+        self._log = log
+        self._events = session.events()
+        self._ending: Ending | None = None
+        self._last_moment = math.inf  # by which it has ended, whatever is under way
+        self._heard = 0  # how often it has asked for something
+        self._owes_idle = False  # it has asked, or something has happened, since it was told that nothing is under way
+        self._broken = 0
+
+    def end(self, code: int, reason: str, *, when_idle: bool = False) -> None:
+        """Have it end, for this reason; ``when_idle``: what is under way comes to its end first, and nothing more is said."""
+        if not when_idle:
+            self._last_moment = asyncio.get_running_loop().time() + _LAST_WORDS
+        self._ending = self._ending or Ending(code, reason)
+        self._events.wake()
+
+    async def run(self, receive: Callable[[], Awaitable[Any]]) -> Ending:
+        """Pass on what either says, until the end; return why it ended. The session is the caller's to close."""
+        loop = asyncio.get_running_loop()
+        work = [loop.create_task(self._listen(receive)), loop.create_task(self._tell())]
+        try:
+            await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in work:
+                task.cancel()
+            await asyncio.wait(work)
+        endings = [_ending_of(task) for task in work if not task.cancelled()]
+        return self._ending or endings[0]
+
+    async def _listen(self, receive: Callable[[], Awaitable[Any]]) -> Ending:
+        """Do what the client says, one after the other: who speaks faster than the model's server takes it waits."""
+        while True:
+            message = await receive()
+            if message["type"] == "websocket.disconnect":
+                return GONE
+            try:
+                frame = read_frame(message)
+            except InvalidRequestError as error:
+                self._broken += 1
+                if self._broken > _MOST_BROKEN:
+                    return Ending(BAD_REQUEST, "too many frames that are none")
+                await self._socket.tell(error_frame(error))
+                if error.param == "text":
+                    self._wants_answer()  # and this was it
+                continue
+            self._broken = 0
+            try:
+                await self._do(frame)
+            except PatchbayError as error:
+                await self._socket.tell(error_frame(error))
+            if not (isinstance(frame, Spoken) or frame == _PING):
+                self._wants_answer()
+
+    async def _do(self, frame: Said | Spoken | Wish) -> None:
+        session, is_ending = self.session, self._ending is not None
+        if isinstance(frame, Spoken):
+            if not is_ending:
+                await session.send_audio(frame.audio)
+        elif frame == _PING:
+            await self._socket.tell({"type": "pong"})
+        elif frame == _INTERRUPT:
+            await session.interrupt()
+        elif is_ending:
+            raise StoppingError
+        else:
+            await (session.send_text(frame.text) if isinstance(frame, Said) else session.respond())
+
+    def _wants_answer(self) -> None:
+        self._heard += 1
+        self._owes_idle = True
+        self._events.wake()
+
+    async def _tell(self) -> Ending:
+        """Tell the client what happens; and that nothing is under way any more, once it has been told all else."""
+        loop = asyncio.get_running_loop()
+        while self._ending is None or loop.time() <= self._last_moment:
+            event = self._events.now()
+            if event is None and self._is_settled():
+                await asyncio.sleep(0)  # a session may be idle a turn of the loop before its IdleEvent is there
+                event = self._events.now()
+            if event is not None:
+                self._owes_idle = True
+                self._log.event(event)
+                if not isinstance(event, IdleEvent):  # it is told below, with a number
+                    await self._socket.tell_event(event)
+                if isinstance(event, ConnectionEvent) and event.state == "closed":
+                    return Ending(MODEL_FAILED, event.reason)
+            elif not self._is_settled():
+                if not await self._events.wait():
+                    return Ending(MODEL_FAILED, "the session has ended")
+            else:
+                if self._owes_idle and self.session.idle:
+                    self._owes_idle = False
+                    # The number tells it from one that was on its way when the client asked for more.
+                    await self._socket.tell({"type": "idle", "heard": self._heard})
+                if self._ending is not None:
+                    return self._ending
+        return self._ending
+
+    def _is_settled(self) -> bool:
+        """Whether its client is owed an end, or word that all is done. A session that is not idle has one more event, then."""
+        if self.session.idle:
+            return self._owes_idle or self._ending is not None
+        return math.isfinite(self._last_moment)
+
+
+def _ending_of(task: asyncio.Task[Ending]) -> Ending:
+    error = task.exception()
+    if error is None:
+        return task.result()
+    if isinstance(error, TimeoutError):
+        return Ending(SLOW_CLIENT, "the client does not take what it is sent")
+    if isinstance(error, OSError):
+        return GONE
+    raise error

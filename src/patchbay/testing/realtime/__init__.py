@@ -1,0 +1,75 @@
+"""Fakes of the providers of realtime sessions: WebSocket servers on loopback whose models do what a script says.
+
+They keep the providers' rules and record what a client does against them. Nothing here stands on ``patchbay.realtime``: what
+the fakes know of the wire they know by themselves, so that they do not share its mistakes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from patchbay._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from patchbay.testing.realtime.book import Issued, Told
+    from patchbay.testing.realtime.chance import random_script
+    from patchbay.testing.realtime.fake import FakeRealtime
+    from patchbay.testing.realtime.gemini import FakeGemini
+    from patchbay.testing.realtime.glm import FakeGLM
+    from patchbay.testing.realtime.openai import FakeOpenAI
+    from patchbay.testing.realtime.qwen import FakeQwen
+    from patchbay.testing.realtime.script import (
+        Answer,
+        Call,
+        Cancel,
+        Drop,
+        Faults,
+        Frame,
+        GoAway,
+        Interrupt,
+        Pause,
+        Quote,
+        Say,
+    )
+    from patchbay.testing.realtime.stepfun import FakeStepFun
+
+__all__ = [
+    "Answer",
+    "Call",
+    "Cancel",
+    "Drop",
+    "FakeGLM",
+    "FakeGemini",
+    "FakeOpenAI",
+    "FakeQwen",
+    "FakeRealtime",
+    "FakeStepFun",
+    "Faults",
+    "Frame",
+    "GoAway",
+    "Interrupt",
+    "Issued",
+    "Pause",
+    "Quote",
+    "Say",
+    "Told",
+    "random_script",
+]
+
+_SCRIPT = ("Answer", "Call", "Cancel", "Drop", "Faults", "Frame", "GoAway", "Interrupt", "Pause", "Quote", "Say")
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        **dict.fromkeys(_SCRIPT, "patchbay.testing.realtime.script"),
+        "FakeGLM": "patchbay.testing.realtime.glm",
+        "FakeGemini": "patchbay.testing.realtime.gemini",
+        "FakeOpenAI": "patchbay.testing.realtime.openai",
+        "FakeQwen": "patchbay.testing.realtime.qwen",
+        "FakeRealtime": "patchbay.testing.realtime.fake",
+        "FakeStepFun": "patchbay.testing.realtime.stepfun",
+        "Issued": "patchbay.testing.realtime.book",
+        "Told": "patchbay.testing.realtime.book",
+        "random_script": "patchbay.testing.realtime.chance",
+    },
+)

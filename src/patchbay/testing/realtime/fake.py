@@ -1,0 +1,260 @@
+"""A fake realtime server as a test sees it: its URL, its script, what came, and what was wrong.
+
+What lives here: what all fakes have. What does not: a provider's wire (its file), what is played when (``talk``), sockets
+(``server``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import ssl
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, ClassVar, Self
+from urllib.parse import parse_qs, urlsplit
+
+from websockets.asyncio.server import ServerConnection
+from websockets.http11 import Request, Response
+
+from patchbay.testing.realtime.book import Book, Issued, Told
+from patchbay.testing.realtime.checks import at_least, listed
+from patchbay.testing.realtime.script import Answer, Faults, Quote, Step, as_answers
+from patchbay.testing.realtime.server import LoopbackServer
+from patchbay.testing.realtime.talk import Talk
+
+
+class FakeRealtime:
+    """A provider's realtime server on loopback, whose model does what a script says; a context manager, in any kind of test.
+
+        with FakeOpenAI([Call("get_weather", {"city": "Rome"}), Quote()]) as fake:
+            ...  # a client at fake.url
+        assert fake.violations == []
+        assert fake.unanswered == []
+
+    Each response is the next step of ``script``; when it is over, the model quotes what it was told (``Quote``). ``api_key`` is
+    the one that is let in (None: any). ``hears`` is what the user says by voice, one text for each turn: a turn ends where the
+    client says so, and, in a session that detects turns, behind each ``utterance`` bytes of audio (None: nowhere). ``crossing``
+    (seconds) is how long after a server's word a client may not have heard it. ``tls`` is the server's end of TLS, with its
+    certificate: then ``url`` is one with ``wss``. Raises ConfigurationError for what is no script.
+    """
+
+    provider: ClassVar[str]
+    path: ClassVar[str]
+    """The path of the WebSocket."""
+
+    _talk: ClassVar[type[Talk]]
+
+    def __init__(
+        self,
+        script: Sequence[Step] = (),
+        *,
+        faults: Faults | None = None,
+        api_key: str | None = None,
+        hears: Sequence[str] = (),
+        utterance: int | None = None,
+        crossing: float = 0.5,
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        listed("the texts that a fake hears", hears, (str,))
+        if utterance is not None:
+            at_least("utterance", utterance, 1)
+        at_least("crossing", crossing, 0)
+        self.script = as_answers(script)
+        self.faults = faults or Faults()
+        self.book = Book(crossing)
+        self.utterance = utterance
+        self.attempts = 0
+        """How often a client has tried to connect."""
+
+        self.connections = 0
+        """How often it could."""
+
+        self.frames: list[tuple[int, Mapping[str, Any]]] = []
+        """All that clients have sent, with the connection's number (pieces of audio without their data)."""
+
+        self.heard: list[Told] = []
+        """All that the model was told: what users said, lines, results."""
+
+        self.sessions: list[Mapping[str, Any]] = []
+        """The sessions as clients wanted them, one for each change (Gemini: each ``setup``), refused ones too."""
+
+        self.tools: list[str] = []
+        """The names of the tools that the model has on the latest connection."""
+
+        self.refusals: list[str] = []
+        """Codes of the errors that were sent."""
+
+        self.audio_bytes = 0
+        """How much audio of the user came."""
+
+        self._api_key = api_key
+        self._port = port
+        self._tls = tls
+        self._played = 0
+        self._updates = iter(self.faults.updates)
+        self._hears = iter(hears)
+        self._ids = itertools.count(1)
+        self._talks: list[Talk] = []
+        self._change = threading.Condition()
+        self._server: LoopbackServer | None = None
+
+    def __enter__(self) -> Self:
+        self._server = LoopbackServer(self._admit, self._handle, port=self._port, name=f"fake-{self.provider}", tls=self._tls)
+        host, port = self._server.start()
+        self.address = f"{host}:{port}"
+        self.url = f"{'ws' if self._tls is None else 'wss'}://{self.address}{self.path}"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.stop()
+
+    # What a test asserts
+
+    @property
+    def violations(self) -> list[str]:
+        """What clients did that they must not do, as texts."""
+        return self.book.violations
+
+    @property
+    def calls(self) -> list[Issued]:
+        """All calls that the model has made."""
+        return self.book.calls
+
+    @property
+    def unanswered(self) -> list[str]:
+        """The ids of the calls that must have a result and have none."""
+        return self.book.unanswered
+
+    @property
+    def unasked(self) -> list[str]:
+        """The ids of responses all of whose calls have results, and the model was not asked to go on."""
+        return [talk.unasked for talk in self._talks if talk.unasked]
+
+    @property
+    def idle(self) -> bool:
+        """Whether the server says nothing and waits for nothing, as far as frames have come: no answer, no result."""
+        return all(talk.idle for talk in self._talks)
+
+    @property
+    def remaining(self) -> int:
+        """How many steps of the script were not played."""
+        return max(0, len(self.script) - self._played)
+
+    def results(self, call_id: str) -> list[str]:
+        """Return the results that came for a call."""
+        return [result for call in self.calls if call.call_id == call_id for result in call.results]
+
+    def wait_until(self, condition: Callable[[], bool], *, within: float = 10.0) -> None:
+        """Wait until something holds that depends on what came. Raises TimeoutError after ``within`` seconds."""
+        with self._change:
+            if not self._change.wait_for(condition, within):
+                raise TimeoutError(f"Not within {within} s; {len(self.frames)} frames came, violations: {self.violations}")
+
+    async def until(self, condition: Callable[[], bool], *, within: float = 10.0) -> None:
+        """Wait as ``wait_until`` does, in a coroutine."""
+        await asyncio.to_thread(self.wait_until, condition, within=within)
+
+    # What a test does in the midst of it, on the latest connection, from any thread
+
+    def drop(self) -> None:
+        """Abort the connection, without a close frame."""
+        self._now(self._do(lambda talk: talk.abort()))
+
+    def speak(self, text: str) -> None:
+        """Let the user speak, as the server hears it: an answer that is under way is interrupted, the next one begins."""
+        self._now(self._latest().user_speaks(text))
+
+    def cancel(self, *call_ids: str) -> None:
+        """Take calls back that have no result, all without ``call_ids`` (Gemini)."""
+        self._now(self._latest().cancel_calls(call_ids or None))
+
+    def go_away(self, seconds: float) -> None:
+        """Say that the connection will end in ``seconds`` (Gemini), and abort it then."""
+        self._now(self._latest().go_away(seconds))
+
+    def send(self, frame: Mapping[str, Any]) -> None:
+        """Send a frame as it is."""
+        self._now(self._latest().send(frame))
+
+    async def _do(self, work: Callable[[Talk], None]) -> None:
+        work(self._latest())
+
+    def _latest(self) -> Talk:
+        if not self._talks:
+            raise RuntimeError("No client has connected yet.")
+        return self._talks[-1]
+
+    def _now(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._server is None:
+            raise RuntimeError("The fake does not run.")
+        self._server.run(work)
+
+    # For the connections
+
+    def next_answer(self) -> Answer:
+        """Return the next step of the script."""
+        answer = self.script[self._played] if self._played < len(self.script) else Answer((Quote(),))
+        self._played += 1
+        return answer
+
+    def next_update(self) -> str:
+        """Return what becomes of a change of the session."""
+        return next(self._updates, "ok")
+
+    def next_utterance(self) -> str:
+        """Return what the user says next by voice."""
+        return next(self._hears, "(something)")
+
+    def new_id(self, kind: str) -> str:
+        """Return an id that there was not yet."""
+        return f"{kind}_{next(self._ids):06d}"
+
+    def note(self, connection: int, frame: Mapping[str, Any]) -> None:
+        """Record a frame of a client."""
+        if "audio" in frame:
+            frame = {**frame, "audio": "..."}
+        self.frames.append((connection, frame))
+
+    def changed(self) -> None:
+        """Wake who waits."""
+        with self._change:
+            self._change.notify_all()
+
+    def _admit(self, socket: ServerConnection, request: Request) -> Response | None:
+        self.attempts += 1
+        self.changed()
+        if self.attempts <= self.faults.refuse:
+            if self.faults.refuse_with == "503":
+                return socket.respond(HTTPStatus.SERVICE_UNAVAILABLE, "The server is overloaded.\n")
+            socket.transport.abort()
+            return socket.respond(HTTPStatus.SERVICE_UNAVAILABLE, "")  # not sent: the connection is gone
+        address = urlsplit(request.path)
+        if not self.serves(address.path):
+            self.book.violate(0, f"connected to {address.path}")
+            return socket.respond(HTTPStatus.NOT_FOUND, "Not found.\n")
+        key = self.key(request, parse_qs(address.query))
+        if not key or (self._api_key is not None and key != self._api_key):
+            return socket.respond(HTTPStatus.UNAUTHORIZED, "Incorrect API key provided.\n")
+        return None
+
+    def serves(self, path: str) -> bool:
+        """Whether the WebSocket is at ``path``."""
+        return path == self.path
+
+    def key(self, request: Request, query: Mapping[str, list[str]]) -> str:  # noqa: ARG002  (Gemini reads it)
+        """Return the key that a client has sent."""
+        scheme, _, key = request.headers.get("Authorization", "").partition(" ")
+        return key if scheme == "Bearer" else ""
+
+    async def _handle(self, socket: ServerConnection) -> None:
+        self.connections += 1
+        talk = self._talk(self, socket, self.connections)
+        self._talks.append(talk)
+        self.tools = []
+        self.changed()
+        await talk.serve()
+        self.changed()

@@ -1,0 +1,339 @@
+"""The servers that speak as OpenAI does (OpenAI, Qwen-Omni, GLM, StepFun): what they take, what they refuse, what they answer.
+
+What lives here: what these four have in common. What does not: the shape of a response (``familyframes``), and what is a
+provider's own: how a session is changed, how tools are told (its file).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import parse_qs, urlsplit
+
+from typing_extensions import override
+from websockets.asyncio.server import ServerConnection
+
+from patchbay.testing.realtime.book import Issued
+from patchbay.testing.realtime.familyframes import Event, Frames, Wire
+from patchbay.testing.realtime.playing import Playing
+from patchbay.testing.realtime.problems import Problem, in_content, in_tool, in_tools, missing
+from patchbay.testing.realtime.script import Call
+from patchbay.testing.realtime.talk import Cut, Talk
+
+if TYPE_CHECKING:
+    from patchbay.testing.realtime.fake import FakeRealtime
+
+
+class FamilyTalk(Talk):
+    """A connection to a server that speaks as OpenAI does."""
+
+    wire: ClassVar[Wire]
+    nested: ClassVar[bool]
+    """Whether a tool is told as ``{"type": "function", "function": {…}}``, and not as ``{"type": "function", "name": …}``."""
+
+    roles: ClassVar[frozenset[str]] = frozenset({"user", "assistant", "system"})
+    needs_model: ClassVar[bool] = True
+    """Whether the URL names the model."""
+
+    takes_nothing: ClassVar[bool] = True
+    """Whether texts and results may be empty."""
+
+    def __init__(self, fake: FakeRealtime, socket: ServerConnection, number: int) -> None:
+        super().__init__(fake, socket, number)
+        self.session: Event = {}
+        self.frames = Frames(self.wire, self.stamp, fake.new_id)
+        self._new = True
+        self._owed = False
+        self._own_accord: float | None = None
+
+    # A provider's own
+
+    @abstractmethod
+    def initial(self) -> Event:
+        """Return the session as it is before a client says anything."""
+
+    @abstractmethod
+    def check(self, session: Mapping[str, Any]) -> Problem | None:
+        """Return why a change of the session is refused, if it is. The tools are checked elsewhere."""
+
+    @abstractmethod
+    def merged(self, session: Mapping[str, Any]) -> Event:
+        """Return the session with a change in it."""
+
+    @property
+    @abstractmethod
+    def speaks(self) -> bool:
+        """Whether the model answers with audio."""
+
+    @property
+    @abstractmethod
+    def transcribes(self) -> bool:
+        """Whether what the user says is told as text."""
+
+    def kinds(self, role: str) -> Sequence[str]:
+        """Return the types of the parts of a message."""
+        return ("text", "output_text") if role == "assistant" else ("input_text", "text")
+
+    def modalities(self) -> Event:
+        """Return what a response says of how it is told."""
+        return {"modalities": ["text", "audio"] if self.speaks else ["text"]}
+
+    def stamp(self, event: Event) -> Event:
+        """Return an event with what all events have."""
+        return {"event_id": self.fake.new_id("event"), **event}
+
+    def error(self, problem: Problem, event_id: Any) -> Event:  # noqa: ARG002  (OpenAI tells it)
+        """Return the event that refuses something; ``event_id`` is that of the client's event."""
+        error = {"type": "invalid_request_error", "code": problem.code, "message": problem.message, "param": problem.param}
+        return {"type": "error", "error": error}
+
+    # What comes
+
+    async def greet(self) -> None:
+        """Send ``session.created``."""
+        request = self.socket.request
+        model = parse_qs(urlsplit(request.path).query).get("model", [""])[0] if request is not None else ""
+        if self.needs_model and not model:
+            self.violate("no model in the URL")
+        self.session = {"id": self.fake.new_id("sess"), "object": "realtime.session", "model": model, **self.initial()}
+        await self.send(self.stamp({"type": "session.created", "session": self.session}))
+
+    async def refuse_message(self) -> None:
+        """Answer a message that is no JSON object."""
+        await self._refuse(Problem("Could not parse the message as a JSON object.", "invalid_json", violation=False), None)
+
+    async def take(self, frame: dict[str, Any]) -> None:
+        """Take a frame of the client."""
+        problem = await self._take(frame)
+        if problem is not None:
+            await self._refuse(problem, frame.get("event_id"))
+
+    async def _refuse(self, problem: Problem, event_id: Any) -> None:
+        if problem.violation:
+            self.violate(problem.message)
+        self.fake.refusals.append(problem.code)
+        await self.send(self.stamp(self.error(problem, event_id)))
+
+    async def _take(self, frame: dict[str, Any]) -> Problem | None:
+        kind = frame.get("type")
+        if kind == "session.update":
+            return await self._update(frame.get("session"))
+        if kind == "conversation.item.create":
+            return await self._item(frame.get("item"))
+        if kind == "response.create":
+            return self._create()
+        if kind == "response.cancel":
+            if self.playing is None or self.playing.over:
+                text = "Cancellation failed: no active response found."
+                return Problem(text, "response_cancel_not_active", violation=False)
+            await self.cut("client_cancelled")
+            return None
+        if isinstance(kind, str) and kind.startswith("input_audio_buffer."):
+            return await self._audio(kind, frame)
+        if kind in ("conversation.item.truncate", "conversation.item.delete"):
+            done = f"{kind}{'d' if kind.endswith('e') else ''}"
+            await self.send(self.stamp({**frame, "type": done}))
+            return None
+        return Problem(f"Invalid value: {kind!r} is no type of a client's event.", param="type")
+
+    async def _update(self, change: Any) -> Problem | None:
+        if not isinstance(change, dict):
+            return missing("session")
+        self.fake.sessions.append(change)
+        if (problem := self.check(change) or self.check_tools(change.get("tools"))) is not None:
+            return problem
+        fate = self.fake.next_update()
+        if fate == "refuse":
+            return Problem("The session cannot be changed so.", param="session.tools", violation=False)
+        if fate == "silent":
+            return None
+        self.session = self.merged(change)
+        self.fake.tools = [in_tool(tool, nested=self.nested)["name"] for tool in self.session.get("tools") or ()]
+        await self.send(self.stamp({"type": "session.updated", "session": self.session}))
+        return None
+
+    def check_tools(self, tools: Any) -> Problem | None:
+        """Return what is wrong with tools."""
+        return in_tools(tools, nested=self.nested)
+
+    # Items and results
+
+    async def _item(self, item: Any) -> Problem | None:
+        if not isinstance(item, dict):
+            return missing("item")
+        kind = item.get("type")
+        if kind == "function_call_output":
+            return await self._result(item)
+        if kind != "message":
+            return Problem(f"Invalid value: {kind!r} is no type of an item.", param="item.type")
+        role = item.get("role")
+        if not isinstance(role, str) or role not in self.roles:
+            return Problem(f"Invalid value: {role!r} is no role.", param="item.role")
+        content: Any = item.get("content")
+        if (problem := in_content(content, self.kinds(role))) is not None:
+            return problem
+        text = "".join(part["text"] for part in content)
+        if not text and not self.takes_nothing:
+            return Problem("The text of 'item.content' is empty.", param="item.content")
+        self.hear(role, text)
+        self._new = True
+        await self._added(item)
+        return None
+
+    async def _result(self, item: dict[str, Any]) -> Problem | None:
+        output = item.get("output")
+        if not isinstance(output, str):
+            return Problem("Invalid type for 'item.output': expected a string.", "invalid_type", "item.output")
+        if not output and not self.takes_nothing:
+            return Problem("'item.output' is empty.", param="item.output")
+        call_id = item.get("call_id", "")
+        call = self.called(call_id)
+        good = self.fake.book.answer(self.number, call, str(call_id), output, among=self.calls)
+        if not good or call is None:
+            text = f"Tool call ID {call_id!r} not found in conversation."
+            return Problem(text, "invalid_tool_call_id", "item.call_id", violation=False)
+        self.hear("result", output, call.call_id)
+        if call.wanted == "must":
+            self._new = True
+        await self.result_came(call)
+        await self._added(item)
+        return None
+
+    def called(self, call_id: Any) -> Issued | None:
+        """Return the call that a result is for: the one with its id, or the first that was told without one."""
+        return self.calls.told_as(call_id) or next((call for call in self.calls.open if not call.told_id), None)
+
+    async def _added(self, item: Mapping[str, Any]) -> None:
+        whole = {"id": self.fake.new_id("item"), "object": "realtime.item", "status": "completed", **item}
+        for kind in self.wire.items:
+            if kind:
+                await self.send(self.stamp({"type": kind, "previous_item_id": None, "item": whole}))
+
+    # Responses
+
+    @property
+    def unasked(self) -> str:
+        """The response whose results are all there, and the model was not asked to go on; "" if there is none."""
+        playing = self.playing
+        if playing is None or not self.alive or not playing.calls or playing.status != "completed":
+            return ""
+        return "" if any(call.open for call in playing.calls) else playing.response_id
+
+    def _create(self) -> Problem | None:
+        playing = self.playing
+        # A response that the server began of its own accord may cross a request, and pass for the answer to it.
+        unheard = self.fake.book.crossed(self._own_accord)
+        if playing is not None and not playing.over:
+            self._owed = True
+            text = f"Conversation already has an active response in progress: {playing.response_id}."
+            known = playing.asked and not playing.answer.late and not unheard
+            return Problem(text, "conversation_already_has_active_response", violation=known)
+        pending = [call.call_id for call in self.calls.open if call.wanted == "must"]
+        if pending and not unheard:
+            self.violate(f"response.create before the result of {', '.join(map(repr, pending))}")
+        over = playing is not None and playing.status in ("completed", "cancelled")
+        if over and not pending and not self._new and not self._owed and not unheard:
+            self.violate("response.create, and nothing new was said")
+        self.respond(asked=True)
+        return None
+
+    def respond(self, *, asked: bool) -> None:
+        """Begin the next answer of the script."""
+        self._new = self._owed = False
+        super().respond(asked=asked)
+
+    @override
+    async def ended(self, playing: Playing) -> None:
+        """Note when a response ended that nobody had asked for."""
+        if not playing.asked:
+            self._own_accord = playing.ended_at
+
+    def beginning(self, playing: Playing) -> list[Event]:
+        """Return ``response.created``."""
+        modalities = self.modalities()
+        return [self.frames.response("response.created", playing, status="in_progress", details=None, modalities=modalities)]
+
+    def saying(self, playing: Playing, text: str, audio: bytes, piece: int) -> list[Event]:
+        """Return the events of a message."""
+        return self.frames.message(playing, text, audio if self.speaks else None, piece)
+
+    def calling(self, playing: Playing, calls: Sequence[tuple[Call, Issued]]) -> list[Event]:
+        """Return the events of calls."""
+        return self.frames.calls(playing, calls)
+
+    def stale(self, playing: Playing) -> list[Event]:
+        """Return pieces of a call of an older response."""
+        return self.frames.stale(playing)
+
+    def ending(self, playing: Playing) -> list[Event]:
+        """Return ``response.done``."""
+        details: dict[str, Event] = {
+            "completed": {"type": "completed"},
+            "cancelled": {"type": "cancelled", "reason": "client_cancelled"},
+            "incomplete": {"type": "incomplete", "reason": "max_output_tokens"},
+            "failed": {"type": "failed", "error": {"type": "server_error", "code": "server_error"}},
+        }
+        return [self._done(playing, details[playing.status or "completed"])]
+
+    def cutting(self, playing: Playing, why: Cut) -> list[Event]:
+        """Return the ends of what was begun, and ``response.done``."""
+        for call in playing.calls:
+            if not self.frames.was_told(playing, call):
+                self.fake.book.void(call, "never told")
+        return [*self.frames.cut(playing), self._done(playing, {"type": "cancelled", "reason": why})]
+
+    def _done(self, playing: Playing, details: Event) -> Event:
+        status = playing.status or "completed"
+        return self.frames.response("response.done", playing, status=status, details=details, modalities=self.modalities())
+
+    @override
+    def cancelling(self, calls: Sequence[Issued]) -> list[Event]:
+        """Return nothing: calls cannot be taken back."""
+        return []
+
+    @override
+    def leaving(self, seconds: float) -> list[Event]:
+        """Return nothing: it is not said."""
+        return []
+
+    def noise(self) -> list[Event]:
+        """Return events that mean nothing."""
+        return [{"type": "heartbeat"}, {"type": "unheard.of", "event_id": "event_0", "what": {"ever": [1]}}]
+
+    def closed(self) -> None:
+        """The calls of this connection can not be answered any more."""
+        for call in self.calls.open:
+            self.fake.book.void(call, "made on a connection that is gone")
+
+    # Audio
+
+    async def _audio(self, kind: str, frame: Mapping[str, Any]) -> Problem | None:
+        if kind == "input_audio_buffer.append":
+            try:
+                data = base64.b64decode(frame.get("audio", ""), validate=True)
+            except (binascii.Error, TypeError, ValueError):
+                return Problem("Invalid 'audio': expected base64.", param="audio")
+            await self.sounds(data)
+        elif kind == "input_audio_buffer.commit":
+            if not self.buffered:
+                text = "Error committing input audio buffer: buffer too small."
+                return Problem(text, "input_audio_buffer_commit_empty", violation=False)
+            self.buffered = 0
+            text = self.fake.next_utterance()
+            self.hear("user", text)
+            self._new = True
+            await self.send_all(self.frames.utterance(text, transcribed=self.transcribes))
+        elif kind == "input_audio_buffer.clear":
+            self.buffered = 0
+            await self.send(self.stamp({"type": "input_audio_buffer.cleared"}))
+        else:
+            return Problem(f"Invalid value: {kind!r} is no type of a client's event.", param="type")
+        return None
+
+    def hearing(self, text: str) -> tuple[list[Event], list[Event]]:
+        """Return the events of speech that the server hears by itself."""
+        begins, *ends = self.frames.speech(text, transcribed=self.transcribes)
+        return [begins], ends

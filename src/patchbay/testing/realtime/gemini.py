@@ -1,0 +1,366 @@
+"""A fake of the Gemini Live API: a setup before all else, calls in batches, no change of tools, sessions that can be resumed.
+
+It reads both spellings of members, ``tool_response`` and ``toolResponse``, and writes the one of JSON, as the real server does.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from typing_extensions import override
+from websockets.asyncio.server import ServerConnection
+from websockets.http11 import Request
+from websockets.protocol import State
+
+from patchbay.testing.realtime import geminiframes as frames
+from patchbay.testing.realtime.book import Calls, Issued, unnamed
+from patchbay.testing.realtime.fake import FakeRealtime
+from patchbay.testing.realtime.geminisetup import Message, camel, declared, setup_problem
+from patchbay.testing.realtime.playing import Playing
+from patchbay.testing.realtime.script import Call
+from patchbay.testing.realtime.talk import Cut, Talk
+
+_CLIENT = frozenset({"setup", "clientContent", "realtimeInput", "toolResponse"})
+
+
+@dataclass
+class Session:
+    """What the server keeps of a session beyond its connection. ``talk`` is the one that has it."""
+
+    calls: Calls = field(default_factory=Calls)
+    talk: GeminiTalk | None = None
+
+
+class GeminiTalk(Talk):
+    """A connection to a fake of Gemini Live."""
+
+    fake: FakeGemini
+
+    def __init__(self, fake: FakeRealtime, socket: ServerConnection, number: int) -> None:
+        super().__init__(fake, socket, number)
+        self.setup: Message | None = None
+        self.kept = Session(calls=self.calls, talk=self)
+        self._history: Literal["none", "announced", "told"] = "none"
+
+    async def greet(self) -> None:
+        """Say nothing: the client begins."""
+
+    async def take(self, frame: dict[str, Any]) -> None:
+        """Take a message of the client."""
+        message = camel(frame)
+        kinds = sorted(set(message) & _CLIENT)
+        if len(message) != 1 or len(kinds) != 1:
+            await self._refuse(f"a message with {', '.join(sorted(message)) or 'nothing'}", "Invalid JSON payload received.")
+            return
+        kind = kinds[0]
+        body = message[kind]
+        if not isinstance(body, dict):
+            await self._refuse(f"{kind} is no object", "Invalid JSON payload received.")
+        elif kind == "setup":
+            await self._set_up(body)
+        elif self.setup is None:
+            await self._refuse(f"{kind} before setup", "setup must be the first message and only the first.")
+        elif kind == "clientContent":
+            await self._content(body)
+        elif self._history == "announced":
+            await self._refuse(f"{kind} before the history that was announced", "Request contains an invalid argument.")
+        elif kind == "realtimeInput":
+            await self._input(body)
+        else:
+            await self._results(body)
+
+    async def _refuse(self, what: str, reason: str, *, code: int = 1007) -> None:
+        self.violate(what)
+        self.fake.refusals.append(str(code))
+        await self.socket.close(code, reason)
+
+    # Setup and resumption
+
+    async def _set_up(self, setup: Message) -> None:
+        self.fake.sessions.append(setup)
+        if self.setup is not None:
+            what = "tools after setup" if "tools" in setup else "a second setup"
+            await self._refuse(what, "setup must be the first message and only the first.")
+            return
+        problem = setup_problem(setup)
+        if problem:
+            await self._refuse(problem, problem)
+            return
+        fate = self.fake.next_update()
+        if fate == "refuse":
+            self.fake.refusals.append("1007")
+            await self.socket.close(1007, "Request contains an invalid argument.")
+            return
+        handle = (setup.get("sessionResumption") or {}).get("handle")
+        if handle and not await self._resumed(handle):
+            return
+        self.setup = setup
+        if (setup.get("historyConfig") or {}).get("initialHistoryInClientContent"):
+            self._history = "announced"
+        self.fake.tools = [each["name"] for each in declared(setup)]
+        if fate != "silent":
+            await self.send({"setupComplete": {"sessionId": self.fake.new_id("session")}})
+            await self._offer_handle()
+
+    async def _resumed(self, handle: str) -> bool:
+        kept = self.fake.handles.get(handle)
+        if kept is None or self.fake.faults.forget:
+            if kept is None:
+                self.violate(f"resumes with {handle!r}, which is no handle")
+            self.fake.refusals.append("1008")
+            await self.socket.close(1008, "BidiGenerateContent session not found")
+            return False
+        if kept.talk is not None and kept.talk.alive and kept.talk.socket.state is State.OPEN:
+            # The real server does not let two connections have one session.
+            self.fake.refusals.append("1011")
+            await self.socket.close(1011, "Internal error encountered.")
+            return False
+        self.kept = kept
+        kept.talk = self
+        self.calls = kept.calls
+        self.fake.resumed += 1
+        if not self.fake.resumes_calls:
+            for call in self.calls.open:
+                self.fake.book.void(call, "made before the session was resumed, which has forgotten it")
+        return True
+
+    async def _offer_handle(self) -> None:
+        """Tell a handle, where one was wished for; none while calls wait for results."""
+        if self.setup is None or self.setup.get("sessionResumption") is None:
+            return
+        if not self.fake.resumes_calls and any(call.wanted != "not" for call in self.calls.open):
+            await self.send({"sessionResumptionUpdate": {"resumable": False}})
+            return
+        handle = self.fake.new_id("handle")
+        self.fake.handles[handle] = self.kept
+        await self.send({"sessionResumptionUpdate": {"newHandle": handle, "resumable": True}})
+
+    def closed(self) -> None:
+        """Calls may be answered on a connection that resumes the session; they need not be."""
+        if self.kept.talk is self:
+            for call in self._waiting():
+                call.wanted = "may"
+
+    # What the user says
+
+    async def _content(self, body: Message) -> None:
+        if self.fake.newer and self._history != "announced":
+            await self._refuse("clientContent that is no history", "Request contains an invalid argument.")
+            return
+        for turn in body.get("turns") or ():
+            texts = [part.get("text", "") for part in (turn.get("parts") or ()) if isinstance(part, dict)]
+            role = {"model": "assistant"}.get(turn.get("role", "user"), turn.get("role", "user"))
+            if role not in ("user", "assistant"):
+                await self._refuse(f"a turn of the role {role!r}", "Please use a valid role: user, model.")
+                return
+            self.hear(role, "".join(texts))
+        if not body.get("turnComplete"):
+            return
+        if self._history == "announced":
+            self._history = "told"
+        else:
+            await self._user_is_done()
+
+    async def _input(self, body: Message) -> None:
+        blobs = [body[name] for name in ("audio", "video") if name in body] + list(body.get("mediaChunks") or ())
+        for blob in blobs:
+            try:
+                data = base64.urlsafe_b64decode(str(blob["data"]).replace("+", "-").replace("/", "_"))
+            except (KeyError, TypeError, ValueError):
+                await self._refuse("audio that is not base64", "Request contains an invalid argument.")
+                return
+            await self.sounds(data)
+        if isinstance(body.get("text"), str):
+            self.hear("user", body["text"])
+            await self._user_is_done()
+        elif (body.get("audioStreamEnd") or "activityEnd" in body) and self.buffered:
+            await self.user_speaks(self.fake.next_utterance())
+
+    async def _user_is_done(self) -> None:
+        await self._interrupt()
+        self.respond(asked=False)
+
+    async def _interrupt(self) -> None:
+        await self.cut("turn_detected")
+        await self._void(self._waiting())
+
+    async def _void(self, calls: Sequence[Issued]) -> None:
+        """Want no results for calls any more. One without an id cannot be taken back by it: it may be answered."""
+        for call in calls:
+            if not call.told_id and call.wanted == "must":
+                call.wanted = "may"
+                call.why = "interrupted"
+        if told := [call.call_id for call in calls if call.told_id]:
+            await self.take_back(told)
+
+    async def user_speaks(self, text: str) -> None:
+        """The user speaks: calls that have no result are taken back, too. Before the setup nobody listens."""
+        if self.setup is None:
+            return
+        await self._interrupt()
+        await super().user_speaks(text)
+
+    def hearing(self, text: str) -> tuple[list[Message], list[Message]]:
+        """Return the transcript, where the setup wishes for it."""
+        heard = frames.content(inputTranscription={"text": text, "finished": True})
+        return [], [heard] if self.setup is not None and "inputAudioTranscription" in self.setup else []
+
+    # Results
+
+    def _waiting(self) -> list[Issued]:
+        return [call for call in self.calls.open if call.wanted == "must"]
+
+    async def _results(self, body: Message) -> None:
+        responses = body.get("functionResponses") or []
+        if not responses:
+            await self._refuse("a toolResponse without results", "Request contains an invalid argument.")
+        last: Issued | None = None
+        nameless = self._meant([each.get("name") for each in responses if not each.get("id")])
+        for each in responses:
+            if not isinstance(each.get("response"), dict):
+                await self._refuse(f"the response of {each.get('name')!r} is no object", "Invalid value at 'response' (Struct)")
+                return
+            call = self.calls.told_as(each.get("id")) or unnamed(one for one in nameless if one.name == each.get("name"))
+            output = _text(each["response"])
+            call_id = str(each.get("id") or "")
+            if not self.fake.book.answer(self.number, call, call_id, output, among=self.calls) or call is None:
+                continue
+            if each.get("name") not in (None, "", call.name):
+                self.violate(f"result for {call.call_id!r} as one of {each['name']!r}, which is {call.name!r}")
+            self.hear("result", output, call.call_id)
+            await self.result_came(call)
+            last = call
+        if last is not None and not any(call.open and call.wanted != "not" for call in self.calls.of(last.response_id)):
+            self.respond(asked=False)
+
+    def _meant(self, names: Sequence[Any]) -> Sequence[Issued]:
+        """Return the calls that results without ids may be for: those of the response that has just these to be answered.
+
+        Results that cross with an interruption, and with calls that came behind it, are the older ones' by that alone.
+        """
+        waiting = [call for call in self.calls.open if not call.told_id and call.wanted != "not"]
+        batches = [list(calls) for _, calls in itertools.groupby(waiting, key=lambda call: call.response_id)]
+        fitting = [batch for batch in batches if [call.name for call in batch] == names]
+        return next((batch for batch in fitting if batch[0].wanted == "must"), next(iter(fitting), waiting))
+
+    # Answers
+
+    @property
+    def speaks(self) -> bool:
+        """Whether the model answers with audio."""
+        config = (self.setup or {}).get("generationConfig") or {}
+        return "AUDIO" in (config.get("responseModalities") or ["AUDIO"])
+
+    @property
+    def detects_turns(self) -> bool:
+        """Whether the server is to hear by itself when the user has ended."""
+        config = (self.setup or {}).get("realtimeInputConfig") or {}
+        return not (config.get("automaticActivityDetection") or {}).get("disabled")
+
+    @override
+    def beginning(self, playing: Playing) -> list[Message]:
+        """Return nothing: an answer just comes."""
+        return []
+
+    @override
+    def saying(self, playing: Playing, text: str, audio: bytes, piece: int) -> list[Message]:
+        """Return a text as parts, or audio with its transcript where the setup wishes for that."""
+        if self.speaks:
+            return frames.spoken(text, audio, piece, transcribed="outputAudioTranscription" in (self.setup or {}))
+        return frames.written(text, piece)
+
+    @override
+    def calling(self, playing: Playing, calls: Sequence[tuple[Call, Issued]]) -> list[Message]:
+        """Return one message with all calls."""
+        return frames.called(calls)
+
+    def sending(self, playing: Playing, frame: Mapping[str, Any]) -> None:
+        """Note that the calls were told: from now on results are wanted."""
+        if "toolCall" in frame:
+            for call in playing.calls:
+                call.wanted = "must"
+
+    @override
+    def stale(self, playing: Playing) -> list[Message]:
+        """Return that calls are taken back that nobody knows."""
+        return [frames.taken_back(["call_of_old"])]
+
+    def ending(self, playing: Playing) -> list[Message]:
+        """Return the end of the turn; nothing after calls, since the turn goes on with their results."""
+        status = playing.status or "completed"
+        return [] if playing.calls and status == "completed" else frames.over(status)
+
+    async def ended(self, playing: Playing) -> None:
+        """Tell a handle, and take calls back that a response made which was not completed."""
+        if playing.status != "completed":
+            await self._void(playing.calls)
+        await self._offer_handle()
+
+    @override
+    async def taken_back(self) -> None:
+        """End the turn if nothing is left of its calls, go on if they all have results now."""
+        playing = self.playing
+        if playing is None or any(call.open and call.wanted != "not" for call in playing.calls):
+            return
+        if any(call.results and call.wanted != "not" for call in playing.calls):
+            self.respond(asked=False)
+        elif playing.over:
+            await self.send_all(frames.cut())
+
+    @override
+    def cutting(self, playing: Playing, why: Cut) -> list[Message]:
+        """Return that the turn is interrupted."""
+        for call in playing.calls:
+            if call.wanted != "must":
+                self.fake.book.void(call, "never told")
+        return frames.cut()
+
+    def cancelling(self, calls: Sequence[Issued]) -> list[Message]:
+        """Return that calls are taken back."""
+        return [frames.taken_back(call.call_id for call in calls)]
+
+    def leaving(self, seconds: float) -> list[Message]:
+        """Return ``goAway``."""
+        return [{"goAway": {"timeLeft": f"{seconds:g}s"}}]
+
+    def noise(self) -> list[Message]:
+        """Return messages that mean nothing."""
+        return [frames.USAGE, {"unheardOf": {"ever": [1]}}]
+
+
+class FakeGemini(FakeRealtime):
+    """The Gemini Live API, at ``v1alpha`` and ``v1beta``.
+
+    ``resumes_calls``: a resumed session still knows the calls of its last connection, and takes results for them. Without it it
+    has forgotten them, and no handle is told while calls wait. ``resumed`` is how often a session was. ``newer``: as its models
+    of 2026 are, which take texts as ``realtimeInput``, and ``clientContent`` as the history alone that the setup has announced.
+    """
+
+    provider = "gemini"
+    path = "/ws/google.ai.generativelanguage.v1alpha.GenerativeService.BidiGenerateContent"
+    other_paths: ClassVar[tuple[str, ...]] = ("/ws/google.ai.generativelanguage.v1beta.GenerativeService.BidiGenerateContent",)
+    _talk = GeminiTalk
+
+    def __init__(self, *arguments: Any, resumes_calls: bool = True, newer: bool = False, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.newer = newer
+        self.resumes_calls = resumes_calls
+        self.resumed = 0
+        self.handles: dict[str, Session] = {}
+
+    def serves(self, path: str) -> bool:
+        """Whether the WebSocket is at ``path``."""
+        return path in (self.path, *self.other_paths)
+
+    def key(self, request: Request, query: Mapping[str, list[str]]) -> str:
+        """Return the key that a client has sent, as a header or in the URL."""
+        return request.headers.get("x-goog-api-key") or query.get("key", [""])[0]
+
+
+def _text(response: Message) -> str:
+    return json.dumps(response, ensure_ascii=False)

@@ -1,0 +1,235 @@
+"""What the model of a fake realtime server does, and what goes wrong: plain data, the same for every provider.
+
+What lives here: the parts of an answer, the answer, the faults; each raises ConfigurationError for what it cannot be. What does
+not: how each looks on a provider's wire (a file each), when it is played (``talk``), and scripts made by chance (``chance``).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+from patchbay.errors import ConfigurationError
+from patchbay.testing.realtime.checks import at_least, listed, of_kind, one_of, some_of
+
+CallFault: TypeAlias = Literal["done_twice", "no_name", "no_call_id", "only_in_response_done", "unheralded"]
+"""What can be wrong with how a call is told.
+
+"done_twice": its end is told twice (Gemini: the whole ``toolCall``). "no_name": the end names no tool. "no_call_id": the pieces
+and the end have no id (Gemini: there is none at all). "only_in_response_done": it is told by the end of its response alone.
+"unheralded": there is no ``output_item`` event about it.
+"""
+
+AnswerFault: TypeAlias = Literal["stale", "mixed", "fragments"]
+"""What can be wrong with an answer: a call of another, older response in the midst of it ("stale"), the events of parallel calls
+in one another's midst ("mixed"), WebSocket messages in fragments, cut also within a character ("fragments")."""
+
+Point: TypeAlias = Literal["asked", "created", "deltas", "calls", "running", "result", "results"]
+"""Where a connection can be killed: when an answer was asked for; after its beginning; in the midst of what it says or calls;
+when all was said but the response is not over; after its end, while tools run; after the first result; after all of them, before
+the model is asked to go on (Gemini goes on by itself: the results came, and nothing follows)."""
+
+Status: TypeAlias = Literal["completed", "cancelled", "incomplete", "failed"]
+
+
+@dataclass(frozen=True)
+class Say:
+    """Say ``text``, in pieces of ``piece`` characters, ``gap`` seconds apart.
+
+    In a session with audio the text is the transcript, and ``audio`` what is heard (None: 10 ms of it a character).
+    """
+
+    text: str
+    audio: bytes | None = None
+    piece: int = 8
+    gap: float = 0.0
+
+    def __post_init__(self) -> None:
+        of_kind("the text of Say", self.text, (str,))
+        of_kind("the audio of Say", self.audio, (bytes, type(None)))
+        at_least("the piece of Say", self.piece, 1)
+        at_least("the gap of Say", self.gap, 0)
+
+
+@dataclass(frozen=True)
+class Quote:
+    """Say what was heard since the last answer: results, and what was said. So a test sees what has reached the model."""
+
+    lead: str = "I was told: "
+
+
+@dataclass(frozen=True)
+class Call:
+    """Call a tool under its name on the wire. ``arguments`` are a value, or JSON text as it is, right or wrong.
+
+    ``cuts`` are the places where the text is cut into deltas (None: pieces of 8 characters). ``ascii``: other characters are
+    written as escapes. ``call_id`` None: the fake makes one.
+    """
+
+    name: str
+    arguments: Mapping[str, Any] | str = field(default_factory=lambda: MappingProxyType({}))
+    call_id: str | None = None
+    cuts: Sequence[int] | None = None
+    ascii: bool = True
+    faults: frozenset[CallFault] = frozenset()
+
+    def __post_init__(self) -> None:
+        of_kind("the name of Call", self.name, (str,))
+        of_kind("the arguments of Call", self.arguments, (Mapping, str))
+        some_of("the faults of Call", self.faults, CallFault)
+
+    @property
+    def text(self) -> str:
+        """The arguments as JSON text."""
+        if isinstance(self.arguments, str):
+            return self.arguments
+        return json.dumps(dict(self.arguments), ensure_ascii=self.ascii, separators=(",", ":"))
+
+    @property
+    def deltas(self) -> list[str]:
+        """The arguments in the pieces in which they are told."""
+        text = self.text
+        cuts = range(8, len(text), 8) if self.cuts is None else self.cuts
+        places = [0, *sorted({cut for cut in cuts if 0 < cut < len(text)}), len(text)]
+        return [text[start:end] for start, end in itertools.pairwise(places)]
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Do nothing for ``seconds``."""
+
+    seconds: float
+
+    def __post_init__(self) -> None:
+        at_least("the seconds of Pause", self.seconds, 0)
+
+
+@dataclass(frozen=True)
+class Interrupt:
+    """The user begins to speak and says ``text``: what the model says ends here, and the next answer is one to that."""
+
+    text: str = "Wait."
+
+    def __post_init__(self) -> None:
+        of_kind("the text of Interrupt", self.text, (str,))
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """Take calls back that have no result yet: those of ``ids``, or all (Gemini; nothing with the others)."""
+
+    ids: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.ids is not None:
+            listed("the ids of Cancel", self.ids, (str,))
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Send a frame as it is."""
+
+    frame: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        of_kind("the frame of Frame", self.frame, (Mapping,))
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Abort the connection, without a close frame."""
+
+
+@dataclass(frozen=True)
+class GoAway:
+    """Say that the connection will end in ``seconds`` (Gemini; the others say nothing), and abort it then."""
+
+    seconds: float
+
+    def __post_init__(self) -> None:
+        at_least("the seconds of GoAway", self.seconds, 0)
+
+
+Part: TypeAlias = Say | Quote | Call | Pause | Interrupt | Cancel | Frame | Drop | GoAway
+
+_AFTER: Final = (Pause, Interrupt, Cancel, Frame, Drop, GoAway)
+"""What can happen after the end of an answer: all but what is said and called in one."""
+
+_NO_TEXT: Final = " A text is a part as Say(text)."
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One response: its ``parts`` in order; all the calls of it are one batch.
+
+    ``status`` is how it ends, ``then`` what happens after its end, while tools may run. It begins ``late`` seconds after it was
+    asked for. ``kill`` is where the connection is aborted, once what was sent before has arrived.
+    """
+
+    parts: Sequence[Part] = ()
+    status: Status = "completed"
+    then: Sequence[Part] = ()
+    late: float = 0.0
+    faults: frozenset[AnswerFault] = frozenset()
+    kill: Point | None = None
+
+    def __post_init__(self) -> None:
+        listed("the parts of an Answer", self.parts, get_args(Part), _NO_TEXT)
+        listed("the parts of an Answer's then", self.then, _AFTER)
+        one_of("the status of an Answer", self.status, Status)
+        at_least("the late of an Answer", self.late, 0)
+        some_of("the faults of an Answer", self.faults, AnswerFault)
+        if self.kill is not None:
+            one_of("the kill of an Answer", self.kill, Point)
+
+
+Step: TypeAlias = Answer | str | Part | Sequence[Part]
+"""What a script has for one response. A text is short for ``Say``, one part or several for an ``Answer`` of them."""
+
+Update: TypeAlias = Literal["ok", "refuse", "silent"]
+"""What becomes of a change of the session: it is confirmed, refused with an error, or never answered (and not made)."""
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What is wrong with the server as a whole.
+
+    The first ``refuse`` connections are refused: reset ("reset") or answered with 503. ``updates`` are the fates of the changes
+    of the session in their order, over all connections; "ok" for all others. ``noise``: heartbeats and events that nobody knows
+    between the others. A connection on which nothing comes for ``idle`` seconds is closed. ``forget``: handles of sessions
+    to resume are not known any more (Gemini).
+    """
+
+    refuse: int = 0
+    refuse_with: Literal["reset", "503"] = "reset"
+    updates: Sequence[Update] = ()
+    noise: bool = False
+    idle: float | None = None
+    forget: bool = False
+
+    def __post_init__(self) -> None:
+        at_least("the refuse of Faults", self.refuse, 0)
+        one_of("the refuse_with of Faults", self.refuse_with, Literal["reset", "503"])
+        some_of("the updates of Faults", self.updates, Update)
+        if self.idle is not None:
+            at_least("the idle of Faults", self.idle, 0)
+
+
+def as_answer(step: Step) -> Answer:
+    """Return the answer that a step of a script is short for. Raises ConfigurationError for what is none."""
+    if isinstance(step, Answer):
+        return step
+    if isinstance(step, str):
+        return Answer((Say(step),))
+    return Answer((step,) if isinstance(step, Part) else step)
+
+
+def as_answers(script: Sequence[Step]) -> list[Answer]:
+    """Return the answers that a script is short for. Raises ConfigurationError for what is none."""
+    if isinstance(script, (str, bytes)) or not isinstance(script, Sequence):
+        raise ConfigurationError(f"A script is a sequence of steps, one for each response, not {script!r}.")
+    return [as_answer(step) for step in script]

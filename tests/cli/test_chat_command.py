@@ -1,0 +1,364 @@
+"""``patchbay chat``: the real command, before a real server and a fake model."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from websockets.sync.server import serve
+
+from patchbay.cli import main
+from patchbay.cli.chat_shown import AsText
+from patchbay.testing import Raw, Recorded, ScriptedUpstream, Text
+from patchbay.testing.realtime import Answer, Call, FakeOpenAI, Pause, Quote, Say
+from realtime.server.rig import Serving, serving
+from tools_server.rig import calling_back, says
+
+BOUND = 60
+
+
+def command(server: Serving, *flags: str) -> list[str]:
+    return [sys.executable, "-m", "patchbay", "chat", "--role", "ann", "--server", server.url, *flags]
+
+
+def chatted(server: Serving, *flags: str, lines: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(server, *flags), input=lines, capture_output=True, text=True, timeout=BOUND)
+
+
+def test_lines_of_a_pipe_are_answered_one_after_the_other_and_tools_are_shown_beside():
+    with (
+        FakeOpenAI([Call("get_weather", {"city": "Rome"}), Quote(), "You are welcome.\nBye."]) as fake,
+        calling_back(says({"output": "21 degrees"})) as callback,
+        serving(fake) as server,
+    ):
+        server.http.register("get_weather", callback.url)
+        done = chatted(server, "--realtime", lines="How is Rome?\n\nThanks.")
+    assert (0, True) == (done.returncode, done.stdout.endswith("You are welcome.\nBye.\n")), done
+    assert "21 degrees" in done.stdout.splitlines()[0]
+    assert ['get_weather {"city":"Rome"}', "-> 21 degrees"] == [line.strip() for line in done.stderr.splitlines()]
+
+
+def test_without_realtime_it_is_a_chat_with_a_model_of_the_upstream():
+    with ScriptedUpstream(["Hello.", "Fine."]) as upstream, serving(upstream=upstream.url) as server:
+        done = chatted(server, "--model", "small", "--instructions", "Be brief.", lines="Hi.\nHow are you?\n")
+        assert (0, "Hello.\nFine.\n", "") == (done.returncode, done.stdout, done.stderr)
+        assert ["small", "Be brief."] == [upstream.chats[0].json["model"], upstream.chats[0].json["messages"][0]["content"]]
+
+
+def test_each_event_is_a_line_of_json():
+    with FakeOpenAI(["Hello."]) as fake, serving(fake) as server:
+        done = chatted(server, "--realtime", "--json", "--session", "monday", lines="Hi.")
+    frames = [json.loads(line) for line in done.stdout.splitlines()]
+    assert ("ready", "monday", "idle") == (frames[0]["type"], frames[0]["session"], frames[-1]["type"])
+    assert "Hello." == "".join(frame["delta"] for frame in frames if frame["type"] == "text")
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+def test_ctrl_c_in_a_pipe_ends_the_answer_and_with_it_the_talk():
+    with FakeOpenAI([Answer((Say("One two three."), Pause(30)))]) as fake, serving(fake) as server, subprocess.Popen(
+        command(server, "--realtime", "--json"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as chat, stopped(chat):  # fmt: skip
+        assert chat.stdin is not None
+        assert chat.stdout is not None
+        chat.stdin.write("Count.\n")
+        chat.stdin.flush()
+        until(chat.stdout, "text")
+        chat.send_signal(signal.SIGINT)
+        assert "cancelled" == until(chat.stdout, "response_end")["status"]
+        assert 2 == until(chat.stdout, "idle")["heard"]
+        assert 130 == chat.wait(BOUND)  # and is not asked for another line
+        assert "" == chat.stderr.read()  # type: ignore[union-attr]
+    assert [] == fake.violations
+
+
+def until(lines, kind: str):
+    for line in lines:
+        frame = json.loads(line)
+        if kind == frame["type"] and (kind != "idle" or frame["heard"]):
+            return frame
+    raise AssertionError(f"no {kind}")
+
+
+@contextlib.contextmanager
+def stopped(process: subprocess.Popen[str]):
+    """Let nothing be waited for longer than the bound."""
+    timer = threading.Timer(BOUND, process.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        process.kill()
+
+
+def test_who_types_is_prompted_and_may_go_on_in_the_midst_of_an_answer():
+    with ScriptedUpstream([Text("One two three four.", gap=0.2), "Yes?"]) as upstream, serving(upstream=upstream.url) as server:
+        ours, theirs = pty.openpty()
+        with subprocess.Popen(command(server), stdin=theirs, stdout=theirs, stderr=theirs) as chat, stopped(chat):  # type: ignore[arg-type]
+            os.close(theirs)
+            screen = Screen(ours)
+            assert "" == screen.until("> ")
+            os.write(ours, b"Count.\n")
+            assert "Count.\r\n" == screen.until("One")  # it was prompted once
+            os.write(ours, b"Stop that.\n")
+            screen.until("(cancelled)")
+            screen.until("Yes?\r\n> ")
+            os.write(ours, b"\x04")
+            screen.until("\r\n")  # what comes next begins a line
+            assert 0 == chat.wait(BOUND)
+        os.close(ours)
+
+
+class Screen:
+    """What a terminal was sent."""
+
+    def __init__(self, terminal: int) -> None:
+        self._terminal = terminal
+        self._seen = ""
+
+    def until(self, text: str) -> str:
+        """Wait for a text, and return what was before it."""
+        while text not in self._seen:
+            self._seen += os.read(self._terminal, 4096).decode()
+        before, _, self._seen = self._seen.partition(text)
+        return before
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--role", "nobody"], "nobody"),
+        (
+            ["--model", "small"],
+            "no model for chats: start it with patchbay serve --upstream URL, or talk to its realtime one, --realtime",
+        ),
+        (["--realtime", "--model", "nobody/x"], "There is no provider"),
+    ],
+)
+def test_what_cannot_be_had_is_said_on_one_line(flags: list[str], said: str):
+    with FakeOpenAI() as fake, serving(fake) as server:
+        done = chatted(server, *flags)
+    assert (1, "") == (done.returncode, done.stdout)
+    (line,) = done.stderr.splitlines()
+    assert said in line
+
+
+def test_a_role_that_is_not_free_is_said_with_the_flag_that_takes_it_over():
+    with FakeOpenAI(["Hello."]) as fake, serving(fake) as server, server.session() as client:
+        assert "--takeover takes over from it. (4409)\n" == chatted(server, "--realtime").stderr[-38:]
+        assert "Hello.\n" == chatted(server, "--realtime", "--takeover", lines="Hi.").stdout
+        assert 4410 == client.ended()[0]
+
+
+def test_what_is_no_server_of_ours_is_told_apart():
+    with ScriptedUpstream([]) as upstream:
+        command = [sys.executable, "-m", "patchbay", "chat", "--server", upstream.url.removesuffix("/v1")]
+        done = subprocess.run(command, input="", capture_output=True, text=True, timeout=BOUND)
+    assert 1 == done.returncode
+    assert "no Patchbay server" in done.stderr
+
+
+@pytest.mark.parametrize("length", [70_000, 3_000_000])
+def test_a_line_that_is_too_long_fails_whole_and_the_next_one_is_answered(length: int):
+    with ScriptedUpstream(["Fine."]) as upstream, serving(upstream=upstream.url) as server:
+        done = chatted(server, lines=f"{chr(233) * length}\nHello.\n")
+        assert ["Hello."] == [chat.json["messages"][-1]["content"] for chat in upstream.chats]
+    assert (1, "Fine.\n") == (done.returncode, done.stdout)
+    assert ["error: the line is longer than 65536 characters, and was not said"] == [
+        each.strip() for each in done.stderr.splitlines()
+    ]
+
+
+def test_a_terminal_that_knows_few_characters_is_shown_the_others_by_their_names():
+    with FakeOpenAI(["21 \u00b0C"]) as fake, serving(fake) as server:
+        done = subprocess.run(
+            command(server, "--realtime"),
+            input=b"caf\xe9\n",  # which is not UTF-8 either
+            capture_output=True,
+            timeout=BOUND,
+            env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        )
+    assert (0, b"21 \\xb0C\n", b"") == (done.returncode, done.stdout, done.stderr)
+
+
+def test_a_server_that_is_lost_is_said_on_a_line_of_its_own():
+    with FakeOpenAI() as fake, serving(fake) as server:
+        ours, theirs = pty.openpty()
+        with subprocess.Popen(command(server, "--realtime"), stdin=theirs, stdout=theirs, stderr=theirs) as chat, stopped(chat):  # type: ignore[arg-type]
+            os.close(theirs)
+            screen = Screen(ours)
+            screen.until("> ")
+            os.kill(server.pid, signal.SIGKILL)
+            assert "\r\n" == screen.until("patchbay: the connection was lost (1006)\r\n")
+            assert 1 == chat.wait(BOUND)
+        os.close(ours)
+
+
+def test_a_server_without_sessions_or_without_an_answer_or_that_wants_a_token_is_told_apart(tmp_path):
+    file = tmp_path / "token"
+    file.write_text("a-token-of-this-server")
+    file.chmod(0o600)
+    with serving() as server:
+        assert "start it with --realtime" in chatted(server).stderr
+    assert "No answer from ws://" in chatted(server).stderr
+    with FakeOpenAI(["Hello."]) as fake, serving(fake, "--token-file", str(file)) as server:
+        assert "--token-file" in chatted(server, "--realtime").stderr
+        assert "Hello.\n" == chatted(server, "--realtime", "--token-file", str(file), lines="Hi.").stdout
+
+
+def test_a_failure_in_a_pipe_is_an_exit_status():
+    with ScriptedUpstream([]) as upstream, serving(upstream=upstream.url) as server:
+        done = chatted(server, "--model", "small", lines="Hi.")
+    assert (1, "") == (done.returncode, done.stdout)
+    assert "script is over" in done.stderr
+
+
+def test_a_terminal_is_told_nothing_that_moves_its_cursor(capsys: pytest.CaptureFixture[str]):
+    shown = AsText(sys.stdout, sys.stderr, prompts=False, in_colour=False)
+    for delta in ("a\x1b", "[2Jb\n", "c\x1b]0;title\x07d", "\r\x08e\x1b[8m"):
+        shown.frame({"type": "text", "delta": delta})
+    shown.frame({"type": "tool_result", "name": "x", "content": "one\x1b[2J\ntwo " + "y" * 500})
+    for kind in ("nothing that is known", "dim", "say", "end_line", None):
+        shown.frame({"type": kind})
+    captured = capsys.readouterr()
+    assert "ab\ncde\n" == captured.out
+    assert captured.err.startswith("  -> one two yyy")
+    assert "\x1b" not in captured.out + captured.err
+    assert len(captured.err) < 250
+
+
+def test_what_the_server_could_not_tell_is_said_and_is_a_failure(capsys: pytest.CaptureFixture[str]):
+    shown = AsText(sys.stdout, sys.stderr, prompts=False, in_colour=False)
+    for frame in (
+        {"type": "text", "delta": "One "},
+        {"type": "dropped", "what": "events", "count": 421},
+        {"type": "text", "delta": "two."},
+    ):
+        shown.frame(frame)
+    shown.frame({"type": "dropped", "what": "result", "name": "x", "count": 1})
+    shown.end()
+    captured = capsys.readouterr()
+    assert "One \ntwo.\n" == captured.out
+    assert "error: 421 events are missing here" in captured.err
+
+
+@pytest.mark.parametrize(("frame", "status"), [({"what": "events", "count": 2}, 1), ({"what": "result", "count": 1}, 0)])
+def test_events_that_are_missing_are_an_exit_status(frame: dict[str, object], status: int):
+    with telling({"type": "ready"}, {"type": "dropped", **frame}, {"type": "idle", "heard": 0}) as url:
+        done = subprocess.run([*CHAT, "--server", url], input="", capture_output=True, text=True, timeout=BOUND)
+    assert status == done.returncode, done
+
+
+CHAT = [sys.executable, "-m", "patchbay", "chat"]
+
+
+@contextlib.contextmanager
+def telling(*frames: dict[str, object], code: int = 0, reason: str = ""):
+    """A server that tells just this; with ``code`` it ends the talk at the first thing that it hears."""
+
+    def talk(socket) -> None:
+        for frame in frames:
+            socket.send(json.dumps(frame))
+        for _ in socket:
+            if code:
+                socket.close(code, reason)
+
+    with serve(talk, "127.0.0.1", 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.socket.getsockname()[1]}"
+        finally:
+            server.shutdown()
+            thread.join(BOUND)
+
+
+@pytest.mark.parametrize("code", [1000, 1001, 1012, 4410])
+def test_a_server_that_ends_the_talk_in_the_middle_is_a_failure_with_its_reason(code: int):
+    with telling({"type": "ready"}, code=code, reason="the server stops") as url:
+        done = subprocess.run([*CHAT, "--server", url], input="One.\nTwo.\n", capture_output=True, text=True, timeout=BOUND)
+    assert (1, f"patchbay: the server stops ({code})\n") == (done.returncode, done.stderr)
+
+
+def test_ctrl_c_in_a_pipe_says_no_further_line():
+    script = [Answer((Say("One two three."), Pause(30))), "Never said."]
+    with FakeOpenAI(script) as fake, serving(fake) as server, subprocess.Popen(
+        command(server, "--realtime"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as chat, stopped(chat):  # fmt: skip
+        assert chat.stdin is not None
+        chat.stdin.write("Count.\nAnd again.\nAnd again.\n")
+        chat.stdin.close()
+        assert chat.stdout is not None
+        assert "One" == chat.stdout.read(3)
+        chat.send_signal(signal.SIGINT)
+        assert 130 == chat.wait(BOUND)
+        assert "Never said." not in chat.stdout.read()
+        assert "(interrupted)" in chat.stderr.read()  # type: ignore[union-attr]
+        assert ["Count."] == [each.text for each in fake.heard if each.kind == "user"]
+
+
+def test_output_that_cannot_be_written_is_said_on_one_line():
+    with FakeOpenAI(["Hello."]) as fake, serving(fake) as server, Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command(server, "--realtime"), input="Hi.\n", stdout=full, stderr=subprocess.PIPE, text=True, timeout=BOUND
+        )
+    assert (1, "patchbay: the output cannot be written: No space left on device\n") == (done.returncode, done.stderr)
+
+
+def test_ctrl_c_while_the_command_is_being_loaded_is_no_traceback(monkeypatch: pytest.MonkeyPatch):
+    def interrupted(_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("patchbay.cli.commands.run", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main(["chat"])
+    assert 130 == ended.value.code
+
+
+@pytest.mark.parametrize(
+    ("deltas", "shown"),
+    [
+        (["a\x1b[3", "8;5;1", "96mb\x1b", "[0m"], "ab\n"),
+        (["a\x1b]0;a ti", "tle\x1b", "\\b"], "ab\n"),
+        (["a\x1b]0;no end"], "a0;no end\n"),
+        (["a\x1b]0;no end\nb"], "a0;no end\nb\n"),
+        (["a\x9b2", "Jb"], "ab\n"),
+        (["a\x1b]" + "x" * 5_000, "\nb"], "a" + "x" * 5_000 + "\nb\n"),
+        (["a\x1b"], "a\n"),
+    ],
+)
+def test_a_sequence_that_is_cut_between_two_pieces_leaves_nothing(deltas, shown, capsys: pytest.CaptureFixture[str]):
+    view = AsText(sys.stdout, sys.stderr, prompts=False, in_colour=False)
+    for delta in deltas:
+        view.frame({"type": "text", "delta": delta})
+    view.frame({"type": "response_end", "status": "completed"})
+    assert shown == capsys.readouterr().out
+
+
+def test_a_server_that_is_named_with_a_path_is_told_so():
+    with FakeOpenAI() as fake, serving(fake) as server:
+        done = subprocess.run([*CHAT, "--server", f"{server.url}/v1"], input="", capture_output=True, text=True, timeout=BOUND)
+    assert 1 == done.returncode
+    assert f"--server is the server's address alone: {server.url}" in done.stderr
+
+
+def test_several_models_are_said_with_the_flag_that_names_one_before_anything_is_said():
+    class Two(ScriptedUpstream):
+        def _answer(self, request: Recorded) -> Raw:
+            if request.path.endswith("/models"):
+                return Raw([b'{"data": [{"id": "small"}, {"id": "large"}]}'], content_type="application/json")
+            return super()._answer(request)
+
+    with Two(["Hello."]) as upstream, serving(upstream=upstream.url) as server:
+        done = chatted(server, lines="Hi.\n")
+        assert [] == upstream.chats
+    assert (1, "") == (done.returncode, done.stdout)
+    assert all(each in done.stderr for each in ("small, large", "--model NAME"))

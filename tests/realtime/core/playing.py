@@ -1,0 +1,146 @@
+"""A session against a fake, and what the tests of sessions look at. Every wait is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from patchbay.errors import UpstreamError
+from patchbay.loop import TextEvent
+from patchbay.realtime.events import ConnectionEvent, RealtimeEvent
+from patchbay.realtime.session import RealtimeSession
+from patchbay.realtime.settings import RealtimeLimits, RealtimeSettings
+from patchbay.testing.realtime import FakeRealtime
+
+T = TypeVar("T")
+
+QUICK = {"first_pause": 0.01, "longest_pause": 0.05, "grace": 0.05, "cancel": 1.0, "flood_calls": 1000}
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a test within its bound, and see that it has left no task."""
+
+    async def bounded() -> T:
+        async with asyncio.timeout(20):
+            result = await work
+        for _ in range(10):  # a moment for the generators that a library leaves to the event loop to close
+            await asyncio.sleep(0)
+        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        assert [] == left
+        return result
+
+    return asyncio.run(bounded())
+
+
+def limits(**fields: Any) -> RealtimeLimits:
+    return RealtimeLimits(**{**QUICK, **fields})
+
+
+class Played:
+    """An open session, and its events as they came."""
+
+    def __init__(self, session: RealtimeSession) -> None:
+        self.session = session
+        self.events: list[RealtimeEvent] = []
+        self._changed = asyncio.Event()
+
+    async def read(self) -> None:
+        async for event in self.session.events():
+            self.events.append(event)
+            self._changed.set()
+
+    def of(self, kind: type[T]) -> list[T]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def text(self) -> str:
+        """What the model has said in writing."""
+        return "".join(event.delta for event in self.of(TextEvent))
+
+    @property
+    def states(self) -> list[str]:
+        """What became of its connections."""
+        return [event.state for event in self.of(ConnectionEvent)]
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        """Wait until something is so; it is looked at whenever an event comes, and now and then."""
+        async with asyncio.timeout(10):
+            while not true():
+                self._changed.clear()
+                try:
+                    async with asyncio.timeout(0.02):
+                        await self._changed.wait()
+                except TimeoutError:
+                    pass
+
+    async def idle(self) -> None:
+        """Wait until nothing is under way, and all that was told of it has come."""
+        await self.until(lambda: self.session.idle and not self.session._feed._waiting)
+
+
+class Held:
+    """A tool, ``slow``, that runs until it may end, and returns what it was made with."""
+
+    def __init__(self, result: object = "forty-two") -> None:
+        self.began = asyncio.Event()
+        self.may_end = asyncio.Event()
+        self._result = result
+
+    async def slow(self) -> object:
+        """Find the answer."""
+        self.began.set()
+        await self.may_end.wait()
+        return self._result
+
+
+@asynccontextmanager
+async def playing(
+    fake: FakeRealtime, *tools: Any, settings: dict[str, Any] | None = None, **kwargs: Any
+) -> AsyncIterator[Played]:
+    """Connect a session to a fake; at the end nothing was done that must not be, and each call was answered."""
+    from patchbay.realtime.table import dialect_for
+
+    bounds = kwargs.pop("limits", limits())
+    made = RealtimeSettings(
+        model="a-model",
+        provider=fake.provider,
+        url=fake.url,
+        api_key="a-secret-key",
+        output="text",
+        limits=bounds,
+        **(settings or {}),
+    )
+    session = RealtimeSession(made, tools=tools, dialect=dialect_for(made), **kwargs)
+    played = Played(session)
+    async with session:
+        reader = asyncio.get_running_loop().create_task(played.read())
+        try:
+            yield played
+        finally:
+            await session.close()
+            await reader
+    assert [] == fake.violations, fake.violations
+
+
+async def connected(settings: RealtimeSettings, **kwargs: Any) -> RealtimeSession:
+    """Open a session; the first attempts may be refused, which is the caller's affair."""
+    for _ in range(20):
+        session = RealtimeSession(settings, **kwargs)
+        try:
+            await session.connect()
+        except UpstreamError:
+            continue
+        return session
+    raise AssertionError("never let in")
+
+
+async def soon(thing: Awaitable[T]) -> T:
+    async with asyncio.timeout(10):
+        return await thing
+
+
+async def answered(fake: FakeRealtime) -> None:
+    """Wait until all that was sent has come: each call has its result, and the model was asked to go on."""
+    await fake.until(lambda: not fake.unanswered and not fake.unasked)

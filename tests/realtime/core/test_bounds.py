@@ -1,0 +1,367 @@
+"""What is kept of a session is bounded: events, lines, and how often tools are called."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import aclosing
+
+import pytest
+
+from patchbay.errors import ConfigurationError, UpstreamError
+from patchbay.executor import ToolExecution
+from patchbay.loop import TextEvent, ToolCallEvent, ToolProgressEvent, ToolResultEvent, UserOutputEvent
+from patchbay.realtime.events import (
+    AudioEvent,
+    ConnectionEvent,
+    DroppedEvent,
+    ErrorEvent,
+    InterruptedEvent,
+    ResponseEndEvent,
+    TranscriptEvent,
+)
+from patchbay.realtime.feed import LONGEST_AUDIO, LONGEST_TEXT, MOST_BYTES, Events, Feed
+from patchbay.realtime.flood import FloodError, FloodGuard
+from patchbay.realtime.outcomes import MOST_OUTCOMES, Outcomes
+from patchbay.realtime.remembered import Remembered
+from patchbay.realtime.rounds import ABANDONED, refusal, still_running
+from patchbay.realtime.utterances import LONGEST, Utterances
+from patchbay.tools.context import Progress
+from patchbay.types import ToolCall, ToolResult
+
+from .playing import run
+
+
+def read(feed: Feed) -> list[object]:
+    async def all_of_it() -> list[object]:
+        return [event async for event in feed.read()]
+
+    return run(all_of_it())
+
+
+def test_of_events_that_are_not_read_the_oldest_go_and_the_reader_is_told_how_many():
+    feed = Feed(2)
+    for _ in range(3):
+        feed.put(InterruptedEvent())
+    last = ConnectionEvent("closed", "x")
+    feed.end(last)
+    assert [DroppedEvent("events", count=2), InterruptedEvent(), last] == read(feed)
+
+
+def test_audio_that_is_not_read_does_not_pile_up():
+    feed = Feed(1000)
+    piece = AudioEvent(bytes(MOST_BYTES // 3), 24_000)
+    for _ in range(5):
+        feed.put(piece)
+    feed.end(ConnectionEvent("closed"))
+    first, *rest = read(feed)
+    assert DroppedEvent("events", count=3) == first
+    assert [piece, piece] == rest[:2]
+
+
+CALL = ToolCall("c", "look", "a" * MOST_BYTES)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        TextEvent("a" * MOST_BYTES),
+        TranscriptEvent("user", "a" * MOST_BYTES, whole=True),
+        ToolCallEvent(CALL, 1),
+        ToolProgressEvent(CALL, Progress("Looking."), 1),
+        ToolProgressEvent(ToolCall("c", "look"), Progress("a" * MOST_BYTES), 1),
+        ToolResultEvent(ToolExecution(ToolCall("c", "look"), {}, "", ToolResult("c", "look", "a" * MOST_BYTES)), 1),
+        ToolResultEvent(ToolExecution(CALL, {}, "", ToolResult("c", "look", "")), 1),
+        UserOutputEvent(ToolCall("c", "look"), "a" * MOST_BYTES, (), handled=False),
+        ResponseEndEvent("completed", {"tokens": [{"count": "a" * MOST_BYTES}]}),
+        ResponseEndEvent("completed", {"tokens": [{} for _ in range(MOST_BYTES // 64)]}),
+        ErrorEvent(UpstreamError("a" * MOST_BYTES)),
+        ConnectionEvent("lost", "a" * MOST_BYTES),
+    ],
+    ids=lambda event: event.type,
+)
+def test_nothing_that_is_not_read_piles_up_however_long_each_piece_is(event):
+    feed = Feed(1000)
+    for _ in range(3):
+        feed.put(event)
+    feed.end(ConnectionEvent("closed"))
+    assert [DroppedEvent("events", count=3), ConnectionEvent("closed")] == read(feed)
+
+
+def test_nothing_comes_behind_the_end():
+    feed = Feed(10)
+    feed.end(ConnectionEvent("closed"))
+    feed.put(InterruptedEvent())
+    assert [ConnectionEvent("closed")] == read(feed)
+    assert [] == read(feed)
+
+
+def test_events_have_one_reader_at_a_time_and_the_next_goes_on_where_it_stopped():
+    async def two() -> None:
+        feed = Feed(10)
+        feed.put(InterruptedEvent())
+        feed.put(ConnectionEvent("open"))
+        async for event in feed.read():
+            assert InterruptedEvent() == event
+            break
+        second = feed.read()  # without a tick in between: nobody has said that the first one has left off
+        assert ConnectionEvent("open") == await anext(second)
+        waiting = asyncio.ensure_future(anext(second))
+        await asyncio.sleep(0)
+        with pytest.raises(ConfigurationError, match="one reader"):
+            await anext(feed.read())
+        waiting.cancel()  # who does not wait any more is in nobody's way, at once
+        third = asyncio.ensure_future(anext(feed.read()))
+        await asyncio.sleep(0)
+        feed.put(InterruptedEvent())
+        assert InterruptedEvent() == await third
+        feed.end(ConnectionEvent("closed"))
+        assert [ConnectionEvent("closed")] == [event async for event in second]
+        assert waiting.cancelled()
+
+    run(two())
+
+
+def test_a_reader_whose_event_another_one_has_taken_waits_for_the_next_and_none_waits_for_ever():
+    async def woken() -> None:
+        feed = Feed(10)
+        feed.begin()
+        first, second = asyncio.ensure_future(anext(feed.read())), feed.read()
+        await asyncio.sleep(0)
+        feed.put(InterruptedEvent())
+        assert InterruptedEvent() == await anext(second)  # before the first one has its moment
+        waiting = asyncio.ensure_future(anext(second))
+        await asyncio.sleep(0)
+        feed.put(ConnectionEvent("open"))
+        assert {ConnectionEvent("open"), ConfigurationError} == {
+            type(each) if isinstance(each, ConfigurationError) else each
+            for each in await asyncio.gather(first, waiting, return_exceptions=True)
+        }
+
+    run(woken())
+
+
+def test_a_reader_that_was_closed_reads_nothing_more_and_takes_nothing_away():
+    async def closed() -> None:
+        feed = Feed(10)
+        feed.put(InterruptedEvent())
+        async with aclosing(feed.read()) as events:
+            pass
+        events.wake()
+        assert (None, False) == (events.now(), await events.wait())
+        assert [] == [event async for event in events]
+        assert InterruptedEvent() == await anext(feed.read())
+
+    run(closed())
+
+
+def test_what_waits_is_taken_without_waiting_and_nothing_is_no_end():
+    async def taken() -> None:
+        feed = Feed(2)
+        events = feed.read()
+        for state in ("open", "lost", "open"):
+            feed.put(ConnectionEvent(state))
+        assert [DroppedEvent("events"), ConnectionEvent("lost"), ConnectionEvent("open")] == [events.now() for _ in range(3)]
+        assert events.now() is None
+        feed.end(ConnectionEvent("closed"))
+        assert await events.wait()
+        assert ConnectionEvent("closed") == events.now()
+        assert events.now() is None
+        assert not await events.wait()
+
+    run(taken())
+
+
+def test_who_waits_for_an_event_has_not_taken_it():
+    async def waits() -> None:
+        feed = Feed(10)
+        feed.begin()
+        events = feed.read()
+        waiting = asyncio.ensure_future(events.wait())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        feed.put(InterruptedEvent())
+        waiting.cancel()  # it was woken, and has not come to it yet
+        await asyncio.wait([waiting])
+        assert await events.wait()
+        assert InterruptedEvent() == events.now()
+
+    run(waits())
+
+
+def test_who_waits_may_be_woken_without_an_event_and_who_wants_one_is_served_with_one():
+    async def woken() -> None:
+        feed = Feed(10)
+        feed.begin()
+        events = feed.read()
+        events.wake()  # nobody waits: that is not remembered
+        waiting = asyncio.ensure_future(events.wait())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        events.wake()
+        assert await waiting
+        assert events.now() is None
+        reading = asyncio.ensure_future(anext(events))
+        for _ in range(3):
+            await asyncio.sleep(0)
+            events.wake()
+        feed.put(InterruptedEvent())
+        assert InterruptedEvent() == await reading
+
+    run(woken())
+
+
+def test_nothing_is_taken_before_any_is_to_come_nor_from_a_reader_that_waits():
+    async def refused(reader: Events, match: str) -> None:
+        with pytest.raises(ConfigurationError, match=match):
+            reader.now()
+        with pytest.raises(ConfigurationError, match=match):
+            await reader.wait()
+
+    async def two() -> None:
+        feed = Feed(10)
+        first, second = feed.read(), feed.read()
+        await refused(first, "not open")
+        feed.begin()
+        waiting = asyncio.ensure_future(first.wait())
+        await asyncio.sleep(0)
+        await refused(second, "one reader")
+        waiting.cancel()  # at once it is in nobody's way
+        assert second.now() is None
+        await asyncio.wait([waiting])
+
+    run(two())
+
+
+def test_the_last_lines_are_remembered_up_to_a_number_and_a_length():
+    kept = Remembered(3, 10)
+    for text in ("aaaa", "bb", "cc", "dddd"):
+        kept.add("user", text)
+    assert ["bb", "cc", "dddd"] == [line.text for line in kept.lines()]
+    kept.add("user", "e" * 50)
+    assert ["e" * 10] == [line.text for line in kept.lines()]
+
+
+def test_a_long_line_keeps_its_head_and_its_tail():
+    kept = Remembered(3, 2000)
+    kept.add("user", "head " + "x" * 5000 + " tail")
+    (line,) = kept.lines()
+    assert len(line.text) <= 2000
+    assert line.text.startswith("head ")
+    assert line.text.endswith(" tail")
+
+
+def test_nothing_is_remembered_where_that_was_asked_for():
+    kept = Remembered(0, 10)
+    kept.add("user", "a")
+    assert () == kept.lines()
+
+
+def test_so_many_calls_may_begin_in_so_many_seconds_and_those_refused_do_not_count():
+    guard = FloodGuard(4, 15.0)
+    assert [True] * 4 + [False] * 2 == [guard.take(now) for now in (0, 1, 2, 3, 4, 14.9)]
+    assert (True, False, True) == (guard.take(15.0), guard.take(15.5), guard.take(16.0))
+    guard.reset()
+    assert guard.take(16.0)
+
+
+def test_what_a_model_is_told_of_a_call_that_has_no_result_is_json_with_the_words_of_the_contract():
+    assert True is json.loads(FloodError("f").for_model)["stop"]
+    assert "tool-call rate limit reached" == str(FloodError("f"))
+    assert True is json.loads(ABANDONED)["abandoned"]
+    assert "running" == json.loads(still_running("f"))["status"]
+
+
+def test_what_is_said_in_pieces_is_put_together_up_to_a_length_and_begins_anew_when_it_was_taken():
+    said = Utterances()
+    for _ in range(5):
+        said.said("a" * (LONGEST // 2), spoken=True)
+        said.heard("b" * (LONGEST // 2))
+    assert ("a" * LONGEST, True) == said.take_said()
+    assert "b" * LONGEST == said.take_heard()
+    assert (("", False), "", False) == (said.take_said(), said.take_heard(), said.has_said)
+    said.heard("c")
+    assert "c" == said.take_heard()
+
+
+def test_of_outcomes_that_cannot_be_told_the_oldest_go():
+    outcomes = Outcomes()
+    executions = [refusal(ToolCall(f"c{number}", "look"), FloodError("look")) for number in range(MOST_OUTCOMES + 1)]
+    assert [*[None] * MOST_OUTCOMES, executions[0]] == [outcomes.add(each) for each in executions]
+    lines = outcomes.take()
+    assert MOST_OUTCOMES == len(lines)
+    assert "look" in lines[0].text
+    assert not outcomes
+
+
+def test_pieces_are_joined_where_many_wait_and_nothing_of_a_long_answer_is_lost():
+    feed = Feed(40)
+    for number in range(3_000):
+        feed.put(AudioEvent(number.to_bytes(2, "big"), 24_000))
+        feed.put(TranscriptEvent("assistant", f"{number} ", whole=False))
+        feed.put(TranscriptEvent("assistant", "...", whole=False))
+    last = ConnectionEvent("closed")
+    feed.end(last)
+    got = read(feed)
+    assert b"".join(number.to_bytes(2, "big") for number in range(3_000)) == b"".join(
+        event.audio for event in got if isinstance(event, AudioEvent)
+    )
+    said = [event.text for event in got if isinstance(event, TranscriptEvent)]
+    assert "".join(f"{number} ..." for number in range(3_000)) == "".join(said)
+    assert 40 >= len(got)
+    assert 1 < len(said)
+    assert all(len(text) <= LONGEST_TEXT for text in said)
+    assert last == got[-1]
+
+
+def test_what_is_read_in_time_comes_piece_by_piece():
+    feed = Feed(10)
+    pieces = [TextEvent(str(number)) for number in range(5)]
+    for piece in pieces:
+        feed.put(piece)
+    feed.end(ConnectionEvent("closed"))
+    assert pieces == read(feed)[:-1]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (AudioEvent(b"12", 24_000), AudioEvent(b"34", 16_000)),
+        (AudioEvent(bytes(LONGEST_AUDIO), 24_000), AudioEvent(b"34", 24_000)),
+        (TextEvent("a" * LONGEST_TEXT), TextEvent("b")),
+        (TranscriptEvent("user", "a", whole=False), TranscriptEvent("assistant", "b", whole=False)),
+        (TranscriptEvent("user", "a", whole=False), TranscriptEvent("user", "a", whole=True)),
+        (TranscriptEvent("user", "a", whole=True), TranscriptEvent("user", "a", whole=True)),
+        (InterruptedEvent(), InterruptedEvent()),
+    ],
+    ids=lambda event: event.type,
+)
+def test_what_is_not_of_one_piece_is_not_joined(one, other):
+    feed = Feed(4)
+    before = [ConnectionEvent("open"), ConnectionEvent("lost")]
+    for event in (*before, one, other):
+        feed.put(event)
+    feed.end(ConnectionEvent("closed"))
+    first, *rest = read(feed)
+    assert DroppedEvent("events") == first
+    assert [before[1], one, other] == rest[:3]
+
+
+def test_pieces_are_not_joined_over_anything_else():
+    feed = Feed(6)
+    events = [ConnectionEvent("open"), ConnectionEvent("lost"), TextEvent("a"), InterruptedEvent(), TextEvent("b")]
+    for event in events:
+        feed.put(event)
+    last = ConnectionEvent("closed")
+    feed.end(last)
+    assert [*events, last] == read(feed)
+
+
+def test_speech_that_waits_is_void_with_an_interruption():
+    feed = Feed(10)
+    for event in (AudioEvent(b"12", 24_000), TextEvent("so"), AudioEvent(b"34", 24_000), InterruptedEvent()):
+        feed.put(event)
+    feed.put(AudioEvent(b"56", 24_000))
+    last = ConnectionEvent("closed")
+    feed.end(last)
+    assert [TextEvent("so"), InterruptedEvent(), AudioEvent(b"56", 24_000), last] == read(feed)

@@ -1,0 +1,114 @@
+"""Calls are put together from whatever a server tells of them."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from patchbay.realtime.calls import MOST_CALLS, CallBook
+from patchbay.realtime.news import CallPiece, WholeCall
+
+
+def book() -> CallBook:
+    made = CallBook()
+    made.begin("r1")
+    return made
+
+
+def told(made: CallBook) -> list[tuple[str, str, str]]:
+    return [(call.call_id, call.name, call.text) for call in made.collected()]
+
+
+def test_pieces_of_one_key_are_one_call_and_it_is_whole_when_its_end_is_told():
+    made = book()
+    assert None is made.take(CallPiece("r1", "k", "c1", "weather"))
+    assert None is made.take(CallPiece("r1", "k", delta='{"city":'))
+    assert None is made.take(CallPiece("r1", "k", delta='"Rome"}'))
+    whole = made.take(CallPiece("r1", "k", done=True))
+    assert whole is made.calls[0]
+    assert [("c1", "weather", '{"city":"Rome"}')] == told(made)
+
+
+@given(text=st.text(max_size=40), cuts=st.lists(st.integers(0, 40), max_size=6))
+def test_any_split_gives_the_same_text(text, cuts):
+    made = book()
+    places = [0, *sorted({cut for cut in cuts if cut < len(text)}), len(text)]
+    for begin, end in itertools.pairwise(places):
+        made.take(CallPiece("r1", "k", "c1", "f", delta=text[begin:end]))
+    made.take(CallPiece("r1", "k", done=True))
+    assert text == made.collected()[0].text
+
+
+def test_a_call_that_is_told_twice_is_one_and_whole_once():
+    made = book()
+    done = CallPiece("r1", "k", "c1", "f", arguments="{}", done=True)
+    assert (True, None) == (made.take(done) is not None, made.take(done))
+    made.close([WholeCall("k", "c1", "f", "{}")])
+    assert [("c1", "f", "{}")] == told(made)
+
+
+def test_an_end_without_a_name_waits_for_the_end_of_the_response_to_name_it():
+    made = book()
+    assert None is made.take(CallPiece("r1", "k", "c1", arguments='{"a":1}', done=True))
+    made.close([WholeCall("k", "c1", "f", '{"a":1}')])
+    assert [("c1", "f", '{"a":1}')] == told(made)
+
+
+def test_an_id_that_is_told_last_is_the_calls_id():
+    made = book()
+    made.take(CallPiece("r1", "k", "", "f", arguments="{}", done=True))
+    made.close([WholeCall("k", "c9", "f", "{}")])
+    assert [("c9", "f", "{}")] == told(made)
+
+
+def test_a_call_that_never_had_an_id_is_given_one_of_its_own():
+    made = book()
+    made.take(CallPiece("r1", "a", name="f", done=True))
+    made.take(CallPiece("r1", "b", name="f", done=True))
+    one, two = (call.call_id for call in made.collected())
+    assert one.startswith("call_")
+    assert one != two
+
+
+def test_calls_that_only_the_end_tells_are_there_in_the_servers_order():
+    made = book()
+    made.take(CallPiece("r1", "b", "c2", "g", arguments="{}", done=True))
+    made.close([WholeCall("a", "c1", "f", "{}"), WholeCall("b", "c2", "g", "{}")])
+    assert ["c1", "c2"] == [call.call_id for call in made.collected()]
+
+
+def test_of_two_texts_that_differ_the_one_that_can_be_read_counts():
+    made = book()
+    made.take(CallPiece("r1", "k", "c", "f", delta='{"a":1}'))
+    made.take(CallPiece("r1", "k", arguments='{"a":', done=True))
+    assert '{"a":1}' == made.collected()[0].text
+    other = book()
+    other.take(CallPiece("r1", "k", "c", "f", delta='{"a"'))
+    other.take(CallPiece("r1", "k", arguments='{"a":2}', done=True))
+    assert '{"a":2}' == other.collected()[0].text
+
+
+def test_pieces_without_any_name_for_the_call_belong_to_the_one_that_is_being_told():
+    made = book()
+    made.take(CallPiece("r1", "", "", "f", delta="{"))
+    made.take(CallPiece("r1", "", delta="}"))
+    made.take(CallPiece("r1", "", done=True))
+    assert ["{}"] == [call.text for call in made.collected()]
+
+
+def test_what_is_of_another_response_is_stale():
+    made = book()
+    made.begin("r2")
+    assert (True, True, False, False) == tuple(made.is_stale(each, under_way=True) for each in ("r1", "r0", "r2", ""))
+    made.end()
+    assert (True, False) == tuple(made.is_stale(each, under_way=False) for each in ("r2", "r3"))
+
+
+def test_no_more_calls_are_taken_than_there_is_room_for():
+    made = book()
+    for number in range(MOST_CALLS + 5):
+        made.take(CallPiece("r1", f"k{number}", f"c{number}", "f", done=True))
+    made.close([WholeCall("another", "x", "f", "{}")])
+    assert MOST_CALLS == len(made.collected())

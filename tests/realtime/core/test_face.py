@@ -1,0 +1,82 @@
+"""What both kinds of sessions have in common: what they do not take, and when they can be read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from patchbay.errors import ConfigurationError, InvalidRequestError
+from patchbay.realtime.events import ConnectionEvent, IdleEvent
+from patchbay.realtime.offline import OfflineSession
+from patchbay.realtime.session import RealtimeSession
+from patchbay.testing import ScriptedModel
+from patchbay.testing.realtime import FakeGLM
+
+from .playing import run, soon
+
+
+@asynccontextmanager
+async def made(kind: str) -> AsyncIterator[RealtimeSession | OfflineSession]:
+    """A session that is not connected, with a model that answers once."""
+    if kind == "offline":
+        yield OfflineSession(ScriptedModel(["Yes."]))
+        return
+    with FakeGLM(["Yes."]) as fake:
+        yield RealtimeSession("glm/m", url=fake.url, api_key="a-secret-key")
+        assert [] == fake.violations
+        assert ["Hello?"] == [told.text for told in fake.heard]
+
+
+KINDS = pytest.mark.parametrize("kind", ["realtime", "offline"])
+
+
+@KINDS
+def test_a_text_with_nothing_in_it_is_not_said_and_interrupts_nothing(kind):
+    async def work() -> None:
+        async with made(kind) as session, session:
+            for text in ("", " \n\t", "\u2003", None, b"Hello?"):
+                with pytest.raises(InvalidRequestError, match="must be a text, and not empty") as caught:
+                    await session.send_text(text)
+                assert "text" == caught.value.param
+            await session.send_text("Hello?")
+            kinds = []
+            async for event in session.events():
+                kinds.append(event.type)
+                if isinstance(event, IdleEvent):
+                    break
+            assert "interrupted" not in kinds
+            assert "response_end" in kinds
+
+    run(work())
+
+
+@KINDS
+def test_who_reads_before_the_session_is_connected_is_told_so_and_does_not_wait_for_ever(kind):
+    async def work() -> None:
+        async with made(kind) as session:
+            events = session.events()
+            with pytest.raises(ConfigurationError, match="not open: connect it"):
+                await soon(anext(events))
+            reading = asyncio.ensure_future(anext(events))  # it has its first moment when the session connects
+            await session.connect()
+            assert ConnectionEvent("open") == await soon(reading)
+            await session.send_text("Hello?")
+            async for event in events:  # the same reader goes on
+                if isinstance(event, IdleEvent):
+                    break
+            await session.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("kind", ["offline"])
+def test_a_session_that_was_closed_unopened_has_its_end_to_be_read(kind):
+    async def work() -> None:
+        async with made(kind) as session:
+            await session.close()
+            assert ["closed"] == [event.state async for event in session.events()]
+
+    run(work())

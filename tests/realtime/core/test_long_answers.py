@@ -1,0 +1,82 @@
+"""Nothing is lost of an answer that comes faster than it is read, and who speaks into it is heard all the same."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from patchbay.loop import TextEvent
+from patchbay.realtime.events import AudioEvent, DroppedEvent, IdleEvent, InterruptedEvent, RealtimeEvent, TranscriptEvent
+from patchbay.realtime.offline import OfflineSession
+from patchbay.realtime.session import RealtimeSession
+from patchbay.testing import ScriptedUpstream, Text
+from patchbay.testing.realtime import FakeGemini, FakeOpenAI, FakeQwen, FakeRealtime, Say
+
+from .playing import run, soon
+
+WORDS = "".join(f"{number:04d} " for number in range(6_000))
+FIVE_MINUTES = bytes(range(250)) * (24_000 * 2 * 300 // 250)
+
+
+async def read_late(session: RealtimeSession | OfflineSession) -> list[RealtimeEvent]:
+    """Read one event, the rest when all has come, and all up to the idle moment."""
+    events, got = session.events(), []
+    got.append(await anext(events))
+    while not session.idle:
+        await asyncio.sleep(0.01)
+    async for event in events:
+        got.append(event)
+        if isinstance(event, IdleEvent):
+            break
+    return got
+
+
+@pytest.mark.parametrize("fake", [FakeOpenAI, FakeGemini, FakeQwen])
+def test_five_minutes_of_speech_at_once_are_all_there_when_they_are_read(fake: type[FakeRealtime]):
+    async def work() -> None:
+        with fake([Say(WORDS, audio=FIVE_MINUTES)]) as server:
+            session = RealtimeSession("m", provider=server.provider, url=server.url, api_key="a-secret-key")
+            async with session:
+                await session.send_text("Go on.")
+                got = await read_late(session)
+        assert [] == [event for event in got if isinstance(event, DroppedEvent)]
+        assert FIVE_MINUTES == b"".join(event.audio for event in got if isinstance(event, AudioEvent))
+        spoken = [event for event in got if isinstance(event, TranscriptEvent) and event.role == "assistant"]
+        assert WORDS == "".join(event.text for event in spoken if not event.whole)
+
+    run(work())
+
+
+def test_a_long_text_of_a_chat_is_all_there_when_it_is_read():
+    async def work() -> None:
+        with ScriptedUpstream([Text(WORDS)]) as upstream:
+            async with OfflineSession(f"{upstream.url}#m") as session:
+                await session.send_text("Go on.")
+                got = await read_late(session)
+        assert [] == [event for event in got if isinstance(event, DroppedEvent)]
+        assert WORDS == "".join(event.delta for event in got if isinstance(event, TextEvent))
+
+    run(work())
+
+
+def test_who_speaks_into_a_long_answer_is_heard_however_much_of_it_was_not_read():
+    async def work() -> None:
+        with FakeOpenAI([Say(WORDS, audio=FIVE_MINUTES), "Yes?"]) as fake:
+            session = RealtimeSession("m", provider="openai", url=fake.url, api_key="a-secret-key")
+            async with session:
+                await session.send_text("Go on.")
+                events = session.events()
+                while not isinstance(await soon(anext(events)), AudioEvent):  # it reads, and then plays this for a while
+                    pass
+                while not session.idle:
+                    await asyncio.sleep(0.01)
+                await asyncio.to_thread(fake.speak, "No, wait.")
+                while not any(isinstance(event, InterruptedEvent) for event, _ in session._feed._waiting):
+                    await asyncio.sleep(0.01)
+                before = []
+                while not isinstance(event := await soon(anext(events)), InterruptedEvent):
+                    before.append(event)
+        assert [] == [event for event in before if isinstance(event, AudioEvent | DroppedEvent)]
+
+    run(work())

@@ -1,0 +1,320 @@
+"""A connection that is lost: another is opened, tools go on, and what they return is told all the same, once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from patchbay.errors import ConfigurationError, UpstreamError, UpstreamTimeoutError
+from patchbay.loop import ToolCallEvent, ToolResultEvent
+from patchbay.realtime.events import ErrorEvent, ResponseEndEvent
+from patchbay.realtime.session import RealtimeSession
+from patchbay.realtime.settings import RealtimeSettings
+from patchbay.testing.realtime import (
+    Answer,
+    Call,
+    FakeGemini,
+    FakeGLM,
+    FakeOpenAI,
+    FakeQwen,
+    FakeStepFun,
+    Faults,
+    Quote,
+    Say,
+)
+
+from .playing import Held, Played, limits, playing, run
+
+EVENTS = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun]
+ALL = [*EVENTS, FakeGemini]
+
+
+@pytest.mark.parametrize("provider", EVENTS)
+def test_a_result_whose_connection_is_gone_is_told_the_new_one_as_a_line_and_answered(provider):
+    async def work() -> None:
+        held = Held()
+        with provider([Call("slow"), Quote()]) as fake:
+            async with playing(fake, held.slow) as played:
+                await played.session.send_text("What is the answer?")
+                await held.began.wait()
+                fake.drop()
+                await played.until(lambda: played.states == ["open", "lost", "open"])
+                held.may_end.set()
+                await played.until(lambda: "forty-two" in played.text)
+                await played.idle()
+                assert 1 == len(played.of(ToolCallEvent))
+            assert ["What is the answer?"] * 2 == [told.text for told in fake.heard if told.kind == "user" and "?" in told.text][
+                :2
+            ]
+            assert [] == fake.calls[0].results
+
+    run(work())
+
+
+def test_results_that_come_while_there_is_no_connection_are_told_the_next_one_together():
+    async def work() -> None:
+        began, may_end = asyncio.Event(), asyncio.Event()
+
+        async def slow(name: str) -> str:
+            began.set()
+            await may_end.wait()
+            return f"the result of {name}"
+
+        with FakeOpenAI([[Call("slow", {"name": "one"}), Call("slow", {"name": "two"})], Quote()]) as fake:
+            async with playing(fake, slow, limits=limits(reconnects=1000)) as played:
+                await played.session.send_text("What is the answer?")
+                await began.wait()
+                fake.faults = Faults(refuse=1_000_000)
+                fake.drop()
+                await played.until(lambda: "lost" in played.states)
+                may_end.set()
+                await played.until(lambda: len(played.of(ToolResultEvent)) == 2)
+                fake.faults = Faults()
+                await played.until(lambda: "the result of two" in played.text)
+                assert "the result of one" in played.text
+                await played.idle()
+            assert 2 == sum(frame["type"] == "response.create" for _, frame in fake.frames)
+
+    run(work())
+
+
+def test_gemini_is_resumed_and_the_call_answered_by_its_id():
+    async def work() -> None:
+        held = Held()
+        with FakeGemini([Say("Hello."), Call("slow"), Quote()]) as fake:
+            async with playing(fake, held.slow) as played:
+                await played.session.send_text("Hello?")
+                await played.until(lambda: bool(played.of(ResponseEndEvent)))
+                await played.session.send_text("What is the answer?")
+                await held.began.wait()
+                fake.drop()
+                await played.until(lambda: played.states == ["open", "lost", "open"])
+                held.may_end.set()
+                await played.until(lambda: "forty-two" in played.text)
+            assert 1 == len(fake.calls[0].results)
+
+    run(work())
+
+
+@pytest.mark.parametrize("provider", ALL)
+def test_a_result_that_was_sent_and_not_answered_is_not_lost_with_its_connection(provider):
+    async def work() -> None:
+        def answer() -> str:
+            return "forty-two"
+
+        with provider([Answer((Call("answer"),), kill="results"), Quote()]) as fake:
+            async with playing(fake, answer) as played:
+                await played.session.send_text("What is the answer?")
+                await played.until(lambda: "forty-two" in played.text)
+                assert 1 == len(played.of(ToolCallEvent))
+            assert len(fake.calls[0].results) <= 1
+
+    run(work())
+
+
+@pytest.mark.parametrize("point", ["asked", "created"])
+def test_an_answer_of_which_nothing_came_is_asked_for_again(point):
+    async def work() -> None:
+        with FakeOpenAI([Answer((Say("Lost."),), kill=point), Say("Here I am.")]) as fake:
+            async with playing(fake) as played:
+                await played.session.send_text("Are you there?")
+                await played.until(lambda: "Here I am." in played.text)
+                assert ["open", "lost", "open"] == played.states
+
+    run(work())
+
+
+def test_a_response_that_broke_off_runs_nothing_and_is_told_as_failed():
+    async def work() -> None:
+        ran: list[str] = []
+
+        def pay(amount: int) -> None:
+            ran.append("paid")
+
+        with FakeOpenAI([Answer((Call("pay", {"amount": 5}),), kill="calls"), Say("Hm.")]) as fake:
+            async with playing(fake, pay) as played:
+                await played.session.send_text("Pay.")
+                await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+                assert ([], "Hm.") == (ran, played.text)
+                assert ["failed", "completed"] == [each.status for each in played.of(ResponseEndEvent)]
+
+    run(work())
+
+
+def test_what_is_said_without_a_connection_is_said_to_the_next_one():
+    async def work() -> None:
+        with FakeOpenAI([Quote()]) as fake:
+            async with playing(fake) as played:
+                fake.drop()
+                await played.until(lambda: "lost" in played.states)
+                await played.session.send_text("Still there?")
+                await played.session.send_audio(bytes(100))
+                await played.until(lambda: "Still there?" in played.text)
+
+    run(work())
+
+
+def test_what_is_said_while_the_next_connection_is_configured_is_not_lost():
+    from patchbay.realtime.dialects.openai import OpenAIDialect
+
+    async def work() -> None:
+        opened: list[int] = []
+
+        class Slow(OpenAIDialect):
+            def configuring(self, opening):
+                opened.append(1)
+                if len(opened) == 2:
+                    said.append(asyncio.ensure_future(session.send_text("In between.")))
+                return super().configuring(opening)
+
+        said: list[asyncio.Future[None]] = []
+        with FakeOpenAI([Quote()]) as fake:
+            settings = RealtimeSettings(model="m", url=fake.url, api_key="a-secret-key", output="text", limits=limits())
+            session = RealtimeSession(settings, dialect=Slow)
+            played = Played(session)
+            async with session:
+                reader = asyncio.ensure_future(played.read())
+                fake.drop()
+                await played.until(lambda: "In between." in played.text)
+                await asyncio.gather(*said)
+            await reader
+            assert ["In between."] == [told.text for told in fake.heard if told.kind == "user"]
+
+    run(work())
+
+
+def test_a_server_that_is_away_for_a_while_is_tried_again():
+    async def work() -> None:
+        with FakeOpenAI([Quote()]) as fake:
+            async with playing(fake) as played:
+                fake.faults = Faults(refuse=fake.attempts + 3, refuse_with="503")
+                fake.drop()
+                await played.until(lambda: played.states == ["open", "lost", "open"])
+                assert 3 == sum("503" in str(each.error) for each in played.of(ErrorEvent))
+                await played.session.send_text("Hello?")
+                await played.until(lambda: "Hello?" in played.text)
+
+    run(work())
+
+
+def test_a_server_that_stays_away_ends_the_session():
+    async def work() -> None:
+        with FakeOpenAI() as fake:
+            async with playing(fake, limits=limits(reconnects=2)) as played:
+                fake.faults = Faults(refuse=1000)
+                fake.drop()
+                await played.until(lambda: "closed" in played.states)
+                assert not played.session.is_open
+                with pytest.raises(ConfigurationError, match="not open"):
+                    await played.session.send_text("Hello?")
+            assert 3 == fake.attempts
+
+    run(work())
+
+
+def test_no_other_connection_is_opened_where_none_may_be():
+    async def work() -> None:
+        with FakeOpenAI() as fake:
+            async with playing(fake, limits=limits(reconnects=0)) as played:
+                fake.drop()
+                await played.until(lambda: "closed" in played.states)
+            assert 1 == fake.attempts
+
+    run(work())
+
+
+def session_at(url: str, **fields: object) -> RealtimeSession:
+    from patchbay.realtime.dialects.openai import OpenAIDialect
+
+    return RealtimeSession(RealtimeSettings(model="m", url=url, **{"api_key": "a-secret-key", **fields}), dialect=OpenAIDialect)
+
+
+def test_a_server_that_refuses_the_key_is_an_error_that_does_not_hold_it():
+    async def work() -> None:
+        with FakeOpenAI(api_key="another") as fake:
+            with pytest.raises(UpstreamError, match="HTTP 401") as raised:
+                await session_at(fake.url).connect()
+            assert 401 == raised.value.upstream_status
+            assert "a-secret-key" not in f"{raised.value} {raised.value.body}"
+
+    run(work())
+
+
+def test_the_key_is_in_no_log_and_no_repr(caplog):
+    async def work() -> None:
+        caplog.set_level("DEBUG")
+        with FakeOpenAI([Say("Hello.")]) as fake:
+            session = session_at(fake.url, limits=limits())
+            async with session:
+                await session.send_text("Hello?")
+                await anext(session.events())
+            assert "a-secret-key" not in repr(vars(session))
+
+    run(work())
+    ours = [record for record in caplog.records if not record.name.startswith("websockets.server")]
+    assert "a-secret-key" not in "".join(record.getMessage() for record in ours)
+
+
+def test_a_server_that_cannot_be_reached_is_an_error_that_names_it():
+    async def work() -> None:
+        with FakeOpenAI() as fake:
+            url = fake.url
+        with pytest.raises(UpstreamError, match="cannot be reached"):
+            await session_at(url).connect()
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("fate", "error", "words"), [("refuse", UpstreamError, "refused"), ("silent", UpstreamTimeoutError, "confirm")]
+)
+def test_a_session_that_is_refused_or_never_confirmed_cannot_be_connected(fate, error, words):
+    async def work() -> None:
+        with FakeOpenAI(faults=Faults(updates=(fate,))) as fake, pytest.raises(error, match=words):
+            await session_at(fake.url, limits=limits(connect=0.3, update=0.2)).connect()
+
+    run(work())
+
+
+def test_a_text_that_is_no_unicode_is_said_all_the_same_and_ends_no_session():
+    async def work() -> None:
+        def odd() -> str:
+            return "odd \ud800 result"
+
+        script = [Quote("1: "), Quote("2: "), Call("odd"), Quote("3: ")]
+        with FakeOpenAI(script) as fake:
+            async with playing(fake, odd, settings={"instructions": "Be \udfff kind."}) as played:
+                await played.session.send_text("half \ud800 a character")
+                await played.until(lambda: "half" in played.text)
+                fake.drop()
+                await played.until(lambda: played.states == ["open", "lost", "open"])
+                await played.session.send_text("Go on.")
+                await played.until(lambda: "2: " in played.text)
+                await played.session.send_text("Go.")
+                await played.until(lambda: "odd" in played.text)
+
+    run(work())
+
+
+def test_a_connection_that_cannot_be_told_what_was_said_is_closed():
+    from patchbay.realtime.dialects.openai import OpenAIDialect
+
+    class Forgetful(OpenAIDialect):
+        def recalling(self, opening):
+            raise ValueError("It is all gone.")
+
+    async def work() -> None:
+        with FakeOpenAI([Say("Hello.")]) as fake:
+            settings = RealtimeSettings(model="m", url=fake.url, api_key="a-secret-key", output="text", limits=limits())
+            session = RealtimeSession(settings, dialect=Forgetful)
+            played = Played(session)
+            async with session:
+                reader = asyncio.ensure_future(played.read())
+                await session.send_text("Hello?")
+                await played.until(lambda: bool(played.of(ResponseEndEvent)))
+                fake.drop()
+                await reader
+            assert "closed" == played.states[-1]
+
+    run(work())  # which sees that no task is left

@@ -1,0 +1,357 @@
+"""A model that answers by itself, whose connection is lost between what it has given up and what it was to answer next."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from patchbay.loop import ToolCallEvent
+from patchbay.realtime.events import ErrorEvent, IdleEvent, InterruptedEvent, ResponseEndEvent
+from patchbay.tools import ToolDefinition
+from patchbay.tools.manager import LLMSessionManager
+
+from .peers import Peer, content, held, served, serving
+from .playing import Played, run, soon
+
+HANDLE = {"sessionResumptionUpdate": {"newHandle": "h", "resumable": True}}
+NO_HANDLE = {"sessionResumptionUpdate": {"resumable": False}}
+CUT = (content(interrupted=True), content(turnComplete=True))
+OLDER: dict[str, Any] = {}
+NEWER: dict[str, Any] = {"extra": {"historyConfig": {"initialHistoryInClientContent": True}}}
+
+
+def calls(*names: str) -> dict[str, Any]:
+    return {"toolCall": {"functionCalls": [{"id": name, "name": name, "args": {}} for name in names]}}
+
+
+def says(text: str) -> dict[str, Any]:
+    return content(modelTurn={"parts": [{"text": text}]})
+
+
+def told(peer: Peer) -> list[str]:
+    """The texts that a connection was told, in both ways, with "?" behind those that are to be answered."""
+    lines = []
+    for frame in peer.came:
+        if "clientContent" in frame:
+            lines += [turn["parts"][0]["text"] for turn in frame["clientContent"].get("turns", ())]
+            # The newer way has a history, which is always complete and never answered.
+            lines += ["?"] * (frame["clientContent"]["turnComplete"] and "historyConfig" not in peer.came[0]["setup"])
+        elif "text" in frame.get("realtimeInput", ()):
+            lines += [*frame["realtimeInput"]["text"].split("\n\n"), "?"]
+    return lines
+
+
+async def asked(peer: Peer) -> None:
+    """Wait until the model is to answer."""
+    before = told(peer).count("?")
+    while told(peer).count("?") == before:
+        await peer.next()
+
+
+async def answers(peer: Peer, text: str) -> None:
+    """Say a whole answer to what comes next."""
+    await asked(peer)
+    await peer.send(says(text), content(turnComplete=True))
+
+
+async def cut_off(peer: Peer) -> None:
+    """The first answer is cut off, and later its connection is lost."""
+    if peer.number == 1:
+        await asked(peer)
+        await peer.send(says("One, two,"), *CUT)
+        await peer.until("realtimeInput")
+        peer.kill()
+
+
+async def slow() -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_text_that_calls_were_taken_back_for_is_answered_by_the_next_connection(resumes):
+    async def conduct(peer: Peer) -> None:
+        if peer.number == 1:
+            await asked(peer)
+            await asked(peer)
+            await peer.send(calls("slow"), HANDLE if resumes else NO_HANDLE)
+            await peer.send({"toolCallCancellation": {"ids": ["slow"]}}, {"goAway": {"timeLeft": "0.02s"}})
+            return
+        await answers(peer, "Both.")
+
+    async def work() -> None:
+        async with served(conduct, slow, provider="gemini") as (played, peers):
+            await played.session.send_text("a")
+            await played.session.send_text("b")
+            await played.until(lambda: "Both." in played.text)
+            await played.idle()
+            assert ["a", "b", "?"] == told(peers[1])
+            assert (1, []) == (len(played.of(ToolCallEvent)), played.of(ErrorEvent))
+
+    run(work())
+
+
+@pytest.mark.parametrize("way", [OLDER, NEWER])
+@pytest.mark.parametrize("resumes", [False, True])
+@pytest.mark.parametrize("frames", [CUT, ()])
+def test_a_text_that_an_answer_was_ended_for_is_answered_by_the_next_connection(resumes, way, frames):
+    async def conduct(peer: Peer) -> None:
+        if peer.number == 1:
+            await peer.send(HANDLE if resumes else NO_HANDLE)
+            await asked(peer)
+            await peer.send(says("One, two,"))
+            await asked(peer)
+            await peer.send(*frames)
+            peer.kill()
+            return
+        await answers(peer, "Both.")
+
+    async def work() -> None:
+        async with served(conduct, provider="gemini", settings=way) as (played, peers):
+            await played.session.send_text("a")
+            await played.until(lambda: bool(played.text))
+            await played.session.send_text("b")
+            await played.until(lambda: "Both." in played.text)
+            await played.idle()
+            asks = [each["setup"]["sessionResumption"] for peer in peers for each in peer.came if "setup" in each]
+            assert [{}, {"handle": "h"} if resumes else {}] == asks
+            # A handle leads back to before what was said since; else all of it is told, in the order in which it was said.
+            assert (["a", "b", "?"] if resumes else ["a", "One, two,", "b", "?"]) == told(peers[1])
+
+    run(work())
+
+
+def test_what_a_resumed_session_has_answered_to_its_end_is_not_told_it_again():
+    async def conduct(peer: Peer) -> None:
+        if peer.number == 1:
+            await asked(peer)
+            await peer.send(says("One."), content(turnComplete=True), HANDLE)
+            await asked(peer)
+            peer.kill()
+            return
+        await answers(peer, "Two.")
+
+    async def work() -> None:
+        async with served(conduct, provider="gemini") as (played, peers):
+            await played.session.send_text("a")
+            await played.until(lambda: played.of(IdleEvent))
+            await played.session.send_text("b")
+            await played.until(lambda: "Two." in played.text)
+            assert ["b", "?"] == told(peers[1])
+
+    run(work())
+
+
+def test_what_is_behind_calls_that_a_handle_stands_for_is_not_told_again():
+    """Its server remembers the calls, and so what they were made for."""
+    gate = asyncio.Event()
+
+    async def known() -> str:
+        await gate.wait()
+        return "forty-two"
+
+    async def conduct(peer: Peer) -> None:
+        if peer.number == 1:
+            await asked(peer)
+            await peer.send(calls("known"), HANDLE)
+            await peer.until("realtimeInput")
+            peer.kill()
+            return
+        gate.set()
+        await peer.until("toolResponse")
+        await peer.send(says("It is."), content(turnComplete=True))
+
+    async def work() -> None:
+        async with served(conduct, known, provider="gemini") as (played, peers):
+            await played.session.send_text("a")
+            await played.until(lambda: played.of(ToolCallEvent))
+            await played.session.send_audio(bytes(320))
+            await played.until(lambda: "It is." in played.text)
+            assert ["setup", "toolResponse"] == peers[1].kinds()
+
+    run(work())
+
+
+async def lost(played: Played, peers: list[Peer]) -> None:
+    await played.session.send_audio(bytes(320))
+    await played.until(lambda: len(played.states) == 3)
+    await played.idle()
+    assert "?" not in told(peers[1])
+
+
+def test_what_was_ended_by_a_noise_is_not_answered_when_a_connection_is_lost_much_later():
+    async def work() -> None:
+        async with served(cut_off, provider="gemini", done=0.05) as (played, peers):
+            await played.session.send_text("a")
+            await played.until(lambda: played.of(InterruptedEvent))
+            assert not played.session.idle, "the user may go on"
+            await played.until(lambda: played.of(IdleEvent))
+            await lost(played, peers)
+
+    run(work())
+
+
+def test_what_the_program_has_ended_is_not_answered_by_the_next_connection():
+    async def work() -> None:
+        async with served(cut_off, provider="gemini") as (played, peers):
+            await played.session.send_text("a")
+            await played.until(lambda: played.of(InterruptedEvent))
+            await played.session.interrupt()
+            await lost(played, peers)
+
+    run(work())
+
+
+@pytest.mark.parametrize("way", [OLDER, NEWER])
+@pytest.mark.parametrize("resumes", [False, True])
+def test_what_the_program_has_ended_is_not_answered_also_where_the_server_says_later_that_it_was_cut(resumes, way):
+    async def conduct(peer: Peer) -> None:
+        if peer.number == 1:
+            await peer.send(HANDLE if resumes else NO_HANDLE)
+            await asked(peer)
+            await peer.send(says("One, two,"))
+            await asked(peer)
+            await peer.until("realtimeInput")
+            await peer.send(*CUT)
+            await peer.until("realtimeInput")
+            peer.kill()
+
+    async def work() -> None:
+        async with served(conduct, provider="gemini", settings=way) as (played, peers):
+            await played.session.send_text("a")
+            await played.until(lambda: bool(played.text))
+            await played.session.send_text("b")
+            await played.session.interrupt()
+            await played.session.send_audio(bytes(320))
+            await played.until(lambda: len(played.of(InterruptedEvent)) == 3)
+            await lost(played, peers)
+
+    run(work())
+
+
+@pytest.mark.parametrize("way", [OLDER, NEWER])
+def test_what_is_answered_whole_is_not_answered_again_where_a_call_was_taken_back_meanwhile(way):
+    async def slow2() -> None:  # there is no idle moment before the end
+        await asyncio.Event().wait()
+
+    async def conduct(peer: Peer) -> None:
+        if peer.number == 1:
+            await asked(peer)
+            await peer.send(calls("slow", "slow2"), says("It is"), {"toolCallCancellation": {"ids": ["slow"]}})
+            await peer.send(says(" noon."), content(turnComplete=True))
+            await peer.until("realtimeInput")
+            peer.kill()
+
+    async def work() -> None:
+        async with served(conduct, slow, slow2, provider="gemini", settings=way) as (played, peers):
+            await played.session.send_text("a")
+            await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+            await played.session.send_audio(bytes(320))
+            await played.until(lambda: len(played.states) == 3)
+            await asyncio.sleep(0.05)
+            assert "?" not in told(peers[1])
+
+    run(work())
+
+
+@pytest.mark.parametrize("way", [OLDER, NEWER])
+def test_a_text_that_an_answer_was_ended_for_and_that_is_not_answered_is_told_of(way):
+    async def conduct(peer: Peer) -> None:
+        await asked(peer)
+        await peer.send(says("One, two,"))
+        await asked(peer)
+        await peer.send(*CUT)
+
+    async def work() -> None:
+        async with served(conduct, provider="gemini", done=0.05, settings=way) as (played, _):
+            await played.session.send_text("a")
+            await played.until(lambda: bool(played.text))
+            await played.session.send_text("b")
+            await played.until(lambda: played.of(IdleEvent))
+            assert ["did not begin" in str(each.error) for each in played.of(ErrorEvent)] == [True]
+
+    run(work())
+
+
+@pytest.mark.parametrize("way", [OLDER, NEWER])
+def test_that_a_tool_is_still_running_is_told_again_where_its_answer_was_lost_with_the_connection(way):
+    async def conduct(peer: Peer) -> None:
+        if peer.number == 1:
+            await asked(peer)
+            await peer.send(calls("slow"), HANDLE)
+            await peer.until("toolResponse")
+            peer.kill()
+            return
+        await answers(peer, "It still runs.")
+
+    async def work() -> None:
+        async with served(conduct, slow, provider="gemini", slow_after=0.05, settings=way) as (played, peers):
+            await played.session.send_text("a")
+            await played.until(lambda: "still runs" in played.text)
+            assert [True, False] == [each.startswith("[The tool slow returned]") for each in told(peers[1])]
+
+    run(work())
+
+
+@pytest.mark.parametrize("way", [OLDER, NEWER])
+def test_a_text_that_is_typed_while_a_connection_opens_is_answered_also_where_tools_have_changed(way):
+    """What had to be told first is told, and not taken for the moment at which another connection may be opened."""
+    opening, may_open = asyncio.Event(), asyncio.Event()
+
+    async def handle(peer: Peer) -> None:
+        if peer.number == 2:
+            await peer.until("setup")
+            opening.set()
+            await may_open.wait()
+            await peer.send({"setupComplete": {}})
+        else:
+            await peer.open()
+        if peer.number == 1:
+            await asked(peer)
+            await peer.send(calls("slow"), HANDLE)
+            await peer.until("realtimeInput")
+            peer.kill()
+        else:
+            await answers(peer, "Both.")
+
+    async def work() -> None:
+        manager = LLMSessionManager("ann")
+        manager.register_tool(ToolDefinition("x", handler=lambda _arguments: 1))
+        async with serving(handle) as (url, peers), held(url, slow, provider="gemini", settings=way) as played:
+            await played.session.send_text("a")
+            await played.until(lambda: played.of(ToolCallEvent))
+            await played.session.send_audio(bytes(320))
+            await opening.wait()
+            await played.session.send_text("b")
+            changing = asyncio.ensure_future(played.session.use_tools(manager.snapshot()))
+            await asyncio.sleep(0)
+            may_open.set()
+            await played.until(lambda: "Both." in played.text)
+            await soon(changing)
+            assert ["setup", "toolResponse"] == peers[1].kinds()[:2]
+            assert ["b", "?"] == told(peers[1])[-2:]
+
+    run(work())
+
+
+@pytest.mark.parametrize("way", [OLDER, NEWER])
+def test_a_connection_is_not_renewed_between_the_answers_to_two_texts(way):
+    async def conduct(peer: Peer) -> None:
+        if peer.number == 1:
+            await asked(peer)
+            await asked(peer)
+            await peer.send({"goAway": {"timeLeft": "10s"}}, says("One."), content(turnComplete=True))
+            await asyncio.sleep(0.05)
+            await peer.send(says("Two."), content(turnComplete=True))
+
+    async def work() -> None:
+        async with served(conduct, provider="gemini", settings=way) as (played, peers):
+            await played.session.send_text("a")
+            await played.session.send_text("b")
+            await played.until(lambda: "Two." in played.text)
+            await played.until(lambda: len(peers) == 2)
+            await played.idle()
+            assert "?" not in told(peers[1])
+
+    run(work())

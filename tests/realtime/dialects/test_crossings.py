@@ -1,0 +1,33 @@
+"""What crosses on the wire, or is told of twice, is taken for what it is."""
+
+from __future__ import annotations
+
+from patchbay.realtime.dialect import CallResult, Line
+from patchbay.realtime.dialects.callkeys import CallKeys, Named
+from patchbay.realtime.dialects.gemini import GeminiDialect
+from patchbay.realtime.news import ResponseBegan, ResponseEnded
+from patchbay.realtime.settings import RealtimeSettings
+
+
+def test_of_two_calls_with_the_same_arguments_the_one_of_that_name_is_meant_and_not_the_one_that_has_none_yet():
+    keys = CallKeys("r")
+    same = '{"city": "Rome"}'
+    nameless = keys.find(Named(place=2, whole=True, arguments=same))
+    named = keys.find(Named(place=1, name="look_up", whole=True, arguments=same))
+    listed = [
+        Named(item="a", name="look_up", whole=True, arguments=same),
+        Named(item="b", name="pay", whole=True, arguments=same),
+    ]
+    assert [named.key, nameless.key] == [known.key for known, _ in keys.find_all(listed)]
+
+
+def test_the_end_of_a_turn_that_was_cut_is_no_answer_to_what_was_said_between_the_two():
+    one = GeminiDialect(RealtimeSettings(model="m", provider="gemini"))
+    one.read({"setupComplete": {}})
+    one.read({"toolCall": {"functionCalls": [{"id": "c", "name": "look"}]}})
+    one.read({"serverContent": {"interrupted": True}})
+    one.answering([CallResult("c", "look", "{}")])
+    one.speaking(Line("user", "And now?"), answer=True)
+    assert [] == one.read({"serverContent": {"turnComplete": True}})
+    began, ended = one.read({"serverContent": {"turnComplete": True}})  # an answer of nothing is one
+    assert (ResponseBegan, ResponseEnded) == (type(began), type(ended))

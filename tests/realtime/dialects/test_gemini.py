@@ -1,0 +1,479 @@
+"""Gemini Live, both ways: held against the models and converters of Google's own SDK."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+from google import genai
+from google.genai import _live_converters as converters
+from google.genai import types as sdk
+
+from patchbay.realtime.dialect import CallResult, Line, Opening
+from patchbay.realtime.news import (
+    CallPiece,
+    CallsCancelled,
+    Heard,
+    Leaving,
+    Opened,
+    Refused,
+    ResponseBegan,
+    ResponseEnded,
+    Resumable,
+    Said,
+    Sounded,
+    UserSpeaks,
+)
+
+from .told import CLOCK, WEATHER, dialect, read, shaped
+
+
+def gemini(**settings):
+    return dialect("gemini", **settings)
+
+
+def setup(opening=None, **settings):
+    one = gemini(**settings)
+    [frame] = one.greeting(opening or Opening(shaped(one, WEATHER)))
+    return frame["setup"]
+
+
+def vendors(**members):
+    """A frame as the SDK's model of the server's messages writes it."""
+    return sdk.LiveServerMessage.model_validate(members).model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def snake(value):
+    """The same frame, its own members named as the SDK names them in Python."""
+    if isinstance(value, list):
+        return [snake(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    names = {name: "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name) for name in value}
+    return {names[name]: one if name == "args" else snake(one) for name, one in value.items()}
+
+
+def content(**members):
+    return vendors(server_content=members)
+
+
+def say(text):
+    return content(model_turn={"role": "model", "parts": [{"text": text}]})
+
+
+def tool_calls(*calls):
+    return vendors(tool_call={"function_calls": list(calls)})
+
+
+TURN_OVER = content(turn_complete=True)
+
+
+# What is sent
+
+
+@pytest.mark.parametrize("on", [True, False])
+@pytest.mark.parametrize("output", ["audio", "text"])
+def test_every_frame_is_one_of_the_sdks_models(on, output):
+    one = gemini(output=output, transcribe=on, detect_turns=on, voice="Puck", instructions="Be kind.")
+    tools = shaped(one, WEATHER, CLOCK)
+    frames = [
+        *one.greeting(Opening(tools)),
+        *one.greeting(Opening(tools, resume="handle_1")),
+        *one.greeting(Opening([])),
+        *one.recalling(Opening(tools, [Line("user", "a"), Line("assistant", "b"), Line("user", "c")])),
+        *one.speaking(Line("user", "hello"), answer=False),
+        *one.responding(),
+        *one.sounding(b"\0\1" * 100),
+        *one.ending_audio(),
+        *one.answering([CallResult("call_1", "get_weather", '{"temp_c": 22}')]),
+    ]
+    assert 9 + (not on) == len(frames)
+    for frame in frames:
+        if "setup" in frame:  # the SDK adds this member when its model has been written
+            frame = {"setup": dict(frame["setup"])}
+            detection = sdk.RealtimeInputConfig.model_validate(frame["setup"].pop("realtimeInputConfig", {}))
+            assert on == (detection.automatic_activity_detection is None)
+        sdk.LiveClientMessage.model_validate(frame)  # it allows no member that it does not know
+
+
+def test_the_setup_is_what_the_sdk_sends_for_the_same_wishes():
+    client = genai.Client(api_key="none")
+    config = sdk.LiveConnectConfig(
+        response_modalities=[sdk.Modality.AUDIO],
+        speech_config=sdk.SpeechConfig(
+            voice_config=sdk.VoiceConfig(prebuilt_voice_config=sdk.PrebuiltVoiceConfig(voice_name="Puck"))
+        ),
+        system_instruction="Be kind.",
+        tools=[
+            sdk.Tool(
+                function_declarations=[
+                    sdk.FunctionDeclaration(
+                        name="get_weather",
+                        description="Weather in a city.",
+                        parameters=sdk.Schema(
+                            type=sdk.Type.OBJECT, properties={"city": sdk.Schema(type=sdk.Type.STRING)}, required=["city"]
+                        ),
+                    )
+                ]
+            )
+        ],
+        input_audio_transcription=sdk.AudioTranscriptionConfig(),
+        output_audio_transcription=sdk.AudioTranscriptionConfig(),
+        session_resumption=sdk.SessionResumptionConfig(handle="handle_1"),
+        context_window_compression=sdk.ContextWindowCompressionConfig(sliding_window=sdk.SlidingWindow()),
+    )
+    parameters = sdk.LiveConnectParameters(model="models/voice-1", config=config).model_dump(exclude_none=True)
+    theirs = converters._LiveConnectParameters_to_mldev(client._api_client, parameters)["setup"]
+    ours = setup(Opening(shaped(gemini(), WEATHER), resume="handle_1"), voice="Puck", instructions="Be kind.")
+    as_model = sdk.LiveClientSetup.model_validate
+    assert as_model(theirs) == as_model(ours)
+    assert {name for name, value in theirs.items() if value is not None} == set(ours)
+
+
+def test_what_is_not_wished_for_is_not_in_the_setup():
+    assert {
+        "model": "models/voice-1",
+        "generationConfig": {"responseModalities": ["TEXT"]},
+        "contextWindowCompression": {"slidingWindow": {}},
+        "sessionResumption": {},
+        "realtimeInputConfig": {"automaticActivityDetection": {"disabled": True}},
+    } == setup(Opening([]), output="text", transcribe=False, detect_turns=False)
+
+
+def test_a_model_that_is_somewhere_else_keeps_its_place():
+    assert "tunedModels/mine" == setup(model="gemini/tunedModels/mine")["model"]
+    assert "models/voice-1" == setup(model="google/models/voice-1")["model"]
+
+
+def test_extra_members_and_tools_of_googles_own_stand_beside_ours():
+    made = setup(extra={"tools": [{"googleSearch": {}}], "generationConfig": {"temperature": 0.5}})
+    assert {"responseModalities": ["AUDIO"], "temperature": 0.5} == made["generationConfig"]
+    assert [["googleSearch"], ["functionDeclarations"]] == [list(tool) for tool in made["tools"]]
+
+
+def test_lines_are_recalled_in_one_frame_that_asks_for_no_answer():
+    one = gemini()
+    assert [] == one.recalling(Opening([]))
+    [frame] = one.recalling(Opening([], [Line("user", "a"), Line("assistant", "b"), Line("user", "c")]))
+    turns = [{"role": role, "parts": [{"text": text}]} for role, text in (("user", "a"), ("model", "b"), ("user", "c"))]
+    assert {"clientContent": {"turns": turns, "turnComplete": False}} == frame
+
+
+def test_an_answer_to_lines_is_asked_for_once():
+    one = gemini()
+    assert [] == one.responding()
+    [told] = one.speaking(Line("user", "It is done."), answer=False)
+    assert False is told["clientContent"]["turnComplete"]
+    assert [[{"clientContent": {"turnComplete": True}}], []] == [one.responding(), one.responding()]
+    [asked] = one.speaking(Line("user", "Well?"), answer=True)
+    assert True is asked["clientContent"]["turnComplete"]
+    assert [] == one.responding()
+
+
+def test_results_are_one_frame_after_which_the_model_goes_on_by_itself():
+    one = gemini()
+    one.speaking(Line("user", "It is done."), answer=False)
+    outputs = {"a": '{"temp_c": 22}', "b": "[1, 2]", "c": "plain", "d": '{"x": NaN}', "e": "[" * 100_000}
+    [frame] = one.answering([CallResult(f"call_{name}", name, output) for name, output in outputs.items()])
+    responses = {each["name"]: (each["id"], each["response"]) for each in frame["toolResponse"]["functionResponses"]}
+    assert {
+        "a": ("call_a", {"temp_c": 22}),
+        "b": ("call_b", {"result": [1, 2]}),
+        "c": ("call_c", {"result": "plain"}),
+        "d": ("call_d", {"result": '{"x": NaN}'}),
+        "e": ("call_e", {"result": "[" * 100_000}),
+    } == responses
+    assert [] == one.responding()
+    assert [] == one.answering([])
+
+
+def test_the_end_of_the_stream_is_told_where_the_server_detects_turns():
+    one = gemini()
+    assert [] == one.ending_audio()
+    [frame] = one.sounding(b"\1\2")
+    audio = frame["realtimeInput"]["audio"]
+    assert ("audio/pcm;rate=16000", b"\1\2") == (audio["mimeType"], base64.b64decode(audio["data"]))
+    assert [[{"realtimeInput": {"audioStreamEnd": True}}], []] == [one.ending_audio(), one.ending_audio()]
+
+
+def test_the_users_activity_is_told_where_the_server_does_not_detect_it():
+    one = gemini(detect_turns=False)
+    for _ in range(2):
+        start, piece = one.sounding(b"\1\2")
+        assert {"realtimeInput": {"activityStart": {}}} == start
+        assert [piece] == one.sounding(b"\1\2")
+        assert [{"realtimeInput": {"activityEnd": {}}}] == one.ending_audio()
+
+
+def test_what_cannot_be_said_is_not_said():
+    one = gemini()
+    assert [] == one.configuring(Opening([])) + one.changing_tools([]) + one.cancelling("r")
+    assert (False, True) == (one.updates_tools, one.goes_on_by_itself)
+
+
+# What is read
+
+ANSWER = [
+    vendors(setup_complete={"session_id": "s"}),
+    content(input_transcription={"text": "What is "}),
+    content(input_transcription={"text": "it like?"}),
+    content(model_turn={"parts": [{"inline_data": {"mime_type": "audio/pcm;rate=24000", "data": b"\xfb\xef\xff\xfe"}}]}),
+    content(output_transcription={"text": "Good."}),
+    content(generation_complete=True),
+    vendors(server_content={"turn_complete": True}, usage_metadata={"total_token_count": 9}),
+]
+
+
+@pytest.mark.parametrize("spelt", [lambda frame: frame, snake])
+def test_an_answer_is_read_from_the_sdks_own_messages(spelt):
+    opened, *heard, began, audio, said, ended = read(gemini(), *map(spelt, ANSWER))
+    response_id = began.response_id
+    assert Opened(configured=True) == opened
+    assert [Heard("What is ", whole=False), Heard("it like?", whole=False), Heard("What is it like?")] == heard
+    assert [ResponseBegan(response_id), Sounded(response_id, b"\xfb\xef\xff\xfe", 24000)] == [began, audio]
+    assert Said(response_id, "Good.", spoken=True) == said
+    assert (response_id, "completed", ()) == (ended.response_id, ended.status, ended.calls)
+    assert [9] == list(ended.usage.values())
+
+
+def test_the_sdk_reads_our_samples_of_its_messages():
+    for frame in ANSWER:
+        assert converters._LiveServerMessage_from_mldev(frame)
+
+
+def test_text_is_said_and_thoughts_are_not():
+    parts = [{"text": "Hm.", "thought": True}, {"text": "Yes."}, {"executable_code": {"code": "1", "language": "PYTHON"}}]
+    began, said = read(gemini(output="text"), content(model_turn={"parts": parts}))
+    assert Said(began.response_id, "Yes.") == said
+
+
+@pytest.mark.parametrize(
+    ("kind", "rate"), [("audio/pcm", 24000), ("audio/pcm;rate=16000", 16000), ("audio/L16; codec=pcm; rate=48000", 48000)]
+)
+def test_audio_has_the_rate_that_it_says(kind, rate):
+    part = {"inlineData": {"mimeType": kind, "data": "AQID"}}
+    _, sounded = read(gemini(), {"serverContent": {"modelTurn": {"parts": [part]}}})
+    assert (b"\1\2\3", rate) == (sounded.audio, sounded.rate)
+
+
+def test_what_is_no_pcm_is_no_audio():
+    part = {"inlineData": {"mimeType": "image/png", "data": "AQID"}}
+    assert [] == read(gemini(), {"serverContent": {"modelTurn": {"parts": [part]}}})
+
+
+def test_each_turn_is_a_response_of_its_own():
+    news = read(gemini(), say("a"), say("b"), TURN_OVER, say("c"), TURN_OVER)
+    assert "Began Said Said Ended Began Said Ended" == " ".join(type(one).__name__.removeprefix("Response") for one in news)
+    assert 2 == len({one.response_id for one in news})
+
+
+def test_no_two_connections_have_ids_in_common():
+    frames = [tool_calls({"name": "get_time"}), say("a")]
+    first, second = (read(gemini(), *frames) for _ in range(2))
+    assert set() == {one.response_id for one in first} & {one.response_id for one in second}
+    assert first[1].call_id != second[1].call_id
+
+
+def test_an_answer_of_nothing_is_told_as_one():
+    began, ended = read(gemini(), TURN_OVER)
+    assert (began.response_id, "completed") == (ended.response_id, ended.status)
+
+
+def test_an_utterance_is_whole_when_the_server_says_so():
+    one = gemini()
+    assert [Heard("Hi", whole=False), Heard("Hi")] == read(one, content(input_transcription={"text": "Hi", "finished": True}))
+    assert ["ResponseBegan", "Said"] == [type(news).__name__ for news in read(one, say("a"))]
+
+
+def test_an_utterance_without_end_is_told_in_parts():
+    one = gemini()
+    news = [one.read(content(input_transcription={"text": "x" * 1000})) for _ in range(100)]
+    wholes = [each.text for told in news for each in told if each.whole]
+    assert [33_000, 33_000, 33_000] == list(map(len, wholes))
+
+
+def test_calls_end_their_response():
+    one = gemini()
+    frame = tool_calls({"id": "fc1", "name": "get_weather", "args": {"city": "Oslo"}}, {"id": "fc2", "name": "get_time"})
+    began, first, second, ended = read(one, frame)
+    response_id = began.response_id
+    assert [
+        CallPiece(response_id, "fc1", "fc1", "get_weather", arguments='{"city": "Oslo"}', done=True),
+        CallPiece(response_id, "fc2", "fc2", "get_time", done=True),
+        ResponseEnded(response_id, "completed"),
+    ] == [first, second, ended]
+
+
+def test_calls_without_ids_are_answered_without_ids():
+    one = gemini()
+    _, first, second, _ = read(one, tool_calls({"name": "get_time"}, {"name": "get_time"}))
+    assert first.call_id != second.call_id
+    [frame] = one.answering([CallResult(piece.call_id, "get_time", str(n)) for n, piece in enumerate((first, second))])
+    assert [{"name": "get_time", "response": {"result": n}} for n in (0, 1)] == frame["toolResponse"]["functionResponses"]
+
+
+def test_an_id_that_was_made_on_another_connection_is_not_sent_either():
+    [_, piece, _] = read(gemini(), tool_calls({"name": "get_time"}))
+    [frame] = gemini().answering([CallResult(piece.call_id, "get_time", "{}")])
+    assert [{"name": "get_time", "response": {}}] == frame["toolResponse"]["functionResponses"]
+
+
+def test_calls_without_ids_are_taken_back_by_an_interruption_for_the_server_cannot_name_them():
+    """Their results would be taken for those of calls of the same name that the model makes next."""
+    one = gemini()
+    _, nameless, named, _ = read(one, tool_calls({"name": "get_time"}, {"id": "fc1", "name": "get_weather"}))
+    assert [CallsCancelled((nameless.call_id,)), UserSpeaks()] == read(one, content(interrupted=True))
+    assert [UserSpeaks()] == read(one, content(interrupted=True)), "once"
+    assert "fc1" == named.call_id
+
+
+def test_a_call_without_an_id_that_comes_again_behind_an_interruption_is_another_one():
+    one = gemini()
+    read(one, tool_calls({"name": "get_time"}))
+    read(one, content(interrupted=True), content(turn_complete=True))
+    assert 3 == len(read(one, tool_calls({"name": "get_time"})))
+
+
+def test_calls_without_ids_are_taken_back_by_the_next_ones_where_nothing_has_said_that_the_user_went_on():
+    one = gemini()
+    _, first, _ = read(one, tool_calls({"name": "get_time"}))
+    cancelled, _, second, _ = read(one, tool_calls({"name": "get_weather"}))
+    assert (CallsCancelled((first.call_id,)), "get_weather") == (cancelled, second.name)
+    assert [] == read(one, tool_calls({"name": "get_weather"})), "told twice"
+
+
+def test_an_interruption_takes_back_no_call_that_has_its_result():
+    one = gemini()
+    [_, piece, _] = read(one, tool_calls({"name": "get_time"}))
+    one.answering([CallResult(piece.call_id, "get_time", "{}")])
+    assert CallsCancelled not in [type(news) for news in read(one, content(interrupted=True))]
+
+
+@pytest.mark.parametrize("call", [{"id": "fc1", "name": "get_time"}, {"name": "get_time"}])
+def test_calls_that_are_told_twice_are_told_once(call):
+    one = gemini()
+    assert 3 == len(read(one, tool_calls(call)))
+    assert [] == read(one, tool_calls(call))
+
+
+def test_the_same_call_after_its_result_is_another_one():
+    one = gemini()
+    [_, piece, _] = read(one, tool_calls({"name": "get_time"}))
+    one.answering([CallResult(piece.call_id, "get_time", "{}")])
+    assert 3 == len(read(one, tool_calls({"name": "get_time"})))
+
+
+def test_the_end_of_a_turn_that_called_says_nothing_new_before_the_results():
+    one = gemini()
+    read(one, say("Let me see."), tool_calls({"id": "fc1", "name": "get_time"}))
+    assert [] == read(one, content(generation_complete=True), TURN_OVER)
+    one.answering([CallResult("fc1", "get_time", "{}")])
+    assert ["ResponseBegan", "Said", "ResponseEnded"] == [type(news).__name__ for news in read(one, say("Noon."), TURN_OVER)]
+
+
+def test_a_model_that_says_nothing_to_results_has_answered_all_the_same():
+    one = gemini()
+    read(one, tool_calls({"id": "fc1", "name": "get_time"}))
+    one.answering([CallResult("fc1", "get_time", "{}")])
+    assert ["ResponseBegan", "ResponseEnded"] == [type(news).__name__ for news in read(one, TURN_OVER)]
+
+
+def test_an_interruption_cancels_what_is_said():
+    news = read(gemini(), say("Once"), content(interrupted=True), TURN_OVER)
+    assert ["ResponseBegan", "Said", "UserSpeaks", "ResponseEnded"] == [type(one).__name__ for one in news]
+    assert "cancelled" == news[-1].status
+
+
+def test_an_interruption_and_the_end_of_the_turn_may_stand_in_one_frame():
+    news = read(gemini(), say("Once"), content(interrupted=True, turn_complete=True), say("a"), TURN_OVER)
+    assert ["cancelled", "completed"] == [one.status for one in news if isinstance(one, ResponseEnded)]
+
+
+def test_an_interruption_while_tools_run_is_told():
+    one = gemini()
+    read(one, tool_calls({"id": "fc1", "name": "get_time"}))
+    frames = [content(interrupted=True), vendors(tool_call_cancellation={"ids": ["fc1"]}), TURN_OVER]
+    assert [UserSpeaks(), CallsCancelled(("fc1",))] == read(one, *frames)
+
+
+@pytest.mark.parametrize("over", [TURN_OVER, content(interrupted=True), tool_calls({"id": "fc1", "name": "get_time"})])
+def test_a_transcript_that_comes_late_begins_no_response(over):
+    one = gemini()
+    began = read(one, say("a"))[0]
+    read(one, over)
+    assert [Said(began.response_id, "b", spoken=True)] == read(one, content(output_transcription={"text": "b"}))
+
+
+def test_a_transcript_begins_an_answer_to_what_was_said_since():
+    one = gemini()
+    read(one, say("a"), TURN_OVER)
+    one.speaking(Line("user", "And?"), answer=True)
+    assert ["ResponseBegan", "Said"] == [type(news).__name__ for news in read(one, content(output_transcription={"text": "b"}))]
+
+
+@pytest.mark.parametrize(
+    ("left", "seconds"),
+    [
+        ("9.5s", 9.5),
+        ("10s", 10.0),
+        ({"seconds": 7}, 7.0),
+        (3, 3.0),
+        ("soon", 0.0),
+        ("-4s", 0.0),
+        ("nan", 0.0),
+        ("infs", 0.0),
+        (10**400, 0.0),
+        ("9" * 4000, 86_400.0),
+        (None, 0.0),
+        (True, 0.0),
+    ],
+)
+def test_the_server_says_when_it_goes(left, seconds):
+    assert [Leaving(seconds)] == read(gemini(), {"goAway": {"timeLeft": left}})
+
+
+def test_a_handle_is_good_until_the_server_says_that_it_cannot_go_on_from_here():
+    frames = [
+        vendors(session_resumption_update={"new_handle": "h1", "resumable": True}),
+        vendors(session_resumption_update={"new_handle": "h0", "resumable": False}),
+        {"sessionResumptionUpdate": {}},
+    ]
+    assert [Resumable("h1"), Resumable(""), Resumable("")] == read(gemini(), *frames)
+
+
+def test_an_error_before_the_setup_is_done_is_about_the_session():
+    error = {"error": {"code": 400, "message": "Bad tool.", "status": "INVALID_ARGUMENT"}}
+    one = gemini()
+    assert [Refused("Bad tool.", "INVALID_ARGUMENT", about="session")] == read(one, error)
+    assert [Opened(configured=True), Refused("Bad tool.", "INVALID_ARGUMENT")] == read(one, {"setupComplete": {}}, error)
+
+
+def test_noise_says_nothing():
+    frames = [
+        vendors(usage_metadata={"total_token_count": 9}),
+        vendors(voice_activity={"voice_activity_type": "ACTIVITY_START"}),
+        content(grounding_metadata={}),
+        tool_calls(),
+        {"toolCall": {"functionCalls": "all"}},
+        {"toolCallCancellation": {"ids": [1, None, ""]}},
+        {"toolCallCancellation": {"ids": "fc1"}},
+        {"unheardOf": {"ever": [1]}},
+    ]
+    assert [] == read(gemini(), *frames)
+
+
+def test_one_frame_may_say_all_at_once():
+    frame = {**TURN_OVER, **tool_calls({"id": "fc1", "name": "get_time"}), **vendors(go_away={"time_left": "1s"})}
+    frame = json.loads(json.dumps(frame))
+    names = [type(one).__name__ for one in read(gemini(), say("a"), frame)]
+    assert ["ResponseBegan", "Said", "ResponseEnded", "ResponseBegan", "CallPiece", "ResponseEnded", "Leaving"] == names
+
+
+def test_an_answer_that_the_last_connection_owed_can_be_asked_for_behind_the_recalled_lines():
+    one = gemini()
+    one.greeting(Opening([]))
+    assert [] == one.responding()
+    one.recalling(Opening([], [Line("user", "a")]))
+    assert [{"clientContent": {"turnComplete": True}}] == one.responding()
+    assert [] == one.responding()

@@ -1,0 +1,208 @@
+"""Gemini's newer models: texts as ``realtimeInput``, and ``clientContent`` as the history alone that the setup has announced."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+from google.genai import types as sdk
+
+from patchbay.realtime import RealtimeSession
+from patchbay.realtime.dialect import CallResult, Line, Opening
+from patchbay.realtime.news import CallsCancelled, ResponseEnded, UserSpeaks
+from patchbay.realtime.settings import RealtimeLimits
+from patchbay.testing.realtime import Answer, Call, FakeGemini, Faults, Pause, Quote, Say
+from realtime.fakes.raw import Line as Wire
+from realtime.fakes.raw import opened, run
+
+from .told import dialect, read
+
+BOUND = 30.0
+NEWER = "gemini/gemini-3.1-flash-live-preview"
+LIMITS = RealtimeLimits(first_pause=0.01, longest_pause=0.02, slow_after=0.05)
+TALK = [Line("user", "Who are you?"), Line("assistant", "A model."), Line("user", "Which one?")]
+
+
+def newer(**settings):
+    return dialect("gemini", **{"model": NEWER, **settings})
+
+
+def setup(one, *lines: Line) -> dict:
+    [frame] = one.greeting(Opening([], lines))
+    return frame["setup"]
+
+
+@pytest.mark.parametrize(
+    ("model", "spoken"),
+    [
+        (NEWER, True),
+        ("gemini/models/gemini-3-flash-live", True),
+        ("gemini/gemini-live-12.5-flash", True),
+        ("gemini/gemini-2.5-flash-native-audio-preview-12-2025", False),
+        ("gemini/gemini-live-2.5-flash-preview", False),
+        ("gemini/gemini-2.0-flash-live-001", False),
+        ("gemini/tunedModels/mine", False),
+    ],
+)
+def test_the_generation_in_a_models_name_says_how_it_is_told_texts(model, spoken):
+    [frame] = newer(model=model).speaking(Line("user", "hello"), answer=True)
+    assert ("realtimeInput" if spoken else "clientContent") in frame
+
+
+def test_a_model_whose_name_says_nothing_is_told_texts_the_newer_way_where_its_setup_is_to_announce_a_history():
+    one = newer(model="gemini/mine", extra={"historyConfig": {"initialHistoryInClientContent": True}})
+    assert "historyConfig" not in setup(one)  # the server would wait for one
+    assert [{"realtimeInput": {"text": "hello"}}] == one.speaking(Line("user", "hello"), answer=True)
+
+
+def test_a_history_is_announced_and_told_whole_and_what_it_leaves_open_is_said_when_it_is_asked_for():
+    one = newer()
+    announced = {"initialHistoryInClientContent": True}
+    sdk.LiveClientMessage.model_validate({"setup": setup(one, *TALK)})
+    assert announced == setup(one, *TALK)["historyConfig"]
+    [history] = one.recalling(Opening([], TALK))
+    sdk.LiveClientMessage.model_validate(history)
+    turns = [{"role": role, "parts": [{"text": text}]} for role, text in (("user", "Who are you?"), ("model", "A model."))]
+    assert {"clientContent": {"turns": turns, "turnComplete": True}} == history
+    assert [[{"realtimeInput": {"text": "Which one?"}}], []] == [one.responding(), one.responding()]
+
+
+def test_without_an_answer_of_the_model_there_is_no_history():
+    one = newer()
+    assert "historyConfig" not in setup(one, TALK[0])
+    assert [] == one.recalling(Opening([], TALK[:1]))
+    [said] = one.speaking(Line("user", "Hello?"), answer=True)
+    assert {"realtimeInput": {"text": "Who are you?\n\nHello?"}} == said
+    sdk.LiveClientMessage.model_validate(said)
+
+
+def test_a_line_that_is_not_to_be_answered_waits_for_the_next_that_is():
+    one = newer()
+    assert [] == one.speaking(Line("user", "It is done."), answer=False)
+    one.answering([CallResult("fc1", "get_time", "{}")])
+    assert [{"realtimeInput": {"text": "It is done."}}] == one.responding()
+    assert [] == one.responding()
+
+
+CUT = {"serverContent": {"interrupted": True}}
+OVER = {"serverContent": {"turnComplete": True}}
+TAKEN = {"toolCallCancellation": {"ids": ["fc1"]}}
+CALLS = {"toolCall": {"functionCalls": [{"id": "fc1", "name": "get_time"}]}}
+
+
+def test_an_answer_to_a_result_that_crossed_the_end_of_its_turn_is_not_waited_for():
+    one = dialect("gemini")
+    read(one, CALLS)
+    one.answering([CallResult("fc1", "get_time", "{}")])
+    taken, _, speaks, ended = read(one, TAKEN, CUT, OVER)
+    assert [CallsCancelled(("fc1",)), UserSpeaks()] == [taken, speaks]
+    assert isinstance(ended, ResponseEnded)
+    assert ("cancelled", ()) == (ended.status, ended.calls)
+
+
+def test_an_interruption_of_what_was_asked_first_leaves_the_answer_to_what_was_asked_since():
+    one = dialect("gemini")
+    for text in ("one", "two"):
+        one.speaking(Line("user", text), answer=True)
+    assert [UserSpeaks()] == read(one, CUT, OVER)
+    began, *_, ended = read(one, {"serverContent": {"modelTurn": {"parts": [{"text": "Both."}]}}}, OVER)
+    assert (began.response_id, "completed") == (ended.response_id, ended.status)
+
+
+# Whole sessions
+
+
+async def slow() -> str:
+    """Take a while."""
+    await asyncio.sleep(0.15)
+    return "slow at last"
+
+
+def session(fake: FakeGemini, *tools, **settings) -> RealtimeSession:
+    whole = {"url": fake.url, "api_key": "k", "output": "text", "limits": LIMITS, **settings}
+    return RealtimeSession(NEWER, tools=tools, **whole)
+
+
+async def heard(session: RealtimeSession, last: str) -> str:
+    """What the model says, until it has said ``last``."""
+    text = ""
+    async with aclosing(session.events()) as events:
+        async for event in events:
+            text += event.delta if event.type == "text" else ""
+            if event.type == "response_end" and last in text:
+                return text
+    raise AssertionError(text)
+
+
+def test_a_session_speaks_with_a_newer_model_as_with_any():
+    async def talk(fake: FakeGemini) -> None:
+        async with session(fake, slow) as one:
+            await one.send_text("Go.")
+            await heard(one, "slow at last")
+            await one.send_text("On and on, please.")
+            await heard(one, "I was told: On and on, please.")
+            await asyncio.to_thread(fake.drop)
+            await fake.until(lambda: fake.connections == 2)
+            await one.send_text("Who was here?")
+            await heard(one, "Who was here?")
+
+    with FakeGemini([Call("slow"), "It runs.", Quote()], newer=True) as fake:
+        asyncio.run(asyncio.wait_for(talk(fake), BOUND))
+        assert ([], [], 1) == (fake.violations, fake.unanswered, fake.resumed)
+        for _, frame in fake.frames:
+            sdk.LiveClientMessage.model_validate(frame)
+
+
+def test_a_new_connection_that_cannot_resume_is_told_the_history_and_answers_what_was_open():
+    async def talk(fake: FakeGemini) -> None:
+        async with session(fake) as one:
+            await one.send_text("I am Ann.")
+            await heard(one, "Hello, Ann.")
+            await one.send_text("Who am I?")  # and the connection is lost before the answer
+            await heard(one, "I was told: I am Ann. | Who am I?")
+
+    script = [Say("Hello, Ann."), Answer([Pause(0.0)], kill="asked"), Quote()]
+    with FakeGemini(script, newer=True, faults=Faults(forget=True)) as fake:
+        asyncio.run(asyncio.wait_for(talk(fake), BOUND))
+        assert ([], 0) == (fake.violations, fake.resumed)
+        last = [told for told in fake.heard if told.connection == fake.connections]
+        assert [("user", "I am Ann."), ("assistant", "Hello, Ann."), ("user", "Who am I?")] == [
+            (one.kind, one.text) for one in last
+        ]
+
+
+@pytest.mark.parametrize(
+    ("frame", "violations"),
+    [
+        (
+            {"clientContent": {"turns": [], "turnComplete": True}},
+            ["connection 1: clientContent that is no history"],
+        ),
+        ({"realtimeInput": {"text": "hello"}}, []),
+    ],
+)
+def test_a_newer_fake_takes_no_turns_in_the_midst_of_a_session(frame, violations):
+    async def talk(fake: FakeGemini) -> None:
+        async with opened(fake) as socket:
+            line = Wire(socket)
+            await line.configure("gemini")
+            await line.send(frame)
+            await fake.until(lambda: bool(fake.violations or fake.heard))
+
+    with FakeGemini(newer=True) as fake:
+        run(talk(fake))
+        assert violations == fake.violations
+
+
+def test_a_newer_fake_waits_for_the_history_that_was_announced():
+    async def talk(fake: FakeGemini) -> None:
+        async with opened(fake) as socket:
+            line = Wire(socket)
+            await line.configure("gemini", historyConfig={"initialHistoryInClientContent": True})
+            await line.send({"realtimeInput": {"text": "hello"}})
+            await fake.until(lambda: bool(fake.violations))
+
+    with FakeGemini(newer=True) as fake:
+        run(talk(fake))
+        assert ["connection 1: realtimeInput before the history that was announced"] == fake.violations

@@ -1,0 +1,207 @@
+"""Nothing that a server sends makes a dialect raise, forget what a call is, or grow without end."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from patchbay.realtime import news as all_news
+from patchbay.realtime.dialect import CallResult, Line, Opening
+from patchbay.realtime.dialects import eventreader
+from patchbay.realtime.dialects.camel import _SNAKE
+from patchbay.realtime.dialects.eventreader import _READERS
+
+from .told import ALL, EVENTFUL, WEATHER, dialect, event, joined, read, shaped
+
+NEWS = tuple(kind for kind in vars(all_news).values() if isinstance(kind, type) and kind.__module__ == all_news.__name__)
+EVENTS = sorted(_READERS)
+MEMBERS = [
+    *("type", "response", "id", "status", "status_details", "reason", "error", "code", "message", "param", "event_id", "usage"),
+    *("output", "output_index", "item", "item_id", "call_id", "name", "arguments", "delta", "transcript", "response_id"),
+    *(*_SNAKE, *_SNAKE.values(), "functionCalls", "args", "ids", "text", "parts", "data", "resumable", "finished", "thought"),
+]
+WORDS = ["function_call", "in_progress", "completed", "incomplete", "resp_1", "call_1", "{}", "AQID", "audio/pcm;rate=1", "9s"]
+
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.sampled_from(WORDS),
+    st.text(max_size=8),
+    st.text(st.characters(categories=("Cs", "L")), max_size=4),
+)
+values = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(MEMBERS) | st.text(max_size=4), inner, max_size=6)
+    ),
+    max_leaves=24,
+)
+frames = st.dictionaries(st.sampled_from(MEMBERS), values, max_size=8)
+likely = st.builds(lambda kind, frame: {**frame, "type": kind}, st.sampled_from(EVENTS), frames)
+
+
+def assert_is_good(told):
+    """News of the kinds that there are, and only with what can be written down, and of the types that they say."""
+    for one in told:
+        assert isinstance(one, NEWS)
+        for name in one.__slots__:
+            value = getattr(one, name)
+            if isinstance(value, str):
+                value.encode()
+        if isinstance(one, all_news.Leaving):
+            assert 0 <= one.seconds <= 86_400
+        if isinstance(one, all_news.Sounded):
+            assert one.audio
+            assert one.rate > 0
+
+
+@pytest.mark.parametrize("provider", ALL)
+@given(sent=st.lists(values | frames | likely, max_size=12))
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+def test_no_frame_makes_a_dialect_raise(provider, sent):
+    one = dialect(provider)
+    for frame in sent:
+        assert_is_good(one.read(frame))
+    # And it can still talk.
+    tools = shaped(one, WEATHER)
+    said = [
+        *one.greeting(Opening(tools)),
+        *one.configuring(Opening(tools)),
+        *one.changing_tools(tools),
+        *one.speaking(Line("user", "a"), answer=True),
+        *one.answering([CallResult("call_1", "get_weather", "{}")]),
+        *one.responding(),
+        *one.cancelling("resp_1"),
+    ]
+    json.dumps(said, allow_nan=False)
+
+
+@pytest.mark.parametrize("provider", ["openai", "gemini"])
+def test_arguments_in_an_object_can_be_written_down_too(provider):
+    half = {"city\ud83d": "Oslo\ude00"}
+    frames = [
+        event("response.function_call_arguments.done", response_id="r", name="a", arguments=half),
+        {"toolCall": {"functionCalls": [{"id": "fc1", "name": "a", "args": half}]}},
+    ]
+    news = read(dialect(provider), *frames)
+    assert_is_good(news)
+    assert ['{"city\ufffd": "Oslo\ufffd"}'] == [one.arguments for one in news if isinstance(one, all_news.CallPiece)]
+
+
+def deep(levels):
+    value = {}
+    for _ in range(levels):
+        value = {"args": [value], "arguments": value}
+    return value
+
+
+@pytest.mark.parametrize("provider", ALL)
+def test_frames_that_are_nested_without_end_are_read(provider):
+    bottomless = deep(sys.getrecursionlimit() * 10)
+    one = dialect(provider)
+    for kind in EVENTS:
+        names = ("response", "error", "item", "arguments", "delta", "output", "usage")
+        assert_is_good(one.read({"type": kind, **dict.fromkeys(names, bottomless)}))
+        assert_is_good(one.read(event(kind, item={"type": "function_call", "name": "a", "arguments": bottomless})))
+    calls = [{"id": str(number), "name": "a", "args": bottomless} for number in range(3)]
+    for _ in range(2):
+        assert_is_good(one.read({"toolCall": {"functionCalls": calls}, "usageMetadata": bottomless}))
+    assert_is_good(one.read(dict.fromkeys(_SNAKE, bottomless)))
+
+
+@pytest.mark.parametrize("provider", ALL)
+def test_what_is_no_object_says_nothing(provider):
+    one = dialect(provider)
+    assert [] == [news for frame in (None, 1, "a", [], [{}], b"", float("nan")) for news in one.read(frame)]
+
+
+@pytest.mark.parametrize("provider", EVENTFUL)
+def test_a_server_that_never_ends_with_calls_costs_no_memory_in_the_end(provider):
+    one = dialect(provider)
+    for response in range(20):
+        for number in range(600):
+            one.read(event("response.output_item.added", response_id=str(response), item=an_item(number)))
+    known = [len(calls._calls) for calls in one._calls.values()]
+    assert [256] * 4 == known
+
+
+def test_gemini_does_not_remember_every_call_for_ever():
+    one = dialect("gemini")
+    for number in range(3_000):
+        one.read({"toolCall": {"functionCalls": [{"id": f"fc{number}", "name": "a"}]}})
+    assert 1_024 == len(one._known)
+
+
+def an_item(number, **members):
+    return {"type": "function_call", "id": f"item_{number}", "call_id": f"call_{number}", "name": f"tool_{number}", **members}
+
+
+@st.composite
+def tellings(draw):
+    """Calls of one response told in any order and pieces, where every frame but the first of a call may lack ids."""
+    count = draw(st.integers(1, 4))
+    texts = [json.dumps({"n": number, "text": draw(st.text(max_size=6))}) for number in range(count)]
+    queues = []
+    for number, text in enumerate(texts):
+        ids = {"item_id": f"item_{number}", "call_id": f"call_{number}", "output_index": number}
+        where = {"response_id": "resp_1", **ids}
+        queue = [event("response.output_item.added", response_id="resp_1", output_index=number, item=an_item(number))]
+        cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=3)))
+        pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+        queue += [event("response.function_call_arguments.delta", **where, delta=piece) for piece in pieces]
+        ends = [event("response.function_call_arguments.done", **where, arguments=text, name=f"tool_{number}")]
+        ends.append(
+            event("response.output_item.done", response_id="resp_1", output_index=number, item=an_item(number, arguments=text))
+        )
+        queue += [dict(end) for end in draw(st.lists(st.sampled_from(ends), min_size=1, max_size=3))]
+        for frame in queue[1:]:
+            kept = draw(st.sampled_from(list(ids)))
+            for name in draw(st.sets(st.sampled_from(list(ids)))) - {kept}:
+                frame.pop(name, None)
+        queues.append(queue)
+    order = draw(st.permutations([number for number, queue in enumerate(queues) for _ in queue]))
+    return texts, [queues[number].pop(0) for number in order]
+
+
+@given(told=tellings(), provider=st.sampled_from(["openai", "qwen", "stepfun"]))
+@settings(max_examples=200)
+def test_calls_are_the_same_in_any_order_and_with_any_one_id(told, provider):
+    texts, sent = told
+    one = dialect(provider)
+    calls = joined(read(one, event("response.created", response={"id": "resp_1"}), *sent))
+    assert {(f"call_{number}", f"tool_{number}", text) for number, text in enumerate(texts)} == set(calls.values())
+    assert len(texts) == len(calls)
+    items = [an_item(number, arguments=text) for number, text in enumerate(texts)]
+    [end] = one.read(event("response.done", response={"id": "resp_1", "status": "completed", "output": items}))
+    assert set(calls) == {whole.key for whole in end.calls}
+
+
+@pytest.mark.parametrize("provider", EVENTFUL)
+def test_of_arguments_without_end_only_so_much_is_told_and_none_is_kept_beside(provider, monkeypatch):
+    monkeypatch.setattr(eventreader, "MOST_CHARS", 1_000)
+    one = dialect(provider)
+    item = an_item(1, arguments="x" * 5_000)
+    news = read(
+        one,
+        event("response.output_item.done", response_id="r", output_index=0, item=item),
+        event("response.function_call_arguments.done", response_id="r", call_id="call_1", arguments="x" * 5_000),
+        event("response.done", response={"id": "r", "status": "completed", "output": [item]}),
+    )
+    told = [each for each in news if isinstance(each, all_news.CallPiece)]
+    assert [1_001, 1_001] == [len(each.arguments) for each in told]
+    [whole] = news[-1].calls
+    assert (told[0].key, 1_001) == (whole.key, len(whole.arguments))
+    assert "xxx" not in repr([known for calls in one._calls.values() for known in calls._calls])
+
+
+def test_places_without_end_are_not_remembered():
+    one = dialect("openai")
+    for place in range(5_000):
+        one.read(event("response.output_item.added", response_id="r", output_index=place, item=an_item(1)))
+    assert len(one._calls["r"]._by) < 2_000

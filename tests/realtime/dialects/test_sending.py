@@ -1,0 +1,308 @@
+"""What the servers that speak as OpenAI does are sent, held against the types of OpenAI's own SDK."""
+
+from __future__ import annotations
+
+import base64
+import io
+import wave
+
+import pytest
+
+from patchbay.errors import ConfigurationError
+from patchbay.realtime.dialect import CallResult, Line, Opening
+
+from .told import ALL, CLOCK, EVENTFUL, WEATHER, assert_openai_takes, configured, dialect, shaped, without_id
+
+FLAT = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "Weather in a city.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+NESTED = {"type": "function", "function": {name: value for name, value in FLAT.items() if name != "type"}}
+
+
+@pytest.mark.parametrize("output", ["audio", "text"])
+@pytest.mark.parametrize("on", [True, False])
+def test_every_frame_for_openai_is_one_of_its_sdk(output, on):
+    one = dialect("openai", output=output, transcribe=on, detect_turns=on, voice="marin", instructions="Be kind.")
+    tools = shaped(one, WEATHER, CLOCK)
+    opening = Opening(tools, [Line("user", "a"), Line("assistant", "b"), Line("user", "c")])
+    frames = [
+        *one.configuring(opening),
+        *one.recalling(opening),
+        *one.changing_tools(tools[:1]),
+        *one.changing_tools([]),
+        *one.speaking(Line("user", "hello"), answer=True),
+        *one.sounding(b"\0\1" * 100),
+        *one.ending_audio(),
+        *one.answering([CallResult("call_1", "get_weather", '{"temp_c": 22}')]),
+        *one.responding(),
+        *one.cancelling("resp_1"),
+        *one.cancelling(""),
+    ]
+    assert 12 + (not on) == len(frames)
+    for frame in frames:
+        assert_openai_takes(frame)
+
+
+def test_openai_is_configured_with_a_typed_session():
+    one = dialect("openai", voice="marin", instructions="Be kind.")
+    pcm = {"type": "audio/pcm", "rate": 24000}
+    assert {
+        "type": "realtime",
+        "model": "voice-1",
+        "instructions": "Be kind.",
+        "output_modalities": ["audio"],
+        "audio": {
+            "input": {
+                "format": pcm,
+                "turn_detection": {"type": "semantic_vad"},
+                "transcription": {"model": "gpt-4o-mini-transcribe"},
+            },
+            "output": {"format": pcm, "voice": "marin"},
+        },
+        "tools": [FLAT],
+        "tool_choice": "auto",
+    } == configured(one, WEATHER)
+
+
+def test_a_change_of_tools_names_the_type_of_the_session_for_openai():
+    one = dialect("openai", instructions="Be kind.")
+    [frame] = one.changing_tools([FLAT])
+    session = {"type": "realtime", "tools": [FLAT], "tool_choice": "auto"}
+    assert {"type": "session.update", "session": session} == without_id(frame)
+
+
+def test_openai_is_told_null_where_it_shall_not_detect_turns():
+    assert {"turn_detection": None} == {
+        name: value
+        for name, value in configured(dialect("openai", detect_turns=False))["audio"]["input"].items()
+        if name == "turn_detection"
+    }
+
+
+def test_qwen_is_told_nested_tools_and_no_search_beside_them():
+    one = dialect("qwen", voice="Cherry", instructions="Be kind.")
+    assert {
+        "modalities": ["text", "audio"],
+        "voice": "Cherry",
+        "instructions": "Be kind.",
+        "input_audio_format": "pcm",
+        "output_audio_format": "pcm",
+        "turn_detection": {"type": "server_vad"},
+        "tools": [NESTED],
+        "enable_search": False,
+    } == configured(one, WEATHER)
+    [frame] = one.changing_tools([NESTED])
+    assert {"type": "session.update", "session": {"tools": [NESTED], "enable_search": False}} == without_id(frame)
+
+
+def test_qwen_searches_where_it_was_asked_to_and_there_are_no_tools():
+    one = dialect("qwen", extra={"enable_search": True})
+    assert [False, True] == [configured(one, WEATHER)["enable_search"], configured(one)["enable_search"]]
+    [without] = one.changing_tools([])
+    [beside] = one.changing_tools([NESTED])
+    assert [True, False] == [frame["session"]["enable_search"] for frame in (without, beside)]
+
+
+@pytest.mark.parametrize(("on", "detection"), [(True, "server_vad"), (False, "client_vad")])
+def test_glm_is_told_again_what_it_would_forget_with_every_change_of_tools(on, detection):
+    one = dialect("glm", detect_turns=on)
+    kept = {
+        "tools": [FLAT],
+        "turn_detection": {"type": detection},
+        "beta_fields": {"chat_mode": "audio", "tts_source": "e2e", "auto_search": False},
+    }
+    assert kept == {name: configured(one, WEATHER)[name] for name in kept}
+    [frame] = one.changing_tools([FLAT])
+    assert {"type": "session.update", "session": kept} == without_id(frame)
+
+
+def test_what_the_settings_add_to_glms_fields_is_repeated_too():
+    one = dialect("glm", extra={"beta_fields": {"auto_search": True}, "temperature": 0.5})
+    fields = {"chat_mode": "audio", "tts_source": "e2e", "auto_search": True}
+    [frame] = one.changing_tools([])
+    assert fields == frame["session"]["beta_fields"]
+    assert "temperature" not in frame["session"]
+    assert 0.5 == configured(one)["temperature"]
+
+
+def test_stepfun_is_told_its_tools_always_and_its_voice_once():
+    one = dialect("stepfun", voice="wenrounansheng")
+    first = configured(one)
+    assert ([], "wenrounansheng") == (first["tools"], first["voice"])
+    one.read({"type": "session.updated", "session": {}})
+    again = configured(one, WEATHER)
+    assert [NESTED] == again["tools"]
+    assert "voice" not in again
+    [frame] = one.changing_tools([])
+    assert {"type": "session.update", "session": {"tools": []}} == without_id(frame)
+
+
+def test_a_voice_that_stepfun_refused_with_the_session_is_told_again():
+    one = dialect("stepfun", voice="wenrounansheng")
+    configured(one, WEATHER)
+    one.read({"type": "error", "error": {"message": "no such tool", "param": "session.tools[0]"}})
+    assert "wenrounansheng" == configured(one)["voice"]
+
+
+@pytest.mark.parametrize("provider", EVENTFUL)
+def test_a_line_is_an_item_of_whoever_said_it(provider):
+    [frame] = dialect(provider).speaking(Line("user", "It rains."), answer=False)
+    assert {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "It rains."}]} == frame["item"]
+
+
+@pytest.mark.parametrize("provider", EVENTFUL)
+def test_without_a_wish_for_audio_it_is_asked_for_text(provider):
+    session = configured(dialect(provider, output="text"))
+    wanted = {"openai": ("output_modalities", ["text"]), "stepfun": ("modalities", ["text", "audio"])}
+    name, value = wanted.get(provider, ("modalities", ["text"]))
+    assert value == session[name]
+
+
+@pytest.mark.parametrize("provider", EVENTFUL)
+def test_nothing_is_said_of_a_voice_and_instructions_that_are_not_there(provider):
+    session = configured(dialect(provider))
+    assert "instructions" not in session
+    assert "voice" not in session
+    assert "voice" not in session.get("audio", {}).get("output", {})
+
+
+@pytest.mark.parametrize("provider", EVENTFUL)
+def test_tools_of_the_providers_own_stand_beside_ours_in_every_update(provider):
+    own = {"type": "mcp", "server_label": "wiki"}
+    one = dialect(provider, extra={"tools": [own], "temperature": 0.5})
+    ours = shaped(one, WEATHER)
+    [frame] = one.changing_tools(ours)
+    assert [*ours, own] == configured(one, WEATHER)["tools"] == frame["session"]["tools"]
+
+
+def test_extra_members_go_into_the_objects_of_the_session():
+    one = dialect("openai", voice="marin", extra={"audio": {"output": {"speed": 1.2}}, "tool_choice": "required"})
+    session = configured(one)
+    assert {"format": {"type": "audio/pcm", "rate": 24000}, "voice": "marin", "speed": 1.2} == session["audio"]["output"]
+    [frame] = one.changing_tools([])
+    assert "required" == session["tool_choice"] == frame["session"]["tool_choice"]
+
+
+@pytest.mark.parametrize("provider", EVENTFUL)
+def test_each_result_is_an_item_and_only_glms_have_no_id(provider):
+    results = [CallResult("call_1", "a", '{"x": 1}'), CallResult("call_2", "b", "text")]
+    frames = [without_id(frame) for frame in dialect(provider).answering(results)]
+    assert [
+        {
+            "type": "conversation.item.create",
+            "item": {
+                "type": "function_call_output",
+                **({} if provider == "glm" else {"call_id": result.call_id}),
+                "output": result.output,
+            },
+        }
+        for result in results
+    ] == frames
+
+
+def test_glm_is_never_told_an_empty_result_which_it_would_refuse():
+    [frame] = dialect("glm").answering([CallResult("glm_r_0", "a", "")])
+    assert '""' == frame["item"]["output"]
+    [frame] = dialect("openai").answering([CallResult("call_1", "a", "")])
+    assert "" == frame["item"]["output"]
+
+
+@pytest.mark.parametrize("provider", EVENTFUL)
+def test_the_model_is_asked_and_stopped_by_events(provider):
+    one = dialect(provider)
+    assert [{"type": "response.create"}] == [without_id(frame) for frame in one.responding()]
+    named = {"response_id": "resp_1"} if provider == "openai" else {}
+    assert [{"type": "response.cancel", **named}] == [without_id(frame) for frame in one.cancelling("resp_1")]
+
+
+def test_an_id_that_was_made_for_a_response_is_never_sent():
+    one = dialect("openai")
+    [began] = one.read({"type": "response.created", "response": {}})
+    [frame] = one.cancelling(began.response_id)
+    assert "response_id" not in frame
+
+
+@pytest.mark.parametrize("provider", EVENTFUL)
+def test_no_two_frames_have_one_id(provider):
+    one = dialect(provider)
+    frames = [*one.responding(), *one.responding(), *one.changing_tools([]), *one.speaking(Line("user", "a"), answer=True)]
+    assert 4 == len({frame["event_id"] for frame in frames})
+
+
+@pytest.mark.parametrize("provider", EVENTFUL)
+def test_the_buffer_is_committed_once_where_the_server_does_not_listen(provider):
+    one = dialect(provider, detect_turns=False)
+    assert [] == one.ending_audio()
+    one.sounding(b"\0\0")
+    assert ["input_audio_buffer.commit"] == [frame["type"] for frame in one.ending_audio()]
+    assert [] == one.ending_audio()
+
+
+@pytest.mark.parametrize("provider", EVENTFUL)
+def test_nothing_is_committed_where_the_server_listens(provider):
+    one = dialect(provider)
+    one.sounding(b"\0\0")
+    assert [] == one.ending_audio()
+
+
+@pytest.mark.parametrize("provider", ["openai", "qwen", "stepfun"])
+def test_audio_goes_out_as_it_is(provider):
+    [frame] = dialect(provider).sounding(b"\1\2\3\4")
+    assert ("input_audio_buffer.append", b"\1\2\3\4") == (frame["type"], base64.b64decode(frame["audio"]))
+
+
+def test_glm_hears_every_piece_as_a_wav_file():
+    [frame] = dialect("glm").sounding(b"\1\2\3\4")
+    with wave.open(io.BytesIO(base64.b64decode(frame["audio"]))) as file:
+        assert (1, 2, 16000, b"\1\2\3\4") == (file.getnchannels(), file.getsampwidth(), file.getframerate(), file.readframes(9))
+
+
+@pytest.mark.parametrize(
+    ("provider", "url"),
+    [
+        ("openai", "wss://api.openai.com/v1/realtime?model=voice-1"),
+        ("qwen", "wss://dashscope.aliyuncs.com/api-ws/v1/realtime?model=voice-1"),
+        ("glm", "wss://open.bigmodel.cn/api/paas/v4/realtime?model=voice-1"),
+        ("stepfun", "wss://api.stepfun.com/v1/realtime?model=voice-1"),
+        (
+            "gemini",
+            "wss://generativelanguage.googleapis.com/ws/google.ai.generativelanguage.v1alpha.GenerativeService.BidiGenerateContent",
+        ),
+    ],
+)
+def test_each_provider_has_its_url(provider, url):
+    assert url == dialect(provider).url()
+
+
+def test_the_model_is_added_to_a_url_that_names_none():
+    def of(url):
+        return dialect("openai", model="openai/a model", url=url).url()
+
+    assert "ws://127.0.0.1:9/rt?model=a+model" == of("ws://127.0.0.1:9/rt")
+    assert "ws://127.0.0.1:9/rt?x=1&model=a+model" == of("ws://127.0.0.1:9/rt?x=1")
+    assert "ws://127.0.0.1:9/rt?model=b" == of("ws://127.0.0.1:9/rt?model=b")
+
+
+@pytest.mark.parametrize("provider", ALL)
+def test_the_key_stands_in_a_header_and_nowhere_else(provider):
+    one = dialect(provider, api_key="secret-key")
+    header = {"x-goog-api-key": "k"} if provider == "gemini" else {"Authorization": "Bearer k"}
+    assert header == one.headers("k")
+    assert {} == one.headers("")
+    opening = Opening([], [Line("user", "a")])
+    said = [one.url(), *one.greeting(opening), *one.configuring(opening), *one.recalling(opening)]
+    assert "secret-key" not in repr(said)
+
+
+def test_a_provider_says_what_audio_it_takes():
+    assert {"openai": 24000, "qwen": 16000, "glm": 16000, "stepfun": 24000, "gemini": 16000} == {
+        provider: dialect(provider).input_rate for provider in ALL
+    }
+
+
+def test_a_model_without_a_name_is_refused():
+    with pytest.raises(ConfigurationError, match="openai/model"):
+        dialect("openai", model="openai/")

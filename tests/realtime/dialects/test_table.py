@@ -1,0 +1,140 @@
+"""Whose server a session's settings mean, and the key for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from patchbay.errors import ConfigurationError
+from patchbay.realtime.settings import RealtimeSettings
+from patchbay.realtime.table import PROVIDERS, dialect_for, key_for
+
+VARIABLES = [variable for dialect in PROVIDERS for variable in dialect.key_variables]
+
+
+@pytest.fixture(autouse=True)
+def no_keys(monkeypatch):
+    for variable in VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+
+
+def provider_of(model, **settings):
+    return dialect_for(RealtimeSettings(model=model, **settings)).provider
+
+
+def model_of(model, **settings):
+    whole = RealtimeSettings(model=model, **settings)
+    return dialect_for(whole)(whole).model
+
+
+@pytest.mark.parametrize(
+    ("model", "provider", "name"),
+    [
+        ("openai/gpt-realtime", "openai", "gpt-realtime"),
+        ("gpt-realtime", "openai", "gpt-realtime"),
+        ("OpenAI/gpt-realtime", "openai", "gpt-realtime"),
+        ("qwen/qwen3-omni-flash-realtime", "qwen", "qwen3-omni-flash-realtime"),
+        ("dashscope/qwen3-omni-flash-realtime", "qwen", "qwen3-omni-flash-realtime"),
+        ("glm/glm-realtime", "glm", "glm-realtime"),
+        ("zhipu/glm-realtime", "glm", "glm-realtime"),
+        ("stepfun/step-audio-2", "stepfun", "step-audio-2"),
+        ("step/step-audio-2", "stepfun", "step-audio-2"),
+        ("gemini/gemini-live", "gemini", "gemini-live"),
+        ("google/models/gemini-live", "gemini", "models/gemini-live"),
+    ],
+)
+def test_a_models_name_names_its_provider(model, provider, name):
+    assert (provider, name) == (provider_of(model), model_of(model))
+
+
+def test_provider_names_it_where_the_model_does_not():
+    assert "glm" == provider_of("glm-realtime", provider="GLM")
+    assert "glm-realtime" == model_of("glm/glm-realtime", provider="glm")
+    assert "team/own" == model_of("team/own", provider="openai")
+
+
+@pytest.mark.parametrize("dialect", PROVIDERS)
+def test_the_host_of_the_url_names_it_too(dialect):
+    assert dialect.hosts
+    for host in dialect.hosts:
+        name = f"my-space.region{host}" if host.startswith(".") else host
+        assert dialect.provider == provider_of("some-model", url=f"wss://{name.upper()}/any/path")
+
+
+def test_qwens_server_of_a_workspace_is_its_own_and_no_other_that_looks_like_it(monkeypatch):
+    monkeypatch.setenv("DASHSCOPE_API_KEY", "of-qwen")
+
+    def key(host: str) -> str:
+        return key_for(RealtimeSettings(model="qwen/voice", url=f"wss://{host}/api-ws/v1/realtime"))
+
+    assert "of-qwen" == key("llm-1.ap-southeast-1.maas.aliyuncs.com")
+    others = ("maas.aliyuncs.com.elsewhere.example", "xmaas.aliyuncs.com", "aliyuncs.com", "maas.aliyuncs.com")
+    assert {""} == {key(host) for host in others}
+
+
+def test_a_server_that_nobody_knows_is_spoken_to_as_openai():
+    assert "openai" == provider_of("mine/voice", url="ws://127.0.0.1:9")
+    assert "mine/voice" == model_of("mine/voice", url="ws://127.0.0.1:9")
+    assert "qwen" == provider_of("qwen/voice", url="ws://127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"model": "acme/voice"}, "'acme'.*openai, gemini, glm, qwen, stepfun"),
+        ({"model": "voice", "provider": "acme"}, "'acme'.*openai, gemini, glm, qwen, stepfun"),
+        ({"model": "qwen/voice", "provider": "glm"}, "model of qwen, and provider is 'glm'"),
+        ({"model": "qwen/voice", "url": "wss://api.openai.com/v1/realtime"}, "one of openai's.*one of qwen's"),
+        ({"model": "voice", "provider": "glm", "url": "wss://api.stepfun.com/x"}, "one of stepfun's.*one of glm's"),
+        ({"model": "qwen/"}, "use qwen/model"),
+        ({"model": "qwen/ "}, "use qwen/model"),
+        ({"model": "voice", "url": "ws://"}, "names no server"),
+        ({"model": "voice", "url": "ws://[::1"}, "names no server"),
+        ({"model": "voice", "url": "ws://host:0/"}, "names no server"),
+        ({"model": "voice", "url": "ws://me:secret-1@host/"}, "no user"),
+        ({"model": "voice", "url": "ws://host/#part"}, "no fragment"),
+    ],
+)
+def test_what_cannot_be_understood_is_refused_with_the_way_out(settings, words):
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        dialect_for(RealtimeSettings(**settings))
+    assert "secret-1" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dialect", PROVIDERS)
+def test_the_key_is_the_first_that_the_environment_has(dialect, monkeypatch):
+    settings = RealtimeSettings(model=f"{dialect.provider}/voice")
+    for variable in reversed(dialect.key_variables):
+        monkeypatch.setenv(variable, f"of-{variable}\n")
+        assert f"of-{variable}" == key_for(settings)
+    assert "given" == key_for(RealtimeSettings(model=f"{dialect.provider}/voice", api_key=" given "))
+
+
+@pytest.mark.parametrize("dialect", PROVIDERS)
+def test_without_a_key_it_is_said_which_variables_are_looked_at(dialect):
+    words = " or ".join(dialect.key_variables)
+    with pytest.raises(ConfigurationError, match=f"no key for {dialect.provider}: set {words}, or give api_key"):
+        key_for(RealtimeSettings(model=f"{dialect.provider}/voice"))
+    with pytest.raises(ConfigurationError, match="no key"):
+        key_for(RealtimeSettings(model="voice", url=f"wss://{dialect.hosts[0]}/x"))
+
+
+def test_a_server_that_nobody_knows_is_not_told_a_key_of_the_environment(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "of-openai")
+    assert "" == key_for(RealtimeSettings(model="voice", url="wss://elsewhere.example/rt"))
+    assert "mine" == key_for(RealtimeSettings(model="voice", url="wss://elsewhere.example/rt", api_key="mine"))
+
+
+def test_another_server_that_speaks_as_a_provider_does_is_not_told_the_providers_key(monkeypatch):
+    monkeypatch.setenv("DASHSCOPE_API_KEY", "of-qwen")
+    assert "" == key_for(RealtimeSettings(model="qwen/voice", url="ws://127.0.0.1:9/rt"))
+    assert "of-qwen" == key_for(RealtimeSettings(model="qwen/voice", url="wss://dashscope.aliyuncs.com/rt"))
+
+
+@pytest.mark.parametrize("key", ["two words", "line\nbreak", "Schlüssel"])
+def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(key, monkeypatch):
+    with pytest.raises(ConfigurationError, match="api_key holds characters") as caught:
+        key_for(RealtimeSettings(model="voice", api_key=key))
+    assert key not in str(caught.value)
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(ConfigurationError, match="OPENAI_API_KEY holds characters"):
+        key_for(RealtimeSettings(model="voice"))

@@ -1,0 +1,87 @@
+"""What the tests of the dialects stand on: dialects by name, frames that the vendors' SDKs have checked, news in short."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from openai.types.realtime import RealtimeClientEventParam
+from pydantic import TypeAdapter
+
+from patchbay.realtime.dialect import Dialect, Opening
+from patchbay.realtime.news import CallPiece, News
+from patchbay.realtime.settings import RealtimeSettings
+from patchbay.realtime.table import dialect_for
+from patchbay.types import ToolSpec
+
+EVENTFUL = ("openai", "qwen", "glm", "stepfun")
+ALL = (*EVENTFUL, "gemini")
+
+WEATHER = ToolSpec(
+    name="get_weather",
+    description="Weather in a city.",
+    parameters={"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+)
+CLOCK = ToolSpec(name="get_time", description="The time.", parameters={"type": "object", "properties": {}})
+
+_CLIENT_EVENT: TypeAdapter[Any] = TypeAdapter(RealtimeClientEventParam)
+
+
+def dialect(provider: str, **settings: Any) -> Dialect:
+    """A connection's dialect, with a model that any provider may have."""
+    whole = RealtimeSettings(**{"model": f"{provider}/voice-1", **settings})
+    return dialect_for(whole)(whole)
+
+
+def shaped(of: Dialect, *specs: ToolSpec) -> list[dict[str, Any]]:
+    """Tools as the session tells them to a dialect."""
+    told = [of.tools.express(spec) for spec in specs]
+    return [of.tools.shape(spec) for spec in told if isinstance(spec, ToolSpec)]
+
+
+def configured(of: Dialect, *specs: ToolSpec) -> dict[str, Any]:
+    """The session that a connection is configured with."""
+    [frame] = of.configuring(Opening(shaped(of, *specs)))
+    assert "session.update" == frame["type"]
+    return dict(frame["session"])
+
+
+def without_id(frame: Mapping[str, Any]) -> dict[str, Any]:
+    """A frame without the id that is ours."""
+    return {name: value for name, value in frame.items() if name != "event_id"}
+
+
+def assert_openai_takes(frame: Mapping[str, Any]) -> None:
+    """The SDK's types know every member of the frame, and each has the type that it should have."""
+    assert dict(frame) == _made(_CLIENT_EVENT.validate_python(frame))
+
+
+def _made(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _made(member) for name, member in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return [_made(member) for member in value]
+    return value
+
+
+def event(kind: str, **members: Any) -> dict[str, Any]:
+    """A server's event."""
+    return {"type": kind, "event_id": "event_1", **members}
+
+
+def read(of: Dialect, *frames: Any) -> list[News]:
+    """All that frames say."""
+    return [news for frame in frames for news in of.read(frame)]
+
+
+def joined(news: Iterable[News]) -> dict[str, tuple[str, str, str]]:
+    """The calls in the news, by key: id, name, arguments. What was said first counts, and pieces before all of them."""
+    calls: dict[str, dict[str, str]] = {}
+    for piece in news:
+        if isinstance(piece, CallPiece):
+            call = calls.setdefault(piece.key, {"id": "", "name": "", "pieces": "", "whole": ""})
+            call["id"] = call["id"] or piece.call_id
+            call["name"] = call["name"] or piece.name
+            call["pieces"] += piece.delta
+            call["whole"] = call["whole"] or (piece.arguments or "")
+    return {key: (call["id"], call["name"], call["pieces"] or call["whole"]) for key, call in calls.items()}

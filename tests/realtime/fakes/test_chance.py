@@ -1,0 +1,63 @@
+"""Scripts by chance are hard but fair: a client that keeps the rules ends with no violation, whatever happens to it."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun, random_script
+
+from .raw import CorrectFamilyClient, CorrectGeminiClient, run
+
+FAKES = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
+
+
+def client_of(fake):
+    return (CorrectGeminiClient if fake.provider == "gemini" else CorrectFamilyClient)(fake)
+
+
+@pytest.mark.parametrize("provider", FAKES)
+@given(chance=st.randoms(use_true_random=False))
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+def test_a_correct_client_comes_through_any_script(provider, chance):
+    script, faults = random_script(chance, provider=provider, turns=3, late=0.001)
+    with provider(script, faults=faults) as fake:
+        client = client_of(fake)
+        run(client.turns(["one", "two", "three"]))
+        assert [] == fake.violations
+        assert [] == fake.unanswered
+        assert [] == fake.unasked
+        assert all(len(call.results) <= 1 for call in fake.calls)
+        assert {"one", "two", "three"} <= {told.text for told in fake.heard}
+        assert fake.connections <= fake.attempts
+
+
+@pytest.mark.parametrize("provider", FAKES)
+def test_a_seed_gives_the_same_script_each_time(provider):
+    assert random_script(7, provider=provider) == random_script(7, provider=provider)
+    assert random_script(7, provider=provider) == random_script(random.Random(7), provider=provider)
+    assert 20 < len({repr(random_script(seed, provider=provider)) for seed in range(30)})
+
+
+@given(text=st.text(), cuts=st.sets(st.integers(-1, 40)), ascii=st.booleans())
+def test_the_deltas_of_a_call_join_to_its_arguments_wherever_they_are_cut(text, cuts, ascii):  # noqa: A002
+    call = Call("any", {"text": text}, cuts=tuple(cuts), ascii=ascii)
+    assert call.text == "".join(call.deltas)
+    assert {"text": text} == json.loads(call.text)
+    assert all(call.deltas)
+
+
+def test_arguments_can_be_cut_within_an_escape():
+    call = Call("any", {"city": "Zürich"}, cuts=(13,))
+    assert ['{"city":"Z\\u0', '0fcrich"}'] == call.deltas
+
+
+def test_a_script_of_short_forms_is_one_of_answers():
+    with FakeOpenAI(["hello", Call("a"), [Call("a"), Call("b")]]) as fake:
+        assert all(isinstance(step, Answer) for step in fake.script)
+        assert [1, 1, 2] == [len(step.parts) for step in fake.script]
+        assert 3 == fake.remaining

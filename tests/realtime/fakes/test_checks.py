@@ -1,0 +1,87 @@
+"""What is no script is refused when it is given, in words that say what is allowed: else a test tests something else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from patchbay.errors import ConfigurationError
+from patchbay.testing.realtime import (
+    Answer,
+    Call,
+    Cancel,
+    FakeGemini,
+    FakeOpenAI,
+    Faults,
+    Frame,
+    GoAway,
+    Interrupt,
+    Pause,
+    Say,
+)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Answer("hello"), r"parts of an Answer are a sequence of Say, Quote, .*, not 'hello'\. A text is .*Say\(text\)"),
+        (lambda: Answer(["hello"]), r"Each of the parts of an Answer is one of Say, .*not 'hello'"),
+        (lambda: Answer(None), "parts of an Answer are a sequence"),
+        (lambda: Answer(status="done"), "status of an Answer is one of 'completed', 'cancelled', .*, not 'done'"),
+        (lambda: Answer(kill="bogus"), "kill of an Answer is one of 'asked', 'created', .*, not 'bogus'"),
+        (lambda: Answer(faults={"stole"}), "faults of an Answer is one of 'stale', 'mixed', 'fragments', not 'stole'"),
+        (lambda: Answer(faults="stale"), "faults of an Answer are a collection of"),
+        (lambda: Answer(late=-1), "late of an Answer is a number of at least 0, not -1"),
+        (lambda: Answer(late="1"), "late of an Answer is a number"),
+        (lambda: Answer(then=[Say("x")]), r"then is one of Pause, Interrupt, .*, not Say\("),
+        (lambda: Call("get", faults={"typo"}), "faults of Call is one of 'done_twice', .*, not 'typo'"),
+        (lambda: Call("get", faults="no_name"), "faults of Call are a collection"),
+        (lambda: Call("get", ["Rome"]), "arguments of Call is one of Mapping, str, not "),
+        (lambda: Call(print), "name of Call"),
+        (lambda: Say(b"hello"), "text of Say is one of str, not b'hello'"),
+        (lambda: Say("hello", audio="pcm"), "audio of Say is one of bytes, NoneType, not 'pcm'"),
+        (lambda: Say("hello", piece=0), "piece of Say is a number of at least 1, not 0"),
+        (lambda: Say("hello", gap=-0.1), "gap of Say"),
+        (lambda: Pause(-1), "seconds of Pause"),
+        (lambda: Pause(True), "seconds of Pause"),
+        (lambda: GoAway(float("nan")), "seconds of GoAway"),
+        (lambda: Interrupt(None), "text of Interrupt"),
+        (lambda: Cancel("call_1"), "ids of Cancel are a sequence of str, not 'call_1'"),
+        (lambda: Frame("{}"), "frame of Frame is one of Mapping, not '{}'"),
+        (lambda: Faults(refuse=-1), "refuse of Faults"),
+        (lambda: Faults(refuse_with="500"), "refuse_with of Faults is one of 'reset', '503', not '500'"),
+        (lambda: Faults(updates=["refused"]), "updates of Faults is one of 'ok', 'refuse', 'silent', not 'refused'"),
+        (lambda: Faults(updates="refuse"), "updates of Faults are a collection"),
+        (lambda: Faults(idle=-2), "idle of Faults"),
+    ],
+)
+def test_what_no_part_of_a_script_can_be_is_refused_when_it_is_made(make: Any, words: str):
+    with pytest.raises(ConfigurationError, match=words):
+        make()
+
+
+@pytest.mark.parametrize("fake", [FakeOpenAI, FakeGemini])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"script": "hello"}, "A script is a sequence of steps, one for each response, not 'hello'"),
+        ({"script": Call("get")}, r"A script is a sequence of steps, one for each response, not Call\("),
+        ({"script": {"say": "x"}}, "A script is a sequence of steps"),
+        ({"script": [{"say": "x"}]}, "sequence of Say, .*, not {'say': 'x'}"),
+        ({"script": [None]}, "sequence of Say, .*, not None"),
+        ({"script": [["hello"]]}, r"one of Say, .*, not 'hello'. A text is a part as Say\(text\)"),
+        ({"hears": "What time is it?"}, "texts that a fake hears are a sequence of str"),
+        ({"hears": [b"What?"]}, "texts that a fake hears is one of str"),
+        ({"utterance": 0}, "Utterance is a number of at least 1, not 0"),
+        ({"crossing": -1.0}, "Crossing is a number of at least 0"),
+    ],
+)
+def test_a_fake_refuses_what_is_no_script_before_it_runs(fake, options: Any, words: str):
+    with pytest.raises(ConfigurationError, match=words):
+        fake(**options)
+
+
+def test_all_that_is_allowed_is_taken_in_any_kind_of_collection():
+    script = ["text", Call("get", "{broken", faults={"no_name"}), [Say("a"), Call("get")], (Say("b"),), Answer(faults=["mixed"])]
+    assert 5 == FakeOpenAI(tuple(script), hears=("a", "b"), faults=Faults(updates=("ok", "silent"), idle=0.5)).remaining

@@ -1,0 +1,129 @@
+"""200 scripts by chance hold, for each provider, every fault that there is, and have its server say everything that it can say."""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from patchbay.realtime import news as all_news
+from patchbay.testing.realtime import (
+    Call,
+    FakeGemini,
+    FakeGLM,
+    FakeOpenAI,
+    FakeQwen,
+    FakeStepFun,
+    Faults,
+    Quote,
+    Say,
+    chance,
+    random_script,
+)
+from patchbay.testing.realtime.script import AnswerFault, CallFault, Cancel, GoAway, Interrupt, Point, Status
+from realtime.dialects.told import dialect
+
+from .raw import VOICED, CorrectFamilyClient, CorrectGeminiClient, run
+
+FAKES = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
+SCRIPTS = 200
+PLAYED = 60
+"""So many of them are played: it takes some seconds."""
+
+NEWS = {one.__name__ for one in typing.get_args(all_news.News)}
+GEMINIS_OWN = {"CallsCancelled", "Leaving", "Resumable"}
+
+
+def within_an_escape(call: Call) -> bool:
+    """Whether a delta ends in the midst of an escape of JSON."""
+    escapes = [(found.start(), found.end()) for found in re.finditer(r"\\(u[0-9a-f]{4}|.)", call.text)]
+    return any(start < cut < end for cut in call.cuts or () for start, end in escapes)
+
+
+def drawn(provider) -> Counter[str]:
+    """How often each thing that can go wrong is in the scripts."""
+    count: Counter[str] = Counter()
+    for seed in range(SCRIPTS):
+        answers, faults = random_script(seed, provider=provider)
+        count.update({"refused connection": faults.refuse, "refused change": faults.updates.count("refuse")})
+        count.update({f"refused by {faults.refuse_with}": faults.refuse, "noise": int(faults.noise)})
+        for answer in answers:
+            calls = [part for part in answer.parts if isinstance(part, Call)]
+            count.update(answer.faults)
+            count.update([f"status {answer.status}", f"kill {answer.kill}", f"{len(calls)} calls"])
+            count.update(fault for call in calls for fault in call.faults)
+            count.update({"late": int(answer.late > 0), "cut within an escape": sum(map(within_an_escape, calls))})
+            count.update(f"{type(part).__name__} within" for part in answer.parts)
+            count.update(f"{type(part).__name__} behind" for part in answer.then)
+    return +count
+
+
+@pytest.mark.parametrize("provider", FAKES)
+def test_every_fault_is_drawn_for_every_provider(provider):
+    gemini = provider is FakeGemini
+    statuses = ["completed", "cancelled"] if gemini else typing.get_args(Status)
+    faults = ["done_twice", "no_call_id"] if gemini else typing.get_args(CallFault)
+    wanted = {
+        *("refused connection", "refused change", "refused by reset", "refused by 503", "noise", "late", "cut within an escape"),
+        *("1 calls", "2 calls", "3 calls", f"{Interrupt.__name__} within", f"{Interrupt.__name__} behind"),
+        *(typing.get_args(AnswerFault)),
+        *faults,
+        *(f"status {status}" for status in statuses),
+        *(f"kill {point}" for point in typing.get_args(Point)),
+        *([f"{Cancel.__name__} behind", f"{GoAway.__name__} behind"] if gemini else []),
+    }
+    count = drawn(provider)
+    assert {} == {what: count[what] for what in wanted if count[what] < 3}, count
+
+
+def test_each_kind_that_is_wanted_changes_scripts_and_none_is_there_that_was_not():
+    def scripts(*kinds: str):
+        return [
+            random_script(seed, provider=fake, kinds=frozenset(kinds)) for seed in range(60) for fake in (FakeOpenAI, FakeGemini)
+        ]
+
+    plain = scripts()
+    assert [] == [kind for kind in sorted(chance.KINDS) if scripts(kind) == plain]
+    assert {Faults()} == {replace(faults, refuse_with="reset") for _, faults in plain}
+    answers = [answer for script, _ in plain for answer in script]
+    assert {(frozenset(), None, "completed", 0.0, ())} == {
+        (answer.faults, answer.kill, answer.status, answer.late, answer.then) for answer in answers
+    }
+    parts = [part for answer in answers for part in answer.parts]
+    assert {Call, Quote, Say} == {type(part) for part in parts}
+    assert {frozenset()} == {part.faults for part in parts if isinstance(part, Call)}
+
+
+def told(provider) -> tuple[Counter[str], Counter[str]]:
+    """What the server says in scripts, as our dialects understand it: how often each kind of news, and each end of a response."""
+    kinds: Counter[str] = Counter()
+    ends: Counter[str] = Counter()
+    for seed in range(PLAYED):
+        script, faults = random_script(seed, provider=provider, late=0.001)
+        voiced = seed % 2 == 0
+        session = VOICED[provider.provider] if voiced else {}
+        with provider(script, faults=faults, crossing=10.0) as fake:
+            client = (CorrectGeminiClient if provider is FakeGemini else CorrectFamilyClient)(fake, **session)
+            run(client.turns(["one", "two", "three"]))
+            assert [] == fake.violations
+        for line in client.lines:
+            one = dialect(provider.provider, output="audio" if voiced else "text")
+            news = [each for frame in line.seen for each in one.read(frame)]
+            kinds.update(type(each).__name__ for each in news)
+            ends.update(each.status for each in news if isinstance(each, all_news.ResponseEnded))
+            ends.update("with calls" for each in news if isinstance(each, all_news.ResponseEnded) and each.calls)
+    return kinds, ends
+
+
+@pytest.mark.parametrize("provider", FAKES)
+def test_every_kind_of_news_comes_from_every_provider(provider):
+    kinds, ends = told(provider)
+    # Gemini refuses with the end of the connection, and confirms nothing but its setup; its calls are whole where they come.
+    wanted = NEWS - {"Refused", "Configured"} if provider is FakeGemini else NEWS - GEMINIS_OWN
+    statuses = {"completed", "cancelled"} if provider is FakeGemini else {*typing.get_args(Status), "with calls"}
+    assert {} == {kind: kinds[kind] for kind in wanted if not kinds[kind]}, kinds
+    assert {} == {status: ends[status] for status in statuses if not ends[status]}, ends
+    assert wanted >= set(kinds)

@@ -1,0 +1,347 @@
+"""The faults are played where the script says, and what came before them has arrived."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import threading
+
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus
+from websockets.sync.client import connect
+
+from patchbay.testing.realtime import (
+    Answer,
+    Call,
+    Drop,
+    FakeGemini,
+    FakeGLM,
+    FakeOpenAI,
+    FakeQwen,
+    FakeStepFun,
+    Faults,
+    Frame,
+    GoAway,
+    Pause,
+    Quote,
+    Say,
+)
+
+from .raw import SESSIONS, SETUP, Line, headers, opened, result, run, said
+
+FAKES = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
+DELTA = "response.function_call_arguments.delta"
+DONE = "response.function_call_arguments.done"
+
+
+async def until_lost(line: Line) -> list[dict]:
+    """Return all that comes until the connection is aborted."""
+    seen: list[dict] = []
+    with pytest.raises(ConnectionClosed) as lost:  # noqa: PT012  (what came before the end is wanted)
+        while True:
+            seen.append(await line.next())
+    assert lost.value.rcvd is None, "no close frame"
+    return seen
+
+
+def one_response(fake, *, configured: bool = True) -> list[dict]:
+    async def talk():
+        async with opened(fake) as socket:
+            line = Line(socket)
+            if configured:
+                await line.configure(fake.provider)
+            await line.say("hello", fake.provider)
+            return await line.until("response.done")
+
+    return run(talk())
+
+
+def kinds(events) -> list[str]:
+    return [event.get("type", "") for event in events]
+
+
+def test_a_sync_test_may_use_a_fake_as_well():
+    with FakeOpenAI(["hello"]) as fake, connect(f"{fake.url}?model=m", additional_headers=headers(fake)) as socket:
+        assert "session.created" == json.loads(socket.recv(timeout=10))["type"]
+        socket.send(json.dumps(said("hi")))
+        fake.wait_until(lambda: bool(fake.heard))
+        assert ("user", "hi", 1) == (fake.heard[0].kind, fake.heard[0].text, fake.heard[0].connection)
+        with pytest.raises(TimeoutError, match="1 frames came"):
+            fake.wait_until(lambda: False, within=0.01)
+
+
+def test_a_fake_leaves_no_thread_and_no_connection_behind():
+    before = threading.active_count()
+
+    async def talk(fake):
+        async with opened(fake) as socket:
+            await Line(socket).next()
+            await asyncio.to_thread(fake.__exit__)
+            with pytest.raises(ConnectionClosed):
+                await Line(socket).until("never")
+
+    fake = FakeOpenAI()
+    fake.__enter__()
+    run(talk(fake))
+    assert before == threading.active_count()
+
+
+@pytest.mark.parametrize("how", ["reset", "503"])
+def test_the_first_connections_are_refused(how):
+    with FakeQwen(faults=Faults(refuse=2, refuse_with=how)) as fake:
+
+        async def talk():
+            for _ in range(2):
+                with pytest.raises((OSError, InvalidHandshake, InvalidMessage, EOFError)) as refused:
+                    await opened(fake)
+                assert (how == "503") == (isinstance(refused.value, InvalidStatus) and refused.value.response.status_code == 503)
+            async with opened(fake) as socket:
+                await Line(socket).until("session.created")
+
+        run(talk())
+        assert (3, 1) == (fake.attempts, fake.connections)
+
+
+@pytest.mark.parametrize("provider", FAKES)
+def test_a_wrong_key_is_not_let_in(provider):
+    with provider(api_key="other") as fake:
+
+        async def talk():
+            with pytest.raises(InvalidStatus, match="401"):
+                await opened(fake)
+
+        run(talk())
+
+
+def test_changes_of_the_session_are_refused_or_never_confirmed_as_the_faults_say():
+    with FakeOpenAI(faults=Faults(updates=["silent", "refuse", "ok"])) as fake:
+
+        async def talk():
+            async with opened(fake) as socket:
+                line = Line(socket)
+                update = {"type": "session.update", "session": SESSIONS["openai"]}
+                await line.send(update, update)
+                seen = await line.until("error")
+                assert ["session.created", "error"] == kinds(seen)
+                assert "session.tools" == seen[-1]["error"]["param"]
+                assert [] == fake.tools
+                await line.send(update)
+                await line.until("session.updated")
+                assert ["get_weather"] == fake.tools
+
+        run(talk())
+        assert [] == fake.violations
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("done_twice", {DONE: 2}),
+        ("only_in_response_done", {DONE: 0, DELTA: 0, "response.output_item.added": 0, "response.output_item.done": 0}),
+        ("unheralded", {DONE: 1, "response.output_item.added": 0, "response.output_item.done": 0}),
+    ],
+)
+def test_calls_are_told_as_badly_as_the_script_says_and_are_whole_in_response_done(fault, told):
+    with FakeOpenAI([Call("get_weather", {"city": "Rome"}, faults=frozenset({fault}))]) as fake:
+        seen = one_response(fake)
+        assert told == {kind: kinds(seen).count(kind) for kind in told}
+        (item,) = seen[-1]["response"]["output"]
+        assert ("get_weather", '{"city":"Rome"}', fake.calls[0].call_id) == (item["name"], item["arguments"], item["call_id"])
+
+
+def test_names_and_ids_are_left_out_where_the_script_says():
+    with FakeStepFun([Call("get_weather", faults=frozenset({"no_name", "no_call_id"}))]) as fake:
+        (done,) = [event for event in one_response(fake) if event["type"] == DONE]
+        assert ("name" in done, "call_id" in done, "item_id" in done) == (False, False, True)
+    with FakeGLM([Call("get_weather", {"city": "Rome"})]) as fake:
+        seen = one_response(fake)
+        (done,) = [event for event in seen if event["type"] == DONE]
+        assert {"event_id", "type", "client_timestamp", "response_id", "output_index", "name", "arguments"} == set(done)
+        assert DELTA not in kinds(seen)
+
+
+def test_pieces_of_an_old_response_calls_in_one_anothers_midst_and_noise_come_when_they_should():
+    calls = [Call("a", {"n": "x" * 30}), Call("b", {"n": "y" * 30})]
+    with FakeOpenAI([Answer(calls, faults=frozenset({"stale", "mixed", "fragments"}))], faults=Faults(noise=True)) as fake:
+        seen = one_response(fake)
+        assert {"resp_of_old", fake.calls[0].response_id} == {event["response_id"] for event in seen if event["type"] == DELTA}
+        places = [event["output_index"] for event in seen if event["type"] == DELTA and event["response_id"] != "resp_of_old"]
+        assert places == [0, 1] * (len(places) // 2)
+        assert {"heartbeat", "unheard.of", "rate_limits.updated"} <= set(kinds(seen))
+
+
+@pytest.mark.parametrize("provider", FAKES)
+@pytest.mark.parametrize("point", ["created", "deltas", "calls", "running"])
+def test_a_connection_is_killed_where_the_script_says(provider, point):
+    with provider([Answer([Say("Hm. " * 20), Call("get_weather", {"city": "R" * 50}, call_id="c")], kill=point)]) as fake:
+
+        async def talk():
+            async with opened(fake) as socket:
+                line = Line(socket)
+                await line.configure(fake.provider)
+                await line.say("hello", fake.provider)
+                return await until_lost(line)
+
+        seen = json.dumps(run(talk()))
+        ended = "toolCall" if provider is FakeGemini and point == "running" else "response.done"
+        assert (point == "running") == (ended in seen)
+        assert ("Hm. " in seen) == (point != "created")
+        fake.wait_until(lambda: fake.idle)
+        assert ([], []) == (fake.violations, fake.unanswered)
+
+
+@pytest.mark.parametrize(("point", "heard"), [("result", ["one"]), ("results", ["one", "two"])])
+def test_a_connection_is_killed_between_results_and_the_wish_to_go_on(point, heard):
+    calls = [Call("a", call_id="c1"), Call("b", call_id="c2")]
+    with FakeOpenAI([Answer(calls, kill=point)]) as fake:
+
+        async def talk():
+            async with opened(fake) as socket:
+                line = Line(socket)
+                await line.configure("openai")
+                await line.say("hello", "openai")
+                await line.until("response.done")
+                await line.send(result("one", "c1"), result("two", "c2"), {"type": "response.create"})
+                await until_lost(line)
+            async with opened(fake) as socket:
+                line = Line(socket)
+                await line.configure("openai")
+                await line.send(result("late", "c2"), {"type": "input_audio_buffer.clear"})
+                await line.until("error")
+
+        run(talk())
+        assert heard == [told.text for told in fake.heard if told.kind == "result"]
+        assert 1 == len(fake.violations)
+        assert "call of connection 1, which is gone" in fake.violations[0]
+        assert [] == fake.unasked
+
+
+def test_a_test_can_drop_speak_and_send_at_any_time():
+    with FakeOpenAI([Answer([Say("hello"), Pause(30), Say("never said")]), Quote()]) as fake:
+
+        async def talk():
+            async with opened(fake) as socket:
+                line = Line(socket)
+                await line.configure("openai")
+                await line.say("hi", "openai")
+                await line.until("response.output_item.done")
+                assert not fake.idle
+                fake.send({"type": "made.up"})
+                await line.until("made.up")
+                fake.speak("Stop.")
+                seen = await line.until("response.done")
+                assert ("cancelled", "turn_detected") == (
+                    seen[-1]["response"]["status"],
+                    seen[-1]["response"]["status_details"]["reason"],
+                )
+                seen = await line.until("response.done")
+                assert "I was told: Stop." == "".join(event.get("delta", "") for event in seen)
+                fake.drop()
+                await until_lost(line)
+
+        run(talk())
+        assert [] == fake.violations
+
+
+def test_audio_is_heard_as_utterances_or_when_the_client_says_that_it_is_all():
+    audio = {"type": "input_audio_buffer.append", "audio": base64.b64encode(bytes(3200)).decode()}
+    with FakeQwen([Quote(), Quote()], hears=["first", "second"], utterance=6400) as fake:
+
+        async def talk():
+            async with opened(fake) as socket:
+                line = Line(socket)
+                await line.configure("qwen")
+                await line.send(audio, audio)
+                seen = await line.until("response.done")
+                assert "input_audio_buffer.speech_started" in kinds(seen)
+                assert ["first"] == [
+                    event["transcript"] for event in seen if "input_audio_transcription.completed" in event["type"]
+                ]
+                await line.send(audio, {"type": "input_audio_buffer.commit"}, {"type": "response.create"})
+                assert "I was told: second" in json.dumps(await line.until("response.done"))
+
+        run(talk())
+        assert 9600 == fake.audio_bytes
+        assert "..." == next(frame["audio"] for _, frame in fake.frames if "audio" in frame)
+        assert [] == fake.violations
+
+
+def test_a_connection_on_which_nothing_comes_is_closed():
+    with FakeQwen(faults=Faults(idle=0.02)) as fake:
+
+        async def talk():
+            async with opened(fake) as socket:
+                with pytest.raises(ConnectionClosed) as closed:
+                    await Line(socket).until("never")
+                return closed.value.rcvd.code
+
+        assert 1001 == run(talk())
+
+
+def test_gemini_says_that_it_goes_away_and_goes():
+    with FakeGemini([Answer([Say("well")], then=[GoAway(0.05)])]) as fake:
+
+        async def talk():
+            async with opened(fake) as socket:
+                line = Line(socket)
+                await line.configure("gemini")
+                await line.say("hello", "gemini")
+                assert {"goAway": {"timeLeft": "0.05s"}} in await until_lost(line)
+
+        run(talk())
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_gemini_session_goes_on_by_its_handle_with_or_without_its_calls(knows):
+    answer = {"id": "c", "name": "a", "response": {"result": "late"}}
+    with FakeGemini([Answer([Call("a", call_id="c")], then=[Drop()])], resumes_calls=knows, crossing=0.0) as fake:
+
+        async def talk():
+            async with opened(fake) as socket:
+                line = Line(socket)
+                await line.configure("gemini")
+                await line.say("hello", "gemini")
+                seen = await until_lost(line)
+            updates = [each["sessionResumptionUpdate"] for each in seen if "sessionResumptionUpdate" in each]
+            assert knows == updates[-1]["resumable"]
+            handle = next(update["newHandle"] for update in reversed(updates) if update["resumable"])
+            async with opened(fake) as socket:
+                line = Line(socket)
+                await line.configure("gemini", sessionResumption={"handle": handle})
+                await line.send({"toolResponse": {"functionResponses": [answer]}})
+                if knows:
+                    assert "late" in json.dumps(await line.until("turnComplete"))
+                else:
+                    await fake.until(lambda: bool(fake.violations))
+
+        run(talk())
+        assert 1 == fake.resumed
+        assert knows == (fake.violations == [])
+
+
+def test_gemini_does_not_resume_what_it_does_not_know_or_what_is_still_open():
+    with FakeGemini() as fake:
+
+        async def resume(handle: str) -> int:
+            async with opened(fake) as socket:
+                await Line(socket).send({"setup": {**SETUP, "sessionResumption": {"handle": handle}}})
+                with pytest.raises(ConnectionClosed) as closed:
+                    await Line(socket).until("setupComplete")
+                return closed.value.rcvd.code
+
+        async def talk():
+            async with opened(fake) as socket:
+                line = Line(socket)
+                await line.configure("gemini")
+                handle = (await line.until("sessionResumptionUpdate"))[-1]["sessionResumptionUpdate"]["newHandle"]
+                assert 1011 == await resume(handle)
+                assert 1008 == await resume("made up")
+
+        run(talk())
+        assert ["connection 3: resumes with 'made up', which is no handle"] == fake.violations
+
+
+def test_a_frame_of_the_script_goes_out_as_it_is():
+    with FakeOpenAI([Answer([Frame({"type": "made.up", "n": 1}), Say("hi")])]) as fake:
+        assert {"type": "made.up", "n": 1} in one_response(fake)

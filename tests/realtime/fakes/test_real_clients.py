@@ -1,0 +1,194 @@
+"""The fakes speak as the real servers do: the providers' own SDKs hold a conversation with them, and know each of their frames."""
+
+from __future__ import annotations
+
+import json
+import typing
+
+import openai
+import pytest
+from google import genai
+from google.genai import live, types
+from openai.types.realtime import RealtimeServerEvent
+from websockets.asyncio.client import connect
+
+from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeOpenAI, Faults, Interrupt, Quote, Say, random_script
+
+from .raw import FLAT, PARAMETERS, VOICED, CorrectFamilyClient, CorrectGeminiClient, Line, opened, result, run, said
+
+EVENTS = {
+    typing.get_args(model.model_fields["type"].annotation)[0]: model
+    for model in typing.get_args(typing.get_args(RealtimeServerEvent)[0])
+}
+"""The SDK's models of what OpenAI's server says, by type."""
+
+
+KNOWN = {
+    "RealtimeSessionCreateRequest": {"id", "object"},  # it takes the model of a client's session for that of a server's event
+    "ResponseFunctionCallArgumentsDoneEvent": {"name"},  # its older versions
+}
+"""What models of OpenAI's SDK do not know, and is there."""
+
+
+def foreign(value) -> list[str]:
+    """What is in a frame that the model of it does not know: OpenAI's SDK takes any member."""
+    if isinstance(value, list):
+        return [name for each in value for name in foreign(each)]
+    if not isinstance(value, openai.BaseModel):
+        return []
+    known = KNOWN.get(type(value).__name__, set())
+    strange = [f"{type(value).__name__}.{name}" for name in value.model_extra or () if name not in known]
+    return strange + [name for field in type(value).model_fields for name in foreign(getattr(value, field))]
+
+
+def test_the_openai_sdk_talks_with_the_fake_and_has_a_tool_called():
+    async def talk(fake: FakeOpenAI) -> str:
+        client = openai.AsyncOpenAI(api_key="k", websocket_base_url=f"ws://{fake.address}/v1")
+        async with client, client.realtime.connect(model="gpt-realtime") as connection:
+            await connection.session.update(session={"type": "realtime", "output_modalities": ["text"], "tools": [FLAT]})
+            item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "The weather in Rome?"}]}
+            await connection.conversation.item.create(item=item)
+            await connection.response.create()
+            text = ""
+            async for event in connection:
+                if event.type == "response.output_text.delta":
+                    text += event.delta
+                elif event.type == "response.done":
+                    calls = [item for item in event.response.output if item.type == "function_call"]
+                    if not calls:
+                        return text
+                    assert ("get_weather", {"city": "Rome"}) == (calls[0].name, json.loads(calls[0].arguments))
+                    output = {"type": "function_call_output", "call_id": calls[0].call_id, "output": "22 degrees"}
+                    await connection.conversation.item.create(item=output)
+                    await connection.response.create()
+        raise AssertionError("the connection ended")
+
+    with FakeOpenAI([Call("get_weather", {"city": "Rome"}), Quote()], api_key="k") as fake:
+        assert "I was told: 22 degrees" == run(talk(fake))
+        assert [] == fake.violations
+        assert [] == fake.unanswered
+        assert [] == fake.unasked
+        assert ["22 degrees"] == fake.results(fake.calls[0].call_id)
+
+
+@pytest.mark.parametrize("modality", ["audio", "text"])
+def test_every_event_of_the_fake_is_one_of_the_openai_sdks_models(modality):
+    script = [
+        Answer([Say("A moment."), Call("get_weather", {"city": "Zürich"}), Call("get_weather", {"city": "Rome"})]),
+        Answer([Say("Well"), Interrupt("No."), Say("never said")]),
+        Answer([Quote()], status="incomplete"),
+    ]
+
+    async def talk(fake: FakeOpenAI) -> list[dict]:
+        async with opened(fake) as socket:
+            line = Line(socket)
+            audio = {"input": {"transcription": {"model": "whisper-1"}}}
+            seen = [await line.configure("openai", output_modalities=[modality], audio=audio)]
+            await line.send(said("hello"), {"type": "response.create"})
+            seen += await line.until("response.done")
+            calls = [item["call_id"] for item in seen[-1]["response"]["output"] if item["type"] == "function_call"]
+            await line.send(*(result("22", call_id) for call_id in calls), {"type": "response.create"})
+            seen += await line.until("response.done")
+            seen += await line.until("response.done")
+            await line.send({"type": "response.cancel", "event_id": "mine"}, {"type": "input_audio_buffer.clear"})
+            return seen + await line.until("input_audio_buffer.cleared")
+
+    with FakeOpenAI(script) as fake:
+        seen = run(talk(fake))
+        assert [] == fake.violations
+    for event in seen:
+        assert [] == foreign(EVENTS[event["type"]].model_validate(event, strict=True))
+    told = {event["type"] for event in seen}
+    assert {"error", "response.output_item.done", "conversation.item.input_audio_transcription.completed"} <= told
+    assert {f"response.output_{'audio_transcript' if modality == 'audio' else 'text'}.delta"} <= told
+
+
+@pytest.fixture
+def plain_sockets(monkeypatch):
+    """Let google-genai connect without TLS: with an API key it makes ``wss`` of any base URL."""
+    monkeypatch.setattr(
+        live,
+        "ws_connect",
+        lambda uri, **options: connect(uri.replace("wss://", "ws://"), additional_headers=options["additional_headers"]),
+    )
+
+
+def test_the_google_sdk_talks_with_the_fake_and_has_tools_called(plain_sockets):
+    declaration = {"name": "get_weather", "description": "The weather.", "parameters_json_schema": PARAMETERS}
+    config = {"response_modalities": ["AUDIO"], "tools": [{"function_declarations": [declaration]}]}
+    config |= {"output_audio_transcription": {}, "session_resumption": {}, "system_instruction": "Be brief."}
+
+    async def talk(fake: FakeGemini) -> tuple[str, bytes, list[str]]:
+        options = types.HttpOptions(base_url=f"http://{fake.address}", api_version="v1alpha")
+        client = genai.Client(api_key="k", http_options=options)
+        text, audio, handles = "", b"", []
+        async with client.aio.live.connect(model="gemini-live", config=config) as session:
+            turn = types.Content(role="user", parts=[types.Part(text="The weather in Rome and Zürich?")])
+            await session.send_client_content(turns=turn, turn_complete=True)
+            async for message in session.receive():
+                if message.tool_call:
+                    calls = message.tool_call.function_calls
+                    await session.send_tool_response(
+                        function_responses=[
+                            types.FunctionResponse(id=call.id, name=call.name, response={"in": call.args["city"]})
+                            for call in calls
+                        ]
+                    )
+                if message.session_resumption_update and message.session_resumption_update.resumable:
+                    handles.append(message.session_resumption_update.new_handle)
+                if message.server_content and message.server_content.output_transcription:
+                    text += message.server_content.output_transcription.text
+                if message.server_content and message.server_content.model_turn:
+                    audio += message.data
+        await client.aio.aclose()
+        client.close()
+        return text, audio, handles
+
+    cities = [Call("get_weather", {"city": "Rome"}), Call("get_weather", {"city": "Zürich"})]
+    with FakeGemini([cities, Quote()], api_key="k", faults=Faults()) as fake:
+        text, audio, handles = run(talk(fake))
+        assert 'I was told: {"in": "Rome"} | {"in": "Zürich"}' == text
+        assert 0 < len(audio) == 480 * len(text)
+        assert [] == fake.violations
+        assert [] == fake.unanswered
+        assert ["get_weather"] == fake.tools
+        assert handles == [handle for handle in handles if handle in fake.handles]
+        assert handles
+
+
+def test_every_message_of_the_fake_is_the_google_sdks_model():
+    script = [Answer([Say("A moment."), Call("get_weather", {"city": "Rome"})], then=[Interrupt("No, stop.")]), Quote()]
+
+    async def talk(fake: FakeGemini) -> list[dict]:
+        async with opened(fake) as socket:
+            line = Line(socket)
+            seen = [await line.configure("gemini", inputAudioTranscription={}, outputAudioTranscription={})]
+            await line.say("hello", "gemini")
+            seen += await line.until("toolCallCancellation")
+            seen += await line.until("turnComplete")
+            return seen
+
+    with FakeGemini(script) as fake:
+        seen = run(talk(fake))
+        assert [] == fake.violations
+    for message in seen:
+        types.LiveServerMessage.model_validate(message)
+    assert "No, stop." in json.dumps(seen)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_all_that_the_fakes_say_in_scripts_by_chance_the_sdks_know(seed):
+    """But for what is wrong on purpose: noise, and the ends of calls that lack a name or an id."""
+    fine = frozenset({"mixed", "fragments", "status", "interrupt", "cancel", "kill", "leave", "late", "update"})
+    for provider, client_of in ((FakeOpenAI, CorrectFamilyClient), (FakeGemini, CorrectGeminiClient)):
+        script, faults = random_script(seed, provider=provider, late=0.001, kinds=fine)
+        with provider(script, faults=faults, crossing=10.0) as fake:
+            client = client_of(fake, **VOICED[provider.provider] if seed % 2 else {})
+            run(client.turns(["one", "two", "three"]))
+        frames = [frame for line in client.lines for frame in line.seen]
+        assert frames
+        for frame in frames:
+            if provider is FakeGemini:
+                types.LiveServerMessage.model_validate(frame)  # it allows no member that it does not know
+            else:
+                assert [] == foreign(EVENTS[frame["type"]].model_validate(frame, strict=True)), frame

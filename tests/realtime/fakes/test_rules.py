@@ -1,0 +1,339 @@
+"""What a client must not do is recorded, and answered as the real servers answer it; what it cannot help is not held against it."""
+
+from __future__ import annotations
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from patchbay.testing.realtime import (
+    Answer,
+    Call,
+    Cancel,
+    FakeGemini,
+    FakeGLM,
+    FakeOpenAI,
+    FakeQwen,
+    FakeStepFun,
+    Faults,
+    Interrupt,
+    Pause,
+)
+
+from .raw import DECLARED, FLAT, NESTED, SESSIONS, Line, message, opened, result, run, said
+
+FAMILY = {"openai": FakeOpenAI, "qwen": FakeQwen, "glm": FakeGLM, "stepfun": FakeStepFun}
+CREATE = {"type": "response.create"}
+ASK = Call("get_weather", {"city": "Rome"}, call_id="call_1")
+TWO = [ASK, Call("get_weather", {"city": "Oslo"}, call_id="call_2")]
+
+
+def play(fake, *frames, after: int = 1):
+    """Configure a session, say something, wait for ``after`` responses, send the frames and return the next response or errors."""
+
+    async def talk():
+        async with opened(fake) as socket:
+            line = Line(socket)
+            await line.configure(fake.provider)
+            await line.say("hello", fake.provider)
+            for _ in range(after):
+                await line.until("response.done")
+            await line.send(*frames, {"type": "input_audio_buffer.clear"})
+            return await line.until("input_audio_buffer.cleared")
+
+    return run(talk())
+
+
+def errors(events) -> list[tuple[str, str | None]]:
+    return [(event["error"]["code"], event["error"].get("param")) for event in events if event["type"] == "error"]
+
+
+def test_two_results_in_order_and_one_wish_to_go_on_are_right():
+    with FakeOpenAI([TWO]) as fake:
+        play(fake, result("a", "call_1"), result("b", "call_2"))
+        assert [] == fake.violations
+        assert [] == fake.unanswered
+        assert (["a"], ["b"]) == (fake.results("call_1"), fake.results("call_2"))
+
+
+@pytest.mark.parametrize(
+    ("frames", "violation"),
+    [
+        ([result("a", "call_9")], "result for 'call_9': unknown call_id"),
+        ([result("a", "call_1"), result("b", "call_1")], "second result for 'call_1'"),
+        ([result("b", "call_2")], "result for 'call_2' before that of 'call_1', which was called first"),
+        ([CREATE], "response.create before the result of 'call_1', 'call_2'"),
+        ([result("a", "call_1"), CREATE], "response.create before the result of 'call_2'"),
+        (
+            [result("a", "call_1"), result("b", "call_2"), CREATE, CREATE],
+            "Conversation already has an active response in progress",
+        ),
+    ],
+)
+@pytest.mark.parametrize("provider", ["openai", "qwen", "stepfun"])
+def test_results_and_wishes_in_the_wrong_number_or_order_are_violations(provider, frames, violation):
+    with FAMILY[provider]([TWO, Pause(30)]) as fake:
+        play(fake, *frames)
+        assert 1 == len(fake.violations)
+        assert violation in fake.violations[0]
+
+
+def test_what_is_refused_is_answered_with_the_servers_error():
+    with FakeOpenAI([TWO]) as fake:
+        seen = play(
+            fake,
+            result("a", "call_9"),
+            result("a", "call_1"),
+            result("b", "call_1"),
+            {"type": "no.such"},
+            {"type": "response.cancel"},
+        )
+        codes = ["invalid_tool_call_id", "invalid_tool_call_id", "invalid_value", "response_cancel_not_active"]
+        assert codes == [code for code, _ in errors(seen)]
+        assert codes == fake.refusals
+        assert 3 == len(fake.violations)
+
+
+def test_a_wish_with_nothing_new_is_a_violation_and_one_after_a_text_is_not():
+    with FakeOpenAI(["first", "second", "third"]) as fake:
+        play(fake, said("more"), CREATE)
+        assert [] == fake.violations
+    with FakeOpenAI(["first", "second"]) as fake:
+        play(fake, CREATE)
+        assert ["connection 1: response.create, and nothing new was said"] == fake.violations
+
+
+def test_a_wish_that_crosses_a_response_of_the_servers_own_accord_is_refused_but_no_violation():
+    script = [Answer(TWO, then=[Interrupt("Stop.")]), Call("get_weather", {}, call_id="call_3")]
+    with FakeOpenAI(script) as fake:
+        play(fake, CREATE, after=2)
+        assert [] == fake.violations
+        assert ["call_1", "call_2", "call_3"] == [call.call_id for call in fake.calls]
+
+
+def test_glm_matches_results_by_order_and_does_not_take_an_id():
+    with FakeGLM([TWO]) as fake:
+        play(fake, result("a"), result("b"))
+        assert [["a"], ["b"]] == [call.results for call in fake.calls]
+        assert [] == fake.violations
+    with FakeGLM([TWO]) as fake:
+        play(fake, result("a", "glm_1"), result("b"), result("c"))
+        assert [
+            "connection 1: call_id 'glm_1' in a result",
+            "connection 1: result for 'a call without an id': unknown call_id",
+        ] == fake.violations
+
+
+def test_glm_refuses_what_is_empty():
+    with FakeGLM([TWO]) as fake:
+        seen = play(fake, result(""), said(""))
+        assert ["invalid_value", "invalid_value"] == [code for code, _ in errors(seen)]
+        assert ["connection 1: 'item.output' is empty.", "connection 1: The text of 'item.content' is empty."] == fake.violations
+        assert [[], []] == [call.results for call in fake.calls]
+
+
+@pytest.mark.parametrize(
+    ("provider", "change", "code", "param"),
+    [
+        ("openai", {"tools": [NESTED]}, "missing_required_parameter", "session.tools[0].name"),
+        ("glm", {"tools": [NESTED]}, "missing_required_parameter", None),
+        ("qwen", {"tools": [FLAT]}, "missing_required_parameter", "session.tools[0].function"),
+        ("stepfun", {"tools": [FLAT]}, "missing_required_parameter", "session.tools[0].function"),
+        ("openai", {"tools": [FLAT, {**FLAT, "name": "no spaces"}]}, "invalid_value", "session.tools[1].name"),
+        ("openai", {"tools": [FLAT, FLAT]}, "invalid_value", "session.tools[1].name"),
+        ("openai", {"tools": [{**FLAT, "strict": True}]}, "unknown_parameter", "session.tools[0].strict"),
+        ("openai", {"type": None}, "missing_required_parameter", "session.type"),
+        ("openai", {"modalities": ["text"]}, "unknown_parameter", "session.modalities"),
+        ("qwen", {"enable_search": True}, "invalid_value", "session.enable_search"),
+        ("qwen", {"modalities": ["audio"]}, "invalid_value", "session.modalities"),
+        ("stepfun", {"voice": "two"}, "invalid_value", "session.voice"),
+        ("glm", {"turn_detection": None}, "missing_required_parameter", None),
+        ("glm", {"beta_fields": {"chat_mode": "video_passive"}}, "invalid_value", None),
+    ],
+)
+def test_a_change_of_the_session_that_is_wrong_is_refused_and_changes_nothing(provider, change, code, param):
+    with FAMILY[provider]() as fake:
+
+        async def talk():
+            async with opened(fake) as socket:
+                line = Line(socket)
+                await line.configure(provider, **({"voice": "one"} if provider == "stepfun" else {}))
+                await line.send({"type": "session.update", "event_id": "mine", "session": {**SESSIONS[provider], **change}})
+                return (await line.until("error"))[-1]["error"]
+
+        error = run(talk())
+        assert (code, param) == (error["code"], error.get("param"))
+        assert (provider == "openai") == (error.get("event_id") == "mine")
+        assert 1 == len(fake.violations)
+        assert ["get_weather"] == fake.tools
+        assert 2 == len(fake.sessions)
+
+
+def test_a_voice_that_was_refused_with_its_change_may_be_told_again():
+    with FakeStepFun(faults=Faults(updates=("refuse",))) as fake:
+
+        async def talk():
+            async with opened(fake) as socket:
+                line = Line(socket)
+                for kind in ("error", "session.updated", "error"):
+                    await line.send({"type": "session.update", "session": {**SESSIONS["stepfun"], "voice": "one"}})
+                    await line.until(kind)
+
+        run(talk())
+        assert ["connection 1: The voice of a session cannot be set again."] == fake.violations
+
+
+def test_an_older_client_may_leave_the_type_out_where_the_fake_is_not_strict():
+    with FakeOpenAI(strict_type=False) as fake:
+
+        async def talk():
+            async with opened(fake) as socket:
+                line = Line(socket)
+                await line.send({"type": "session.update", "session": {"tools": [FLAT], "tool_choice": "auto"}})
+                await line.until("session.updated")
+
+        run(talk())
+        assert [] == fake.violations
+        assert ["get_weather"] == fake.tools
+
+
+def test_stepfun_has_no_system_messages():
+    with FakeStepFun() as fake:
+        seen = play(fake, {"type": "conversation.item.create", "item": {**message("x"), "role": "system"}})
+        assert [("invalid_value", "item.role")] == errors(seen)
+
+
+def gemini(fake, *frames, before: str = "setupComplete", seen: str = "turnComplete"):
+    """Send frames after what ``before`` shows, and return what comes up to ``seen``, or the code of the close."""
+
+    async def talk():
+        async with opened(fake) as socket:
+            line = Line(socket)
+            if before:
+                await line.configure("gemini")
+            if before not in ("", "setupComplete"):
+                await line.say("hello", "gemini")
+                await line.until(before)
+            await line.send(*frames)
+            try:
+                return await line.until(seen)
+            except ConnectionClosed as closed:
+                return closed.rcvd.code
+
+    return run(talk())
+
+
+def told(*responses):
+    return {"tool_response": {"function_responses": list(responses)}}
+
+
+A = {"id": "call_1", "name": "get_weather", "response": {"result": "a"}}
+B = {"id": "call_2", "name": "get_weather", "response": {"result": "b"}}
+
+
+def test_gemini_goes_on_when_all_results_are_there_in_either_spelling():
+    with FakeGemini([TWO]) as fake:
+        seen = gemini(fake, {"toolResponse": {"functionResponses": [A, B]}}, before="toolCall")
+        text = "".join(
+            part["text"] for each in seen for part in each.get("serverContent", {}).get("modelTurn", {}).get("parts", ())
+        )
+        assert 'I was told: {"result": "a"} | {"result": "b"}' == text
+        assert ([], []) == (fake.violations, fake.unanswered)
+    with FakeGemini([TWO]) as fake:
+        gemini(fake, told(A), told(B), before="toolCall")
+        assert ([], []) == (fake.violations, fake.unanswered)
+
+
+@pytest.mark.parametrize(
+    ("frames", "before", "violation"),
+    [
+        ([{"clientContent": {"turns": []}}], "", "clientContent before setup"),
+        ([told(A)], "", "toolResponse before setup"),
+        ([{"setup": {"model": "m", "tools": [DECLARED]}}], "setupComplete", "tools after setup"),
+        ([{"setup": {"model": "m"}}], "setupComplete", "a second setup"),
+        ([{"setup": {"tools": [DECLARED]}}], "", "setup without a model"),
+        ([{"setup": {"model": "m", "tools": [FLAT]}}], "", "setup.tools are not functionDeclarations"),
+        ([{"setup": {"model": "m", "tools": [{"functionDeclarations": [{"name": "a b"}]}]}}], "", "Invalid function name 'a b'"),
+        ([{"setup": {"model": "m", "tools": [DECLARED, DECLARED]}}], "", "Duplicate function declaration found: get_weather"),
+        (
+            [{"setup": {"model": "m", "tools": [{"functionDeclarations": [{"name": "a", "parameters": {"oneOf": []}}]}]}}],
+            "",
+            "Unknown name 'oneOf' at 'setup.tools[0].function_declarations[0].parameters'",
+        ),
+        ([{"hello": {}}], "setupComplete", "a message with hello"),
+        ([told({**A, "response": "text"})], "toolCall", "the response of 'get_weather' is no object"),
+    ],
+)
+def test_gemini_closes_the_connection_for_what_it_does_not_take(frames, before, violation):
+    with FakeGemini([TWO]) as fake:
+        assert 1007 == gemini(fake, *frames, before=before, seen="never")
+        assert 1 == len(fake.violations)
+        assert violation in fake.violations[0]
+
+
+@pytest.mark.parametrize(
+    ("frames", "violation"),
+    [
+        ([told({**A, "id": "call_9"}), told(A, B)], "result for 'call_9': unknown call_id"),
+        ([told(A, A, B)], "second result for 'call_1'"),
+        ([told({**A, "name": "other"}, B)], "result for 'call_1' as one of 'other', which is 'get_weather'"),
+    ],
+)
+def test_gemini_results_that_are_wrong_are_violations(frames, violation):
+    with FakeGemini([TWO]) as fake:
+        gemini(fake, *frames, before="toolCall")
+        assert [f"connection 1: {violation}"] == fake.violations
+
+
+def test_a_result_for_a_call_that_was_taken_back_is_a_violation_unless_it_may_have_crossed():
+    for crossing, violations in ((0.0, ["connection 1: result for 'call_1', which was taken back"]), (60.0, [])):
+        with FakeGemini([Answer(TWO, then=[Cancel(["call_1"])])], crossing=crossing) as fake:
+            gemini(fake, told(A, B), before="toolCallCancellation")
+            assert violations == fake.violations
+            assert [] == fake.unanswered
+
+
+def test_a_result_does_not_wait_for_one_of_a_call_before_it_that_was_taken_back():
+    with FakeGemini([Answer(TWO, then=[Cancel(["call_1"])])]) as fake:
+        gemini(fake, told(B), before="toolCallCancellation")
+        assert [] == fake.violations
+
+
+def test_calls_are_taken_back_when_the_user_speaks_or_writes():
+    with FakeGemini([Answer(TWO, then=[Interrupt("Stop.")])]) as fake:
+        gemini(fake, before="toolCallCancellation")
+        assert ["not", "not"] == [call.wanted for call in fake.calls]
+    with FakeGemini([TWO, "well"]) as fake:
+        seen = gemini(fake, {"clientContent": {"turns": [{"parts": [{"text": "no"}]}], "turnComplete": True}}, before="toolCall")
+        assert {"ids": ["call_1", "call_2"]} in [each.get("toolCallCancellation") for each in seen]
+        assert [] == fake.unanswered
+
+
+def test_calls_of_a_response_that_was_cut_may_be_answered_and_need_not_be():
+    for frames in ([result("did not run", "call_1"), result("did not run", "call_2")], []):
+        with FakeOpenAI([Answer(TWO, status="cancelled")]) as fake:
+            play(fake, *frames)
+            assert ([], []) == (fake.violations, fake.unanswered)
+    with FakeOpenAI([Answer(TWO, status="cancelled")]) as fake:
+        play(fake, result("did not run", "call_1"), CREATE)
+        assert ["connection 1: response.create, and nothing new was said"] == fake.violations
+
+
+def test_calls_without_a_result_and_results_without_a_wish_to_go_on_are_known():
+    with FakeOpenAI([TWO]) as fake:
+
+        async def talk():
+            async with opened(fake) as socket:
+                line = Line(socket)
+                await line.configure("openai")
+                await line.say("hello", "openai")
+                response = (await line.until("response.done"))[-1]["response"]["id"]
+                assert ["call_1", "call_2"] == fake.unanswered
+                assert [] == fake.unasked
+                await line.send(result("a", "call_1"), result("b", "call_2"))
+                await fake.until(lambda: not fake.unanswered)
+                assert [response] == fake.unasked
+                await line.send(CREATE)
+                await line.until("response.done")
+                assert [] == fake.unasked
+
+        run(talk())

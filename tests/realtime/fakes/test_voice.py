@@ -1,0 +1,77 @@
+"""When the user has ended is heard by the server, or said by the client: as the session was told, with each provider."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from patchbay.testing.realtime import FakeGemini, FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun, Quote
+
+from .raw import Line, opened, run
+
+SOUND = base64.b64encode(bytes(3200)).decode()
+ON: dict[str, dict[str, Any]] = {"stepfun": {"turn_detection": {"type": "server_vad"}}}
+"""What makes the sessions of these tests ones that detect turns, where it has to be said."""
+
+OFF: dict[str, dict[str, Any]] = {
+    "openai": {"audio": {"input": {"turn_detection": None}}},
+    "qwen": {"turn_detection": None},
+    "glm": {"turn_detection": {"type": "client_vad"}},
+    "stepfun": {},  # as StepFun's documentation says: off where it is not wished for
+    "gemini": {"realtimeInputConfig": {"automaticActivityDetection": {"disabled": True}}},
+}
+ALL = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
+
+
+def sounds(provider: str, count: int) -> list[dict[str, Any]]:
+    if provider == "gemini":
+        return [{"realtimeInput": {"audio": {"data": SOUND, "mimeType": "audio/pcm;rate=16000"}}}] * count
+    return [{"type": "input_audio_buffer.append", "audio": SOUND}] * count
+
+
+async def answer(line: Line, provider: str) -> str:
+    """Return what the model says up to the end of its answer, whole or in JSON."""
+    if provider != "gemini":
+        return json.dumps((await line.until("response.done"))[-1])
+    turns = [frame.get("serverContent", {}).get("modelTurn", {}) for frame in await line.until("turnComplete")]
+    return "".join(part["text"] for turn in turns for part in turn.get("parts", ()))
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_audio_begins_no_turn_by_itself_where_the_session_does_not_detect_turns(kind):
+    with kind([Quote()], hears=["all of it"], utterance=1000) as fake:
+
+        async def talk():
+            async with opened(fake) as socket:
+                line = Line(socket)
+                await line.configure(fake.provider, **OFF[fake.provider])
+                if fake.provider == "gemini":
+                    begins, ends = {"realtimeInput": {"activityStart": {}}}, [{"realtimeInput": {"activityEnd": {}}}]
+                    await line.send(begins)
+                else:
+                    ends = [{"type": "input_audio_buffer.commit"}, {"type": "response.create"}]
+                await line.send(*sounds(fake.provider, 3), *ends)
+                assert "I was told: all of it" in await answer(line, fake.provider)
+
+        run(talk())
+        assert (9600, 0, [], []) == (fake.audio_bytes, fake.remaining, fake.refusals, fake.violations)
+        assert ["all of it"] == [told.text for told in fake.heard]
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_each_so_many_bytes_of_audio_are_a_turn_where_the_session_detects_turns(kind):
+    with kind([Quote(), Quote()], hears=["first", "second"], utterance=6400) as fake:
+
+        async def talk():
+            async with opened(fake) as socket:
+                line = Line(socket)
+                await line.configure(fake.provider, **ON.get(fake.provider, {}))
+                for text in ("first", "second"):
+                    await line.send(*sounds(fake.provider, 2))
+                    assert f"I was told: {text}" in await answer(line, fake.provider)
+
+        run(talk())
+        assert ([], []) == (fake.refusals, fake.violations)

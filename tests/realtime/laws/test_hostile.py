@@ -1,0 +1,261 @@
+"""Servers that mean harm, or are broken: whatever they send, memory is bounded, nothing is raised, and the session is as it says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tracemalloc
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+
+from patchbay.loop import ToolCallEvent
+from patchbay.realtime.calls import MOST_CALLS, MOST_CHARS
+from patchbay.realtime.events import ErrorEvent, ResponseEndEvent
+from patchbay.realtime.session import RealtimeSession
+from patchbay.realtime.settings import RealtimeSettings
+from realtime.core.playing import Played, limits, run, soon
+
+Attack: TypeAlias = Callable[[ServerConnection], Any]
+MEGABYTE = 1_000_000
+SECRET = "sk-a-key-that-nobody-may-see"
+BEGUN = {"type": "response.created", "response": {"id": "r1"}}
+DONE = {"type": "response.done", "response": {"id": "r1", "status": "completed", "output": []}}
+
+
+def whole(number: int, **fields: Any) -> dict[str, Any]:
+    """A call, told whole."""
+    return {
+        "type": "response.function_call_arguments.done",
+        "response_id": "r1",
+        "item_id": f"item_{number}",
+        "call_id": f"call_{number}",
+        "output_index": number,
+        "name": "pay",
+        "arguments": "{}",
+        **fields,
+    }
+
+
+@asynccontextmanager
+async def attacked(attack: Attack, *tools: Any, **bounds: Any) -> AsyncIterator[tuple[Played, list[dict[str, Any]]]]:
+    """A session with a server that lets it in and then does what ``attack`` says; also what the server was sent."""
+    came: list[dict[str, Any]] = []
+
+    async def handle(socket: ServerConnection) -> None:
+        try:
+            await socket.send(json.dumps({"type": "session.created", "session": {}}))
+            came.append(json.loads(await socket.recv()))
+            await socket.send(json.dumps({"type": "session.updated", "session": {}}))
+            attacking = asyncio.ensure_future(attack(socket))
+            async for message in socket:
+                came.append(json.loads(message))  # noqa: PERF401  (looked at before the end)
+            await attacking
+        except ConnectionClosed:
+            pass
+
+    async with serve(handle, "127.0.0.1", 0, close_timeout=0.2, max_size=None) as server:
+        port = server.sockets[0].getsockname()[1]
+        url = f"ws://127.0.0.1:{port}/"
+        settings = RealtimeSettings(model="m", url=url, api_key=SECRET, output="text", limits=limits(reconnects=0, **bounds))
+        session = RealtimeSession(settings, tools=tools)
+        played = Played(session)
+        await soon(session.connect())
+        reader = asyncio.ensure_future(played.read())
+        yield played, came
+        await soon(session.close())
+        await soon(reader)
+        assert "closed" == played.states[-1]
+        assert SECRET not in repr(played.events)
+        assert [] == [each for each in played.of(ErrorEvent) if "went wrong here" in str(each.error)]
+
+
+async def send(socket: ServerConnection, *frames: Any) -> None:
+    for frame in frames:
+        await socket.send(json.dumps(frame))
+
+
+def test_a_response_with_thousands_of_calls_has_a_bounded_number_of_them_answered_and_each_once():
+    async def work() -> None:
+        ran: list[int] = []
+
+        def pay() -> None:
+            ran.append(1)
+
+        async def attack(socket: ServerConnection) -> None:
+            await send(socket, BEGUN, *map(whole, range(5000)), DONE)
+
+        async with attacked(attack, pay) as (played, came):
+            await played.until(lambda: bool(played.of(ResponseEndEvent)) and played.session._core.answers.is_idle)
+            await played.until(lambda: any(frame["type"] == "response.create" for frame in came))
+            answered = [frame["item"]["call_id"] for frame in came if frame["type"] == "conversation.item.create"]
+            assert [f"call_{number}" for number in range(MOST_CALLS)] == answered
+            assert len(ran) <= played.session.settings.limits.max_calls
+            assert 1 == sum(frame["type"] == "response.create" for frame in came)
+
+    run(work())
+
+
+def test_the_deltas_of_a_call_that_never_end_are_kept_up_to_a_bound():
+    async def work() -> None:
+        sent = asyncio.Event()
+
+        async def attack(socket: ServerConnection) -> None:
+            await send(socket, BEGUN)
+            delta = {"type": "response.function_call_arguments.delta", "response_id": "r1", "item_id": "i", "call_id": "c"}
+            text = json.dumps({**delta, "delta": "x" * 65_536})
+            for _ in range(5 * MOST_CHARS // 65_536):
+                await socket.send(text)
+            await (await socket.ping())
+            sent.set()
+
+        async with attacked(attack) as (played, _):
+            tracemalloc.start()
+            await soon(sent.wait())
+            kept, peak = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            assert kept < 2 * MOST_CHARS
+            assert peak < 3 * MOST_CHARS
+            assert played.session.is_open
+
+    run(work())
+
+
+def test_a_flood_of_events_that_nobody_reads_is_bounded():
+    async def work() -> None:
+        sent = asyncio.Event()
+
+        async def attack(socket: ServerConnection) -> None:
+            await send(socket, BEGUN)
+            text = json.dumps({"type": "response.output_text.delta", "response_id": "r1", "delta": "y" * 1000})
+            for _ in range(10_000):
+                await socket.send(text)
+            await (await socket.ping())
+            sent.set()
+
+        async def handle(socket: ServerConnection) -> None:
+            await send(socket, {"type": "session.created"})
+            await socket.recv()
+            await send(socket, {"type": "session.updated"})
+            await attack(socket)
+            await socket.wait_closed()
+
+        async with serve(handle, "127.0.0.1", 0, close_timeout=0.2) as server:
+            url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+            settings = RealtimeSettings(model="m", url=url, api_key=SECRET, output="text", limits=limits(waiting=500))
+            async with RealtimeSession(settings) as session:
+                tracemalloc.start()
+                await soon(sent.wait())
+                kept, _ = tracemalloc.get_traced_memory()
+                tracemalloc.stop()
+                assert kept < 3 * MEGABYTE
+                assert len(session._feed._waiting) <= 500
+
+    run(work())
+
+
+def test_ids_that_are_used_again_are_calls_of_their_own_and_each_has_one_result():
+    async def work() -> None:
+        ran: list[int] = []
+
+        def pay() -> str:
+            ran.append(1)
+            return f"receipt {len(ran)}"
+
+        async def attack(socket: ServerConnection) -> None:
+            for number in (1, 2):
+                response = {"id": f"r{number}"}
+                await send(socket, {"type": "response.created", "response": response})
+                await send(socket, whole(7, response_id=f"r{number}"))
+                await send(socket, {"type": "response.done", "response": {**response, "status": "completed", "output": []}})
+
+        async with attacked(attack, pay) as (played, came):
+            await played.until(lambda: 2 == sum(frame["type"] == "conversation.item.create" for frame in came))
+            assert 2 == len({each.tool_call.id for each in played.of(ToolCallEvent)}) == len(ran)
+
+    run(work())
+
+
+def test_a_frame_beyond_the_limit_ends_the_connection_and_not_the_program():
+    async def work() -> None:
+        async def attack(socket: ServerConnection) -> None:
+            await send(socket, {"type": "x", "long": "z" * 200_000})
+
+        async with attacked(attack, max_frame=100_000) as (played, _):
+            await played.until(lambda: "closed" in played.states)
+            assert not played.session.is_open
+
+    run(work())
+
+
+def test_what_is_no_json_and_what_is_too_deep_for_it_is_passed_over():
+    async def work() -> None:
+        async def attack(socket: ServerConnection) -> None:
+            for text in ("{", "", "nonsense", "[" * 100_000, '{"type":' * 50_000, '{"type": 1e999}', '"\\ud800"', "\x00"):
+                await socket.send(text)
+            await socket.send(b"\xff\xfe\x00")
+            await send(socket, BEGUN, {**DONE})
+
+        async with attacked(attack) as (played, _):
+            await played.until(lambda: bool(played.of(ResponseEndEvent)))
+            assert played.session.idle
+
+    run(work())
+
+
+WRONG: list[Any] = [None, True, -1, 1e308, "", "x" * 5000, [], [[]], {}, {"id": []}, [None, {"type": "function_call"}]]
+FRAMES: list[dict[str, Any]] = [
+    BEGUN,
+    whole(1),
+    {"type": "response.function_call_arguments.delta", "response_id": "r1", "item_id": "i", "call_id": "c", "delta": "{}"},
+    {"type": "response.output_item.added", "response_id": "r1", "output_index": 0, "item": {"type": "function_call", "id": "i"}},
+    {"type": "response.output_text.delta", "response_id": "r1", "delta": "word"},
+    {"type": "response.output_audio.delta", "response_id": "r1", "delta": "AAAA"},
+    {"type": "conversation.item.input_audio_transcription.completed", "transcript": "words"},
+    {"type": "error", "error": {"type": "e", "code": "c", "message": "m", "param": "p", "event_id": "e"}},
+    DONE,
+]
+
+
+@pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: str(frame["type"]))
+def test_members_of_any_wrong_type_leave_a_session_that_still_answers(frame):
+    async def work() -> None:
+        async def attack(socket: ServerConnection) -> None:
+            for name in frame:
+                for wrong in WRONG:
+                    await send(socket, {**frame, name: wrong})
+                    for inner in frame[name] if isinstance(frame[name], dict) else ():
+                        await send(socket, {**frame, name: {**frame[name], inner: wrong}})
+            await send(socket, {"type": "response.created", "response": {"id": "last"}})
+            await send(socket, {"type": "response.output_text.delta", "response_id": "last", "delta": "At last."})
+            await send(socket, {"type": "response.done", "response": {"id": "last", "status": "completed", "output": []}})
+
+        async with attacked(attack) as (played, _):
+            await played.until(lambda: "At last." in [getattr(each, "delta", "") for each in played.events])
+            await played.idle()
+
+    run(work())
+
+
+def test_the_key_is_in_no_log_no_error_no_repr_and_no_event_also_where_the_server_says_it(caplog):
+    async def work() -> None:
+        caplog.set_level("DEBUG")
+
+        async def attack(socket: ServerConnection) -> None:
+            await socket.send("not json, and long")
+            await send(socket, {"type": "error", "error": {"message": f"Incorrect API key provided: {SECRET}"}})
+
+        async with attacked(attack) as (played, _):
+            await played.until(lambda: bool(played.of(ErrorEvent)))
+            session = played.session
+            assert SECRET not in repr(session) + repr(vars(session)) + repr(session.settings) + repr(
+                vars(session._core) | vars(session._core.keeper)
+            )
+
+    run(work())
+    ours = [each for each in caplog.records if not each.name.startswith("websockets.server")]
+    assert SECRET not in "".join(f"{each.getMessage()}{each.exc_text}" for each in ours)

@@ -1,0 +1,47 @@
+"""200 courses by chance for each provider: whatever happens in whatever order, no rule of a wire is broken and nothing is lost.
+
+Gemini has two ways to be told texts, and 200 courses for each. A course is drawn from a number (``drawn(Random(number), provider,
+newer=newer)`` draws it again). Ten at a time are played side by side in one event loop, as the sessions of a program are; that they
+wait together is also what makes them quick. What fails is not made smaller: when things happen depends on the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from random import Random
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from patchbay.testing.realtime import FakeGemini, FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun
+
+from .course import Course, drawn, played_out
+
+SCRIPTS, TOGETHER = 200, 10
+
+
+async def play(courses: Mapping[int, Course]) -> None:
+    """Play courses side by side, and see that they leave no task."""
+    played = await asyncio.gather(*map(played_out, courses.values()), return_exceptions=True)
+    assert [] == [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    assert {} == {number: error for number, error in zip(courses, played, strict=True) if error is not None}
+
+
+def threads() -> set[threading.Thread]:
+    """The threads of this process, but for the idle ones that functions which are not async share."""
+    return {thread for thread in threading.enumerate() if thread.name != "patchbay-tool"}
+
+
+@pytest.mark.parametrize(
+    ("provider", "newer"),
+    [(FakeOpenAI, False), (FakeQwen, False), (FakeGLM, False), (FakeStepFun, False), (FakeGemini, False), (FakeGemini, True)],
+)
+@given(numbers=st.sets(st.integers(0, 2**32 - 1), min_size=TOGETHER, max_size=TOGETHER))
+@settings(max_examples=SCRIPTS // TOGETHER, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+def test_whatever_happens_each_call_has_one_result_and_nothing_is_left(provider, newer, numbers):
+    before = threads()
+    asyncio.run(play({number: drawn(Random(number), provider, newer=newer) for number in sorted(numbers)}))
+    assert set() == threads() - before  # those of other tests may end meanwhile

@@ -1,0 +1,147 @@
+"""A real ``patchbay serve`` with sessions, the fakes behind it, and a client's end of a socket."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from patchbay.cli.children import listening
+from patchbay.testing.realtime import FakeRealtime
+from tools_server.rig import BOUND, Server
+
+ROLES = ("ann", "ben")
+
+
+def stranger(**members: Any) -> dict[str, Any]:
+    """An opening from another machine, as an application is told of it."""
+    headers = [(b"host", b"localhost")]
+    return {"type": "websocket", "path": "/api/sessions/ann", "headers": headers, "client": ("10.0.0.1", 1), **members}
+
+
+async def never(*_: Any) -> None:
+    """What whoever is refused does not come to."""
+    raise AssertionError
+
+
+class Client:
+    """A session as its client sees it. Every wait is bounded."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self.socket = socket
+        self.frames: list[Any] = []
+        self.asked = 0
+
+    def say(self, **frame: Any) -> None:
+        self.asked += frame["type"] in ("text", "respond", "interrupt")
+        self.socket.send(json.dumps(frame))
+
+    def text(self, text: str) -> None:
+        self.say(type="text", text=text)
+
+    def next(self) -> Any:
+        data = self.socket.recv(timeout=BOUND)
+        frame = json.loads(data) if isinstance(data, str) else data
+        self.frames.append(frame)
+        return frame
+
+    def until(self, kind: str | Callable[[Any], bool]) -> Any:
+        """The next frame of this type, or of which this is so."""
+        while True:
+            frame = self.next()
+            if isinstance(kind, str):
+                if isinstance(frame, dict) and frame["type"] == kind:
+                    return frame
+            elif kind(frame):
+                return frame
+
+    def idle(self) -> None:
+        """Wait until nothing is going on, all that was said having been heard."""
+        self.until(lambda frame: isinstance(frame, dict) and frame["type"] == "idle" and frame["heard"] == self.asked)
+
+    def answer(self, text: str) -> str:
+        """Say something, and wait until nothing is going on; return what the model has said."""
+        begin = len(self.frames)
+        self.text(text)
+        self.idle()
+        return said(self.frames[begin:])
+
+    def of(self, kind: str) -> list[Any]:
+        return [frame for frame in self.frames if isinstance(frame, dict) and frame["type"] == kind]
+
+    def ended(self) -> tuple[int, str]:
+        """Read to the end; return its code and reason."""
+        with pytest.raises(ConnectionClosed) as closed:
+            self.until(lambda _frame: False)
+        assert closed.value.rcvd is not None
+        return closed.value.rcvd.code, closed.value.rcvd.reason
+
+    def closed(self) -> None:
+        """Read to the end of one whose server is no more."""
+        with pytest.raises(ConnectionClosed):
+            self.until(lambda _frame: False)
+
+
+def said(frames: Sequence[Any]) -> str:
+    return "".join(frame["delta"] for frame in frames if isinstance(frame, dict) and frame["type"] == "text")
+
+
+class Serving:
+    """A running server with sessions. ``http`` is its other side."""
+
+    def __init__(self, url: str, pid: int) -> None:
+        self.url = url
+        self.pid = pid
+        self.port = int(url.rpartition(":")[2])
+        self.http = Server(self.port, None)  # type: ignore[arg-type]
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def socket(self, role: str = "ann", query: str = "", **options: Any) -> ClientConnection:
+        address = f"ws://127.0.0.1:{self.port}/api/sessions/{role}{'?' if query else ''}{query}"
+        return connect(address, **{"open_timeout": BOUND, "close_timeout": BOUND, "proxy": None, **options})
+
+    @contextlib.contextmanager
+    def session(self, role: str = "ann", query: str = "output=text", **options: Any) -> Iterator[Client]:
+        with self.socket(role, query, **options) as socket:
+            client = Client(socket)
+            ready = client.next()
+            assert "ready" == ready["type"], ready
+            yield client
+
+    def refused(self, role: str = "ann", query: str = "", **options: Any) -> tuple[int, str, str]:
+        """The code and the reason of a socket that has no session, and the code of the error on it."""
+        with self.socket(role, query, **options) as socket:
+            client = Client(socket)
+            code, reason = client.ended()
+            return code, reason, client.of("error")[0]["error"]["code"]
+
+    def turned_away(self, role: str = "ann", query: str = "", **options: Any) -> tuple[int, Any]:
+        """The status and the body of a handshake that is refused."""
+        try:
+            with self.socket(role, query, **options):
+                pass
+        except InvalidStatus as error:
+            return error.response.status_code, json.loads(error.response.body or b"null")
+        raise AssertionError("it was let in")
+
+
+@contextlib.contextmanager
+def serving(fake: FakeRealtime | None = None, *flags: str, model: str = "a-model", upstream: str = "") -> Iterator[Serving]:
+    """Run ``patchbay serve`` before a fake, or an upstream, or both."""
+    command = [sys.executable, "-m", "patchbay", "serve", "--port", "0", "--store", "memory", "--roles", ",".join(ROLES), *flags]
+    if fake is not None:
+        command += ["--realtime", f"{fake.provider}/{model}", "--realtime-url", fake.url, "--realtime-key", "a-secret-key"]
+    if upstream:
+        command += ["--upstream", upstream]
+    with listening(command, name="patchbay serve") as child:
+        yield Serving(child.url, child.pid)

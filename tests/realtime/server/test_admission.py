@@ -1,0 +1,116 @@
+"""Who may hold a session: the checks of every request, and the token as a subprotocol for web pages."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from patchbay.server.tools.guard import Guard
+from patchbay.server.tools.settings import ToolsSettings
+from patchbay.testing.realtime import FakeOpenAI
+
+from .rig import never, serving, stranger
+
+TOKEN = "a-token-of-this-server"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    file = tmp_path_factory.mktemp("token") / "token"
+    file.write_text(TOKEN)
+    file.chmod(0o600)
+    with FakeOpenAI() as fake, serving(fake, "--token-file", str(file), "--allow-origin", "https://app.example.com") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def open_to_all():
+    with FakeOpenAI() as fake, serving(fake) as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "code"),
+    [
+        ({"origin": "https://evil.example.com"}, 403, "untrusted_origin"),
+        ({"origin": "null"}, 403, "untrusted_origin"),
+        ({"additional_headers": {"X-Forwarded-For": "8.8.8.8"}}, 403, "unexpected_proxy"),
+        ({"additional_headers": {"Forwarded": "for=127.0.0.1"}}, 403, "unexpected_proxy"),
+    ],
+)
+def test_what_comes_from_elsewhere_is_turned_away_before_it_is_a_socket(options, status, code, open_to_all):
+    told, body = open_to_all.turned_away(**options)
+    assert (status, code) == (told, body["error_code"])
+
+
+def test_a_foreign_host_is_turned_away(open_to_all):
+    import socket
+
+    with socket.create_connection(("127.0.0.1", open_to_all.port), timeout=10) as raw:
+        key = "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13"
+        head = f"GET /api/sessions/ann HTTP/1.1\r\nHost: evil.example.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{key}\r\n\r\n"
+        raw.sendall(head.encode())
+        assert raw.recv(65536).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize("origin", [None, "http://localhost:3000", "http://127.0.0.1"])
+def test_programs_and_pages_of_this_machine_come_in(origin, open_to_all):
+    with open_to_all.session(origin=origin):
+        pass
+
+
+def test_there_are_no_sockets_but_sessions(open_to_all):
+    for role in ("", "ann/more", "../tools"):
+        status, body = open_to_all.turned_away(role)
+        assert (404, "no_such_socket") == (status, body["error_code"])
+    assert 404 == open_to_all.http.ask("GET", "/api/sessions/ann").status
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"additional_headers": {"Authorization": "Bearer another-token-entirely"}},
+        {"subprotocols": ["patchbay", "bearer.another-token-entirely"]},
+        {"subprotocols": ["patchbay", f"bearer.{TOKEN}", f"bearer.{TOKEN}"]},
+        {"subprotocols": ["patchbay", f"bearer.{TOKEN}"], "additional_headers": {"Authorization": "Bearer another-token"}},
+        {"subprotocols": ["patchbay", TOKEN]},
+    ],
+)
+def test_where_there_is_a_token_a_session_must_show_it(options, guarded):
+    status, body = guarded.turned_away(**options)
+    assert (401, "wrong_token") == (status, body["error_code"])
+    assert TOKEN not in str(body)
+
+
+def test_the_token_comes_as_a_header_or_from_a_web_page_as_a_subprotocol(guarded):
+    with guarded.session(additional_headers={"Authorization": f"Bearer {TOKEN}"}):
+        pass
+    protocols: Any = ["patchbay", f"bearer.{TOKEN}"]
+    with guarded.session(subprotocols=protocols, origin="https://app.example.com") as client:
+        assert "patchbay" == client.socket.subprotocol  # never the token
+
+
+def test_a_server_that_cannot_answer_a_handshake_says_no_all_the_same():
+    async def work() -> list[Any]:
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        guard = Guard(never, ToolsSettings(), sockets=never)
+        await guard(stranger(), never, send)
+        await guard(stranger(extensions={"websocket.http.response": {}}), never, send)
+        return sent
+
+    closed, started, _ = asyncio.run(work())
+    assert {"type": "websocket.close", "code": 1008} == closed
+    assert 403 == started["status"]
+
+
+def test_a_server_without_a_model_for_sessions_speaks_no_websockets():
+    with serving() as server:
+        status, body = server.turned_away()
+        assert (404, "Not Found") == (status, body["detail"])

@@ -1,0 +1,479 @@
+"""The door without a server around it: clients that take nothing, that go away at the wrong moment, and roles that are not free."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from patchbay.loop import TextEvent
+from patchbay.realtime import RealtimeLimits, RealtimeSettings
+from patchbay.realtime.events import ConnectionEvent, IdleEvent
+from patchbay.realtime.feed import Feed
+from patchbay.server.oversight import Oversight
+from patchbay.server.sessions import SessionsDoor, SessionsSettings
+from patchbay.server.sessions.held import Ending, Held, Socket
+from patchbay.server.sessions.log import SessionLog
+from patchbay.testing.realtime import Answer, FakeOpenAI, FakeRealtime, Pause, Say
+from patchbay.tools import ToolDefinition
+from patchbay.tools.manager import LLMSessionManager
+from patchbay.tools.registry import ToolRegistry
+
+T = TypeVar("T")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    async def bounded() -> T:
+        async with asyncio.timeout(30):
+            result = await work
+        assert [] == [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        return result
+
+    return asyncio.run(bounded())
+
+
+class Doorway:
+    """A door before a fake, and its roles."""
+
+    def __init__(self, fake: FakeRealtime, roles: tuple[str, ...] = ("ann",), *, reconnects: int = 8, **settings: Any) -> None:
+        registry = ToolRegistry(roles)
+        self.managers = {role: LLMSessionManager(role, registry, retry_delays=()) for role in roles}
+        self.oversight = Oversight()
+        limits = RealtimeLimits(connect=5.0, first_pause=0.01, reconnects=reconnects)
+        realtime = RealtimeSettings(model=f"{fake.provider}/m", url=fake.url, api_key="k", limits=limits, output="text")
+        self.door = SessionsDoor(self.managers, self.oversight, SessionsSettings(realtime=realtime, **settings))
+
+    async def close(self) -> None:
+        await self.door.aclose()
+        await self.oversight.aclose()
+        assert [(None, None)] * len(self.managers) == [(each.active, each.pending) for each in self.managers.values()]
+
+
+class Client:
+    """One client's end, as the door sees it.
+
+    ``takes``: how many frames it takes before it takes nothing more; ``refuses``: before its server says that it is closed.
+    """
+
+    def __init__(
+        self, doorway: Doorway, role: str = "ann", query: str = "", *, takes: int | None = None, refuses: int | None = None
+    ) -> None:
+        self.sent: list[Any] = []
+        self._takes = takes
+        self._refuses = refuses
+        self._incoming: asyncio.Queue[Any] = asyncio.Queue()
+        self._incoming.put_nowait({"type": "websocket.connect"})
+        self._news = asyncio.Event()
+        scope = {
+            "type": "websocket",
+            "path": f"/api/sessions/{role}",
+            "query_string": query.encode(),
+            "headers": [],
+            "subprotocols": [],
+        }
+        self.task = asyncio.ensure_future(doorway.door(scope, self._incoming.get, self._take))
+
+    async def _take(self, message: Any) -> None:
+        if self._takes is not None and len(self.sent) >= self._takes:
+            await asyncio.Event().wait()
+        if self._refuses is not None and len(self.sent) >= self._refuses:
+            raise RuntimeError("Unexpected ASGI message 'websocket.send', after sending 'websocket.close'.")
+        self.sent.append(message)
+        self._news.set()
+
+    @property
+    def frames(self) -> list[Any]:
+        return [json.loads(each["text"]) for each in self.sent if each.get("text")]
+
+    def text(self, text: str) -> None:
+        self._incoming.put_nowait({"type": "websocket.receive", "text": json.dumps({"type": "text", "text": text})})
+
+    def leave(self) -> None:
+        self._incoming.put_nowait({"type": "websocket.disconnect", "code": 1006})
+
+    async def until(self, kind: str) -> None:
+        while kind not in [frame["type"] for frame in self.frames]:
+            self._news.clear()
+            await self._news.wait()
+
+    async def accepted(self) -> None:
+        """Until it waits for its role to be free, where that is not: by then the door has come to that."""
+        while not self.sent:
+            self._news.clear()
+            await self._news.wait()
+
+    async def code(self) -> int:
+        await self.task
+        return int(self.sent[-1].get("code", 0))
+
+
+def test_a_client_that_takes_nothing_is_left_and_its_role_is_free():
+    async def work():
+        with FakeOpenAI(["Hello."]) as fake:
+            doorway = Doorway(fake, send_timeout=0.05)
+            client = Client(doorway, takes=2)
+            client.text("Hi.")
+            await client.task
+            assert [None, None] == [doorway.managers["ann"].active, doorway.managers["ann"].pending]
+            await doorway.close()
+
+    run(work())
+
+
+def test_a_client_that_takes_nothing_does_not_hold_up_a_server_that_has_waited_long_enough():
+    async def work():
+        with FakeOpenAI(["Hello."]) as fake:
+            doorway = Doorway(fake, send_timeout=3_600)
+            client = Client(doorway, takes=2)
+            client.text("Hi.")
+            await client.until("ready")
+            doorway.door.stopping()
+            client.task.cancel()  # as a server does when its drain is over
+            await asyncio.wait([client.task])
+            await doorway.close()
+
+    run(work())
+
+
+def test_a_socket_that_the_server_has_closed_is_as_good_as_gone():
+    async def work():
+        with FakeOpenAI(["Hello."]) as fake:
+            doorway = Doorway(fake)
+            client = Client(doorway, refuses=3)
+            client.text("Hi.")
+            await client.task
+            assert [None, None] == [doorway.managers["ann"].active, doorway.managers["ann"].pending]
+            await doorway.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("moment", range(12))
+def test_a_client_may_be_cut_off_at_any_moment(moment: int):
+    async def work():
+        with FakeOpenAI([Answer((Say("One two three."), Pause(30)))]) as fake:
+            doorway = Doorway(fake)
+            client = Client(doorway)
+            client.text("Count.")
+            for _ in range(moment**2):
+                await asyncio.sleep(0.0005)
+            client.task.cancel()
+            await asyncio.wait([client.task])
+            await doorway.close()
+
+    run(work())
+
+
+def test_a_client_that_left_while_its_session_was_opened_holds_nothing():
+    async def work():
+        with FakeOpenAI(["Hello."]) as fake:
+            doorway = Doorway(fake)
+            client = Client(doorway)
+            client.leave()
+            await client.task
+            other = Client(doorway)
+            other.text("Hi.")
+            await other.until("response_end")
+            other.leave()
+            await other.task
+            await doorway.close()
+
+    run(work())
+
+
+def test_who_takes_over_waits_no_longer_than_so_for_the_other_to_be_idle():
+    async def work():
+        with FakeOpenAI([Answer((Say("One two three."), Pause(60)))]) as fake:
+            doorway = Doorway(fake, swap_wait=0.1)
+            first = Client(doorway)
+            first.text("Count.")
+            await first.until("text")
+            second = Client(doorway, query="takeover=1")
+            await second.until("ready")
+            assert 4410 == await first.code()
+            third = Client(doorway)
+            assert 4409 == await third.code()
+            await doorway.close()
+            assert 1001 == await second.code()
+            assert 1001 == await Client(doorway).code()
+
+    run(work())
+
+
+def test_a_session_of_the_program_itself_is_not_taken_away_unless_it_is_asked_for():
+    async def work():
+        class Own:
+            told = 0
+
+            async def use_tools(self, snapshot: Any) -> None:
+                self.told += 1
+
+        with FakeOpenAI() as fake:
+            doorway = Doorway(fake, free_wait=0.05)
+            manager, own = doorway.managers["ann"], Own()
+            await manager.prepare(own)
+            await manager.swap()
+            assert 4409 == await Client(doorway).code()
+            taking = Client(doorway, query="takeover=1")
+            await taking.until("ready")
+            told = own.told
+            await manager.register_tool_and_sync(ToolDefinition("added", handler=lambda _arguments: "done"))
+            assert (told, ["added"]) == (own.told, fake.tools)
+            await doorway.close()
+
+    run(work())
+
+
+def test_who_takes_over_while_another_does_waits_for_it_and_comes_after():
+    async def work():
+        with FakeOpenAI(["Hello."]) as fake:
+            doorway = Doorway(fake, free_wait=0.05)
+            clients = [Client(doorway, query="takeover=1") for _ in range(3)]  # at one instant
+            await clients[-1].until("ready")
+            assert [4410, 4410] == [await client.code() for client in clients[:2]]
+            clients[-1].text("Hi.")
+            await clients[-1].until("response_end")
+            await doorway.close()
+
+    run(work())
+
+
+def test_who_takes_over_does_not_wait_for_ever_for_another_that_does():
+    async def work():
+        with FakeOpenAI([Answer((Say("One two three."), Pause(60)))]) as fake:
+            doorway = Doorway(fake, swap_wait=0.3)
+            first = Client(doorway)
+            first.text("Count.")
+            await first.until("text")
+            manager = doorway.managers["ann"]
+
+            class Unhurried:
+                async def use_tools(self, snapshot: Any) -> None:
+                    pass
+
+            await manager.prepare(Unhurried())  # the program's own, which does not come to it
+            late = Client(doorway, query="takeover=1")
+            assert 4409 == await late.code()
+            assert "Another client is taking over" in late.frames[0]["error"]["message"]
+            manager.leave(manager.pending)
+            await doorway.close()
+
+    run(work())
+
+
+def test_who_waits_for_a_role_begins_nothing_when_the_server_stops_meanwhile():
+    async def work():
+        with FakeOpenAI() as fake:
+            doorway = Doorway(fake, free_wait=60)
+            first = Client(doorway)
+            await first.until("ready")
+            second = Client(doorway)
+            await second.accepted()
+            doorway.door.stopping()
+            assert (1001, 1001) == (await first.code(), await second.code())
+            assert [] == second.frames
+            assert 1 == fake.attempts
+            await doorway.close()
+
+    run(work())
+
+
+def test_who_waits_for_a_role_does_not_hold_up_a_server_that_stops():
+    async def work():
+        class Own:
+            async def use_tools(self, snapshot: Any) -> None:
+                pass
+
+        with FakeOpenAI() as fake:
+            doorway = Doorway(fake, free_wait=3_600)
+            manager = doorway.managers["ann"]
+            await manager.prepare(own := Own())
+            await manager.swap()  # the program's own, which the door has no hand in
+            client = Client(doorway)
+            await client.accepted()
+            await doorway.door.aclose()
+            assert 1001 == await client.code()
+            manager.leave(own)
+            await doorway.close()
+
+    run(work())
+
+
+def test_who_waits_for_a_role_that_is_removed_meanwhile_is_told_so():
+    async def work():
+        with FakeOpenAI() as fake:
+            doorway = Doorway(fake, ("ann", "ben"), free_wait=60)
+            first = Client(doorway)
+            await first.until("ready")
+            second = Client(doorway)
+            await second.accepted()
+            doorway.managers["ann"].registry.remove_role("ann")
+            assert (4404, 4404) == (await first.code(), await second.code())
+            assert ["unknown_role"] == [frame["error"]["code"] for frame in second.frames]
+            assert 1 == fake.attempts
+            await doorway.close()
+
+    run(work())
+
+
+def test_who_takes_over_and_loses_its_model_before_it_has_is_told_by_its_own_session_and_the_other_goes_on():
+    async def work():
+        with FakeOpenAI([Answer((Say("One two three."), Pause(60)))]) as fake:
+            doorway = Doorway(fake, swap_wait=60, reconnects=0)
+            first = Client(doorway)
+            first.text("Count.")
+            await first.until("text")
+            second = Client(doorway, query="takeover=1")
+            manager = doorway.managers["ann"]
+            while not getattr(manager.pending, "is_open", False):
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(fake.drop)  # the last connection that was opened
+            assert 4502 == await second.code()
+            assert "closed" in [frame.get("state") for frame in second.frames]
+            assert "ready" not in [frame["type"] for frame in second.frames]
+            assert not first.task.done()
+            assert (True, None) == (manager.active is not None, manager.pending)
+            await doorway.close()
+
+    run(work())
+
+
+def test_a_session_ends_with_its_role():
+    async def work():
+        with FakeOpenAI() as fake:
+            doorway = Doorway(fake, ("ann", "ben"))
+            client, other = Client(doorway), Client(doorway, "ben")
+            await client.until("ready")
+            await other.until("ready")
+            registry = doorway.managers["ann"].registry
+            await asyncio.to_thread(registry.remove_role, "ann")
+            assert 4404 == await client.code()
+            assert 4404 == await Client(doorway).code()
+            registry.add_role("ann")
+            again = Client(doorway)
+            await again.until("ready")
+            assert not other.task.done()
+            await doorway.close()
+
+    run(work())
+
+
+class Told:
+    """A session of which a test says what happens in it, and its client."""
+
+    def __init__(self, *, idle: bool) -> None:
+        self.idle = idle
+        self.feed = Feed(100)
+        self.events = self.feed.read
+        self.client: asyncio.Queue[Any] = asyncio.Queue()
+        self.frames: list[Any] = []
+        self.held = Held(self, Socket(self._take, 5.0), SessionLog("ann", "monday"))  # type: ignore[arg-type]
+
+    async def run(self) -> Ending:
+        return await self.held.run(self.client.get)
+
+    async def _take(self, message: Any) -> None:
+        self.frames.append(json.loads(message["text"]))
+
+
+def test_a_session_whose_model_is_never_silent_ends_all_the_same():
+    async def work():
+        session = Told(idle=False)
+
+        async def talk() -> None:
+            while True:
+                session.feed.put(TextEvent("la "))
+                await asyncio.sleep(0)
+
+        talking = asyncio.ensure_future(talk())
+        session.held.end(4410, "another client has taken over")
+        assert Ending(4410, "another client has taken over") == await session.run()
+        assert session.frames
+        talking.cancel()
+        await asyncio.wait([talking])
+
+    run(work())
+
+
+def test_a_session_that_is_to_end_at_once_tells_what_has_happened_and_waits_for_nothing_more():
+    async def work():
+        session = Told(idle=False)
+        for delta in ("One", " two"):
+            session.feed.put(TextEvent(delta))
+        session.held.end(4404, "the role is no more")
+        async with asyncio.timeout(1):  # its last words have two seconds
+            assert Ending(4404, "the role is no more") == await session.run()
+        assert ["One", " two"] == [frame["delta"] for frame in session.frames]
+
+    run(work())
+
+
+def test_a_session_that_says_a_moment_later_that_it_is_idle_is_told_as_idle_once_behind_all_else():
+    async def work():
+        session = Told(idle=True)
+
+        def late() -> None:
+            session.feed.put(TextEvent("two"))
+            session.feed.put(IdleEvent())
+
+        session.feed.put(TextEvent("One, "))
+        running = asyncio.ensure_future(session.run())
+        await asyncio.sleep(0)  # its task for what happens comes next
+        asyncio.get_running_loop().call_soon(late)
+        while "idle" not in [frame["type"] for frame in session.frames]:
+            await asyncio.sleep(0)
+        session.held.end(1001, "the server stops", when_idle=True)
+        assert Ending(1001, "the server stops") == await running
+        assert ["text", "text", "idle"] == [frame["type"] for frame in session.frames]
+
+    run(work())
+
+
+def test_a_session_that_has_ended_without_a_word_is_a_model_that_failed():
+    async def work():
+        session = Told(idle=False)
+        session.feed.end(ConnectionEvent("closed", "read by somebody else"))
+        assert ConnectionEvent("closed", "read by somebody else") == session.events().now()
+        assert Ending(4502, "the session has ended") == await session.run()
+
+    run(work())
+
+
+def test_what_is_under_way_comes_to_its_end_when_the_server_stops_and_nothing_more_is_said():
+    async def work():
+        with FakeOpenAI([Answer((Say("One"), Pause(0.5), Say(" two.")))]) as fake:
+            doorway = Doorway(fake, ("ann", "ben"))
+            idle, talking = Client(doorway, "ben"), Client(doorway)
+            await idle.until("ready")
+            talking.text("Count.")
+            await talking.until("text")
+            doorway.door.stopping()
+            assert 1001 == await idle.code()
+            talking.text("More.")
+            assert 1001 == await talking.code()
+            assert "One two." == "".join(frame.get("delta", "") for frame in talking.frames)
+            assert ["server_stopping"] == [frame["error"]["code"] for frame in talking.frames if frame["type"] == "error"]
+            await doorway.close()
+        assert [] == fake.violations
+
+    run(work())
+
+
+def test_a_hundred_roles_talk_at_once():
+    async def work():
+        roles = tuple(f"role{number}" for number in range(100))
+        with FakeOpenAI([f"Answer {number}." for number in range(100)]) as fake:
+            doorway = Doorway(fake, roles)
+            clients = [Client(doorway, role) for role in roles]
+            for client in clients:
+                client.text("Hello.")
+            await asyncio.gather(*(client.until("response_end") for client in clients))
+            said = sorted("".join(frame.get("delta", "") for frame in client.frames) for client in clients)
+            assert sorted(f"Answer {number}." for number in range(100)) == said
+            await doorway.close()
+        assert [] == fake.violations
+
+    run(work())

@@ -1,0 +1,134 @@
+"""Hooks, approvals and the audit of a server act on its sessions, of both kinds, as on every call."""
+
+from __future__ import annotations
+
+import http.client
+import json
+
+import pytest
+
+from patchbay.testing import Message, ScriptedUpstream
+from patchbay.testing.realtime import Call, FakeOpenAI, Quote
+from tools_server.rig import calling_back, says
+
+from .rig import serving
+
+CONFIG = """
+[[approvals.rules]]
+tools = ["delete_*"]
+outcome = "ask"
+deadline = 60
+
+[[approvals.rules]]
+tools = ["send_*"]
+outcome = "deny"
+"""
+
+CALLED = Message(
+    {"tool_calls": [{"id": "call_9", "type": "function", "function": {"name": "delete_file", "arguments": '{"path":"/a"}'}}]},
+    finish_reason="tool_calls",
+)
+
+
+@pytest.fixture
+def flags(tmp_path):
+    (tmp_path / "hooks.toml").write_text(CONFIG)
+    return ["--config", str(tmp_path / "hooks.toml"), "--audit", f"sqlite:///{tmp_path}/audit.db"]
+
+
+@pytest.mark.parametrize("kind", ["realtime", "offline"])
+def test_a_call_waits_for_somebodys_yes_and_is_written_down_under_the_session(kind, flags):
+    with (
+        FakeOpenAI([Call("delete_file", {"path": "/a"}), Quote()]) as fake,
+        ScriptedUpstream([CALLED, "It is gone."]) as upstream,
+        calling_back(says({"output": "gone"})) as callback,
+        serving(fake, *flags, upstream=upstream.url) as server,
+    ):
+        server.http.register("delete_file", callback.url)
+        query = "output=text" if kind == "realtime" else "model=small"
+        with server.session(query=f"{query}&session=monday") as client:
+            client.text("Delete it.")
+            client.until("tool_call")
+            pending = waiting(server)
+            assert "delete_file" == pending["tool"]
+            assert [] == callback.calls
+            decision = {"decision": "approve", "by": "ann"}
+            assert 200 == server.http.ask("POST", f"/api/approvals/{pending['id']}", decision).status
+            assert "gone" == client.until("tool_result")["content"]
+            client.idle()
+        entries = written(server, "monday")
+        assert [("delete_file", "ann", "session")] == [(each["tool"], each["agent"], each["channel"]) for each in entries]
+    assert [] == fake.violations
+
+
+@pytest.mark.parametrize("kind", ["realtime", "offline"])
+def test_a_call_that_waits_is_given_up_when_the_user_goes_on(kind, flags):
+    with (
+        FakeOpenAI([Call("delete_file", {"path": "/a"}), "Very well."]) as fake,
+        ScriptedUpstream([CALLED, "Very well."]) as upstream,
+        calling_back(says({"output": "gone"})) as callback,
+        serving(fake, *flags, upstream=upstream.url) as server,
+    ):
+        server.http.register("delete_file", callback.url)
+        with server.session(query="output=text" if kind == "realtime" else "model=small") as client:
+            client.text("Delete it.")
+            client.until("tool_call")
+            assert "delete_file" == waiting(server)["tool"]
+            assert "Very well." == client.answer("No, leave it.")
+            ends = [*client.of("tool_result"), *client.of("dropped")]
+            assert [client.of("tool_call")[0]["call_id"]] == [frame["call_id"] for frame in ends]
+        assert [] == server.http.ask("GET", "/api/approvals").json["approvals"]
+        assert [] == callback.calls
+    assert [] == fake.violations
+
+
+def written(server, session):
+    """The audit's entries of a session, of which there are some; they are written a little later than what they tell of."""
+    for _ in range(1000):
+        if found := server.http.ask("GET", f"/api/audit?session={session}").json["entries"]:
+            return found
+    raise AssertionError("nothing is written down")
+
+
+def waiting(server):
+    """The one request that waits."""
+    for _ in range(1000):
+        if found := server.http.ask("GET", "/api/approvals").json["approvals"]:
+            return found[0]
+    raise AssertionError("nobody is asked")
+
+
+def test_a_call_that_a_rule_denies_does_not_run_and_the_model_is_told(flags):
+    with (
+        FakeOpenAI([Call("send_mail"), Quote()]) as fake,
+        calling_back(says({"output": "sent"})) as callback,
+        serving(fake, *flags) as server,
+    ):
+        server.http.register("send_mail", callback.url)
+        with server.session() as client:
+            assert "sent" not in client.answer("Send it.")
+            (result,) = client.of("tool_result")
+            assert (True, "tool_denied") == (result["is_error"], result["code"])
+        assert [] == callback.calls
+    assert [] == fake.unanswered
+
+
+def test_the_events_of_a_server_tell_of_its_sessions(flags):
+    with (
+        FakeOpenAI([Call("look"), Quote()]) as fake,
+        calling_back(says({"output": "seen"})) as callback,
+        serving(fake, *flags) as server,
+    ):
+        server.http.register("look", callback.url)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        connection.request("GET", "/api/events?session=monday")
+        stream = connection.getresponse()
+        with server.session(query="output=text&session=monday") as client:
+            client.answer("Look.")
+            kinds = set()
+            while "agent.tool.exec_end" not in kinds:
+                line = stream.readline()
+                if line.startswith(b"data:"):
+                    kinds.add(json.loads(line[5:])["kind"])
+        connection.close()
+    assert {"agent.tool.exec_start", "agent.tool.exec_end"} <= kinds

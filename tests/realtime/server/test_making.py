@@ -1,0 +1,51 @@
+"""Chats as the flags of the server have them: how far a turn may go, and how long the upstream may be silent."""
+
+from __future__ import annotations
+
+import pytest
+
+from patchbay.server.sessions.making import limits_of
+from patchbay.server.tools.chat.settings import ChatSettings
+from patchbay.testing import Message, ScriptedUpstream
+from tools_server.rig import calling_back, says
+
+from .rig import serving
+
+
+def calls(*names: str) -> Message:
+    """An answer that calls these."""
+    asked = [
+        {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": "{}"}}
+        for number, name in enumerate(names)
+    ]
+    return Message({"tool_calls": asked}, finish_reason="tool_calls")
+
+
+def test_a_chat_has_as_many_rounds_as_the_server_gives_an_answer():
+    with (
+        ScriptedUpstream([calls("now"), calls("now"), "Noon."]) as upstream,
+        calling_back(says({"output": "noon"})) as callback,
+        serving(None, "--max-iterations", "2", upstream=upstream.url) as server,
+    ):
+        server.http.register("now", callback.url)
+        with server.session(query="model=small") as client:
+            assert "Noon." == client.answer("What time is it?")
+    assert [True, True, False] == [bool(chat.json.get("tools")) for chat in upstream.chats]
+
+
+@pytest.mark.parametrize(("given", "limits"), [({}, (10, 32)), ({"max_iterations": 3, "max_calls": 5}, (3, 5))])
+def test_the_limits_of_a_chat_are_those_of_its_server_and_a_sessions_own_where_it_has_none(given, limits):
+    made = limits_of(ChatSettings(**given))
+    assert limits == (made.max_rounds, made.max_calls)
+
+
+@pytest.mark.parametrize(("seconds", "least"), [("0", 86_400), ("700", 700)])
+def test_how_long_the_upstream_may_be_silent_is_the_servers_to_say_and_0_is_as_long_as_it_likes(seconds, least):
+    with (
+        ScriptedUpstream(["Hello."]) as upstream,
+        serving(None, "--upstream-timeout", seconds, upstream=upstream.url) as server,
+        server.session(query="model=small") as client,
+    ):
+        client.answer("Hi.")
+    # The client of the upstream says so itself, with each request.
+    assert least <= float(upstream.chats[0].headers["x-stainless-read-timeout"])

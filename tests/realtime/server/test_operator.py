@@ -1,0 +1,321 @@
+"""What whoever runs a server is told of its sessions: in the log, one line for each that fails, and by the answers to clients."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from patchbay.cli.children import listening
+from patchbay.testing import Raw, Recorded, ScriptedUpstream
+from patchbay.testing.realtime import Answer, Call, Drop, FakeOpenAI, Faults, Frame, Say
+from tools_server.rig import calling_back, says
+
+from .rig import ROLES, Client, Serving, serving
+from .test_door import Client as DoorClient
+from .test_door import Doorway, run
+
+KEY = "a-secret-key-that-nobody-may-read"
+
+
+@contextlib.contextmanager
+def heard(*flags: str, **environment: str) -> Iterator[tuple[Serving, list[str]]]:
+    """Run ``patchbay serve``; the lines are all that it prints, its log among them, whole when the block is over."""
+    command = [sys.executable, "-m", "patchbay", "serve", "--port", "0", "--store", "memory", "--roles", ",".join(ROLES), *flags]
+    unset = [part for variable in ("OPENAI_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY") for part in ("-u", variable)]
+    command = ["env", *unset, *(f"{name}={value}" for name, value in environment.items()), *command]
+    with listening(command, name="patchbay serve") as child:
+        yield Serving(child.url, child.pid), child.printed
+
+
+def logged(printed: list[str]) -> list[str]:
+    return [line.split(" ", 3)[3].strip() for line in printed if line.split(" ", 3)[2:3] in (["WARNING"], ["ERROR"])]
+
+
+def door_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name.startswith("patchbay.server")]
+
+
+def test_a_session_that_could_not_be_opened_is_one_line_with_its_role_its_key_and_the_reason(caplog):
+    async def work():
+        with FakeOpenAI(api_key="another") as fake:
+            doorway = Doorway(fake)
+            client = DoorClient(doorway, query="session=mondays")
+            assert 4502 == await client.code()
+            await doorway.close()
+
+    run(work())
+    (line,) = door_lines(caplog)
+    assert all(each in line for each in ("'ann'", "'mondays'", "could not be opened", "HTTP 401"))
+    assert [logging.WARNING] == [record.levelno for record in caplog.records if record.name.startswith("patchbay.server")]
+
+
+def test_a_connection_that_is_lost_is_one_line_and_what_goes_wrong_with_the_model_another(caplog):
+    async def work():
+        broken = Frame({"type": "error", "error": {"type": "server_error", "code": "broken", "message": "It is broken."}})
+        script = [Answer((Say("One"), Drop())), Answer((broken, Say("Fine.")))]
+        with FakeOpenAI(script) as fake:
+            doorway = Doorway(fake)
+            client = DoorClient(doorway, query="session=mondays")
+            client.text("Count.")
+            await client.until("idle")
+            client.text("Fail.")
+            await client.until("error")
+            client.leave()
+            await client.task
+            await doorway.close()
+
+    run(work())
+    lost, failed = door_lines(caplog)
+    assert ("is lost" in lost, "'mondays'" in lost, "'ann'" in lost) == (True, True, True), lost
+    assert ("'mondays'" in failed, "It is broken." in failed) == (True, True), failed
+
+
+def test_a_session_whose_model_is_gone_for_good_is_said_once(caplog):
+    async def work():
+        with FakeOpenAI() as fake:
+            doorway = Doorway(fake, reconnects=1)
+            client = DoorClient(doorway)
+            await client.until("ready")
+        assert 4502 == await client.code()
+        await doorway.close()
+
+    run(work())
+    lines = door_lines(caplog)
+    assert 1 == sum("is lost" in line for line in lines), lines
+    assert len(lines) == len(set(lines)), lines
+
+
+def test_nothing_that_a_model_or_a_client_says_breaks_the_line_of_the_log(caplog):
+    from patchbay.errors import UpstreamError
+    from patchbay.realtime.events import ErrorEvent
+    from patchbay.server.sessions.log import SessionLog
+
+    log = SessionLog("ann", "a\nkey\x1b[2J" + "k" * 500)
+    log.event(ErrorEvent(UpstreamError("one\ntwo \x1b[31m" + "x" * 5_000)))
+    (line,) = door_lines(caplog)
+    assert line.isprintable()
+    assert len(line) < 1_000
+
+
+def test_what_a_client_has_asked_for_wrongly_is_not_the_operators_affair(caplog):
+    async def work():
+        with FakeOpenAI() as fake:
+            doorway = Doorway(fake)
+            assert [4404, 4400] == [
+                await DoorClient(doorway, role, query).code() for role, query in (("eve", ""), ("ann", "x=1"))
+            ]
+            await doorway.close()
+
+    run(work())
+    assert [] == door_lines(caplog)
+
+
+def test_a_server_without_a_key_for_its_model_says_so_when_it_starts_and_to_its_clients_whose_affair_it_is():
+    with heard("--realtime", "openai/gpt-realtime") as (server, printed):
+        code, reason, error = server.refused()
+    assert (4503, "configuration") == (code, error)
+    assert "OPENAI_API_KEY in the server's environment" in reason
+    assert "api_key" not in reason.replace("OPENAI_API_KEY", "").lower()
+    first, second = logged(printed)
+    assert ("OPENAI_API_KEY" in first, "--realtime-key" in first) == (True, True)
+    assert "could not be opened" in second
+
+
+def test_a_key_for_another_providers_model_is_the_environments_alone():
+    with FakeOpenAI() as fake, heard("--realtime", "openai/x", "--realtime-url", fake.url) as (server, _):
+        code, reason, _error = server.refused(query="realtime=gemini/x")
+    assert (4503, True, False) == (code, "in the server's environment" in reason, "--realtime-key" in reason)
+
+
+def test_where_a_key_of_the_environment_is_not_sent_that_is_said_at_the_start_and_where_it_was_missed():
+    with FakeOpenAI(api_key=KEY) as fake:
+        flags = ("--realtime", "openai/x", "--realtime-url", f"{fake.url}?secret=hidden")
+        with heard(*flags, OPENAI_API_KEY=KEY) as (server, printed), server.socket() as opened:
+            client = Client(opened)
+            client.ended()
+            message = client.of("error")[0]["error"]["message"]
+        assert ("HTTP 401" in message, "No key was sent" in message, "--realtime-key" in message) == (True, True, True)
+        first, second = logged(printed)
+        assert ("OPENAI_API_KEY is not sent" in first, "No key was sent" in second) == (True, True)
+        assert not any(secret in "".join(printed) for secret in (KEY, "hidden"))
+        with heard(*flags, "--realtime-key", KEY) as (server, printed), server.session():
+            pass
+        assert [] == logged(printed)
+
+
+@pytest.mark.parametrize(
+    ("role", "options", "status", "why"),
+    [
+        ("ann", {"origin": "https://evil.example.com"}, 403, "web pages of other sites"),
+        ("ann", {"additional_headers": {"X-Forwarded-For": "8.8.8.8"}}, 403, "proxy"),
+        ("ann/more", {}, 404, "/api/sessions/ann/more"),
+    ],
+)
+def test_a_handshake_that_is_refused_is_one_line_with_its_reason(role, options, status, why):
+    with (
+        FakeOpenAI() as fake,
+        heard("--realtime", "openai/x", "--realtime-url", fake.url, "--realtime-key", KEY) as (server, printed),
+    ):
+        assert status == server.turned_away(role, "session=x", **options)[0]
+        with server.session():  # what was logged before is there by now
+            pass
+    (line,) = logged(printed)
+    assert (f"HTTP {status}" in line, why in line, "session=x" in line) == (True, True, False), line
+
+
+def test_a_handshake_that_cannot_be_read_is_one_line(tmp_path):
+    with (
+        FakeOpenAI() as fake,
+        heard("--realtime", "openai/x", "--realtime-url", fake.url, "--realtime-key", KEY) as (server, printed),
+    ):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as raw:
+            raw.sendall(b"GET /api/sessions/ann HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
+            assert raw.recv(65536).startswith(b"HTTP/1.1 4")
+        with server.session():
+            pass
+    (line,) = logged(printed)
+    assert "Sec-WebSocket-Key" in line
+
+
+HOOK = """
+from patchbay.hooks.sdk import Hook
+
+hook = Hook("{name}")
+
+{what}
+
+hook.run()
+"""
+TOOL = '''@hook.tool
+def get_weather(city: str) -> str:
+    """Say how the weather is."""
+    return city'''
+GUARD = """@hook.before_tool
+def look(call):
+    return None"""
+
+
+def test_hooks_that_a_realtime_model_has_nothing_of_are_named_in_the_log(tmp_path: Path):
+    processes: dict[str, Any] = {}
+    for name, what, intercept in (
+        ("weather", TOOL, ["before_tool"]),
+        ("rewrites", "@hook.before_llm\ndef look(request):\n    return None", ["before_llm"]),
+        ("guards", GUARD, ["before_tool"]),
+    ):
+        (tmp_path / f"{name}.py").write_text(HOOK.format(name=name, what=textwrap.dedent(what)))
+        processes[name] = {"enabled": True, "command": [sys.executable, str(tmp_path / f"{name}.py")], "intercept": intercept}
+    config = tmp_path / "patchbay.json"
+    config.write_text(json.dumps({"hooks": {"processes": processes}}))
+    with FakeOpenAI() as fake:
+        flags = ("--realtime", "openai/x", "--realtime-url", fake.url, "--realtime-key", KEY, "--config", str(config))
+        with heard(*flags) as (server, printed), server.session():
+            os.kill(server.pid, signal.SIGHUP)
+            end = time.monotonic() + 60
+            while sum("before_llm" in line for line in printed) < 2:
+                assert time.monotonic() < end, printed
+                time.sleep(0.02)
+    lines = [line for line in logged(printed) if "before_llm" in line]
+    assert 2 == len(lines)
+    assert all(("rewrites" in line, "weather" in line, "guards" in line) == (True, True, False) for line in lines), lines
+
+
+def test_how_many_calls_may_begin_is_the_servers_to_say():
+    script = [*(Call("now", {"zone": zone}) for zone in range(6)), Say("Done.")]
+    with (
+        FakeOpenAI(script) as fake,
+        calling_back(says({"output": "noon"})) as callback,
+        serving(fake, "--realtime-calls", "6") as server,
+    ):
+        server.http.register("now", callback.url)
+        with server.session() as client:
+            client.answer("Six times.")
+            assert [False] * 6 == [frame["is_error"] for frame in client.of("tool_result")]
+
+
+class TwoModels(ScriptedUpstream):
+    def _answer(self, request: Recorded) -> Raw:
+        if request.path.endswith("/models"):
+            return Raw(
+                [json.dumps({"object": "list", "data": [{"id": "small"}, {"id": "large"}]}).encode()],
+                content_type="application/json",
+            )
+        return super()._answer(request)
+
+
+def test_where_an_upstream_has_several_models_it_is_said_before_anything_was_and_one_alone_is_named():
+    with TwoModels(["Hello."]) as upstream, serving(upstream=upstream.url) as server:
+        code, reason, error = server.refused()
+        assert (4503, "no_model") == (code, error)
+        assert all(each in reason for each in ("small", "large", "?model="))
+        with server.session(query="model=large") as client:
+            assert "large" == client.frames[0]["model"]
+    with (
+        ScriptedUpstream(["Hello."], model="small") as upstream,
+        serving(upstream=upstream.url) as server,
+        server.session() as client,
+    ):
+        assert ("small", "Hello.") == (client.frames[0]["model"], client.answer("Hi."))
+    assert ["/v1/models", "/v1/chat/completions"] == [request.path for request in upstream.requests]  # it is asked once
+
+
+def test_a_role_that_does_not_exist_is_told_with_those_that_do():
+    with FakeOpenAI() as fake, serving(fake) as server:
+        code, reason, error = server.refused("main")
+    assert (4404, "unknown_role") == (code, error)
+    assert all(each in reason for each in ("'main'", "ann", "ben"))
+
+
+def test_a_session_may_leave_the_end_of_an_utterance_to_its_client():
+    with FakeOpenAI() as fake, serving(fake) as server, server.session(query="output=text&detect_turns=0"):
+        assert fake.sessions[0]["audio"]["input"]["turn_detection"] is None
+
+
+def test_a_refused_change_of_the_tools_is_in_the_log(caplog):
+    async def work():
+        with FakeOpenAI(faults=Faults(updates=("ok", "refuse"))) as fake:
+            doorway = Doorway(fake)
+            client = DoorClient(doorway)
+            await client.until("ready")
+            manager = doorway.managers["ann"]
+            from patchbay.errors import ToolSyncError
+            from patchbay.tools import ToolDefinition
+
+            with pytest.raises(ToolSyncError):
+                await manager.register_tool_and_sync(ToolDefinition("added", handler=lambda _arguments: "done"))
+            client.leave()
+            await client.task
+            await doorway.close()
+
+    run(work())
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert any("'ann'" in line and "refused" in line for line in lines), lines
+
+
+def test_half_a_character_of_a_clients_is_replaced_as_a_programs_is():
+    with FakeOpenAI(["Fine."]) as fake, serving(fake) as server, server.session() as client:
+        client.socket.send('{"type":"text","text":"half \\ud83d of it"}')
+        client.asked += 1
+        client.idle()
+        assert [] == client.of("error")
+        assert ["half \ufffd of it"] == [each.text for each in fake.heard if each.kind == "user"]
+
+
+def test_the_command_says_which_servers_get_the_environments_key():
+    done = subprocess.run(
+        [sys.executable, "-m", "patchbay", "serve", "--help"], capture_output=True, text=True, timeout=60,
+        env={**os.environ, "COLUMNS": "400", "NO_COLOR": "1"},
+    )  # fmt: skip
+    assert "at the provider's own servers" in " ".join(done.stdout.split())

@@ -1,0 +1,69 @@
+"""Openings that are refused, in the log: nobody fills it by knocking."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from patchbay.server import refusals
+from patchbay.server.tools.guard import Guard
+from patchbay.server.tools.settings import ToolsSettings
+
+from .rig import never, stranger
+from .test_sockets import HANDSHAKE, served, until
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time by which refusals are counted, in its one place."""
+    now = [0.0]
+    monkeypatch.setattr(refusals, "REFUSALS", refusals.Refusals(lambda: now[0]))
+    return now
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def test_whoever_knocks_without_end_is_a_few_lines_of_the_log_and_a_count(clock, caplog):
+    async def send(_message: Any) -> None:
+        pass
+
+    async def knock(times: int) -> None:
+        guard = Guard(never, ToolsSettings(), sockets=never)
+        for _ in range(times):
+            await guard(stranger(), never, send)
+
+    asyncio.run(knock(200))
+    assert 20 == len(warned(caplog))
+    clock[0] = 1.0
+    asyncio.run(knock(1))
+    *_, counted, last = warned(caplog)
+    assert 22 == len(warned(caplog))
+    assert ("180 lines" in counted, "10.0.0.1 was refused" in last) == (True, True), (counted, last)
+
+
+def test_so_is_whoever_sends_openings_that_cannot_be_read(clock, caplog):
+    async def knock() -> None:
+        async def never(_receive: Any, _send: Any) -> None:
+            raise AssertionError
+
+        head = HANDSHAKE.replace(b"Sec-WebSocket-Key", b"X-Key")
+        async with served(never, head) as (_server, client):
+            await until(client, b"HTTP/1.1 400 ")
+
+    async def work() -> None:
+        for _ in range(22):
+            await knock()
+
+    asyncio.run(work())
+    assert 20 == sum("could not be opened" in line for line in warned(caplog))
+
+
+def test_a_line_obeys_nobody_and_is_no_longer_than_may_be_read(clock, caplog):
+    refusals.REFUSALS.tell("one\n\x1b[2J" + "x" * 5_000)
+    (line,) = warned(caplog)
+    assert (True, True) == (line.isprintable(), len(line) < 600)

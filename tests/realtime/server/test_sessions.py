@@ -1,0 +1,362 @@
+"""``WS /api/sessions/{role}`` of a real ``patchbay serve``, before the fakes, over real sockets."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from urllib.parse import urlencode
+
+import pytest
+
+from patchbay.testing import ContractModel, Message, ScriptedUpstream, Text
+from patchbay.testing.realtime import (
+    Answer,
+    Call,
+    FakeGemini,
+    FakeGLM,
+    FakeOpenAI,
+    FakeQwen,
+    FakeStepFun,
+    Faults,
+    Pause,
+    Quote,
+    Say,
+)
+from tools_server.rig import calling_back, hangs, says
+
+from .rig import serving
+
+ALL = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
+
+
+def assert_kept(fake):
+    assert [] == fake.violations
+    assert [] == fake.unanswered
+
+
+@pytest.mark.parametrize("provider", ALL)
+def test_a_script_holds_a_session_whose_model_calls_a_registered_tool(provider):
+    with (
+        provider([Call("get_weather", {"city": "Rome"}), Quote()]) as fake,
+        calling_back(says({"output": "21 degrees"})) as callback,
+        serving(fake) as server,
+    ):
+        server.http.register("get_weather", callback.url, parameters=CITY)
+        with server.session() as client:
+            ready = client.frames[0]
+            kind = {"role": "ann", "kind": "realtime", "model": f"{fake.provider}/a-model"}
+            assert kind == {name: ready[name] for name in kind}
+            assert ready["input_rate"] in (16_000, 24_000)
+            client.text("How is Rome?")
+            client.idle()
+            (call,), (result,) = client.of("tool_call"), client.of("tool_result")
+            assert ("get_weather", {"city": "Rome"}) == (call["name"], call["arguments"])
+            assert (call["call_id"], "21 degrees", False) == (result["call_id"], result["content"], result["is_error"])
+            assert ["completed", "completed"] == [frame["status"] for frame in client.of("response_end")]
+            heard = [frame["text"] for frame in client.of("transcript") if frame["role"] == "assistant"]
+            assert "21 degrees" in "".join([*(frame["delta"] for frame in client.of("text")), *heard])
+        assert {"city": "Rome"} == callback.calls[0].json["arguments"]
+    assert_kept(fake)
+
+
+def test_a_tool_that_is_registered_over_http_is_known_to_the_session_when_the_answer_says_so():
+    with FakeOpenAI(["Hello, Ann."]) as fake, serving(fake) as server, server.session() as client:
+        assert [] == fake.tools
+        answer = server.http.register("added", role="ann")
+        assert (["ann"], []) == (answer["affected_roles"], answer["pending_roles"])
+        assert ["added"] == fake.tools
+        server.http.register("of_ben", role="ben")
+        assert ["added"] == fake.tools
+        assert server.http.post("unregister", name="added").json["ok"]
+        assert [] == fake.tools
+        assert "Hello, Ann." == client.answer("Hello.")
+
+
+def test_a_tool_that_is_registered_while_the_model_talks_is_known_to_it_when_the_answer_says_so():
+    script = [Answer((Say("One"), Pause(0.5), Say(" two.")))]
+    with FakeOpenAI(script) as fake, serving(fake) as server, server.session() as client:
+        client.text("Count.")
+        client.until("text")
+        answer = server.http.register("added", role="ann")
+        assert (["added"], []) == (fake.tools, answer["pending_roles"])
+        client.idle()
+        assert "One two." == "".join(frame["delta"] for frame in client.of("text"))
+    assert_kept(fake)
+
+
+def test_a_role_whose_session_could_not_be_told_is_pending_until_it_was():
+    with FakeOpenAI(faults=Faults(updates=("ok", "refuse"))) as fake, serving(fake) as server, server.session():
+        answer = server.http.register("added", role="ann")
+        assert (True, ["ann"], ["ann"]) == (answer["ok"], answer["affected_roles"], answer["pending_roles"])
+        assert "refused" in answer["failed_roles"][0]["error"]
+        fake.wait_until(lambda: fake.tools == ["added"])
+        waited = server.http.register("other", role="ann")
+        assert (True, []) == (waited["ok"], waited["pending_roles"])
+
+
+def test_switching_roles_keeps_what_is_registered():
+    with FakeOpenAI() as fake, serving(fake) as server:
+        server.http.register("for_all")
+        server.http.register("for_ann", role="ann")
+        for role, tools in (("ann", {"for_all", "for_ann"}), ("ben", {"for_all"}), ("ann", {"for_all", "for_ann"})):
+            with server.session(role):
+                assert tools == set(fake.tools)
+
+
+def test_audio_goes_in_and_out_as_json_or_as_binary_frames():
+    sound = bytes(range(200)) * 24
+    with FakeOpenAI([Say("Hello.", audio=sound, piece=100)] * 2, hears=["Hi."], utterance=4_000) as fake, serving(fake) as server:
+        with server.session(query="") as client:
+            client.say(type="audio", audio=base64.b64encode(b"\1\2" * 2_000).decode())
+            client.until("response_end")
+            assert sound == b"".join(base64.b64decode(frame["audio"]) for frame in client.of("audio"))
+            assert {24_000} == {frame["rate"] for frame in client.of("audio")}
+            assert ["Hi."] == [frame["text"] for frame in client.of("transcript") if frame["role"] == "user"]
+        with server.session(query="audio=binary") as client:
+            client.socket.send(b"\1\2" * 2_000)
+            client.until("response_end")
+            assert sound == b"".join(frame for frame in client.frames if isinstance(frame, bytes))
+            assert [24_000] == [frame["rate"] for frame in client.of("audio_format")]
+            assert [] == client.of("audio")
+    assert 8_000 == fake.audio_bytes
+    assert_kept(fake)
+
+
+def test_an_answer_is_interrupted_and_the_next_one_comes():
+    with (
+        FakeOpenAI([Answer((Say("One two three."), Pause(20))), "Yes?"]) as fake,
+        serving(fake) as server,
+        server.session() as client,
+    ):
+        client.text("Count.")
+        client.until("text")
+        client.say(type="interrupt")
+        client.until("interrupted")
+        client.idle()
+        assert "cancelled" == client.of("response_end")[-1]["status"]
+        assert "Yes?" == client.answer("Hey.")
+    assert_kept(fake)
+
+
+def test_frames_that_are_none_are_told_and_the_session_goes_on():
+    odd = ["{", "[]", '"text"', '{"type": "nothing"}', '{"type": "text"}', '{"type": "text", "text": "  "}', '{"type": "audio"}',
+           '{"type": "audio", "audio": "%%"}', '{"type": "audio", "audio": "AAAA"}', b"\1", b"",
+           json.dumps({"type": "text", "text": "x" * 65_537}), "[" * 5_000]  # fmt: skip
+    with FakeOpenAI(["Fine."]) as fake, serving(fake) as server, server.session() as client:
+        for frame in odd:
+            client.socket.send(frame)
+            client.asked += '{"type": "text"' in str(frame)
+            assert "invalid_request" == client.until("error")["error"]["code"], frame
+        client.say(type="ping")
+        assert {"type": "pong"} == client.until("pong")
+        assert "Fine." == client.answer("Hello.")
+
+
+def test_who_sends_nothing_but_such_frames_is_left():
+    with FakeOpenAI() as fake, serving(fake) as server, server.session() as client:
+        with contextlib.suppress(Exception):  # it ends in the midst of it
+            for _ in range(40):
+                client.socket.send("{")
+        assert 4400 == client.ended()[0]
+
+
+def test_a_message_that_is_too_long_ends_the_socket():
+    with FakeOpenAI() as fake, serving(fake) as server, server.session() as client:
+        with contextlib.suppress(Exception):
+            client.socket.send("x" * 1_100_000)
+        assert 1009 == client.ended()[0]
+
+
+def test_a_role_talks_through_one_session_at_a_time_and_another_can_take_over():
+    with FakeOpenAI(["One.", "Two."]) as fake, serving(fake) as server, server.session() as first:
+        assert (4409, "role_busy") == server.refused()[::2]
+        assert "One." == first.answer("Hello.")
+        with server.session(query="output=text&takeover=1") as second:
+            assert (4410, "another client has taken over") == first.ended()
+            server.http.register("added")
+            assert ["added"] == fake.tools
+            assert "Two." == second.answer("Hello.")
+            with server.session("ben"):  # another role's affair
+                pass
+        with server.session():
+            pass
+
+
+def test_who_takes_over_waits_for_the_answer_that_is_under_way():
+    with FakeOpenAI([Answer((Say("One"), Pause(0.5), Say(" two.")))]) as fake, serving(fake) as server, server.session() as first:
+        first.text("Count.")
+        first.until("text")
+        with server.session(query="output=text&takeover=1"):
+            assert 4410 == first.ended()[0]
+            assert "One two." == "".join(frame["delta"] for frame in first.of("text"))
+            assert ["completed"] == [frame["status"] for frame in first.of("response_end")]
+
+
+@pytest.mark.parametrize(
+    ("role", "query", "code", "error"),
+    [
+        ("nobody", "", 4404, "unknown_role"),
+        ("ann", "model=small", 4503, "no_model"),
+        ("ann", "model=small&realtime=openai/x", 4400, "invalid_request"),
+        ("ann", "nothing=1", 4400, "invalid_request"),
+        ("ann", "audio=mp3", 4400, "invalid_request"),
+        ("ann", "output=text&output=text", 4400, "invalid_request"),
+        ("ann", "realtime=no%0Asuch", 4400, "invalid_request"),
+        ("ann", "realtime=nobody/model", 4503, "configuration"),
+        ("ann", "realtime=gemini/a-model", 4503, "configuration"),  # whose key is not there
+        ("ann", "realtime=openai/", 4503, "configuration"),
+        ("ann", "session=%0A", 4400, "invalid_request"),
+    ],
+)
+def test_what_cannot_be_had_is_said_before_the_socket_ends(role, query, code, error, shared):
+    assert (code, error) == shared.refused(role, query)[::2]
+
+
+@pytest.fixture(scope="module")
+def shared():
+    with FakeOpenAI() as fake, serving(fake) as server:
+        yield server
+
+
+def test_a_model_whose_server_refuses_is_told_and_the_role_is_free_again():
+    with FakeOpenAI(faults=Faults(refuse=1, refuse_with="503")) as fake, serving(fake) as server:
+        code, _reason, error = server.refused()
+        assert (4502, True) == (code, error.startswith("upstream"))
+        with server.session():
+            pass
+
+
+def test_a_client_that_goes_away_frees_the_role_and_stops_its_tools():
+    with FakeOpenAI([Call("slow"), "Later."]) as fake, calling_back(hangs) as callback, serving(fake) as server:
+        server.http.register("slow", callback.url)
+        with server.session() as client:
+            client.text("Go.")
+            client.until("tool_call")
+            client.socket.socket.close()
+        with server.session(query="output=text&takeover=1"):
+            pass
+    assert [] == fake.violations
+
+
+def test_a_lost_connection_to_the_model_is_told_and_another_is_opened():
+    with FakeOpenAI([Answer((Say("Once"),)), "Again."]) as fake, serving(fake) as server, server.session() as client:
+        client.answer("Hello.")
+        fake.drop()
+        assert "lost" == client.until(lambda frame: frame["type"] == "connection" and frame["state"] == "lost")["state"]
+        assert "open" == client.until("connection")["state"]
+        assert "Again." == client.answer("Are you there?")
+    assert_kept(fake)
+
+
+def test_a_chat_with_the_models_of_an_upstream_is_held_in_the_same_way():
+    with (
+        ScriptedUpstream(ContractModel(), tools="refuse") as upstream,
+        calling_back(says({"output": "21 degrees"})) as callback,
+        serving(upstream=upstream.url) as server,
+    ):
+        server.http.register("get_weather", callback.url, parameters=CITY)
+        with server.session(query="model=small&instructions=Be+brief.&session=monday") as client:
+            assert ("offline", "small", "monday", None) == tuple(
+                client.frames[0][key] for key in ("kind", "model", "session", "input_rate")
+            )
+            assert "21 degrees" in client.answer("What is the weather in Rome?")
+            assert ["get_weather"] == [frame["name"] for frame in client.of("tool_result")]
+            client.socket.send(b"\0\0")
+            assert "text alone" in client.until("error")["error"]["message"]
+            assert {"small"} == {request.json["model"] for request in upstream.chats}
+            assert "Be brief." in json.dumps(upstream.chats[0].json["messages"][0])
+
+
+def test_a_chat_goes_on_over_several_questions_and_is_stopped_by_a_newer_one():
+    asked = {"id": "call_1", "type": "function", "function": {"name": "slow", "arguments": "{}"}}
+    answers = [Message({"tool_calls": [asked]}, finish_reason="tool_calls"), "All is well.", Text("One. Two.", gap=0.01)]
+    with (
+        ScriptedUpstream(answers) as upstream,
+        calling_back(hangs) as callback,
+        serving(upstream=upstream.url) as server,
+    ):
+        server.http.register("slow", callback.url)
+        with server.session(query="model=") as client:
+            client.text("Go.")
+            client.until("tool_call")
+            assert "All is well." == client.answer("Never mind.")
+            assert [True] == [frame["is_error"] for frame in client.of("tool_result")]
+            assert "One. Two." == client.answer("Count.")
+            roles = [message["role"] for message in upstream.chats[-1].json["messages"]]
+            assert ["user", "assistant", "tool", "user", "assistant", "user"] == roles
+            assert {"scripted-model"} == {request.json["model"] for request in upstream.chats}
+
+
+def test_a_server_with_both_kinds_serves_the_one_that_is_asked_for():
+    with (
+        ScriptedUpstream(["From the chat."]) as upstream,
+        FakeOpenAI(["From the live one."]) as fake,
+        serving(fake, upstream=upstream.url) as server,
+        server.session(query="model=small") as client,
+    ):
+        assert "From the chat." == client.answer("Hello.")
+        with server.session(query="realtime=&output=text&takeover=1") as other:
+            assert 4410 == client.ended()[0]
+            assert "From the live one." == other.answer("Hello.")
+
+
+def test_the_server_stops_with_a_session_open():
+    with FakeOpenAI() as fake, contextlib.ExitStack() as running:
+        server = running.enter_context(serving(fake))
+        with server.session() as client:
+            running.close()
+            assert 1001 == client.ended()[0]
+    assert_kept(fake)
+
+
+@pytest.mark.parametrize(("seconds", "heard"), [("30", "One two."), ("1", "One")])
+def test_an_answer_that_is_under_way_has_the_time_of_the_drain_when_the_server_stops(seconds, heard):
+    pause = 0.5 if seconds == "30" else 60
+    script = [Answer((Say("One"), Pause(pause), Say(" two.")))]
+    with FakeOpenAI(script) as fake, serving(fake, "--drain-timeout", seconds) as server, server.session() as client:
+        client.text("Count.")
+        client.until("text")
+        os.kill(server.pid, signal.SIGTERM)
+        assert (1001, "the server stops") == client.ended()
+        assert heard == "".join(frame["delta"] for frame in client.of("text"))
+    assert_kept(fake)
+
+
+def test_instructions_may_be_as_long_as_they_may_be_in_any_script():
+    instructions = "\N{GRINNING FACE}" * 16_000
+    with FakeOpenAI() as fake, serving(fake) as server, server.session(query=urlencode({"instructions": instructions})):
+        fake.wait_until(lambda: any(instructions in json.dumps(frame, ensure_ascii=False) for _, frame in fake.frames))
+
+
+def test_a_request_that_is_refused_counts_as_heard_so_that_who_waits_for_its_end_waits_not_in_vain(shared):
+    with shared.session() as client:
+        client.text("x" * 65_537)
+        client.idle()
+        assert ["invalid_request"] == [frame["error"]["code"] for frame in client.of("error")]
+
+
+def test_the_key_of_a_session_is_taken_as_it_is(shared):
+    for query, headers in (("session=100%2541", {}), ("", {"X-Patchbay-Session": "100%2541"})):
+        with shared.session(query=query, additional_headers=headers) as client:
+            assert "100%41" == client.frames[0]["session"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--realtime-url", "ws://127.0.0.1:1/"], "name it by --realtime"),
+        (["--realtime", "openai/x", "--realtime-url", "http://127.0.0.1:1/"], "begins with ws://"),
+        (["--realtime", "nobody/x"], "There is no provider"),
+        (["--realtime", "openai/x", "--realtime-key", "--roles"], "needs a key"),
+    ],
+)
+def test_flags_that_cannot_work_are_refused(flags, said):
+    command = [sys.executable, "-m", "patchbay", "serve", "--port", "0", "--store", "memory", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (2, True) == (done.returncode, said in done.stderr), done.stderr

@@ -1,0 +1,151 @@
+"""Connections themselves: clients that take nothing, or that are not read, before an application that does as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+import uvicorn
+
+from patchbay.server.sockets import WebSockets
+
+BOUND = 30
+HANDSHAKE = (
+    b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+HELLO = b"\x81\x85\0\0\0\0hello"
+PING, GIVEN_UP = b"\x89\x04", b"\x03\xf3keepalive ping timeout"
+
+Work = Callable[[Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
+
+
+class Quick(WebSockets):
+    last_seconds = 0.1
+
+
+@contextlib.asynccontextmanager
+async def served(work: Work, head: bytes = HANDSHAKE, **options: Any) -> AsyncIterator[tuple[uvicorn.Server, socket.socket]]:
+    """A server, and a client's socket that was accepted and of which nothing is read unless the test does."""
+
+    async def app(_scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        await work(receive, send)
+
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="off", ws=Quick, loop="none", **options))
+    task = asyncio.create_task(server.serve())
+    async with asyncio.timeout(BOUND):
+        while not server.started:
+            await asyncio.sleep(0)
+        with socket.create_connection(server.servers[0].sockets[0].getsockname()) as client:
+            client.setblocking(False)
+            await asyncio.get_running_loop().sock_sendall(client, head)
+            if head == HANDSHAKE:
+                await until(client, b" 101 ", b"\r\n\r\n")
+            yield server, client
+            server.should_exit = True
+            await task
+
+
+async def until(client: socket.socket, *texts: bytes) -> None:
+    """Read until each of these has come, one after the other."""
+    seen = b""
+    for text in texts:
+        while text not in seen:
+            data = await asyncio.get_running_loop().sock_recv(client, 65_536)
+            assert data, seen
+            seen += data
+        seen = seen.partition(text)[2]
+
+
+@pytest.mark.parametrize("ending", ["by itself", "with a close frame"])
+def test_a_client_that_takes_nothing_does_not_keep_its_connection(ending: str):
+    async def work(_receive: Any, send: Any) -> None:
+        with contextlib.suppress(TimeoutError):
+            while True:
+                async with asyncio.timeout(0.1):
+                    await send({"type": "websocket.send", "text": "x" * 50_000})
+        if ending != "by itself":
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await send({"type": "websocket.close"})
+
+    async def main() -> None:
+        async with served(work) as (server, _client):
+            assert server.server_state.connections
+            while server.server_state.connections:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+
+
+def test_a_client_is_not_given_up_while_it_is_not_read():
+    async def main() -> None:
+        reading = asyncio.Event()
+
+        async def work(receive: Any, send: Any) -> None:
+            await reading.wait()
+            await send({"type": "websocket.send", "text": (await receive())["text"]})
+            await receive()
+
+        async with served(work, ws_ping_interval=0.05, ws_ping_timeout=0.05) as (_server, client):
+            await asyncio.get_running_loop().sock_sendall(client, HELLO)  # and no pong behind it
+            await until(client, PING, PING, PING)
+            reading.set()
+            await until(client, b"hello", GIVEN_UP)
+
+    asyncio.run(main())
+
+
+def test_a_client_that_was_heard_since_is_not_given_up():
+    async def main() -> None:
+        async def work(receive: Any, _send: Any) -> None:
+            while (await receive())["type"] != "websocket.disconnect":
+                pass
+
+        async with served(work, ws_ping_interval=0.05, ws_ping_timeout=1.0) as (_server, client):
+            await until(client, PING)
+            await asyncio.get_running_loop().sock_sendall(client, HELLO)
+            await until(client, PING, GIVEN_UP)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        HANDSHAKE.replace(b"Host", b"Content-Length: 5\r\nHost") + b"hello",
+        HANDSHAKE.replace(b"GET /", b"GET /" + b"x" * 1_000_000),
+    ],
+)
+def test_an_opening_that_cannot_be_read_is_answered(head: bytes):
+    async def main() -> None:
+        async def never(_receive: Any, _send: Any) -> None:
+            raise AssertionError
+
+        async with served(never, head) as (server, client):
+            await until(client, b"HTTP/1.1 400 ", b"This WebSocket cannot be opened")
+            while server.server_state.connections:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+
+
+def test_the_head_of_an_opening_is_not_logged_since_the_token_is_in_it(caplog: pytest.LogCaptureFixture):
+    async def main() -> None:
+        async def work(_receive: Any, send: Any) -> None:
+            await send({"type": "websocket.send", "text": "hello"})
+
+        head = HANDSHAKE.replace(b"Host", b"Authorization: Bearer a-secret-token\r\nHost")
+        async with served(work, head) as (_server, client):
+            await until(client, b"hello")
+
+    with caplog.at_level(0):
+        asyncio.run(main())
+    assert caplog.text
+    assert "a-secret-token" not in caplog.text

@@ -1,0 +1,95 @@
+"""Whatever sessions do, and whenever they come, take over and go: in the end those of the role know its tools, and are kept by it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from patchbay.errors import ConfigurationError, ToolSyncError
+from patchbay.tools import ToolDefinition
+from patchbay.tools.manager import LLMSessionManager
+
+from .registering import run
+
+ACTS = st.sampled_from(
+    ["prepare", "prepare", "swap", "take over", "leave", "add", "add", "add and wait", "no patience", "busy", "free", "breathe"]
+)
+WAYS = st.lists(st.sampled_from(["take", "take", "fail", "wait", "wait and fail"]), max_size=12)
+
+
+class Session:
+    """Is told as it is scripted to be, then takes all."""
+
+    def __init__(self, ways: list[str]) -> None:
+        self.idle = True
+        self.knows: list[str] | None = None
+        self.under_way = 0
+        self._ways = ways
+
+    async def use_tools(self, snapshot: Any) -> None:
+        self.under_way += 1
+        assert 1 == self.under_way  # one at a time
+        try:
+            way = self._ways.pop() if self._ways else "take"
+            for _ in range(5 if "wait" in way else 0):
+                await asyncio.sleep(0)
+            if "fail" in way:
+                raise ConnectionError("gone")
+            self.knows = [*snapshot.tools]
+        finally:
+            self.under_way -= 1
+
+
+async def tried(work: Any) -> None:
+    with contextlib.suppress(ToolSyncError, ConfigurationError, TimeoutError):
+        await work
+
+
+@given(acts=st.lists(ACTS, max_size=30), ways=WAYS)
+@settings(max_examples=200)
+def test_any_order_of_what_happens_to_a_role(acts: list[str], ways: list[str]):
+    async def work() -> None:
+        manager = LLMSessionManager("ann", retry_delays=(0.0,) * 100)
+        going: list[asyncio.Task[None]] = []
+
+        def begin(what: Any) -> None:
+            going.append(asyncio.ensure_future(tried(what)))
+
+        for number, act in enumerate(acts):
+            tool = ToolDefinition(f"t{number}", handler=dict)
+            if act == "prepare":
+                begin(manager.prepare(Session(ways)))
+            elif act == "swap":
+                begin(manager.swap())
+            elif act == "take over":
+                manager.take_over()
+            elif act == "leave" and manager.active is not None:
+                manager.leave(manager.active)
+            elif act == "add":
+                manager.register_tool(tool)
+            elif act == "add and wait":
+                begin(manager.register_tool_and_sync(tool))
+            elif act == "no patience" and going:
+                going[-1].cancel()
+            elif act in ("busy", "free") and isinstance(manager.active, Session):
+                manager.active.idle = act == "free"
+            elif act == "breathe":
+                for _ in range(8):
+                    await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        ways.clear()
+        if isinstance(manager.active, Session):
+            manager.active.idle = True
+        await asyncio.gather(*going, return_exceptions=True)
+        while manager.untold or (manager._background is not None and not manager._background.done()):
+            await asyncio.sleep(0)
+        tools = [tool.name for tool in manager.list_tools()]
+        for session in (manager.active, manager.pending):
+            assert session is None or tools == session.knows
+        assert {id(each.session) for each in manager._listeners} <= {id(manager.active), id(manager.pending)}
+
+    run(work())
