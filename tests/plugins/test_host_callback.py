@@ -75,8 +75,10 @@ async def connected(calls, tmp_path):
 
 @asynccontextmanager
 async def served(calls, *, timeout=30.0, secret=None):
-    app = CallbackApp(lambda plugin, name: Target(calls, timeout, secret) if (plugin, name) == ("p", "t") else None)
-    callback = Served(app)
+    async def find(plugin, name):
+        return Target(calls, timeout, secret) if (plugin, name) == ("p", "t") else None
+
+    callback = Served(CallbackApp(find))
     await callback.start()
     try:
         yield f"{callback.url}/api/llm-tools/callback/p/t"
@@ -256,6 +258,9 @@ def test_what_is_no_call_is_turned_away(status, options):
     ],
 )
 def test_who_may_come_in_is_decided_before_the_body_is_read(status, peer, hosts):
+    async def nobody(*_):
+        return None
+
     async def main():
         sent = []
         read = []
@@ -269,7 +274,7 @@ def test_who_may_come_in_is_decided_before_the_body_is_read(status, peer, hosts)
 
         headers = [(b"content-type", b"application/json"), *((b"host", host) for host in hosts)]
         scope = {"type": "http", "method": "POST", "path": "/api/llm-tools/callback/p/t", "headers": headers, "client": (peer, 5)}
-        await CallbackApp(lambda *_: None)(scope, receive, send)
+        await CallbackApp(nobody)(scope, receive, send)
         assert status == sent[0]["status"]
         assert (status == 200) == bool(read)
 

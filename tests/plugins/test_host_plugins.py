@@ -115,6 +115,19 @@ def test_a_plugin_whose_calls_were_just_answered_since_it_ended_is_waited_for(we
     run(main())
 
 
+def test_while_no_server_has_a_tool_its_calls_must_be_signed(weather):
+    async def main():
+        async with ToolServer() as server:
+            server.refuse["get_weather"] = "another has it"
+            async with Stand(weather, server=server) as stand:
+                states = stand.host.reconciler.states
+                await stand.host.until(lambda: states("weather").get("get_weather", ("",))[0] == "refused")
+                status, answer = await stand.call("weather", "get_weather", {"city": "Rome"})
+                assert (403, True) == (status, "not signed" in answer["detail"])
+
+    run(main())
+
+
 def test_a_call_of_a_plugin_that_does_not_run_says_so(weather):
     async def main():
         async with ToolServer() as server, Stand(weather, server=server) as stand:

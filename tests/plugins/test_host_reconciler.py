@@ -456,3 +456,20 @@ def test_two_hosts_with_one_plugin_do_not_take_its_tools_from_each_other_for_eve
 def test_an_address_that_is_none_is_refused(url):
     with pytest.raises(ConfigurationError, match="address"):
         HttpToolsApi(url)
+
+
+@pytest.mark.parametrize("seed", [False, True])
+def test_whether_calls_are_signed_is_waited_for_while_the_registration_is_answered(seed):
+    async def main():
+        async with ToolServer(seed=seed) as server, reconciling(server.url, secret="s" * 32) as (reconciler, told):
+            server.held_answers = asyncio.Event()
+            reconciler.want(wanted("one"))
+            await server.until(lambda: "one" in server.names())  # which may call it from now on
+            asking = asyncio.create_task(reconciler.wanted("p", "one"))
+            assert not (await asyncio.wait({asking}, timeout=0.05))[0]
+            server.held_answers.set()
+            assert (wanted("one"), not seed) == await asking
+            await told.until("p", "one", "active")
+            assert (wanted("one"), not seed) == await reconciler.wanted("p", "one")
+
+    run(main())

@@ -66,6 +66,7 @@ class ToolServer:
         self.refuse: dict[str, str] = {}
         self.fail: set[str] = set()
         self.hold: asyncio.Event | None = None
+        self.held_answers: asyncio.Event | None = None
         self.token: str | None = None
         self.reserved = False
         self.secrets: dict[str, str] = {}
@@ -139,6 +140,8 @@ class ToolServer:
             asked = json.loads(body)
             self.requests.append((path.rpartition("/")[2], asked))
             status, answer = getattr(self, "_" + path.rpartition("/")[2])(asked)
+            if self.held_answers is not None:
+                await self.held_answers.wait()
         if not self.seed and answer is not None:
             answer |= {"instance_id": self.instance, "revision": self.revision}
         data = b"" if answer is None else json.dumps(answer).encode()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -78,7 +78,7 @@ _decoder = msgspec.json.Decoder(_Call)
 class CallbackApp:
     """Answers calls. ``find`` gives the target for a plugin's id and a tool's name, None where the plugin has no such tool."""
 
-    def __init__(self, find: Callable[[str, str], Target | None]) -> None:
+    def __init__(self, find: Callable[[str, str], Awaitable[Target | None]]) -> None:
         self._find = find
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -116,7 +116,7 @@ class CallbackApp:
         if scope["method"] != "POST":
             raise _RefusedError(405, "Method Not Allowed")
         body = await _body(headers, receive)
-        target = self._find(plugin_id, name)
+        target = await self._find(plugin_id, name)
         if target is None:
             return envelope.not_registered(plugin_id, name).encode()
         if target.secret is not None and not _is_genuine(_only(headers, SIGNATURE), body, target.secret):

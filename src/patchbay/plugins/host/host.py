@@ -267,13 +267,13 @@ class PluginHost:
             return False
         return await asyncio.to_thread(read_spec, folder) == plugin.spec
 
-    def _find(self, plugin_id: str, name: str) -> Target | None:
+    async def _find(self, plugin_id: str, name: str) -> Target | None:
         plugin = self.plugins.get(plugin_id)
         if plugin is None:
             return None
         if plugin.is_frozen or not plugin.calls.is_attached:
             return Target(plugin.calls, DEFAULT_TIMEOUT)  # whose answer is that it does not run
-        wanted = self.reconciler.wanted(plugin_id, name)
+        wanted = await self.reconciler.wanted(plugin_id, name)
         if wanted is None:
             return None
         tool, signed = wanted

@@ -114,11 +114,18 @@ class Reconciler:
         sync = self._plugins.get(plugin_id)
         return {} if sync is None else {name: (wish.state, self._reason_of(wish)) for name, wish in sync.wishes.items()}
 
-    def wanted(self, plugin_id: str, name: str) -> tuple[WantedTool, bool] | None:
-        """Return a tool as the plugin wants it, and whether its calls are signed; None where it does not want it."""
+    async def wanted(self, plugin_id: str, name: str) -> tuple[WantedTool, bool] | None:
+        """Return a tool as the plugin wants it, and whether its calls must be signed; None where it does not want it.
+
+        A server may call a tool before its answer to the registration has been heard: that is waited for, since it says which.
+        As long as no server has said that it does not sign, calls must be.
+        """
         sync = self._plugins.get(plugin_id)
         wish = None if sync is None else sync.wishes.get(name)
-        return None if wish is None else (wish.tool, wish.signed)
+        if sync is not None and wish is not None and wish.signed is None and name in sync.asking:
+            await asyncio.wait({sync.asking[name]}, timeout=self._policy.server_timeout)
+            wish = sync.wishes.get(name)
+        return None if wish is None else (wish.tool, wish.signed is not False)
 
     async def aclose(self) -> None:
         """End all tasks, and close the connections to the server. Tools stay as they are: ``clear`` takes them away."""
@@ -256,6 +263,7 @@ class _PluginSync:
     def __init__(self, owner: Reconciler, plugin_id: str) -> None:
         self.plugin_id = plugin_id
         self.wishes: dict[str, Wish] = {}
+        self.asking: dict[str, asyncio.Future[None]] = {}  # until a registration that is under way is answered
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
@@ -379,6 +387,8 @@ class _PluginSync:
         if self.wishes.get(wish.tool.name) is not wish:
             return  # no longer wanted
         wish.due = None
+        name, asking = wish.tool.name, self._loop.create_future()
+        self.asking[name] = asking
         try:
             answer: Accepted | Refused = await self._owner.ask(lambda: self._owner.api.register(wish.tool))
         except ServerUnavailableError as error:
@@ -388,6 +398,9 @@ class _PluginSync:
             return
         finally:
             wish.settled = self._changed = self._owner.tick()
+            asking.set_result(None)
+            if self.asking.get(name) is asking:
+                del self.asking[name]
         wish.failures = 0
         if isinstance(answer, Accepted):
             self._owner.note_trust("")

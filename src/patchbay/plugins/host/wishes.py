@@ -29,7 +29,8 @@ class Wish:
 
     ``due`` is when it is to be sent next (on the loop's clock; None: not at all), ``failures`` how often in a row it was not.
     ``edits``: how often in a row it was found to be shown otherwise, ``accepted``: how the server shows it for good.
-    ``signed``: its calls carry a signature. ``taken``: how often it was found at another host.
+    ``signed``: whether its calls carry a signature; None where the server has not said so. ``taken``: how often it was found at
+    another host.
     """
 
     tool: WantedTool
@@ -40,7 +41,7 @@ class Wish:
     failures: int = 0
     edits: int = 0
     accepted: Rows | None = None
-    signed: bool = False
+    signed: bool | None = None
     taken: int = 0
 
 
