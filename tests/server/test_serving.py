@@ -86,14 +86,15 @@ def test_a_stop_lets_running_requests_finish_and_ends_with_status_0(number: sign
         assert (0, "") == finish(process)
 
 
-def test_a_drain_is_bounded() -> None:
+@pytest.mark.parametrize(("workers", "seconds"), [("1", "0"), ("1", "1"), ("2", "1")])
+def test_a_drain_is_bounded(workers: str, seconds: str) -> None:
     async def never(request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(60)
         return web.Response()
 
     with (
         running_upstream(never) as upstream,
-        proxy_process("--upstream", upstream.url, "--drain-timeout", "1") as (process, port),
+        proxy_process("--upstream", upstream.url, "--drain-timeout", seconds, "--workers", workers) as (process, port),
     ):
         with open_chat(port, MODEL):
             assert upstream.arrived.wait(BOUND)
@@ -104,14 +105,15 @@ def test_a_drain_is_bounded() -> None:
         assert upstream.left.wait(BOUND)
 
 
-def test_a_second_stop_ends_at_once() -> None:
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_second_stop_ends_at_once(workers: str) -> None:
     async def never(request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(60)
         return web.Response()
 
     with (
         running_upstream(never) as upstream,
-        proxy_process("--upstream", upstream.url, "--drain-timeout", "3600") as (process, port),
+        proxy_process("--upstream", upstream.url, "--drain-timeout", "3600", "--workers", workers) as (process, port),
         open_chat(port, MODEL),
     ):
         assert upstream.arrived.wait(BOUND)
@@ -119,6 +121,30 @@ def test_a_second_stop_ends_at_once() -> None:
         wait_until_refused(port)
         process.terminate()
         assert 0 == finish(process)[0]
+
+
+@pytest.mark.parametrize("under_way", [False, True])
+def test_who_goes_on_telling_a_server_to_stop_does_not_change_how_it_has_ended(under_way: bool) -> None:
+    async def never(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(60)
+        return web.Response()
+
+    with (
+        running_upstream(never) as upstream,
+        proxy_process("--upstream", upstream.url, "--drain-timeout", "0") as (process, port),
+        open_chat(port, MODEL) if under_way else contextlib.nullcontext(),
+    ):
+        assert not under_way or upstream.arrived.wait(BOUND)
+        while process.poll() is None:  # the process is killed where that does not end
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.005)
+        assert (0, "") == (process.returncode, without_words(process))
+
+
+def without_words(process: subprocess.Popen[str]) -> str:
+    """What is on stderr beside uvicorn's word of what it has cancelled."""
+    return "".join(line for line in finish(process)[1].splitlines() if "graceful shutdown exceeded" not in line)
 
 
 def test_a_worker_that_dies_is_replaced() -> None:

@@ -10,13 +10,14 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import signal
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 import uvicorn
 
@@ -29,6 +30,9 @@ _logger = logging.getLogger("patchbay.server")
 _BACKLOG = 2048
 _MAX_MESSAGE = 1024 * 1024
 _PING = 20.0
+
+_AT_ONCE: Final = 0.01
+"""Seconds of a drain of 0: uvicorn would not begin one, and nothing could be done at its end."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ def run_server(
 ) -> None:
     """Serve ``app`` on ``listener`` until one of ``signals``, then drain. Calls ``ready`` when requests are served.
 
+    The signals stay taken: the process is about to end, and what it has died of would else be one that comes meanwhile.
     ``still_wanted`` is asked once a second; where it says no, the server drains as if told to stop. ``stopping`` is called with
     the number of requests that the drain waits for, if any.
 
@@ -98,6 +103,7 @@ def run_server(
         if still_wanted is not None and not still_wanted():
             server.should_exit = True
 
+    seconds: Any = drain_timeout or _AT_ONCE
     server = _Server(
         uvicorn.Config(
             lifespan,
@@ -116,7 +122,7 @@ def run_server(
             server_header=False,
             backlog=_BACKLOG,
             timeout_keep_alive=_KEEP_ALIVE,
-            timeout_graceful_shutdown=drain_timeout,
+            timeout_graceful_shutdown=seconds,
             callback_notify=look if still_wanted is not None else None,
             timeout_notify=1,
         ),
@@ -203,6 +209,7 @@ class _Server(uvicorn.Server):
         self._reloading: asyncio.Task[None] | None = None
         self._ready = ready
         self._signals = signals
+        self._is_over = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
@@ -232,27 +239,44 @@ class _Server(uvicorn.Server):
             self._stopping(len(self.server_state.tasks))
         await super().shutdown(sockets=sockets)
 
+    async def _wait_tasks_to_complete(self) -> None:
+        try:
+            await super()._wait_tasks_to_complete()
+        except asyncio.CancelledError:  # the time of the drain is over
+            self._cut_off()
+            raise
+
+    def _cut_off(self) -> None:
+        """End what is under way: uvicorn waits for running tasks all the same, and only their end lets it go.
+
+        Whoever is told of it can still be told so, but for clients that take nothing: their connections end at once.
+        """
+        for connection in list(self.server_state.connections):
+            if connection.transport.get_write_buffer_size():
+                connection.transport.abort()
+        for task in list(self.server_state.tasks):
+            task.cancel()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Take the signals. Unlike uvicorn's own, this does not raise them again once the drain is over."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, self.handle_exit) for number in self._signals}
+        """Take the signals, and keep them: one that comes while the process ends would else be what it has ended with."""
+        if threading.current_thread() is threading.main_thread():
+            for number in self._signals:
+                signal.signal(number, self.handle_exit)
         try:
             yield
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            self._is_over = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Drain at the first signal, end at the second."""
-        del sig, frame
-        if self.should_exit:
+        """Drain at the first signal, end at the second. Who presses Ctrl-C once more waits for nothing that is being closed."""
+        del frame
+        if self.force_exit or self._is_over:
+            if sig == signal.SIGINT:
+                os._exit(0)
+        elif self.should_exit:
             self.force_exit = True
-            # Uvicorn waits for running tasks all the same; only their end lets it go.
-            for task in list(self.server_state.tasks):
-                task.cancel()
+            asyncio.get_running_loop().call_soon_threadsafe(self._cut_off)
         self.should_exit = True
 
 

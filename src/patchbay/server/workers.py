@@ -6,6 +6,7 @@ keeps all of them open: what arrives while a dead worker is being replaced waits
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import signal
@@ -35,6 +36,8 @@ def serve(
     process, with the number of requests that a stop waits for. Raises the PatchbayError that keeps one process from starting.
     """
     log_to_stderr()
+    for number in (signal.SIGTERM, signal.SIGINT):  # handlers end before the process does, and one more would be what it died of
+        atexit.register(signal.signal, number, signal.SIG_IGN)
     listener = listen_on(options.host, options.port)
     if options.workers == 1:
         url = url_of(listener)

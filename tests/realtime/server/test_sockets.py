@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import uvicorn
 
+from patchbay.server.serve import _Server
 from patchbay.server.sockets import WebSockets
 
 BOUND = 30
@@ -112,6 +114,48 @@ def test_a_client_that_was_heard_since_is_not_given_up():
             await until(client, PING)
             await asyncio.get_running_loop().sock_sendall(client, HELLO)
             await until(client, PING, GIVEN_UP)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["the time is over", "it was told twice"])
+def test_a_client_that_takes_nothing_is_not_waited_for_when_the_server_ends_hard(how: str):
+    async def main() -> None:
+        ended = asyncio.Event()
+
+        async def app(_scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+            await send({"type": "websocket.accept"})
+            try:
+                while True:
+                    await send({"type": "websocket.send", "text": "x" * 50_000})
+            except asyncio.CancelledError:
+                with contextlib.suppress(OSError):
+                    await send({"type": "websocket.close", "code": 1001})
+                ended.set()
+                raise
+
+        seconds = 1 if how == "the time is over" else 3_600
+        options: Any = {"log_config": None, "lifespan": "off", "ws": WebSockets, "loop": "none"}
+        config = uvicorn.Config(app, port=0, timeout_graceful_shutdown=seconds, **options)
+        server = _Server(config, lambda: None, (), None, app)
+        serving = asyncio.create_task(server.serve())
+        async with asyncio.timeout(BOUND):
+            while not server.started:
+                await asyncio.sleep(0)
+            with socket.create_connection(server.servers[0].sockets[0].getsockname()) as client:
+                client.setblocking(False)
+                await asyncio.get_running_loop().sock_sendall(client, HANDSHAKE)
+                await until(client, b" 101 ", b"\r\n\r\n")
+                (connection,) = server.server_state.connections
+                assert isinstance(connection, WebSockets)
+                while connection.writable.is_set():
+                    await asyncio.sleep(0)
+                server.handle_exit(signal.SIGINT, None)
+                if how == "it was told twice":
+                    server.handle_exit(signal.SIGINT, None)
+                await serving
+                await ended.wait()
 
     asyncio.run(main())
 
