@@ -70,6 +70,7 @@ class Run:
         self._reader: ReadResult | None = None
         self._specs: tuple[ToolSpec, ...] | None = None
         self._lent: tuple[Mapping[str, Tool], Mapping[str, Tool]] | None = None
+        self._is_withdrawn = False
         if offer_reader and results is not None:
             self._offered_reader(results)
 
@@ -81,9 +82,16 @@ class Run:
         return self._specs
 
     def use(self, tools: Mapping[str, Tool]) -> None:
-        """Let the model call these, by their names, from now on, and tell it of no others."""
-        self.tools = tools
-        self._specs = None
+        """Let the model call these, by their names, from now on, and tell it of no others; none where they were withdrawn."""
+        if not self._is_withdrawn:
+            self.tools = tools
+            self._specs = None
+
+    def withdraw(self) -> None:
+        """Let the model call nothing any more."""
+        self._lent = None
+        self.use({})
+        self._is_withdrawn = True
 
     def lend(self, tools: Mapping[str, Tool]) -> None:
         """Do as ``use``, for this round."""

@@ -44,6 +44,7 @@ def turn(
     stream: bool = False,
     external: Sequence[ToolSpec] = (),
     without: Container[type[LoopEvent]] = (),
+    last_word: bool = False,
 ) -> AsyncGenerator[LoopEvent, None]:
     """Ask ``model`` until it answers without calling a tool, or a limit is met: ``max_iterations`` rounds, or the run's budget.
 
@@ -57,6 +58,9 @@ def turn(
     name of one. A reply that calls one ends the turn with the finish_reason "tool_calls": its other calls are carried out, and
     those of external tools are the FinalEvent's ``pending``.
 
+    With ``last_word`` the model is asked once more where the rounds or the calls are used up, without the run's tools. Where it
+    calls one all the same, and at another limit, the limit is what the turn has ended by.
+
     Hooks of the run are asked before and after each request. One that ends the turn does so with finish_reason "abort_turn", or
     "hard_abort" and the messages as they were. What the model's server does wrong is raised as UpstreamError. Raises
     ConfigurationError for ``max_iterations`` below 1; with None the run's budget alone counts the rounds.
@@ -64,7 +68,8 @@ def turn(
     checked_count(max_iterations, "max_iterations")
     run = executor if isinstance(executor, Run) else executor.begin()
     conversation = Conversation(list(messages), dict(parameters or {}), run, tuple(external))
-    events = _Turn(run, run.hooks, model, conversation, messages, tool_choice, max_iterations, stream, without).events()
+    under_way = _Turn(run, run.hooks, model, conversation, messages, tool_choice, max_iterations, stream, without, last_word)
+    events = under_way.events()
     return events if run.hooks is None or not run.hooks.observed else observed_turn(run.hooks, events, messages)
 
 
@@ -85,6 +90,7 @@ class _Turn:
     max_iterations: int | None
     stream: bool
     without: Container[type[LoopEvent]]
+    last_word: bool
     iteration: int = 0
     request: ChatRequest = field(init=False)
     answer: Answer = field(init=False)
@@ -142,7 +148,8 @@ class _Turn:
     def begin_round(self) -> bool:
         """Begin a round with a request; False where the turn is over, or may have no more rounds."""
         was_last = self.max_iterations is not None and self.iteration >= self.max_iterations
-        if was_last or self.ending or not self.run.budget.take_iteration():
+        is_over = was_last or self.ending or not self.run.budget.take_iteration()
+        if is_over and not self.has_last_word():
             return False
         self.iteration += 1
         if self.iteration == 2:
@@ -152,6 +159,19 @@ class _Turn:
             self.run.take_back()
         self.request = self.conversation.request(self.tool_choice, stream=self.stream)
         return True
+
+    def has_last_word(self) -> bool:
+        """Where a limit has ended the turn, let the model answer without tools, once; return whether it is to."""
+        if not self.last_word or self.limit() not in ("max_iterations", "max_calls"):
+            return False
+        self.last_word = False
+        self.ending, self.tool_choice = "", None
+        self.run.withdraw()
+        return True
+
+    def limit(self) -> str:
+        """Why the turn is over."""
+        return self.ending or self.run.budget.exceeded or "max_iterations"
 
     async def ask_before(self, hooks: TurnHooks) -> None:
         """Let hooks see the request. They may change it, have an answer in the model's place, or end the turn."""
@@ -251,7 +271,7 @@ class _Turn:
             self.content,
             list(self.begun_with) if aborted is not None and aborted.hard else conversation.messages,
             self.iteration,
-            self.ending or self.run.budget.exceeded or "max_iterations",
+            self.limit(),
             tuple(conversation.executions),
             conversation.usage,
             self.pending,

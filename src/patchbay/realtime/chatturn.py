@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from patchbay.errors import MaxIterationsError, PatchbayError
@@ -104,34 +104,25 @@ class ChatTurn:
 
     async def _answer(self, executor: Executor) -> FinalEvent:
         chat = self._chat
-        run = self._run = self._begun(executor, offer_reader=chat.results.size > 0)
-        end = await self._asked(run, [*chat.instructions, *self._begun_with], rounds=chat.limits.max_rounds)
-        if end.finish_reason in _AT_A_LIMIT:
-            self._run = None  # it gets no tools now, whatever changes
-            bare = self._begun(Executor((), hooks=executor.hooks, media=executor.media), offer_reader=False)
-            end = await self._asked(bare, end.messages, rounds=1)
-            if end.finish_reason in _AT_A_LIMIT:  # it calls tools all the same
-                chat.feed.put(ErrorEvent(MaxIterationsError(chat.limits.max_rounds)))
-        if end.aborted is not None:
-            self._fail(end.aborted)
-        return end
-
-    def _begun(self, executor: Executor, *, offer_reader: bool) -> Run:
-        chat = self._chat
-        return executor.begin(
+        run = self._run = executor.begin(
             budget=Budget(max_calls=chat.limits.max_calls),
             attachments=chat.attachments,
             results=chat.results,
-            offer_reader=offer_reader,
+            offer_reader=chat.results.size > 0,
             scope=self._scope,
             on_settled=self._settled,
         )
-
-    async def _asked(self, run: Run, messages: Sequence[Message], *, rounds: int) -> FinalEvent:
-        chat = self._chat
         end: FinalEvent | None = None
-        without = (ToolResultEvent,)  # results are told when they settle, also in a turn that is broken off
-        events = turn(chat.model, run, messages, parameters=chat.parameters, max_iterations=rounds, stream=True, without=without)
+        events = turn(
+            chat.model,
+            run,
+            [*chat.instructions, *self._begun_with],
+            parameters=chat.parameters,
+            max_iterations=chat.limits.max_rounds,
+            stream=True,
+            without=(ToolResultEvent,),  # results are told when they settle, also in a turn that is broken off
+            last_word=True,
+        )
         task = asyncio.current_task()
         async with aclosing(events):
             async for event in events:
@@ -142,6 +133,10 @@ class ChatTurn:
                 else:
                     self._tell(event, run)
         assert end is not None
+        if end.finish_reason in _AT_A_LIMIT:  # it calls tools all the same
+            chat.feed.put(ErrorEvent(MaxIterationsError(chat.limits.max_rounds)))
+        if end.aborted is not None:
+            self._fail(end.aborted)
         return end
 
     def _tell(self, event: LoopEvent, run: Run) -> None:
@@ -153,9 +148,7 @@ class ChatTurn:
             told.reply(event, run.tools)
             status = "incomplete" if event.finish_reason in _CUT_SHORT else "completed"
             emit(ResponseEndEvent(status, event.usage.counts()))
-        elif isinstance(event, ToolCallEvent):
-            emit(replace(event, iteration=told.rounds))  # where it is asked once more the loop begins to count anew
-        elif isinstance(event, UserOutputEvent):
+        elif isinstance(event, ToolCallEvent | UserOutputEvent):
             emit(event)
 
     def _settled(self, execution: ToolExecution) -> None:

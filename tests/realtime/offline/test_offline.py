@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from patchbay.errors import ConfigurationError, ToolSyncError, UpstreamError
-from patchbay.hooks import AbortTurn, HookManager
+from patchbay.hooks import AbortTurn, Event, HookManager
 from patchbay.realtime import (
     DroppedEvent,
     ErrorEvent,
@@ -251,6 +251,50 @@ def test_at_the_limit_of_a_turn_the_model_answers_once_more_without_tools(limit:
             assert () == model.requests[-1].tools
             assert [] == played.of(ErrorEvent)
             assert_answered_once(played.session.messages)
+
+    run(work())
+
+
+@pytest.mark.parametrize(("limit", "calls"), [({"max_rounds": 2}, 2), ({"max_calls": 1}, 2), ({"max_rounds": 2}, 3)])
+def test_a_turn_that_meets_its_limit_is_told_to_observers_as_one(limit: dict[str, int], calls: int):
+    async def work():
+        told: list[Event] = []
+
+        class Watching:
+            async def on_runtime_event(self, event: Event) -> None:
+                told.append(event)
+
+        hooks = HookManager()
+        hooks.mount("watching", Watching())
+        model = ScriptedModel([*(call("again", number) for number in range(calls)), "That is all I have."])
+        async with playing(model, named("again"), hooks=hooks, limits=RealtimeLimits(**limit)) as played:
+            await played.say("Go.")
+            assert [1, 2, 3][:calls] == [event.iteration for event in played.of(ToolCallEvent)]
+            await hooks.events.flush()
+        kinds = [event.kind for event in told]
+        assert ("agent.turn.start", "agent.turn.end") == (kinds[0], kinds[-1])
+        assert (1, 1) == (kinds.count("agent.turn.start"), kinds.count("agent.turn.end"))
+        assert [1, 2, 3] == [event.meta.iteration for event in told if event.kind == "agent.llm.request"]
+
+    run(work())
+
+
+def test_a_tool_that_is_registered_while_the_model_has_its_last_word_is_none_of_that_turns():
+    async def work():
+        manager = LLMSessionManager("ann")
+
+        def last(request: Any) -> Any:
+            assert () == request.tools
+            manager.register_tool(named("late"))
+            return call("late", 2)
+
+        model = ScriptedModel([call("again"), last, "Fine."])
+        async with playing(model, named("again"), limits=RealtimeLimits(max_rounds=1)) as played:
+            manager.active = played.session
+            await played.say("Go.")
+            assert [False, True] == [event.execution.is_error for event in played.of(ToolResultEvent)]
+            await played.say("Go on.")
+            assert ["again", "late"] == [tool.name for tool in model.requests[-1].tools]
 
     run(work())
 
