@@ -345,3 +345,24 @@ def test_gemini_does_not_resume_what_it_does_not_know_or_what_is_still_open():
 def test_a_frame_of_the_script_goes_out_as_it_is():
     with FakeOpenAI([Answer([Frame({"type": "made.up", "n": 1}), Say("hi")])]) as fake:
         assert {"type": "made.up", "n": 1} in one_response(fake)
+
+
+@pytest.mark.parametrize("fake_type", FAKES)
+def test_what_a_test_does_on_a_connection_that_is_over_is_an_error_in_words(fake_type):
+    with fake_type() as fake:
+        for do in (fake.drop, lambda: fake.speak("Hello."), fake.cancel, lambda: fake.go_away(1), lambda: fake.send({})):
+            with pytest.raises(RuntimeError, match="No client has connected yet"):
+                do()
+
+        async def talk() -> None:
+            async with opened(fake) as socket:
+                line = Line(socket)
+                await line.configure(fake.provider)
+                await asyncio.to_thread(fake.drop)
+                for do in (lambda: fake.speak("Hello."), fake.cancel, lambda: fake.go_away(1), lambda: fake.send({})):
+                    with pytest.raises(RuntimeError, match="connection is over: a client has to connect again"):
+                        await asyncio.to_thread(do)
+                await asyncio.to_thread(fake.drop)  # as it is already
+
+        run(talk())
+        assert [] == fake.heard

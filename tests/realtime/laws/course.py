@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Literal, TypeAlias
 
-from websockets.exceptions import ConnectionClosed
-
 from patchbay.errors import PatchbayError, ToolSyncError, UpstreamError
 from patchbay.executor import ToolExecution
 from patchbay.hooks import HookManager
@@ -207,8 +205,9 @@ class Playing:
                 await asyncio.to_thread(fake.go_away, 0.05)
             else:
                 self._change(session)
-        except ConnectionClosed:  # by the server's own doing, meanwhile
-            pass
+        except RuntimeError as error:
+            if "connection is over" not in str(error):  # by the server's own doing, meanwhile
+                raise
 
     def _change(self, session: RealtimeSession) -> None:
         """Change the registry, also so that a tool is gone that is running, and let the session be told beside all else."""

@@ -12,17 +12,21 @@ import ssl
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 from urllib.parse import parse_qs, urlsplit
 
 from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
+from websockets.protocol import State
 
 from patchbay.testing.realtime.book import Book, Issued, Told
 from patchbay.testing.realtime.checks import at_least, listed
 from patchbay.testing.realtime.script import Answer, Faults, Quote, Step, as_answers
 from patchbay.testing.realtime.server import LoopbackServer
 from patchbay.testing.realtime.talk import Talk
+
+_OVER: Final = "The latest connection is over: a client has to connect again first."
 
 
 class FakeRealtime:
@@ -158,11 +162,11 @@ class FakeRealtime:
         """Wait as ``wait_until`` does, in a coroutine."""
         await asyncio.to_thread(self.wait_until, condition, within=within)
 
-    # What a test does in the midst of it, on the latest connection, from any thread
+    # What a test does in the midst of it, on the latest connection, from any thread. Raises RuntimeError where there is none.
 
     def drop(self) -> None:
-        """Abort the connection, without a close frame."""
-        self._now(self._do(lambda talk: talk.abort()))
+        """Abort the connection, without a close frame; one that is over stays so."""
+        self._now(self._newest().drop())
 
     def speak(self, text: str) -> None:
         """Let the user speak, as the server hears it: an answer that is under way is interrupted, the next one begins."""
@@ -180,18 +184,24 @@ class FakeRealtime:
         """Send a frame as it is."""
         self._now(self._latest().send(frame))
 
-    async def _do(self, work: Callable[[Talk], None]) -> None:
-        work(self._latest())
-
-    def _latest(self) -> Talk:
+    def _newest(self) -> Talk:
         if not self._talks:
             raise RuntimeError("No client has connected yet.")
         return self._talks[-1]
 
+    def _latest(self) -> Talk:
+        talk = self._newest()
+        if talk.socket.state is not State.OPEN:
+            raise RuntimeError(_OVER)
+        return talk
+
     def _now(self, work: Coroutine[Any, Any, None]) -> None:
         if self._server is None:
             raise RuntimeError("The fake does not run.")
-        self._server.run(work)
+        try:
+            self._server.run(work)
+        except ConnectionClosed:
+            raise RuntimeError(_OVER) from None
 
     # For the connections
 

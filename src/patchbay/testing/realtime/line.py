@@ -115,6 +115,11 @@ class Line(ABC):
         """End the connection at once, without a close frame."""
         self.socket.transport.abort()
 
+    async def drop(self) -> None:
+        """Abort, and wait until it is over: what is sent from now on fails."""
+        self.abort()
+        await self.socket.wait_closed()
+
     async def kill(self) -> None:
         """Abort once what was sent has arrived at the client's end of the connection."""
         try:
@@ -122,8 +127,7 @@ class Line(ABC):
                 await (await self.socket.ping())
         except (TimeoutError, ConnectionClosed):
             pass
-        self.abort()
-        await self.socket.wait_closed()  # so that what is sent from now on fails
+        await self.drop()
 
     def violate(self, text: str) -> None:
         """Record what the client must not do."""
