@@ -250,6 +250,14 @@ def test_what_the_server_could_not_tell_is_said_and_is_a_failure(capsys: pytest.
     assert "error: 421 events are missing here" in captured.err
 
 
+def test_a_connection_that_is_lost_is_said_and_one_that_is_renewed_is_not(capsys: pytest.CaptureFixture[str]):
+    shown = AsText(sys.stdout, sys.stderr, prompts=False, in_colour=False)
+    for planned in (True, False):
+        shown.frame({"type": "connection", "state": "lost", "reason": "another one is opened", "planned": planned})
+        shown.frame({"type": "connection", "state": "open", "reason": "", "planned": False})
+    assert 1 == capsys.readouterr().err.count("the connection to the model is lost")
+
+
 @pytest.mark.parametrize(("frame", "status"), [({"what": "events", "count": 2}, 1), ({"what": "result", "count": 1}, 0)])
 def test_events_that_are_missing_are_an_exit_status(frame: dict[str, object], status: int):
     with telling({"type": "ready"}, {"type": "dropped", **frame}, {"type": "idle", "heard": 0}) as url:

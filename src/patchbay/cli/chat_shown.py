@@ -151,7 +151,7 @@ class AsText:
             self.note(f"({frame.get('status')})")
 
     def _connection(self, frame: Mapping[str, Any]) -> None:
-        if frame.get("state") == "lost":
+        if frame.get("state") == "lost" and not frame.get("planned"):
             self.note("(the connection to the model is lost; another is being opened)")
 
     def _error(self, frame: Mapping[str, Any]) -> None:

@@ -61,11 +61,15 @@ class IdleEvent:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionEvent:
-    """The connection is "open", "lost" (another is being opened), or "closed" (``reason`` says why)."""
+    """The connection is "open", "lost" (another is being opened), or "closed" (``reason`` says why).
+
+    ``planned``: it was given up for another one, because of new tools, or since the server will end it.
+    """
 
     type: ClassVar = "connection"
     state: Literal["open", "lost", "closed"]
     reason: str = ""
+    planned: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,12 +166,12 @@ class Keeper:
         await talk.listen()
         self._lose(talk)  # at once: what is said to one that is over has to wait for the next
 
-    def _lose(self, talk: Talk, *, tells: bool = True) -> None:
+    def _lose(self, talk: Talk, *, tells: bool = True, planned: bool = False) -> None:
         """Have no connection any more: what is said from now on waits for the next."""
         if self.talk is talk:
             talk.end()
             if tells:
-                self._holder.emit(ConnectionEvent("lost", talk.wire.connection.reason))
+                self._holder.emit(ConnectionEvent("lost", talk.wire.connection.reason, planned))
             self.talk = None
             self._holder.lost(talk)
 
@@ -197,5 +197,5 @@ class Keeper:
         if talk is not None and listening is not None:
             self._renewing = True
             talk.wire.connection.hang_up("the server is leaving" if self._leaving is not None else "another one is opened")
-            self._lose(talk)
+            self._lose(talk, planned=True)
             listening.cancel()

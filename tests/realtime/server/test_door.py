@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import pytest
 
+from patchbay.errors import UpstreamError
 from patchbay.loop import TextEvent
 from patchbay.realtime import RealtimeLimits, RealtimeSettings
-from patchbay.realtime.events import ConnectionEvent, IdleEvent
+from patchbay.realtime.events import ConnectionEvent, DroppedEvent, ErrorEvent, IdleEvent
 from patchbay.realtime.feed import Feed
 from patchbay.server.oversight import Oversight
 from patchbay.server.sessions import SessionsDoor, SessionsSettings
 from patchbay.server.sessions.held import Ending, Held, Socket
 from patchbay.server.sessions.log import SessionLog
-from patchbay.testing.realtime import Answer, FakeOpenAI, FakeRealtime, Pause, Say
+from patchbay.testing.realtime import Answer, FakeGemini, FakeOpenAI, FakeRealtime, Pause, Say
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 from patchbay.tools.registry import ToolRegistry
@@ -430,6 +432,67 @@ def test_a_session_that_says_a_moment_later_that_it_is_idle_is_told_as_idle_once
         assert ["text", "text", "idle"] == [frame["type"] for frame in session.frames]
 
     run(work())
+
+
+@pytest.mark.parametrize(
+    ("happens", "told"),
+    [
+        ([ConnectionEvent("lost", "it broke"), ConnectionEvent("open")], []),
+        ([ErrorEvent(UpstreamError("It is away."))], []),
+        ([TextEvent("One"), IdleEvent()], ["idle"]),
+        ([DroppedEvent("events", count=3)], ["idle"]),  # word of an end may have been among them
+    ],
+)
+def test_a_client_is_told_idle_behind_what_was_under_way_alone(happens: list[Any], told: list[str]):
+    async def work():
+        session = Told(idle=True)
+        for event in happens:
+            session.feed.put(event)
+        session.held.end(1001, "the server stops", when_idle=True)
+        assert Ending(1001, "the server stops") == await session.run()
+        assert told == [frame["type"] for frame in session.frames if frame["type"] == "idle"]
+
+    run(work())
+
+
+def test_a_connection_that_is_renewed_while_nothing_is_under_way_is_no_end_and_no_warning(caplog: pytest.LogCaptureFixture):
+    async def work():
+        with FakeGemini(["Hello."]) as fake:
+            doorway = Doorway(fake)
+            client = Client(doorway)
+            client.text("Hi.")
+            await client.until("idle")
+            await asyncio.to_thread(fake.go_away, 30)
+            await asyncio.to_thread(fake.wait_until, lambda: fake.connections == 2)
+            while 2 != [frame.get("state") for frame in client.frames].count("open"):
+                await asyncio.sleep(0.01)
+            doorway.door.stopping()
+            assert 1001 == await client.code()
+            assert [1] == [frame["heard"] for frame in client.frames if frame["type"] == "idle"]
+            assert [True] == [frame["planned"] for frame in client.frames if frame.get("state") == "lost"]
+            await doorway.close()
+
+    with caplog.at_level(logging.INFO, "patchbay.server"):
+        run(work())
+    (line,) = [record for record in caplog.records if record.name.startswith("patchbay.server")]
+    assert (logging.INFO, True) == (line.levelno, "is renewed" in line.getMessage())
+
+
+def test_a_client_that_takes_nothing_holds_up_no_end_of_its_session():
+    async def work():
+        session = Told(idle=False)
+        session.held = Held(session, Socket(never_taken, 3_600), SessionLog("ann", "monday"))  # type: ignore[arg-type]
+        session.feed.put(TextEvent("One"))
+        running = asyncio.ensure_future(session.run())
+        await asyncio.sleep(0)
+        session.held.end(4410, "another client has taken over")
+        assert Ending(4410, "another client has taken over") == await running
+
+    run(work())
+
+
+async def never_taken(_message: Any) -> None:
+    await asyncio.Event().wait()
 
 
 def test_a_session_that_has_ended_without_a_word_is_a_model_that_failed():

@@ -142,7 +142,7 @@ def _of_the_session(event: RealtimeEvent) -> Frame:
     if isinstance(event, ResponseEndEvent):
         return {"status": event.status, "usage": dict(event.usage) if event.usage is not None else None}
     if isinstance(event, ConnectionEvent):
-        return {"state": event.state, "reason": event.reason}
+        return {"state": event.state, "reason": event.reason, "planned": event.planned}
     if isinstance(event, ErrorEvent):
         return {"error": error_frame(event.error)["error"]}
     if isinstance(event, DroppedEvent):

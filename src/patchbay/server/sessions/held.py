@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from patchbay.errors import InvalidRequestError, PatchbayError
-from patchbay.realtime.events import AudioEvent, ConnectionEvent, IdleEvent, RealtimeEvent
+from patchbay.realtime.events import AudioEvent, ConnectionEvent, DroppedEvent, IdleEvent, RealtimeEvent
 from patchbay.server.answers import StoppingError
 from patchbay.server.sessions.frames import Frame, Said, Spoken, Wish, error_frame, read_frame, told, written
 from patchbay.server.sessions.log import SessionLog
@@ -109,15 +108,17 @@ class Held:
         self._log = log
         self._events = session.events()
         self._ending: Ending | None = None
-        self._last_moment = math.inf  # by which it has ended, whatever is under way
+        self._is_hurried = False
+        self._too_late: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()  # then it ends, whatever is under way
         self._heard = 0  # how often it has asked for something
-        self._owes_idle = False  # it has asked, or something has happened, since it was told that nothing is under way
+        self._owes_idle = False  # it has asked, or something has come to its end, since it was told that nothing is under way
         self._broken = 0
 
     def end(self, code: int, reason: str, *, when_idle: bool = False) -> None:
         """Have it end, for this reason; ``when_idle``: what is under way comes to its end first, and nothing more is said."""
-        if not when_idle:
-            self._last_moment = asyncio.get_running_loop().time() + _LAST_WORDS
+        if not when_idle and not self._is_hurried:
+            self._is_hurried = True
+            asyncio.get_running_loop().call_later(_LAST_WORDS, self._too_late.cancel)
         self._ending = self._ending or Ending(code, reason)
         self._events.wake()
 
@@ -126,7 +127,7 @@ class Held:
         loop = asyncio.get_running_loop()
         work = [loop.create_task(self._listen(receive)), loop.create_task(self._tell())]
         try:
-            await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([*work, self._too_late], return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in work:
                 task.cancel()
@@ -179,14 +180,13 @@ class Held:
 
     async def _tell(self) -> Ending:
         """Tell the client what happens; and that nothing is under way any more, once it has been told all else."""
-        loop = asyncio.get_running_loop()
-        while self._ending is None or loop.time() <= self._last_moment:
+        while True:
             event = self._events.now()
             if event is None and self._is_settled():
                 await asyncio.sleep(0)  # a session may be idle a turn of the loop before its IdleEvent is there
                 event = self._events.now()
             if event is not None:
-                self._owes_idle = True
+                self._owes_idle = self._owes_idle or _is_of_an_end(event)
                 self._log.event(event)
                 if not isinstance(event, IdleEvent):  # it is told below, with a number
                     await self._socket.tell_event(event)
@@ -202,13 +202,17 @@ class Held:
                     await self._socket.tell({"type": "idle", "heard": self._heard})
                 if self._ending is not None:
                     return self._ending
-        return self._ending
 
     def _is_settled(self) -> bool:
         """Whether its client is owed an end, or word that all is done. A session that is not idle has one more event, then."""
         if self.session.idle:
             return self._owes_idle or self._ending is not None
-        return math.isfinite(self._last_moment)
+        return self._is_hurried
+
+
+def _is_of_an_end(event: RealtimeEvent) -> bool:
+    """Whether something that was under way has come to its end; word of that may be among events that were dropped."""
+    return isinstance(event, IdleEvent) or (isinstance(event, DroppedEvent) and event.what == "events")
 
 
 def _ending_of(task: asyncio.Task[Ending]) -> Ending:

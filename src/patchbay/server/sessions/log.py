@@ -33,6 +33,10 @@ class SessionLog:
         """Something has happened in it."""
         if isinstance(event, ErrorEvent):
             self._say("In the session %s: %s", str(event.error))
+        elif isinstance(event, ConnectionEvent) and event.planned:
+            _logger.info(
+                "The connection of the session %s to its model is renewed: %s", self._whose, _shown(event.reason, _LONGEST)
+            )
         elif isinstance(event, ConnectionEvent) and event.state == "lost":
             self._say("The connection of the session %s to its model is lost: %s", event.reason or "no reason was given")
 
