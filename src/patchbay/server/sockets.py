@@ -14,6 +14,9 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from patchbay.server import refusals
 
+_MOST_UNTAKEN: Final = 4 * 1024 * 1024
+"""How many bytes may wait for a client while more is heard of it."""
+
 _LAST_SECONDS: Final = 12.0
 """How long a connection may outlive what was served on it: what was still to be sent is sent, and the close frame answered."""
 
@@ -27,10 +30,13 @@ class WebSockets(WebSocketsSansIOProtocol):
     A client counts as alive while it is not read, or was heard since it was pinged. Its pong stands behind what it has sent
     before, which the application has not taken yet.
 
+    One that takes nothing is not read any more, once a few megabytes wait for it: each of its pings would add a pong.
+
     When the server stops a socket in use is left alone: the application has been told, and ends it in its own time.
     """
 
     last_seconds = _LAST_SECONDS
+    most_untaken = _MOST_UNTAKEN
     _heard_at = 0.0
     _said_no = False
     _cut: asyncio.TimerHandle | None = None
@@ -44,6 +50,8 @@ class WebSockets(WebSocketsSansIOProtocol):
         """Take what has come."""
         self._heard_at = self.loop.time()
         super().data_received(data)
+        if self.transport.get_write_buffer_size() > self.most_untaken:
+            self.transport.pause_reading()
         if self.conn.handshake_exc is not None and not self._said_no:
             self._said_no = True
             peer = (self.client or ("",))[0]
@@ -62,6 +70,12 @@ class WebSockets(WebSocketsSansIOProtocol):
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
             self.handshake_complete = True
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        super().resume_writing()
+        if not self.read_paused:
+            self.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Be over."""

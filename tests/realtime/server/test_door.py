@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import Coroutine
@@ -40,12 +41,14 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 class Doorway:
     """A door before a fake, and its roles."""
 
-    def __init__(self, fake: FakeRealtime, roles: tuple[str, ...] = ("ann",), *, reconnects: int = 8, **settings: Any) -> None:
+    def __init__(
+        self, fake: FakeRealtime, roles: tuple[str, ...] = ("ann",), *, url: str = "", reconnects: int = 8, **settings: Any
+    ) -> None:
         registry = ToolRegistry(roles)
         self.managers = {role: LLMSessionManager(role, registry, retry_delays=()) for role in roles}
         self.oversight = Oversight()
-        limits = RealtimeLimits(connect=5.0, first_pause=0.01, reconnects=reconnects)
-        realtime = RealtimeSettings(model=f"{fake.provider}/m", url=fake.url, api_key="k", limits=limits, output="text")
+        limits = RealtimeLimits(connect=60.0, first_pause=0.01, reconnects=reconnects)
+        realtime = RealtimeSettings(model=f"{fake.provider}/m", url=url or fake.url, api_key="k", limits=limits, output="text")
         self.door = SessionsDoor(self.managers, self.oversight, SessionsSettings(realtime=realtime, **settings))
 
     async def close(self) -> None:
@@ -96,8 +99,8 @@ class Client:
     def leave(self) -> None:
         self._incoming.put_nowait({"type": "websocket.disconnect", "code": 1006})
 
-    async def until(self, kind: str) -> None:
-        while kind not in [frame["type"] for frame in self.frames]:
+    async def until(self, kind: str, *, times: int = 1) -> None:
+        while [frame["type"] for frame in self.frames].count(kind) < times:
             self._news.clear()
             await self._news.wait()
 
@@ -225,6 +228,56 @@ def test_a_session_of_the_program_itself_is_not_taken_away_unless_it_is_asked_fo
             await manager.register_tool_and_sync(ToolDefinition("added", handler=lambda _arguments: "done"))
             assert (told, ["added"]) == (own.told, fake.tools)
             await doorway.close()
+
+    run(work())
+
+
+def test_who_has_left_takes_over_from_nobody():
+    async def work():
+        with FakeOpenAI([Answer((Say("One two three."), Pause(0.3))), "Four."]) as fake:
+            doorway = Doorway(fake)
+            first = Client(doorway)
+            first.text("Count.")
+            await first.until("text")
+            ghost = Client(doorway, query="takeover=1")
+            await fake.until(lambda: fake.connections == 2)
+            ghost.text("Hello?")
+            ghost.leave()
+            await ghost.task
+            await first.until("idle")
+            assert doorway.managers["ann"].pending is None
+            first.text("Go on.")
+            await first.until("idle", times=2)
+            assert ["Count.", "Go on."] == [told.text for told in fake.heard if told.kind == "user"]
+            await doorway.close()
+
+    run(work())
+
+
+def test_who_leaves_while_its_session_is_opened_leaves_its_role_at_once():
+    async def work():
+        opening, over = asyncio.Semaphore(0), asyncio.Semaphore(0)
+
+        async def never_opens(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            opening.release()
+            with contextlib.suppress(OSError):
+                await reader.read()
+            writer.close()
+            over.release()
+
+        silent = await asyncio.start_server(never_opens, "127.0.0.1", 0)
+        with FakeOpenAI() as fake:
+            port = silent.sockets[0].getsockname()[1]
+            doorway = Doorway(fake, url=f"ws://127.0.0.1:{port}/", free_wait=0.05)
+            for _ in range(2):
+                client = Client(doorway)
+                await opening.acquire()
+                client.leave()
+                await client.task
+                assert [None, None] == [doorway.managers["ann"].active, doorway.managers["ann"].pending]
+                await over.acquire()
+            await doorway.close()
+        silent.close()
 
     run(work())
 

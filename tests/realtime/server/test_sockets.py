@@ -28,6 +28,7 @@ Work = Callable[[Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]]
 
 class Quick(WebSockets):
     last_seconds = 0.1
+    most_untaken = 256 * 1024
 
 
 @contextlib.asynccontextmanager
@@ -116,6 +117,36 @@ def test_a_client_that_was_heard_since_is_not_given_up():
             await until(client, PING, GIVEN_UP)
 
     asyncio.run(main())
+
+
+def test_a_client_that_pings_and_takes_no_pong_is_not_read_until_it_does():
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        async def work(receive: Any, send: Any) -> None:
+            await send({"type": "websocket.send", "text": (await receive())["text"]})
+
+        async with served(work) as (server, client):
+            (connection,) = server.server_state.connections
+            assert isinstance(connection, Quick)
+            ping = b"\x89\xfd\0\0\0\0" + b"x" * 125
+            for _ in range(1_000):
+                pings = asyncio.create_task(loop.sock_sendall(client, ping * 500))
+                while not pings.done() and connection.transport.is_reading():
+                    await asyncio.sleep(0)
+                if not connection.transport.is_reading():
+                    break
+            assert connection.transport.get_write_buffer_size() < 2 * Quick.most_untaken
+            rest = asyncio.create_task(_after(pings, loop.sock_sendall(client, HELLO)))
+            await until(client, b"hello")  # all that was said is heard, once its pongs are taken
+            await rest
+
+    asyncio.run(main())
+
+
+async def _after(first: asyncio.Task[None], then: Awaitable[None]) -> None:
+    await first
+    await then
 
 
 @pytest.mark.parametrize("how", ["the time is over", "it was told twice"])

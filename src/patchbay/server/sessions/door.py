@@ -28,6 +28,7 @@ from patchbay.hooks.process.hook import ProcessHook
 from patchbay.server.oversight import Oversight
 from patchbay.server.routes import own_path
 from patchbay.server.sessions.asked import PATH, SUBPROTOCOL, Asked, NoModelError, read_asked, role_in
+from patchbay.server.sessions.early import Early, Receive
 from patchbay.server.sessions.frames import error_frame
 from patchbay.server.sessions.held import (
     BAD_REQUEST,
@@ -92,7 +93,7 @@ class SessionsDoor:
         self._waiting: dict[asyncio.Future[None], None] = {}  # those who wait for a role to be free, in the order they came
         self._is_stopping = False
 
-    async def __call__(self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]) -> None:
+    async def __call__(self, scope: Any, receive: Receive, send: Callable[[Any], Awaitable[None]]) -> None:
         """Serve one ASGI scope of a WebSocket whose client may come in."""
         if role_in(own_path(scope)) is None:
             await turn_away(scope, send, _no_such_socket(scope))
@@ -106,15 +107,20 @@ class SessionsDoor:
         assert task is not None
         self._serving.add(task)
         socket = Socket(send, self._settings.send_timeout)
+        early = Early(receive, lambda: serving.cancel())  # noqa: PLW0108 - it is made of this
+        serving = asyncio.get_running_loop().create_task(self._serve(scope, early.receive, socket))
         try:
-            ending = await self._serve(scope, receive, socket)
+            ending = await serving
         except PatchbayError as error:
             ending = await _refuse(socket, error)
-        except asyncio.CancelledError:  # it had its time
-            await socket.end(_STOPPING)
-            raise
+        except asyncio.CancelledError:
+            if not early.has_left or task.cancelling():  # it had its time
+                await socket.end(_STOPPING)
+                raise
+            ending = GONE
         finally:
             self._serving.discard(task)
+            await early.close()
         await socket.end(ending)
 
     def tell_of_hooks(self) -> None:
@@ -144,7 +150,7 @@ class SessionsDoor:
             await asyncio.wait(serving)
         await self._maker.aclose()
 
-    async def _serve(self, scope: Any, receive: Callable[[], Awaitable[Any]], socket: Socket) -> Ending:
+    async def _serve(self, scope: Any, receive: Receive, socket: Socket) -> Ending:
         """Hold a session for a client until its end. Raises PatchbayError where there is none to be had."""
         role = unquote(role_in(own_path(scope)) or "")
         manager = self._manager(role)
@@ -178,7 +184,7 @@ class SessionsDoor:
         asked: Asked,
         key: str,
         log: SessionLog,
-        receive: Callable[[], Awaitable[Any]],
+        receive: Receive,
         socket: Socket,
     ) -> Ending:
         """Open the session ``key``, and hold it until its end. Raises PatchbayError where it cannot be opened."""
