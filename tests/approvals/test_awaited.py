@@ -150,6 +150,28 @@ def test_it_is_never_listed_as_withdrawn_while_its_run_is_about_to_wait():
     assert (True, "deleted /a") == run(main())
 
 
+@pytest.mark.parametrize("scope", [SCOPE, NO_SESSION])
+def test_one_that_comes_while_the_list_is_read_is_listed_as_waited_for(scope):
+    async def main():
+        async with desk_at() as desk:
+            pending, tasks = desk.store.pending, []
+
+            async def meanwhile(**options):
+                desk.store.pending = pending
+                tasks.append(going(executor_of(desk, Files()), call_of(), scope=scope))
+                while not (found := await pending(**options)):
+                    await asyncio.sleep(0.005)
+                return found
+
+            desk.store.pending = meanwhile
+            [request] = await desk.pending()
+            await desk.decide(request.id, "approve")
+            [execution] = await tasks[0]
+            return request.awaited, execution.content
+
+    assert (True, "deleted /a") == run(main())
+
+
 def test_after_a_kill_what_has_no_session_is_gone_and_the_rest_waits_for_its_call(tmp_path):
     with serving(tmp_path) as server:
         server.run("/none", session="")

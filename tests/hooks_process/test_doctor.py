@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hooks_process.peers import BOUND, is_there, run, script, spec, until
-from patchbay.hooks.process import ProcessSpec
+from patchbay.hooks.process import ProcessLimits, ProcessSpec
 from patchbay.hooks.process.doctor import examine
 
 WEATHER = Path(__file__).parents[2] / "examples" / "hooks" / "weather.py"
@@ -22,9 +22,10 @@ def patchbay(*arguments, **options):
     return subprocess.run(command, capture_output=True, text=True, timeout=BOUND, check=False, **options)
 
 
-def verdicts(command, modes=None, timeout=5.0):
-    """Return what the doctor says, by the names of the checks."""
-    found = run(examine(ProcessSpec(name="h", command=command), modes=modes, timeout=timeout))
+def verdicts(command, modes=None, timeout=20.0, hello=20.0):
+    """Return what the doctor says, by the names of the checks. Only where silence is what is looked at is it less patient."""
+    each = ProcessSpec(name="h", command=command, limits=ProcessLimits(hello=hello))
+    found = run(examine(each, modes=modes, timeout=timeout))
     assert len(found) == len({each.check for each in found})
     return {each.check: each for each in found}
 
@@ -114,10 +115,10 @@ def test_tools_that_nobody_would_be_asked_for_are_a_failure(tmp_path):
     ],
 )
 def test_what_comes_in_the_place_of_an_answer_is_shown(tmp_path, answer, printed):
-    (hello,) = verdicts(script(tmp_path, f"def hello(params): {answer}"), timeout=1.0).values()
+    (hello,) = verdicts(script(tmp_path, f"def hello(params): {answer}"), timeout=4.0, hello=4.0).values()
     assert printed in hello.words
     assert '{"jsonrpc":"2.0","id":1,"result":{}}' in hello.way_out
-    later = verdicts(script(tmp_path, f"def on(method, params): {answer}"), modes=frozenset({"approve"}), timeout=0.5)
+    later = verdicts(script(tmp_path, f"def on(method, params): {answer}"), modes=frozenset({"approve"}), timeout=2.0)
     verdict = later["hook.approve_tool, plain"]
     assert printed in verdict.words
     assert '{"jsonrpc":"2.0","id":1,"result":{}}' in verdict.way_out
@@ -145,7 +146,7 @@ def test_one_that_does_not_flush_is_found_out_also_where_python_is_told_to(tmp_p
     )
     path = tmp_path / "unflushed.py"
     path.write_text(source)
-    found = verdicts((sys.executable, str(path)), modes=frozenset({"approve"}), timeout=1.0)
+    found = verdicts((sys.executable, str(path)), modes=frozenset({"approve"}), timeout=4.0, hello=4.0)
     assert "ok" == found["hook.approve_tool, plain"].outcome
     assert ("failure", True) == (
         found["C locale, buffered output"].outcome,
@@ -157,8 +158,8 @@ def test_silence_is_a_failure(tmp_path):
     body = (
         "def on(method, params):\n    if params.get('duration') != 1_500_000 or len(params['result']['for_llm']) > 99: answer()"
     )
-    found = verdicts(script(tmp_path, body), modes=frozenset({"tool"}), timeout=1.0)
-    assert "no answer to hook.after_tool within 1 s" == found["hook.after_tool, plain"].words
+    found = verdicts(script(tmp_path, body), modes=frozenset({"tool"}), timeout=3.0)
+    assert "no answer to hook.after_tool within 3 s" == found["hook.after_tool, plain"].words
     assert "ok" == found["hook.before_tool, plain"].outcome
 
 
@@ -170,6 +171,20 @@ def test_one_that_is_silent_is_not_asked_the_same_with_more(tmp_path):
 def test_what_a_hook_says_cannot_play_with_the_terminal(tmp_path):
     done = patchbay("doctor", *script(tmp_path, "def hello(params): write('\\x1b]0;mine\\x07\\n'); sys.exit('\\x1b[2J')"))
     assert ("\x1b" in done.stdout, "\\x1b[2J" in done.stdout) == (False, True)
+
+
+def test_the_first_answer_of_a_process_has_the_time_that_its_limits_give_it(tmp_path):
+    body = """
+    loads = True
+    def hello(params):
+        global loads
+        if loads:
+            time.sleep(0.3)
+            loads = False
+        answer()
+    """
+    found = verdicts(script(tmp_path, body), modes=frozenset({"approve"}), timeout=0.2)
+    assert ("ok", "ok") == (found["hook.hello"].outcome, found["SIGTERM"].outcome)
 
 
 def test_half_of_a_pair_is_a_failure(tmp_path):
@@ -272,7 +287,7 @@ def test_a_greeting_that_is_no_json_is_told_as_such(tmp_path):
 
 def test_an_answer_without_an_id_is_shown(tmp_path):
     body = """def on(method, params): write('{"result":{}}\\n')"""
-    verdict = verdicts(script(tmp_path, body), modes=frozenset({"approve"}), timeout=0.5)["hook.approve_tool, plain"]
+    verdict = verdicts(script(tmp_path, body), modes=frozenset({"approve"}), timeout=2.0)["hook.approve_tool, plain"]
     assert 'it printed a line that is no reply: it has no id of a request: {"result":{}}' in verdict.words
     assert "its id the whole number of the request" in verdict.way_out
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -14,6 +15,7 @@ from hooks_process import shown
 from hooks_process.peers import BOUND, QUICK, gone, hooked, is_there, mount, process_of, run, script, spec, until, with_limits
 from patchbay.hooks import Approval, DenyTool, Event, HookManager, Modify, Respond, ToolOutput
 from patchbay.hooks.process import HookProcessError, HookReplyError, ProcessHook
+from patchbay.hooks.process.child import HookProcess
 from patchbay.hooks.process.supervisor import Supervisor
 
 ECHO = """
@@ -306,6 +308,36 @@ def test_calls_under_way_fail_at_once_when_the_process_ends(tmp_path):
         hook = await started(spec(command))
         calls = await asyncio.gather(*(hook.before_tool(shown.call()) for _ in range(3)), return_exceptions=True)
         assert ["ended by SIGKILL"] * 3 == [str(each) for each in calls]
+        await hook.aclose()
+
+    run(main())
+
+
+def test_an_event_loop_that_is_held_up_learns_all_the_same_how_the_process_has_ended(tmp_path, monkeypatch):
+    gate = tmp_path / "gate"
+    body = f"""
+    def on(method, params):
+        os.close(1)
+        while not os.path.exists({str(gate)!r}):
+            time.sleep(0.005)
+        os._exit(3)
+    """
+
+    def then_held_up(process, fd, error):
+        lost(process, fd, error)
+        if fd == 1:
+            gate.touch()
+            while is_there(process.pid):
+                time.sleep(0.005)
+            time.sleep(0.3)  # longer than it waits for the exit code
+
+    lost = HookProcess.pipe_connection_lost
+    monkeypatch.setattr(HookProcess, "pipe_connection_lost", then_held_up)
+
+    async def main():
+        hook = await started(spec(script(tmp_path, body)))
+        with pytest.raises(HookProcessError, match="exit status 3"):
+            await hook.before_tool(shown.call())
         await hook.aclose()
 
     run(main())

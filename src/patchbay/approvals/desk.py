@@ -161,13 +161,16 @@ class ApprovalDesk:
     async def pending(self) -> list[ApprovalRequest]:
         """Return what waits to be decided, the oldest first."""
         now, waiting = self._clock(), self._waited_for()
-        found = [_as_of(each, now, waiting) for each in await self.store.pending(now=now)]
-        return [each for each in found if each.state is State.PENDING]
+        found = await self.store.pending(now=now)
+        waiting |= self._waited_for()  # a run may have come meanwhile, and what it waits for been found already
+        return [each for each in (_as_of(each, now, waiting) for each in found) if each.state is State.PENDING]
 
     async def recent(self, limit: int = 100) -> list[ApprovalRequest]:
         """Return the last requests, whatever became of them, the newest first."""
         now, waiting = self._clock(), self._waited_for()
-        return [_as_of(each, now, waiting) for each in await self.store.recent(limit)]
+        found = await self.store.recent(limit)
+        waiting |= self._waited_for()
+        return [_as_of(each, now, waiting) for each in found]
 
     async def get(self, request_id: str) -> ApprovalRequest:
         """Return a request. Raises ApprovalNotFoundError."""
@@ -175,7 +178,7 @@ class ApprovalDesk:
         found = await self.store.get(request_id) if _ID.fullmatch(request_id) else None
         if found is None:
             raise ApprovalNotFoundError(request_id)
-        return _as_of(found, self._clock(), waiting)
+        return _as_of(found, self._clock(), waiting | self._waited_for())
 
     async def decide(
         self, request_id: str, verdict: Verdict, *, reason: str = "", by: str = "", door: str = "http", digest: str = ""

@@ -197,6 +197,11 @@ class HookProcess(asyncio.SubprocessProtocol):
             self._calls.fail_all(why)
 
     def _die_in(self, seconds: float, why: str) -> None:
+        # In two halves: an event loop that was held up for as long hears first how the process has ended, or what it has said.
+        half = seconds / 2
+        self._timers.append(self._loop.call_later(half, self._die_later, half, why))
+
+    def _die_later(self, seconds: float, why: str) -> None:
         self._timers.append(self._loop.call_later(seconds, self._die, why))
 
     def _be_stuck(self) -> None:

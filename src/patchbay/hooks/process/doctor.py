@@ -46,7 +46,7 @@ class Verdict:
 
 
 async def examine(spec: ProcessSpec, *, modes: frozenset[str] | None = None, timeout: float = 5.0) -> list[Verdict]:  # noqa: ASYNC109
-    """Try the hook of ``spec``; each answer has ``timeout`` seconds.
+    """Try the hook of ``spec``; each answer has ``timeout`` seconds, the first of a process at least what its limits give it.
 
     ``modes`` are those that it is configured for, and must answer; with None it is tried for all, and is free not to know some.
     """
@@ -82,6 +82,7 @@ class _Doctor:
         self._modes = frozenset(MODES) if modes is None else modes
         self._is_free = modes is None
         self._timeout = timeout
+        self._first = max(timeout, spec.limits.hello)  # it has to come up before it can answer
         self.strays = Strays()
         self._unknown: set[str] = set()
         self._unreadable: list[str] = []
@@ -95,7 +96,7 @@ class _Doctor:
         self._current = patient = Patient(self._spec, self.strays)
         try:
             await patient.start()
-            hello = await self._asked(check, self._hello())
+            hello = await self._asked(check, self._hello(), within=self._first)
         except HookProcessError as error:
             await self.close()
             said = f" ({patient.last_words:.300})" if patient.last_words else ""
@@ -319,26 +320,27 @@ class _Doctor:
         patient = Patient(spec, self.strays)
         try:
             await patient.start()
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self._first):
                 await patient.call("hook.hello", self._hello())
         except TimeoutError:
             await patient.close()
-            raise SilentError(f"no answer to hook.hello within {self._timeout:g} s") from None
+            raise SilentError(f"no answer to hook.hello within {self._first:g} s") from None
         except BaseException:
             await patient.close()
             raise
         return patient
 
-    async def _asked(self, method: str, params: Mapping[str, Any]) -> Any:
+    async def _asked(self, method: str, params: Mapping[str, Any], *, within: float | None = None) -> Any:
         patient = await self._patient()
+        within = self._timeout if within is None else within
         began = time.monotonic()
         self.strays.begin()
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(within):
                 result = await patient.call(method, params)
         except TimeoutError:
             printed = f"; it printed {self.strays.recent:.160}" if self.strays.recent else ""
-            raise SilentError(f"no answer to {method} within {self._timeout:g} s{printed}") from None
+            raise SilentError(f"no answer to {method} within {within:g} s{printed}") from None
         self._slowest = max(self._slowest, time.monotonic() - began)
         return result
 
