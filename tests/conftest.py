@@ -44,7 +44,7 @@ def proxied():
     """Start both on free ports; the model refuses ``tools``, as Ollama does."""
     with ScriptedUpstream(ContractModel(), tools="refuse") as upstream:
         command = [sys.executable, "-m", "patchbay", "proxy", "--port", "0", "--upstream", upstream.url]
-        with listening(command, name="patchbay proxy") as child:
+        with listening(command, name="patchbay proxy", timeout=60) as child:
             yield Proxied(child.url, upstream)
 
 

@@ -15,7 +15,7 @@ from patchbay.types import ToolCall
 
 T = TypeVar("T")
 
-LONG = 20.0
+LONG = 60.0
 """What every wait of a test is bounded by, in seconds."""
 
 ASK = ApprovalPolicy(otherwise=Rule(name="all", deadline=600))

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 SERVED = Path(__file__).with_name("served.py")
 TOKEN = "0123456789abcdef-token"
-BOUND = 30.0
+BOUND = 60.0
 
 
 @dataclass

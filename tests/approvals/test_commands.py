@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import pty
@@ -16,12 +17,23 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from ports import kept_port
+
 from .serving import BOUND, TOKEN, ran, serving
 
 
 @pytest.fixture
 def server(tmp_path):
     with serving(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory):
+    """A server that wants its token, and a call that waits there for ever."""
+    with serving(tmp_path_factory.mktemp("locked"), token=TOKEN) as running:
+        running.run("/secret")
+        running.pending()
         yield running
 
 
@@ -87,8 +99,8 @@ def test_a_call_is_approved_for_the_session(server, tmp_path):
 
 
 @pytest.mark.parametrize("request_id", ["000000000000", "../tools", "%00", "x y", ""])
-def test_an_id_that_is_none_is_told(server, request_id):
-    done = patchbay("show", request_id, url=server.url)
+def test_an_id_that_is_none_is_told(shared, request_id):
+    done = patchbay("show", request_id, url=shared.url)
     assert 1 == done.returncode
     assert 1 == len(done.stderr.splitlines())
 
@@ -127,6 +139,7 @@ class Terminal:
         self.process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, env=environment)
         os.close(slave)
         self.read = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")()  # what is read may end within a character
 
     def type(self, text: str) -> None:
         os.write(self.master, text.encode())
@@ -137,7 +150,7 @@ class Terminal:
         while (at := self.read.find(text, since)) < 0:
             assert time.monotonic() < until, self.read
             if select.select([self.master], [], [], 0.1)[0]:
-                self.read += os.read(self.master, 65536).decode()
+                self.read += self._decoder.decode(os.read(self.master, 65536))
         return at + len(text)
 
     def interrupt(self) -> int:
@@ -206,7 +219,7 @@ def test_a_server_that_is_gone_is_waited_for(tmp_path):
 
 def test_a_server_that_comes_back_is_asked_about_what_it_had(tmp_path):
     """The question stands meanwhile; an answer that does not reach the server is asked for again."""
-    with serving(tmp_path) as server:
+    with serving(tmp_path, port=kept_port()) as server:
         terminal = Terminal(server.url)
         server.run("/a")
         at = terminal.seen("May it run?")
@@ -226,7 +239,7 @@ def test_a_server_that_comes_back_is_asked_about_what_it_had(tmp_path):
 
 def test_a_question_that_the_server_has_forgotten_makes_room_for_the_next(tmp_path):
     """It kept nothing, and was started anew."""
-    with serving(tmp_path, database="sqlite://") as server:
+    with serving(tmp_path, database="sqlite://", port=kept_port()) as server:
         terminal = Terminal(server.url)
         server.run("/first")
         at = terminal.seen("May it run?")
@@ -362,18 +375,16 @@ def test_the_token_is_shown_to_no_other_server_than_the_one_that_was_named(tmp_p
 
 @pytest.mark.parametrize("command", ["list", "watch", "show", "approve", "deny"])
 @pytest.mark.parametrize("token", [None, "another-token-0123456789"])
-def test_nothing_is_told_or_decided_without_the_token(tmp_path, command, token):
+def test_nothing_is_told_or_decided_without_the_token(locked, tmp_path, command, token):
     file = tmp_path / "wrong"
     file.write_text(token or "")
     file.chmod(0o600)
-    with serving(tmp_path, token=TOKEN) as server:
-        server.run("/secret")
-        [pending] = server.pending()
-        rest = [pending["id"]] if command not in ("list", "watch") else []
-        done = patchbay(command, *rest, *(["--token-file", str(file)] if token else []), url=server.url)
-        assert (1, True, False) == (done.returncode, "(HTTP 401)" in done.stderr, "/secret" in done.stdout + done.stderr)
-        assert TOKEN not in done.stderr
-        assert [pending] == server.pending()
+    [pending] = locked.pending()
+    rest = [pending["id"]] if command not in ("list", "watch") else []
+    done = patchbay(command, *rest, *(["--token-file", str(file)] if token else []), url=locked.url)
+    assert (1, True, False) == (done.returncode, "(HTTP 401)" in done.stderr, "/secret" in done.stdout + done.stderr)
+    assert TOKEN not in done.stderr
+    assert [pending] == locked.pending()
 
 
 def test_watching_without_a_terminal_reads_answers_line_by_line(server, tmp_path):

@@ -7,7 +7,6 @@ import http.client
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,17 +16,9 @@ from chat_door.rig import Door, call, calls, door, text_of
 from patchbay.server import approvals as routes
 from patchbay.server.oversight import Oversight, OversightSettings
 from patchbay.tools import ToolDefinition
-from tools_server.rig import BOUND, Server, calling_back, says
+from tools_server.rig import BOUND, Server, calling_back, says, until
 
 SCRIPT = [calls(call("delete", '{"path": "/a"}')), "It is gone."]
-
-
-def until(holds: Callable[[], Any]) -> Any:
-    end = time.monotonic() + BOUND
-    while not (found := holds()):
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    return found
 
 
 def pending(server: Server, count: int = 1) -> list[dict[str, Any]]:

@@ -102,8 +102,8 @@ def test_long_arguments_are_cut_in_lists_and_whole_by_themselves(server):
     "request_id",
     ["x", "000000000000", "%00%00", "..%2f..%2fetc", "'; DROP TABLE--".replace(" ", "%20"), "%f0%28%8c%28", "0" * 2000],
 )
-def test_an_id_that_is_none_is_not_found(server, request_id):
-    for status, body in (server.ask("GET", f"/api/approvals/{request_id}"), server.decide(request_id, "approve")):
+def test_an_id_that_is_none_is_not_found(shared, request_id):
+    for status, body in (shared.ask("GET", f"/api/approvals/{request_id}"), shared.decide(request_id, "approve")):
         assert 404 == status
         assert body.get("error_code", "approval_not_found") == "approval_not_found"
 
@@ -116,13 +116,13 @@ def test_an_id_that_is_none_is_not_found(server, request_id):
         {"decision": "approve", "bye": "ann"}, {"decision": "approve", "reason": "", "scope": "session"},
     ],
 )  # fmt: skip
-def test_a_body_that_does_not_fit_decides_nothing(server, body):
-    server.run("/a")
-    [listed] = server.pending()
-    assert 422 == server.ask("POST", f"/api/approvals/{listed['id']}", body if body is not None else "")[0]
-    assert [listed] == server.pending()
-    server.decide(listed["id"], "deny")
-    server.ended()
+def test_a_body_that_does_not_fit_decides_nothing(shared, body):
+    shared.run("/a")
+    [listed] = shared.pending()
+    assert 422 == shared.ask("POST", f"/api/approvals/{listed['id']}", body if body is not None else "")[0]
+    assert [listed] == shared.pending()
+    shared.decide(listed["id"], "deny")
+    shared.ended()
 
 
 def test_bytes_that_are_no_json_decide_nothing(server):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import os
 import pty
@@ -27,6 +28,7 @@ class Typist:
     def __init__(self, master: int) -> None:
         self.master = master
         self.read = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")()  # what is read may end within a character
 
     def type(self, text: str) -> None:
         os.write(self.master, text.encode())
@@ -37,7 +39,7 @@ class Typist:
             while (at := self.read.find(text, since)) < 0:
                 await asyncio.sleep(0)
                 with contextlib.suppress(BlockingIOError):
-                    self.read += os.read(self.master, 65536).decode()
+                    self.read += self._decoder.decode(os.read(self.master, 65536))
         return at + len(text)
 
 

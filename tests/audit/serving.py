@@ -17,7 +17,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 SERVED = Path(__file__).with_name("served.py")
-BOUND = 30.0
+BOUND = 60.0
 
 
 @dataclass

@@ -71,7 +71,13 @@ def test_no_cell_is_wider_than_its_column_and_no_line_without_end(tmp_path):
     assert ("56 more", True) == (long[-7:], len(long) < 500)
 
 
-def test_what_is_asked_for_is_found(store):
+def test_what_is_asked_for_is_found(store, capsys):
+    def listed_here(*arguments: str) -> str:  # in this process: what is looked at is what is found
+        application = typer.Typer()
+        application.command()(audit_command.audit)
+        application(["--json", "--store", store, *arguments], standalone_mode=False)
+        return "".join(json.loads(line)["call_id"] for line in capsys.readouterr().out.splitlines())
+
     asked = {
         "cba": (),
         "cb": ("--since", "1h"),
@@ -84,7 +90,7 @@ def test_what_is_asked_for_is_found(store):
         "cba ": ("--session", "s1", "--agent", "helper", "--turn", "t1"),
         "cb  ": ("-n", "2"),
     }
-    assert {key: key.strip() for key in asked} == {key: listed("--store", store, *words) for key, words in asked.items()}
+    assert {key: key.strip() for key in asked} == {key: listed_here(*words) for key, words in asked.items()}
 
 
 def test_nothing_found_is_said_and_no_failure(store):

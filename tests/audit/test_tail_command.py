@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from patchbay.cli.tail_shown import Trace
+from ports import kept_port
 
 from .serving import Command, Reading, patchbay, serving, until
 
@@ -81,7 +82,7 @@ def test_events_are_printed_whole_as_json_and_chosen(tmp_path):
 
 
 def test_a_server_that_is_started_again_is_tailed_again(tmp_path):
-    with serving(tmp_path) as server:
+    with serving(tmp_path, port=kept_port()) as server:
         command = Command("tail", "--server", server.url, "--json", "--kind", "agent.turn.end")
         with command:
             command.said("Tailing")

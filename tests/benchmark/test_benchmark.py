@@ -13,6 +13,7 @@ from bench.programs import LITELLM, ORIGINAL, OURS
 from bench.proxies import PACED, REQUEST, STREAM, Figures
 
 from patchbay import parse
+from ports import kept_port
 
 SERVER = """
 import http.server, subprocess, sys
@@ -27,7 +28,7 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Ok).serve_forever()
 
 
 def test_a_server_is_read_with_its_children_and_is_gone_afterwards(tmp_path: Path) -> None:
-    port = processes.free_port()
+    port = kept_port()
     argv = [sys.executable, "-c", SERVER, str(port)]
     with processes.server(argv, port=port, ready_path="/", log=tmp_path / "log") as running:
         family = processes.tree(running.pid)
@@ -42,7 +43,7 @@ def test_a_server_that_ends_early_says_its_last_words(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", "raise SystemExit('no such flag')"]
     with (
         pytest.raises(UnavailableError, match="no such flag"),
-        processes.server(argv, port=processes.free_port(), ready_path="/", log=tmp_path / "log"),
+        processes.server(argv, port=kept_port(), ready_path="/", log=tmp_path / "log"),
     ):
         pass
 

@@ -20,7 +20,7 @@ def test_a_text_model_uses_a_registered_tool_of_another_process() -> None:
     with ScriptedUpstream(ContractModel(), tools="refuse") as upstream, calling_back(says({"output": "21 degrees"})) as callback:
         command = [*SERVE, "--upstream", upstream.url, "--tag", "use_tool", "--roles", "ann,ben"]
         with (
-            listening(command, name="patchbay serve") as child,
+            listening(command, name="patchbay serve", timeout=60) as child,
             openai.OpenAI(base_url=f"{child.url}/v1", api_key="k", timeout=BOUND) as client,
         ):
             server: Any = Server(int(child.url.rpartition(":")[2]), None)  # type: ignore[arg-type]

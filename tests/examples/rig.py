@@ -8,7 +8,6 @@ import os
 import queue
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -88,12 +87,6 @@ def running(*command: str) -> Iterator[Program]:
     """Run a program while the block runs."""
     with contextlib.closing(Program(*command)) as program:
         yield program
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def environment() -> dict[str, str]:

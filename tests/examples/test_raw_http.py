@@ -13,7 +13,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from .rig import EXAMPLES, NODE, Program, ask, call, free_port, running, serving, tools
+from ports import kept_port
+
+from .rig import EXAMPLES, NODE, Program, ask, call, running, serving, tools
 
 NO_NODE = NODE is None and os.environ.get("CI") != "true"
 
@@ -42,7 +44,7 @@ def program(request: pytest.FixtureRequest, server: str) -> Iterator[Program]:
 
 @pytest.mark.parametrize("command", LANGUAGES)
 def test_it_waits_for_its_server_and_comes_back_to_one_that_was_killed(command: tuple[str, ...]) -> None:
-    port = free_port()
+    port = kept_port()
     with running(*command, f"http://127.0.0.1:{port}") as program:
         program.says("error: ")  # nobody is there yet
         with serving(port=port) as killed:

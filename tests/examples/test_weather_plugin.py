@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
+
+from ports import kept_port
 
 from .rig import BOUND, EXAMPLES, Program, ask, call, environment, running, serving, tools, until_there
 
@@ -67,16 +68,14 @@ def test_a_call_that_the_server_has_not_signed_is_refused(folder: Path) -> None:
 
 
 def test_its_tools_are_back_after_the_server_was_killed(folder: Path) -> None:
-    with serving() as killed:
-        port = urlsplit(killed.url).port
-        assert port is not None
-        with running(*hosting(killed.url, folder)) as host:
-            until_there(killed.url, *NAMES)
-            os.kill(killed.pid, signal.SIGKILL)
-            with serving(port=port) as anew:
-                until_there(anew.url, *NAMES)
-                assert "rain" == call(anew.url, "get_weather", city="Oslo")["output"]["weather"]
-                assert 0 == host.end()
+    port = kept_port()
+    with serving(port=port) as killed, running(*hosting(killed.url, folder)) as host:
+        until_there(killed.url, *NAMES)
+        os.kill(killed.pid, signal.SIGKILL)
+        with serving(port=port) as anew:
+            until_there(anew.url, *NAMES)
+            assert "rain" == call(anew.url, "get_weather", city="Oslo")["output"]["weather"]
+            assert 0 == host.end()
 
 
 def test_its_own_test_passes(folder: Path) -> None:

@@ -7,23 +7,22 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
-from random import SystemRandom
 from typing import Any, Self, TypeVar
 
 from patchbay.cli.children import Child, listening
 from patchbay.plugins.host.control import ask, make_folder
+from ports import kept_port
 
 PATIENCE = float(os.environ.get("PATCHBAY_FAULT_PATIENCE", "1"))
 """By how much more these tests wait on a machine that is not to be measured: one that has far more to do than it can."""
 
-BOUND = 30.0 * PATIENCE
+BOUND = 90.0 * PATIENCE
 """Seconds; no wait is longer."""
 
 T = TypeVar("T")
@@ -34,7 +33,7 @@ class Service:
 
     def __init__(self, name: str, *command: str) -> None:
         self.name = name
-        self.port = quiet_port()
+        self.port = kept_port()
         self._command = [sys.executable, "-m", "patchbay", *command, "--port", str(self.port)]
         self._running = contextlib.ExitStack()
         self.child: Child
@@ -153,11 +152,3 @@ def is_alive(pid: int) -> bool:
     except OSError:  # no /proc here
         done = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
         return done.stdout.strip()[:1] not in ("", "Z")
-
-
-def quiet_port() -> int:
-    """A port that is free, and that the system gives to nobody who does not ask for it: it has to be had again after a kill."""
-    chance = SystemRandom()
-    while True:
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", chance.randrange(20_000, 32_000))) as listener:
-            return int(listener.getsockname()[1])

@@ -31,7 +31,7 @@ from patchbay.registrations import RegistrationStore
 
 PLUGINS = ("left", "right")
 CALLERS = 4
-BACK_WITHIN = 15.0 * PATIENCE
+BACK_WITHIN = 60.0 * PATIENCE
 """Seconds until the tools are back. The promise is 5 s on a machine that has time for it; where many tests run at once, starting an
 interpreter can take seconds by itself."""
 

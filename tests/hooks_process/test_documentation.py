@@ -28,7 +28,7 @@ def test_the_hook_without_the_sdk_is_well(tmp_path):
     (source,) = blocks("py minimal")
     path = tmp_path / "minimal.py"
     path.write_text(source, encoding="utf-8")
-    found = run(examine(ProcessSpec(name="h", command=(sys.executable, str(path)))))
+    found = run(examine(ProcessSpec(name="h", command=(sys.executable, str(path))), timeout=20.0))
     assert [] == [each for each in found if each.outcome != "ok"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from contextlib import asynccontextmanager
 
 import pytest
@@ -17,7 +18,8 @@ DENYING = "def on(method, params): answer({'action': 'deny_tool', 'reason': '%s'
 
 
 def entry(command, *intercept, **members):
-    return {"enabled": True, "command": list(command), "intercept": list(intercept or ("before_tool",)), **members}
+    asked = list(intercept or ("before_tool",))
+    return {"enabled": True, "command": list(command), "intercept": asked, "hello_timeout_ms": 20_000, **members}
 
 
 def config(processes=None, **hooks):
@@ -293,6 +295,7 @@ def test_any_number_of_reloads_under_running_turns_leaves_nothing_behind(tmp_pat
     hooks = config({"h": entry(command, "before_llm", "before_tool", "approve_tool"), "i": entry(command, observe=["*"])})
 
     async def main():
+        gc.collect()  # what other tests have left goes now, or not before the end
         files, tasks = open_files(), len(asyncio.all_tasks())
         async with a_manager() as manager:
             configured = await mount_configured(manager, hooks)
@@ -310,7 +313,7 @@ def test_any_number_of_reloads_under_running_turns_leaves_nothing_behind(tmp_pat
             pids += [process_of(manager, name).pid for name in "hi"]
         for pid in pids:
             await gone(pid)
-        assert (files, tasks) == (open_files(), len(asyncio.all_tasks()))
+        await until(lambda: (files, tasks) == (open_files(), len(asyncio.all_tasks())))
 
     run(main())
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-BOUND = 30
+BOUND = 60
 C_LOCALE = {"LC_ALL": "C", "LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 

@@ -17,7 +17,7 @@ from chat_door.rig import THEIRS, USER, call, calls, calls_of, door, finish_of, 
 from patchbay.hooks import AbortTurn, DenyTool, HardAbort, HookManager, Modify, Respond
 from patchbay.server.oversight import Oversight, OversightSettings
 from patchbay.tools.output import ToolOutput
-from tools_server.rig import BOUND, calling_back, says
+from tools_server.rig import BOUND, calling_back, says, until
 
 WEATHER = {"type": "function", "function": {"name": "weather", "description": "Look out.", "parameters": {"type": "object"}}}
 PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==")
@@ -192,11 +192,7 @@ def test_a_session_that_is_no_text_is_refused() -> None:
 
 def asked_about(server: Any) -> Any:
     """The request that waits; asked for until there is one."""
-    done = threading.Event()
-    threading.Timer(BOUND, done.set).start()
-    while not (waiting := server.ask("GET", "/api/approvals").json["approvals"]):
-        assert not done.wait(0.01), "nobody asked"
-    return waiting[0]
+    return until(lambda: server.ask("GET", "/api/approvals").json["approvals"])[0]
 
 
 def policy(tmp_path: Path, text: str = 'tools = ["erase"]\noutcome = "ask"') -> Path:
@@ -289,11 +285,7 @@ def test_a_question_is_withdrawn_where_nobody_waits_for_the_call_any_more(tmp_pa
             head = f"POST /api/tools/call HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
             client.sendall(head.encode() + b"\r\n" + body)
             request = asked_about(chat.server)
-        over = threading.Event()
-        for _ in range(1000):
-            if "withdrawn" == chat.server.ask("GET", f"/api/approvals/{request['id']}").json["approval"]["state"]:
-                break
-            over.wait(0.02)
+        until(lambda: "withdrawn" == chat.server.ask("GET", f"/api/approvals/{request['id']}").json["approval"]["state"])
         assert 409 == chat.server.ask("POST", f"/api/approvals/{request['id']}", {"decision": "approve"}).status
         assert [] == callback.calls
 
@@ -310,12 +302,12 @@ def test_each_call_is_written_down_with_who_asked_and_who_decided(tmp_path) -> N
         chat.server.ask("POST", f"/api/approvals/{asked_about(chat.server)['id']}", {"decision": "approve", "by": "ann"})
         answer.result(BOUND)
         entries: list[Any] = []
-        over = threading.Event()
-        for _ in range(200):
-            entries = chat.server.ask("GET", "/api/audit?session=s1").json["entries"]
-            if len(entries) == 2:  # what was done comes into it a moment later
-                break
-            over.wait(0.02)
+
+        def written() -> bool:  # what was done comes into it a moment later
+            entries[:] = chat.server.ask("GET", "/api/audit?session=s1").json["entries"]
+            return len(entries) == 2
+
+        until(written)
         by_tool = {entry["tool"]: entry for entry in entries}
         assert {"weather", "erase"} == by_tool.keys()
         assert ("ben", "s1", "chat", "ben") == tuple(

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +20,8 @@ import pytest
 from patchbay.cli.children import Child, listening
 from patchbay.cli.oversight_flags import make_oversight
 from patchbay.testing import ContractModel, ScriptedUpstream
-from tools_server.rig import BOUND, calling_back, free_port, says
+from ports import kept_port
+from tools_server.rig import BOUND, calling_back, says, until
 
 COMMAND = [sys.executable, "-m", "patchbay"]
 WEATHER = Path(__file__).parents[2] / "examples" / "hooks" / "weather.py"
@@ -32,6 +32,7 @@ CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
 
 def hooks(**more: Any) -> dict[str, Any]:
     process = {"enabled": True, "command": [sys.executable, str(WEATHER)], "intercept": ["before_llm", "before_tool"]}
+    process |= {"hello_timeout_ms": 30_000, "timeout_ms": 30_000}
     return {"hooks": {"processes": {"weather": {**process, **more}}}}
 
 
@@ -47,7 +48,9 @@ def folder(tmp_path) -> Path:
 @contextlib.contextmanager
 def running(what: str, folder: Path, upstream: str, *flags: str, port: int = 0) -> Iterator[Child]:
     command = [*COMMAND, what, "--port", str(port), "--upstream", upstream, "--config", str(folder / "config.json")]
-    with listening([*command, "--store", f"sqlite:///{folder / 'kept.db'}", *flags], name=f"patchbay {what}") as child:
+    with listening(
+        [*command, "--store", f"sqlite:///{folder / 'kept.db'}", *flags], name=f"patchbay {what}", timeout=BOUND
+    ) as child:
         yield child
 
 
@@ -69,12 +72,7 @@ def request(child: Child, method: str, path: str, body: Any = None) -> Any:
 
 def found(child: Child, path: str, member: str) -> Any:
     """What an answer has under ``member``, asked for until there is something."""
-    over = threading.Event()
-    for _ in range(1000):
-        if listed := request(child, "GET", path)[member]:
-            return listed
-        over.wait(0.02)
-    raise AssertionError(f"there is nothing at {path}")
+    return until(lambda: request(child, "GET", path)[member])
 
 
 def waiting(child: Child) -> Any:
@@ -84,12 +82,7 @@ def waiting(child: Child) -> Any:
 
 def printed(child: Child, words: str) -> None:
     """Wait until the command has said this."""
-    over = threading.Event()
-    for _ in range(1000):
-        if any(words in line for line in child.printed):
-            return
-        over.wait(0.02)
-    raise AssertionError(f"{words!r} is not among {child.printed}")
+    until(lambda: any(words in line for line in list(child.printed)), shown=child.printed)
 
 
 @pytest.mark.parametrize("what", ["serve", "proxy"])
@@ -236,6 +229,6 @@ def test_a_configuration_that_cannot_work_keeps_the_server_from_starting(what, c
 
 def test_hooks_are_those_of_one_process(folder) -> None:
     flags = ["--workers", "2", "--config", str(folder / "config.json"), "--upstream", "http://127.0.0.1:9"]
-    done = subprocess.run([*COMMAND, "proxy", *flags, "--port", str(free_port())], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*COMMAND, "proxy", *flags, "--port", str(kept_port())], capture_output=True, text=True, timeout=60)
     assert 2 == done.returncode
     assert "--workers 1" in done.stderr

@@ -47,7 +47,7 @@ class Stand:
     async def __aexit__(self, *_: object) -> None:
         with suppress(asyncio.CancelledError):
             await self.host.aclose()
-        await self._served.stop()
+        await self._served.close()
         shutil.rmtree(self.run_folder)
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:

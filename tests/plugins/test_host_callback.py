@@ -83,7 +83,7 @@ async def served(calls, *, timeout=30.0, secret=None):
     try:
         yield f"{callback.url}/api/llm-tools/callback/p/t"
     finally:
-        await callback.stop()
+        await callback.close()
 
 
 def failure(message, error, code):

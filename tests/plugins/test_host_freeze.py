@@ -80,7 +80,7 @@ def test_a_frozen_plugin_has_its_process_and_no_tools_until_it_is_unfrozen(heate
             await stand.registered()
             assert {"heat", "hang", "read"} == server.names()
             assert "hot" == (await stand.call("heater", "heat"))["output"]
-            assert ("stdout", "warming") in stand.lines("heater")
+            await stand.said("heater", "warming")
             assert pid == stand.host.plugins["heater"].pid
 
     run(main())
@@ -102,7 +102,7 @@ def test_freezing_lets_calls_under_way_end(heater, tmp_path):
             await asyncio.to_thread(pipe.write_text, "the end")
             assert "the end" == (await reading)["output"]
             await freezing
-            assert ("stdout", "cooling") in stand.lines("heater")
+            await stand.said("heater", "cooling")
 
     run(main())
 
@@ -289,6 +289,7 @@ def test_a_new_configuration_reaches_a_plugin_as_it_runs(tmp_path):
             (folder / "plugin.toml").write_text("[[[")
             with pytest.raises(PluginError, match=r"plugin\.toml"):
                 await stand.host.change_config("p")
+            await stand.said("p", "changed F bad")
             assert ["changed C F", "changed F bad"] == [text for stream, text in stand.lines("p") if stream == "stdout"]
             assert pid == stand.host.plugins["p"].pid
 

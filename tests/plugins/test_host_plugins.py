@@ -94,7 +94,7 @@ def test_a_plugin_that_is_killed_answers_every_call_and_its_tools_come_back(weat
             await stand.registered()
             assert plugin.pid not in (0, killed)
             assert not (await server.call("get_weather", {"city": "Rome"}))["is_error"]
-            assert ("stdout", "startup restart") in stand.lines("weather")
+            await stand.said("weather", "startup restart")
             assert any("ended by SIGKILL" in text for _, text in stand.lines("weather"))
 
     run(main())
@@ -214,7 +214,7 @@ def test_reloading_runs_what_the_files_say_now(weather):
             await stand.registered()
             assert {"get_forecast", "hang"} == server.names()
             assert ("stdout", "shutdown reload") in stand.lines("weather")
-            assert ("stdout", "startup reload") in stand.lines("weather")
+            await stand.said("weather", "startup reload")
 
     run(main())
 

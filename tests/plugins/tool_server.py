@@ -7,12 +7,13 @@ import hmac
 import json
 import socket
 import uuid
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from typing import Any, Self
 
 import uvicorn
 
 from patchbay.server.client import HttpClient, Origin
+from ports import held_port
 
 
 class QuietServer(uvicorn.Server):
@@ -23,15 +24,14 @@ class QuietServer(uvicorn.Server):
 
 
 class Served:
-    """Serves an ASGI application on a port; 0 takes a free one, which it keeps."""
+    """Serves an ASGI application on a port that is its own until ``close``, also while it is stopped."""
 
-    def __init__(self, app: Any, port: int = 0) -> None:
+    def __init__(self, app: Any) -> None:
         self.app = app
-        self.port = port
+        self.port, self._holder = held_port()
 
     async def start(self) -> None:
         listener = self._listener = socket.create_server(("127.0.0.1", self.port))
-        self.port = listener.getsockname()[1]
         config = uvicorn.Config(
             self.app, log_config=None, access_log=False, lifespan="off", interface="asgi3", ws="none", proxy_headers=False
         )
@@ -45,6 +45,10 @@ class Served:
         self._server.should_exit = True
         await self._task
         self._listener.close()
+
+    async def close(self) -> None:
+        await self.stop()
+        self._holder.close()
 
     @property
     def url(self) -> str:
@@ -78,11 +82,10 @@ class ToolServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.stop()
+        await self._served.close()
 
     async def stop(self) -> None:
-        with suppress(AttributeError):
-            await self._served.stop()
+        await self._served.stop()
 
     async def restart(self) -> None:
         """Come up again on the same port, as another run that remembers nothing."""

@@ -8,6 +8,7 @@ import http.client
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ import uvicorn
 
 from patchbay.server.tools import ToolsApp, ToolsSettings, create_tools_app
 
-BOUND = 20.0
+BOUND = 60.0
 """Seconds that any wait may take."""
 
 TOKEN = "0123456789abcdef-token"
@@ -136,6 +137,15 @@ class Call:
         return None
 
 
+def until(holds: Callable[[], Any], *, shown: Any = "") -> Any:
+    """Ask again and again until the answer is true, and return it; ``shown`` says more where it never is."""
+    end = time.monotonic() + BOUND
+    while not (found := holds()):
+        assert time.monotonic() < end, f"not within {BOUND:g} s: {shown}"
+        time.sleep(0.01)
+    return found
+
+
 Script = Callable[[socket.socket, threading.Event], None]
 
 
@@ -211,9 +221,3 @@ def calling_back(script: Script, *, port: int = 0) -> Iterator[Callback]:
         listener.close()
         for thread in [acceptor, *threads]:
             thread.join(BOUND)
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])

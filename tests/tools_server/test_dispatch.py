@@ -19,7 +19,8 @@ from patchbay.server.client import HttpClient
 from patchbay.server.tools.dispatch import Dispatcher
 from patchbay.server.tools.lease import Lease
 from patchbay.tools.registry import Registration, ToolRegistry
-from tools_server.rig import BOUND, calling_back, free_port, hangs, says, serving, writes
+from ports import kept_port
+from tools_server.rig import BOUND, calling_back, hangs, says, serving, writes
 
 
 @pytest.fixture
@@ -256,7 +257,7 @@ def test_one_deadline_holds_for_all_of_a_call(ask: Any, script: Any) -> None:
 
 
 def test_a_callback_that_is_not_there_has_not_run(server: Any) -> None:
-    server.register(callback_url=f"http://127.0.0.1:{free_port()}/")
+    server.register(callback_url=f"http://127.0.0.1:{kept_port()}/")
     answer = server.call()
     assert "callback_failed" == answer["code"]
     assert "Connection refused; the tool did not run" in answer["content"]
@@ -325,7 +326,7 @@ def test_localhost_is_never_looked_up(server: Any, host: str, monkeypatch: Any) 
 
 def test_proxies_of_the_environment_are_not_asked(server: Any, monkeypatch: Any) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
-        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
+        monkeypatch.setenv(name, f"http://127.0.0.1:{kept_port()}")
     with calling_back(says("done")) as callback:
         server.register(callback_url=callback.url)
         assert "done" == server.call()["output"]

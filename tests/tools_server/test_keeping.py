@@ -21,7 +21,8 @@ import pytest
 from patchbay.cli.children import listening
 from patchbay.server.tools import ToolsSettings, create_tools_app
 from patchbay.store import Store
-from tools_server.rig import BOUND, calling_back, free_port, says, serving
+from ports import kept_port
+from tools_server.rig import BOUND, calling_back, says, serving
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("PATCHBAY_", "NEKO_", "MAIN_SERVER"))}
 
@@ -60,7 +61,7 @@ def test_a_secret_outlives_the_server_too(tmp_path: Any) -> None:
 def test_what_the_lease_drops_is_dropped_for_good(tmp_path: Any) -> None:
     store = f"{tmp_path}/tools.db"
     with serving(store=store, lease=0.01) as server, server.awaiting("clear"):
-        server.register("a", f"http://127.0.0.1:{free_port()}/", source="plugin:p")
+        server.register("a", f"http://127.0.0.1:{kept_port()}/", source="plugin:p")
     with serving(store=store) as server:
         assert {} == server.tools()
 
@@ -68,7 +69,7 @@ def test_what_the_lease_drops_is_dropped_for_good(tmp_path: Any) -> None:
 def test_after_a_restart_what_nobody_answers_for_is_hidden_and_comes_back(tmp_path: Any) -> None:
     store = f"{tmp_path}/tools.db"
     with contextlib.ExitStack() as callbacks:
-        callback = callbacks.enter_context(calling_back(says("done")))
+        callback = callbacks.enter_context(calling_back(says("done"), port=kept_port()))
         with serving(store=store) as server:
             server.register("a", callback.url)
         callbacks.close()
@@ -126,7 +127,9 @@ def test_a_thousand_registrations_at_once_are_all_kept(tmp_path: Any) -> None:
 
 @contextlib.contextmanager
 def patchbay_serve(*flags: str) -> Iterator[Any]:
-    with listening([sys.executable, "-m", "patchbay", "serve", "--port", "0", *flags], name="patchbay serve") as child:
+    with listening(
+        [sys.executable, "-m", "patchbay", "serve", "--port", "0", *flags], name="patchbay serve", timeout=BOUND
+    ) as child:
         yield child
 
 
@@ -164,7 +167,7 @@ def test_a_stop_is_clean(how: signal.Signals, tmp_path: Any) -> None:
 
 
 def test_the_seeds_variable_gives_the_port() -> None:
-    port = free_port()
+    port = kept_port()
     command = [sys.executable, "-m", "patchbay", "serve", "--store", "memory"]
     environment = {**ENVIRONMENT, "MAIN_SERVER_PORT": str(port)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:

@@ -74,6 +74,7 @@ from patchbay.tools.manager import LLMSessionManager
 from patchbay.types import ToolCall
 from plugins.host_rig import run, write_plugin
 from plugins.host_stand import Stand
+from ports import kept_port
 from tools_server.rig import BOUND, calling_back, says, serving
 
 TESTS = Path(__file__).parents[1]
@@ -158,7 +159,7 @@ def test_w13_what_was_taken_away_is_gone_though_no_session_was_told(server: Any)
 
 def test_w13_sessions_are_told_of_what_the_lease_hides_shows_and_drops(server: Any) -> None:
     session = server.app.managers["ann"].active = Session()
-    with calling_back(says("done")) as callback:
+    with calling_back(says("done"), port=kept_port()) as callback:
         server.register("a", callback.url, source="plugin:p")
         assert ["a"] == session.told.get(timeout=BOUND)
         tool = server.app.registry.snapshot("ann").tools["a"]

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from patchbay.tools import Tool
-from tools_server.rig import calling_back, free_port, hangs, says, serving, writes
+from ports import kept_port
+from tools_server.rig import calling_back, hangs, says, serving, writes
 
 
 def plugin(server: Any, name: str, port: int, source: str = "plugin:p", role: str | None = None) -> None:
@@ -20,7 +21,7 @@ def states(server: Any, role: str = "ann") -> dict[str, str]:
 
 
 def test_the_first_connection_that_fails_hides_what_is_there_and_nothing_else(server: Any) -> None:
-    gone = free_port()
+    gone = kept_port()
     with calling_back(says("done")) as there:
         plugin(server, "a", gone)
         plugin(server, "b", gone, role="ben")
@@ -34,7 +35,7 @@ def test_the_first_connection_that_fails_hides_what_is_there_and_nothing_else(se
 
 
 def test_the_third_in_a_row_drops_a_plugins_tools_from_every_role(server: Any) -> None:
-    gone = free_port()
+    gone = kept_port()
     plugin(server, "a", gone)
     plugin(server, "b", gone, role="ben")
     plugin(server, "mine", gone, source="my_plugin")
@@ -46,7 +47,7 @@ def test_the_third_in_a_row_drops_a_plugins_tools_from_every_role(server: Any) -
 
 
 def test_tools_of_others_are_hidden_and_never_dropped(server: Any) -> None:
-    plugin(server, "a", free_port(), source="my_plugin")
+    plugin(server, "a", kept_port(), source="my_plugin")
     tool = server.app.registry.snapshot("ann").tools["a"]
     for _ in range(5):
         fail(server, tool)
@@ -75,7 +76,7 @@ def fail(server: Any, tool: Any) -> None:
     [says({"is_error": True, "error": "x"}), says(b"", status="500 Oops"), says(b"", status="404 Not Found")],
 )  # fmt: skip
 def test_any_answer_begins_the_count_anew(server: Any, script: Any) -> None:
-    port = free_port()
+    port = kept_port()
     plugin(server, "a", port)
     tool = server.app.registry.snapshot("ann").tools["a"]
     for _ in range(2):
@@ -97,7 +98,7 @@ def test_who_takes_connections_is_not_gone_whatever_it_says(server: Any, script:
 
 
 def test_who_registers_again_is_counted_anew(server: Any) -> None:
-    port = free_port()
+    port = kept_port()
     plugin(server, "a", port)
     tool = server.app.registry.snapshot("ann").tools["a"]
     for _ in range(2):
@@ -110,7 +111,7 @@ def test_who_registers_again_is_counted_anew(server: Any) -> None:
 
 def test_a_look_from_time_to_time_hides_what_is_gone_and_shows_what_is_back() -> None:
     with serving(lease=0.02) as server, ExitStack() as callbacks:
-        callback = callbacks.enter_context(calling_back(says("done")))
+        callback = callbacks.enter_context(calling_back(says("done"), port=kept_port()))
         server.register("a", callback.url, source="my_plugin")
         assert {"a": "active"} == states(server)
         with server.awaiting("hide"):
@@ -123,4 +124,4 @@ def test_a_look_from_time_to_time_hides_what_is_gone_and_shows_what_is_back() ->
 
 def test_a_plugin_that_stays_away_is_dropped() -> None:
     with serving(lease=0.01) as server, server.awaiting("clear"):
-        plugin(server, "a", free_port())
+        plugin(server, "a", kept_port())

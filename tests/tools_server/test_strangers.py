@@ -12,7 +12,8 @@ import pytest
 
 from patchbay.errors import ConfigurationError
 from patchbay.server.tools import ToolsSettings
-from tools_server.rig import BOUND, Server, calling_back, free_port, hangs, says, serving
+from ports import kept_port
+from tools_server.rig import BOUND, Server, calling_back, hangs, says, serving
 from tools_server.test_guard import LOCAL, admitted
 from tools_server.test_keeping import ENVIRONMENT, run
 
@@ -34,7 +35,7 @@ UNUSABLE = pytest.mark.parametrize("parameters", [NO_OBJECT, NO_TYPE, NO_TARGET,
 )
 def test_a_store_that_cannot_be_opened_is_told_on_one_line(store: str, said: str, tmp_path: Any) -> None:
     (tmp_path / "text").write_text("no database\n" * 100)
-    port = free_port()
+    port = kept_port()
     done = run("--port", "0", "--store", store.format(tmp_path, port=port))
     assert (2, "", 1) == (done.returncode, done.stdout, done.stderr.count("\n"))
     assert said.format(tmp_path, port=port) in done.stderr
