@@ -7,6 +7,7 @@ a query may say (``asked``).
 from __future__ import annotations
 
 import asyncio
+import importlib
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final
 
@@ -68,6 +69,8 @@ class Maker:
     async def open(self, session: Session, asked: Asked) -> str:
         """Open a session; return its model's name. Raises PatchbayError."""
         if not isinstance(session, RealtimeSession):
+            # The first time that takes a second or more: the others are served meanwhile, and it counts against no deadline.
+            await asyncio.to_thread(importlib.import_module, "openai")
             await session.connect()
             return asked.model or await self._only_model()
         try:
