@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import itertools
 import signal
@@ -13,6 +14,7 @@ import sqlalchemy as sa
 from hypothesis import settings
 
 from agents.databases import postgres_server, why_no_postgres
+from executor.moved import jump_run
 from patchbay.cli.children import listening
 from patchbay.testing import ContractModel, ScriptedUpstream
 
@@ -46,6 +48,12 @@ def proxied():
         command = [sys.executable, "-m", "patchbay", "proxy", "--port", "0", "--upstream", upstream.url]
         with listening(command, name="patchbay proxy", timeout=60) as child:
             yield Proxied(child.url, upstream)
+
+
+@pytest.fixture
+def time_jumps(monkeypatch):
+    """Let ``asyncio.run`` be one in which no limit passes while there is something to do, and all wait for none."""
+    monkeypatch.setattr(asyncio, "run", jump_run)
 
 
 _databases = itertools.count(1)

@@ -329,6 +329,7 @@ def test_a_stopped_run_stops_the_agents_that_work_as_tools():
     assert ["hangs"] == run(scenario())
 
 
+@pytest.mark.usefixtures("time_jumps")
 def test_an_agent_whose_time_is_up_is_stopped_and_the_caller_told():
     async def scenario():
         left = []

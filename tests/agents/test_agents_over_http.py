@@ -10,6 +10,7 @@ from typing import Any
 import openai
 import pytest
 
+from executor.moved import MovedLoop, later
 from patchbay.agents import GenerateContentConfig, LlmAgent, LlmRequest
 from patchbay.testing import ContractModel, Message, Raw, ScriptedUpstream, Text, events
 from patchbay.testing.script import error
@@ -149,9 +150,18 @@ def test_a_server_that_nobody_listens_at_ends_the_run_with_an_event():
 def test_a_request_that_is_given_up_is_given_up_at_the_server_too():
     with ScriptedUpstream([Raw([], end="hang")]) as upstream:
         chat = Chat(LlmAgent(name="a", model=url(upstream)))
-        (event,) = asyncio.run(whole(chat, "hi", llm_timeout=0.3))
+
+        async def main() -> Any:
+            asking = asyncio.ensure_future(whole(chat, "hi", llm_timeout=20.0))
+            while not upstream.chats:
+                await asyncio.sleep(0.001)
+            await later(21)
+            return await asking
+
+        with asyncio.Runner(loop_factory=MovedLoop) as runner:
+            (event,) = runner.run(main())
         assert "TIMEOUT" == event.error_code
-        assert upstream.chats[0].left.wait(20)
+        assert upstream.chats[0].left.wait(60)
 
 
 def test_a_callback_is_told_the_models_bare_name_and_may_ask_another_one_of_the_same_server():

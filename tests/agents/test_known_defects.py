@@ -41,11 +41,11 @@ def test_d02_sync_tools_block_neither_the_loop_nor_each_other():
         everybody = threading.Barrier(5)
 
         def meet() -> str:
-            everybody.wait(20)
+            everybody.wait(60)
             return "met"
 
         async def loop_is_free() -> None:
-            await asyncio.to_thread(everybody.wait, 20)
+            await asyncio.to_thread(everybody.wait, 60)
 
         chat = Chat(agent([[ToolCall(str(n), "meet") for n in range(4)], "done"], meet))
         events, _ = await asyncio.gather(chat.say(), loop_is_free())
@@ -58,8 +58,8 @@ def test_d03_a_limit_holds_for_a_sync_tool_too():
     release = threading.Event()
 
     def slow(tool_context: ToolContext) -> str:
-        tool_context.cancelled.wait(20)
-        release.wait(20)
+        tool_context.cancelled.wait(60)
+        release.wait(60)
         return "too late"
 
     try:

@@ -233,6 +233,7 @@ def test_the_number_of_calls_is_limited():
     assert_settled(said_to(model))
 
 
+@pytest.mark.usefixtures("time_jumps")
 def test_the_time_of_a_run_is_limited_while_its_tools_run():
     model = ScriptedModel([[ADD, ToolCall("", "forever")], "better"])
     chat = Chat(agent(model, add, forever))
@@ -267,6 +268,7 @@ def stuck(*said: Any) -> Any:
     ],
 )
 @pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.usefixtures("time_jumps")
 def test_the_time_of_a_model_is_limited_and_what_it_had_said_is_kept(limit, code, words, streaming):
     model = Then(stuck(TextDelta("so far")), "better")
     chat = Chat(LlmAgent(name="a", model=model))
@@ -281,6 +283,7 @@ def test_the_time_of_a_model_is_limited_and_what_it_had_said_is_kept(limit, code
     assert 2 == model.closed, "a model that is given up is stopped"
 
 
+@pytest.mark.usefixtures("time_jumps")
 def test_the_time_of_a_model_is_for_its_whole_answer_and_not_for_each_piece():
     async def drips(_: ChatRequest) -> AsyncIterator[Any]:
         while True:
@@ -294,6 +297,7 @@ def test_the_time_of_a_model_is_for_its_whole_answer_and_not_for_each_piece():
     assert event.content.text.startswith("x")
 
 
+@pytest.mark.usefixtures("time_jumps")
 def test_a_callback_that_hangs_is_stopped_by_the_time_of_the_run():
     async def hang(ctx: Any, request: Any) -> None:
         await asyncio.Event().wait()
@@ -303,6 +307,7 @@ def test_a_callback_that_hangs_is_stopped_by_the_time_of_the_run():
 
 
 @pytest.mark.parametrize("where", ["before_agent_callback", "after_agent_callback", "instruction"])
+@pytest.mark.usefixtures("time_jumps")
 def test_callers_code_that_hangs_is_stopped_by_the_time_of_the_run(where):  # law 6
     async def hang(ctx: Any) -> str:
         await asyncio.Event().wait()
@@ -327,12 +332,14 @@ class Ticks(BaseAgent):
                 yield ctx.event([Part("tick")])
                 if self.waits:
                     await asyncio.Event().wait()
+                asyncio.get_running_loop().now += 0.001  # what is done takes time
         finally:
             self.has_ended = True
 
 
 @pytest.mark.parametrize("waits", [True, False])
 @pytest.mark.parametrize("around", [None, SequentialAgent, LoopAgent, ParallelAgent])
+@pytest.mark.usefixtures("time_jumps")
 def test_an_agent_of_ones_own_is_stopped_by_the_time_of_the_run(around, waits):  # law 6
     ticks = Ticks("ticks", waits=waits)
     tree = ticks if around is None else around(name="around", sub_agents=[ticks])
@@ -342,6 +349,7 @@ def test_an_agent_of_ones_own_is_stopped_by_the_time_of_the_run(around, waits): 
     assert ticks.has_ended
 
 
+@pytest.mark.usefixtures("time_jumps")
 def test_agents_in_an_agent_of_ones_own_leave_every_call_with_its_response_when_time_is_up():  # law 1
     class Asks(BaseAgent):
         async def _run_async_impl(self, ctx: InvocationContext) -> AsyncGenerator[Event, None]:
@@ -366,6 +374,7 @@ def test_an_error_of_the_callers_own_code_is_not_taken_for_the_end_of_the_time()
     assert ("CALLBACK_ERROR", "TimeoutError: mine") == (event.error_code, event.error_message)
 
 
+@pytest.mark.usefixtures("time_jumps")
 def test_the_time_of_a_tool_is_limited_by_its_own_limit_or_the_runs():
     from patchbay.tools import FunctionTool
 
@@ -377,6 +386,7 @@ def test_the_time_of_a_tool_is_limited_by_its_own_limit_or_the_runs():
     assert "done" == kinds(events)[-1]
 
 
+@pytest.mark.usefixtures("time_jumps")
 def test_a_consumer_that_takes_its_time_is_never_cancelled_and_does_not_use_up_the_models():  # defect 4
     """Every pause of the consumer is longer than the model has for its whole answer."""
 

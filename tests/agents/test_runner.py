@@ -390,7 +390,7 @@ def test_an_interrupt_from_the_keyboard_stops_the_tools_and_frees_the_session(ho
         out, err = child.communicate(timeout=60)
     finally:
         child.kill()
-        child.wait(10)
+        child.wait(30)
     assert "left\ninterrupted\n['next']\n" == out, err
     assert "" == err
 

@@ -133,7 +133,7 @@ def test_runs_of_two_processes_on_one_session_never_interleave(database_url, ses
     finally:
         for child in children:
             child.kill()
-            child.wait(10)
+            child.wait(30)
     session = run(open_session(database_url, session_id))
     runs = [
         (invocation, [kind(event) for event in events])
@@ -170,7 +170,7 @@ def test_leaving_a_run_early_frees_the_session_for_another_process(database_url,
             _, err = await asyncio.to_thread(child.communicate, timeout=60)
         finally:
             child.kill()
-            child.wait(10)
+            child.wait(30)
         assert "" == err
         await events.aclose()
         await service.close()

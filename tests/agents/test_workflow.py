@@ -502,7 +502,7 @@ def test_a_session_service_that_fails_ends_the_run_with_what_it_raised(after):
             await run_turn(runner)
         assert set() == asyncio.all_tasks() - before
         # The lock is free again.
-        async with asyncio.timeout(10), service.lock("patchbay", "u", "s"):
+        async with asyncio.timeout(30), service.lock("patchbay", "u", "s"):
             return len((await service.get_session("patchbay", "u", "s")).events)
 
     assert after == run(scenario())

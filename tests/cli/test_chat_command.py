@@ -17,7 +17,7 @@ from websockets.sync.server import serve
 
 from patchbay.cli import main
 from patchbay.cli.chat_shown import AsText
-from patchbay.testing import Raw, Recorded, ScriptedUpstream, Text
+from patchbay.testing import Raw, Recorded, ScriptedUpstream, events
 from patchbay.testing.realtime import Answer, Call, FakeOpenAI, Pause, Quote, Say
 from realtime.server.rig import Serving, serving
 from tools_server.rig import calling_back, says
@@ -100,7 +100,9 @@ def stopped(process: subprocess.Popen[str]):
 
 
 def test_who_types_is_prompted_and_may_go_on_in_the_midst_of_an_answer():
-    with ScriptedUpstream([Text("One two three four.", gap=0.2), "Yes?"]) as upstream, serving(upstream=upstream.url) as server:
+    begun = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": "One two"}, "finish_reason": None}]}
+    script = [Raw([events(begun, done=False)], end="hang"), "Yes?"]
+    with ScriptedUpstream(script) as upstream, serving(upstream=upstream.url) as server:
         ours, theirs = pty.openpty()
         with subprocess.Popen(command(server), stdin=theirs, stdout=theirs, stderr=theirs) as chat, stopped(chat):  # type: ignore[arg-type]
             os.close(theirs)
@@ -170,7 +172,7 @@ def test_what_is_no_server_of_ours_is_told_apart():
 def test_a_line_that_is_too_long_fails_whole_and_the_next_one_is_answered(length: int):
     with ScriptedUpstream(["Fine."]) as upstream, serving(upstream=upstream.url) as server:
         done = chatted(server, lines=f"{chr(233) * length}\nHello.\n")
-        assert ["Hello."] == [chat.json["messages"][-1]["content"] for chat in upstream.chats]
+        assert ["Hello."] == [chat.json["messages"][-1]["content"] for chat in upstream.chats], done
     assert (1, "Fine.\n") == (done.returncode, done.stdout)
     assert ["error: the line is longer than 65536 characters, and was not said"] == [
         each.strip() for each in done.stderr.splitlines()
@@ -369,4 +371,4 @@ def test_several_models_are_said_with_the_flag_that_names_one_before_anything_is
         done = chatted(server, lines="Hi.\n")
         assert [] == upstream.chats
     assert (1, "") == (done.returncode, done.stdout)
-    assert all(each in done.stderr for each in ("small, large", "--model NAME"))
+    assert all(each in done.stderr for each in ("small, large", "--model NAME")), done

@@ -74,7 +74,7 @@ def test_a_signal_stops_every_process(number):
         try:
             parties = json.loads(process.stdout.readline())["data"]
             process.send_signal(number)
-            process.communicate(timeout=30)
+            process.communicate(timeout=60)
             assert 128 + number == process.returncode
             assert not alive(parties["model_pid"])
             assert not alive(parties["proxy_pid"])
@@ -86,7 +86,7 @@ def test_a_conversation_that_goes_otherwise_is_a_problem(tmp_path):
     talk = Talk(number=1, streamed=False, question="Multiply 2 by 3.", expected=(("multiply", {"a": 2, "b": 3}),))
     with (
         ScriptedUpstream(["I will not."], record=tmp_path / "record") as upstream,
-        openai.OpenAI(base_url=upstream.url, api_key="unused", max_retries=0, timeout=10) as client,
+        openai.OpenAI(base_url=upstream.url, api_key="unused", max_retries=0, timeout=30) as client,
     ):
         problems = talk.run(client, Record(tmp_path / "record"), lambda step: None)
     assert ["conversation 1: the calls were [], not [('multiply', {'a': 2, 'b': 3})]"] == problems

@@ -112,6 +112,7 @@ def test_a_signal_stops_the_plugins_and_leaves_nothing_behind(folder):
         patchbay("reload", "--port", port)
         pid = int(re.search(r"pid (\d+)", patchbay("list", "--port", port).stdout)[1])
         os.kill(child.pid, signal.SIGTERM)
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has all the time that it needs
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert not (folder / "patchbay" / port).exists()

@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-BOUND = 30.0
+BOUND = 60.0
 UPSTREAM = "http://127.0.0.1:9/v1"
 
 

@@ -44,7 +44,7 @@ def run(call) -> dict:
 
 @contextmanager
 def connected(proxied):
-    with openai.OpenAI(base_url=proxied.url, api_key="unused", max_retries=0, timeout=20) as client:
+    with openai.OpenAI(base_url=proxied.url, api_key="unused", max_retries=0, timeout=60) as client:
         yield client
 
 
@@ -80,7 +80,7 @@ def test_a_streamed_conversation_with_two_calls(proxied):
 
 
 async def converse(proxied, *, stream: bool) -> tuple[list, str]:
-    async with openai.AsyncOpenAI(base_url=proxied.url, api_key="unused", max_retries=0, timeout=20) as client:
+    async with openai.AsyncOpenAI(base_url=proxied.url, api_key="unused", max_retries=0, timeout=60) as client:
 
         async def ask(messages):
             if not stream:

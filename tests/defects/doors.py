@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import socket
+import re
 import subprocess
 import sys
 import threading
@@ -33,20 +33,13 @@ def clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in _ENVIRONMENT}
 
 
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @dataclass
 class Proxy:
     """A running ``patchbay proxy``; ``url`` ends in the base path."""
 
-    url: str
     process: subprocess.Popen[str]
     output: list[str] = field(default_factory=list)
+    url: str = ""
 
     @property
     def port(self) -> int:
@@ -55,24 +48,23 @@ class Proxy:
 
 
 @contextmanager
-def running_proxy(*flags: str, base_path: str = "/v1") -> Iterator[Proxy]:
+def running_proxy(*flags: str) -> Iterator[Proxy]:
     """Start ``patchbay proxy`` with ``flags``, wait until it listens, and stop it with SIGTERM."""
-    port = free_port()
     process = subprocess.Popen(
-        [str(PATCHBAY), "proxy", "--port", str(port), *flags],
+        [str(PATCHBAY), "proxy", "--port", "0", *flags],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
         text=True,
         env=clean_environment(),
     )
-    proxy = Proxy(f"http://127.0.0.1:{port}{base_path}", process)
+    proxy = Proxy(process)
     listening = threading.Event()
-    drain = threading.Thread(target=_read_output, args=(proxy, str(port), listening), daemon=True)
+    drain = threading.Thread(target=_read_output, args=(proxy, listening), daemon=True)
     drain.start()
     try:
         assert listening.wait(PATIENCE), proxy.output
-        assert process.poll() is None, proxy.output
+        assert proxy.url, proxy.output
         yield proxy
     finally:
         process.terminate()
@@ -86,11 +78,18 @@ def running_proxy(*flags: str, base_path: str = "/v1") -> Iterator[Proxy]:
         process.stdout.close()
 
 
-def _read_output(proxy: Proxy, port: str, listening: threading.Event) -> None:
+def listens_at(line: str) -> str:
+    """The address of a line that says where a proxy listens; of another line nothing."""
+    found = re.search(r"listening on (http://\S+)", line)
+    return found[1] if found else ""
+
+
+def _read_output(proxy: Proxy, listening: threading.Event) -> None:
     assert proxy.process.stdout is not None
     for line in proxy.process.stdout:
         proxy.output.append(line)
-        if port in line:
+        if url := listens_at(line):
+            proxy.url = url
             listening.set()
     listening.set()
 

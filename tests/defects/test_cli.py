@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import socket
 import subprocess
+from urllib.parse import urlsplit
 
 import pytest
 
-from .doors import PATCHBAY, clean_environment, free_port, http_request, running_proxy
+from .doors import PATCHBAY, clean_environment, http_request, listens_at, running_proxy
 from .reading import TOOLS
 from .upstream import PATIENCE, Upstream
 
@@ -101,8 +102,7 @@ def test_d34_a_base_path_works_however_it_is_written(upstream: Upstream, model: 
 
 
 def test_d34_the_environment_sets_what_flags_do_not(upstream: Upstream) -> None:
-    port = str(free_port())
-    environment = {**clean_environment(), "UPSTREAM_BASE_URL": upstream.url, "PORT": port, "PROXY_API_KEY": "sk-proxy"}
+    environment = {**clean_environment(), "UPSTREAM_BASE_URL": upstream.url, "PORT": "0", "PROXY_API_KEY": "sk-proxy"}
     process = subprocess.Popen(
         [str(PATCHBAY), "proxy"],
         env=environment,
@@ -113,8 +113,9 @@ def test_d34_the_environment_sets_what_flags_do_not(upstream: Upstream) -> None:
     )
     try:
         assert process.stdout is not None
-        assert port in process.stdout.readline()
-        assert 401 == http_request(int(port), "GET", "/v1/models").status
+        url = urlsplit(listens_at(process.stdout.readline()))
+        assert url.port not in (None, 8787)
+        assert 401 == http_request(url.port, "GET", "/v1/models").status
     finally:
         process.terminate()
         output, _ = process.communicate(timeout=PATIENCE)

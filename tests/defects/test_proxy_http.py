@@ -252,7 +252,7 @@ def test_d33_a_stream_that_falls_silent_ends_in_an_error(upstream: Upstream, mod
     from .test_wire_answers import chunk
 
     upstream.on(model, Raw([events(chunk(model, role="assistant", content="Hello "), done=False)], end="hang"))
-    with running_proxy("--upstream", upstream.url, "--tools", "text", "--upstream-timeout", "0.3") as proxy:
+    with running_proxy("--upstream", upstream.url, "--tools", "text", "--upstream-timeout", "2") as proxy:
         response = http_request(proxy.port, "POST", CHAT, {"model": model, "messages": USER, "tools": TOOLS, "stream": True})
     assert 200 == response.status
     assert b"[DONE]" not in response.body

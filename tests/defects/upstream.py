@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from patchbay.testing.script import Answer, Raw, on_the_wire
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds after which anything that is waited for in these tests counts as failed."""
 
 Chunk = bytes | threading.Event

@@ -1,8 +1,16 @@
-"""Time that tests move on by hand, so that none of them waits for a limit to pass."""
+"""Time that tests move on by hand, or that passes by itself where all wait: none of them waits for a limit to pass.
+
+And no limit passes because the machine is busy.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import selectors
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class MovedLoop(asyncio.SelectorEventLoop):
@@ -19,3 +27,38 @@ async def later(seconds: float) -> None:
     asyncio.get_running_loop().ahead += seconds
     for _ in range(20):
         await asyncio.sleep(0)
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time passes only while all that runs in it waits: then it is at once the time of the next timer.
+
+    Not for tests in which something beside the loop is waited for, such as a thread: no time passes for that.
+    """
+
+    now = 0.0
+
+    def __init__(self) -> None:
+        super().__init__(_Jumping(self))
+
+    def time(self) -> float:
+        return self.now
+
+
+class _Jumping(selectors.DefaultSelector):
+    """Does not wait until a timer is due."""
+
+    def __init__(self, loop: JumpingLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        events = super().select(timeout and 0)
+        if timeout is not None and not events:
+            self._loop.now += timeout
+        return events
+
+
+def jump_run(main: Coroutine[Any, Any, T], **options: Any) -> T:
+    """Run as ``asyncio.run`` does, in such a loop."""
+    with asyncio.Runner(loop_factory=JumpingLoop, **options) as runner:
+        return runner.run(main)

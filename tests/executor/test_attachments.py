@@ -33,7 +33,7 @@ def play(value: Any, *, attachments: Any = ()) -> FinalEvent:
         json.dumps(model.requests[1].messages)
         return events[-1]
 
-    return asyncio.run(asyncio.wait_for(main(), 10))
+    return asyncio.run(asyncio.wait_for(main(), 30))
 
 
 def test_a_model_that_takes_images_is_shown_them_behind_all_results():

@@ -22,7 +22,7 @@ SHORT = 0.02
 
 def carry_out(tools: list[Any], *calls: ToolCall, state: dict[str, Any] | None = None, **options: Any) -> list[ToolExecution]:
     async def main() -> list[ToolExecution]:
-        return await asyncio.wait_for(Executor(tools, **options).run(calls, surroundings=Surroundings(state=state or {})), 10)
+        return await asyncio.wait_for(Executor(tools, **options).run(calls, surroundings=Surroundings(state=state or {})), 30)
 
     return asyncio.run(main())
 
@@ -38,16 +38,16 @@ def test_2_sync_tools_run_side_by_side_and_the_loop_goes_on():
     variable = contextvars.ContextVar("variable", default="lost")
 
     def meet() -> str:
-        together.wait(10)
+        together.wait(30)
         return variable.get()
 
     async def main() -> list[ToolExecution]:
         variable.set("mine")
         running = asyncio.create_task(Executor([meet]).run([ToolCall(str(n), "meet") for n in range(4)]))
-        await asyncio.to_thread(together.wait, 10)
+        await asyncio.to_thread(together.wait, 30)
         return await running
 
-    assert ["mine"] * 4 == [execution.value for execution in asyncio.run(asyncio.wait_for(main(), 10))]
+    assert ["mine"] * 4 == [execution.value for execution in asyncio.run(asyncio.wait_for(main(), 30))]
 
 
 def test_3_a_timeout_has_an_effect_on_a_sync_tool_and_says_which():
@@ -55,7 +55,7 @@ def test_3_a_timeout_has_an_effect_on_a_sync_tool_and_says_which():
 
     @tool(timeout=SHORT)
     def slow(tool_context: Any) -> str:
-        release.wait(10)
+        release.wait(30)
         return "x"
 
     done = one(slow)
@@ -163,7 +163,7 @@ def test_11_what_a_failed_call_wrote_is_dropped_and_no_sibling_sees_or_carries_i
 
         return await Executor([a, b]).run([ToolCall("1", "a"), ToolCall("2", "b")], surroundings=Surroundings(state=state))
 
-    done = asyncio.run(asyncio.wait_for(main(), 10))
+    done = asyncio.run(asyncio.wait_for(main(), 30))
     assert ([None], {}) == (seen, state)
     assert (None, {"from_b": 2}) == (done[0].actions, done[1].actions.state_delta)
     assert {"from_b": 2} == merge_actions(done).state_delta
@@ -190,7 +190,7 @@ def test_11_however_a_call_fails_its_changes_are_dropped(fails):
             await batch.stop()
         return await anext(batch)
 
-    done = asyncio.run(asyncio.wait_for(main(), 10))
+    done = asyncio.run(asyncio.wait_for(main(), 30))
     assert (True, None) == (done.is_error, done.actions)
 
 
@@ -207,7 +207,7 @@ def test_12_calls_that_count_at_the_same_time_lose_no_update():
             [ToolCall(str(n), "count") for n in range(5)], surroundings=Surroundings(state={"n": 0})
         )
 
-    assert {"n": 5} == merge_actions(asyncio.run(asyncio.wait_for(main(), 10))).state_delta
+    assert {"n": 5} == merge_actions(asyncio.run(asyncio.wait_for(main(), 30))).state_delta
 
 
 def test_12_the_last_call_wins_in_call_order_and_not_in_the_order_of_time():
@@ -226,7 +226,7 @@ def test_12_the_last_call_wins_in_call_order_and_not_in_the_order_of_time():
 
         return await Executor([first, second]).run([ToolCall("1", "first"), ToolCall("2", "second")])
 
-    merged = merge_actions(asyncio.run(asyncio.wait_for(main(), 10)))
+    merged = merge_actions(asyncio.run(asyncio.wait_for(main(), 30)))
     assert ({"k": "second"}, "b") == (merged.state_delta, merged.transfer_to_agent)
 
 

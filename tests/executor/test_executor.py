@@ -26,7 +26,7 @@ SHORT = 0.02
 
 
 def run(coroutine: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(coroutine, 10))
+    return asyncio.run(asyncio.wait_for(coroutine, 30))
 
 
 def carry_out(tools: list[Any], *calls: ToolCall | IncompleteCall, **options: Any) -> list[ToolExecution]:
@@ -147,13 +147,13 @@ def test_a_timeout_of_a_thread_says_that_the_thread_runs_on():
 
     @tool(timeout=SHORT)
     def slow(tool_context):
-        assert tool_context.cancelled.wait(10)
+        assert tool_context.cancelled.wait(30)
         seen.set()
 
     done = one(slow)
     assert isinstance(done.error, ToolTimeoutError)
     assert "may still be running" in done.content
-    assert seen.wait(10)
+    assert seen.wait(30)
 
 
 def test_the_tools_own_limit_comes_before_the_executors():
@@ -245,13 +245,13 @@ def test_sync_tools_run_at_the_same_time_and_leave_the_loop_free():
     barrier = threading.Barrier(9)
 
     def meet() -> str:
-        barrier.wait(10)
+        barrier.wait(30)
         return "met"
 
     async def main() -> list[ToolExecution]:
         batch = asyncio.create_task(Executor([meet]).run([ToolCall(str(number), "meet") for number in range(8)]))
         # The eighth party of the barrier waits in a thread; the loop goes on.
-        await asyncio.to_thread(barrier.wait, 10)
+        await asyncio.to_thread(barrier.wait, 30)
         return await batch
 
     assert ["met"] * 8 == [execution.value for execution in run(main())]

@@ -62,7 +62,7 @@ def make_tools(pause: Any, release: threading.Event) -> list[Any]:
 
     @tool(timeout=SHORT)
     def too_slow_sync(n: int) -> None:
-        release.wait(10)
+        release.wait(30)
 
     async def raises_cancelled(n: int) -> None:
         await pause()
@@ -116,7 +116,7 @@ def test_every_call_gets_exactly_one_result_in_call_order_whatever_its_siblings_
 
         executor = Executor(make_tools(pause, release), max_parallel=max_parallel, tool_timeout=tool_timeout)
         calls = [make_call(index, kind) for index, (kind, _) in enumerate(batch)]
-        return await asyncio.wait_for(executor.run(calls, on_settled=told.append), 10)
+        return await asyncio.wait_for(executor.run(calls, on_settled=told.append), 30)
 
     try:
         done = asyncio.run(main())

@@ -19,7 +19,7 @@ from patchbay.hooks.digest import digest_of
 from patchbay.tools import Tool, ToolContext, tool
 from patchbay.types import ToolCall
 
-BOUND = 20.0
+BOUND = 60.0
 CALL = ToolCall("1", "use", '{"path": "a"}')
 
 

@@ -16,7 +16,7 @@ from patchbay.types import ToolCall
 
 def carry_out(tools: list[Any], *calls: ToolCall, **options: Any) -> list[ToolExecution]:
     async def main() -> list[ToolExecution]:
-        return await asyncio.wait_for(Executor(tools, **options).run(calls), 10)
+        return await asyncio.wait_for(Executor(tools, **options).run(calls), 30)
 
     return asyncio.run(main())
 
@@ -121,7 +121,7 @@ def test_what_was_let_through_can_not_be_changed_any_more():
         go_on.set()
         return await anext(batch)
 
-    done = asyncio.run(asyncio.wait_for(main(), 10))
+    done = asyncio.run(asyncio.wait_for(main(), 30))
     assert [1, "a"] == done.value
     assert (["a"], [1]) == (done.arguments["tags"], done.arguments["box"].items)
 

@@ -27,7 +27,7 @@ def play(tools: list[Any], *calls: ToolCall, store: Any = None, **options: Any) 
         done = []
         for call in calls:
             batch = run.start([call])
-            done.append(await asyncio.wait_for(anext(batch), 10))
+            done.append(await asyncio.wait_for(anext(batch), 30))
         return done, run
 
     return asyncio.run(main())
@@ -239,6 +239,6 @@ def test_the_reader_is_there_for_every_long_result_whatever_tools_were_put_in_pl
         return [done.content for done in shown], run
 
     ids = '{"result_id": "result_1", "length": 6}'
-    (mine, piece), run = asyncio.run(asyncio.wait_for(main(), 10))
+    (mine, piece), run = asyncio.run(asyncio.wait_for(main(), 30))
     assert ("mine", "[result_1: characters 0 to 6 of 8890]\nline 0") == (mine, piece)
     assert ["read_log", "read_result", "read_result_"] == [spec.name for spec in run.specs]

@@ -33,7 +33,7 @@ def give(value: Any, *, by: str = "async") -> ToolExecution:
     name = {"async": "asynchronous"}.get(by, by)
 
     async def main() -> list[ToolExecution]:
-        return await asyncio.wait_for(Executor([tools[by]]).run([ToolCall("1", name)]), 10)
+        return await asyncio.wait_for(Executor([tools[by]]).run([ToolCall("1", name)]), 30)
 
     (done,) = asyncio.run(main())
     json.dumps(done.result.to_message(), ensure_ascii=False).encode()
@@ -92,7 +92,7 @@ def test_a_generator_that_never_ends_fails_too(monkeypatch):
         yield from itertools.repeat("x")
 
     async def main() -> list[ToolExecution]:
-        return await asyncio.wait_for(Executor([numbers, letters]).run([ToolCall("1", "numbers"), ToolCall("2", "letters")]), 10)
+        return await asyncio.wait_for(Executor([numbers, letters]).run([ToolCall("1", "numbers"), ToolCall("2", "letters")]), 30)
 
     assert [True, True] == ["more than 1000 items" in done.content for done in asyncio.run(main())]
 
@@ -149,7 +149,7 @@ def test_an_error_whose_words_end_the_host_ends_nothing():
         return "fine"
 
     async def main() -> list[ToolExecution]:
-        return await asyncio.wait_for(Executor([fail, sibling]).run([ToolCall("1", "fail"), ToolCall("2", "sibling")]), 10)
+        return await asyncio.wait_for(Executor([fail, sibling]).run([ToolCall("1", "fail"), ToolCall("2", "sibling")]), 30)
 
     done = asyncio.run(main())
     assert ["Error: tool 'fail' failed: ExitsError: <ExitsError>", "fine"] == [each.content for each in done]
@@ -164,7 +164,7 @@ def test_what_a_thread_raises_is_not_mistaken_for_what_it_would_mean_in_the_loop
         raise error
 
     async def main() -> list[ToolExecution]:
-        return await asyncio.wait_for(Executor([press]).run([ToolCall("1", "press")]), 10)
+        return await asyncio.wait_for(Executor([press]).run([ToolCall("1", "press")]), 30)
 
     (done,) = asyncio.run(main())
     assert type(error).__name__ in done.content
@@ -192,6 +192,6 @@ def test_a_tool_that_is_told_as_failed_for_want_of_a_thread_does_not_run_later(m
             done += await executor.run([ToolCall("1", "work", f'{{"number": {number}}}')])
         return done
 
-    done = asyncio.run(asyncio.wait_for(main(), 10))
+    done = asyncio.run(asyncio.wait_for(main(), 30))
     assert ["tool_error", None, None] == [each.result.code for each in done]
     assert [2, 3] == ran

@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import pytest
+from moved import MovedLoop, later
 
 from patchbay.errors import ConfigurationError, RunTimeoutError
 from patchbay.executor import Budget, Executor, ToolExecution
@@ -17,7 +18,7 @@ SHORT = 0.02
 
 
 def run(coroutine: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(coroutine, 10))
+    return asyncio.run(asyncio.wait_for(coroutine, 30))
 
 
 def calls(*names: str) -> list[ToolCall]:
@@ -90,6 +91,7 @@ def test_a_call_made_by_a_call_of_the_same_tool_does_not_wait_for_it():
     assert 3 == done.value
 
 
+@pytest.mark.usefixtures("time_jumps")
 def test_waiting_for_ones_turn_does_not_count_as_running():
     """Three calls, one at a time, each nearly as long as the limit: none is over it."""
 
@@ -97,7 +99,7 @@ def test_waiting_for_ones_turn_does_not_count_as_running():
         async def nap() -> None:
             await asyncio.sleep(SHORT)
 
-        return await Executor([tool(handler=nap, name="nap", timeout=SHORT * 20)], max_parallel=1).run(calls(*["nap"] * 30))
+        return await Executor([tool(handler=nap, name="nap", timeout=SHORT * 1.5)], max_parallel=1).run(calls(*["nap"] * 30))
 
     assert {None} == {execution.result.code for execution in run(main())}
 
@@ -109,6 +111,7 @@ def test_the_limit_is_told_as_it_was_given(limit):
     assert f"Tool 'slow' timed out after {limit}s" == str(ToolTimeoutError("slow", limit=limit))
 
 
+@pytest.mark.usefixtures("time_jumps")
 def test_a_timeout_ends_also_what_waits_in_a_hook_of_the_whole_run_but_not_of_the_tool():
     async def main() -> list[ToolExecution]:
         async def ask(*_: Any) -> None:
@@ -123,6 +126,7 @@ def test_a_timeout_ends_also_what_waits_in_a_hook_of_the_whole_run_but_not_of_th
     assert ("run_timeout", None) == (done.result.code, done.arguments)
 
 
+@pytest.mark.usefixtures("time_jumps")
 def test_when_the_time_of_the_run_is_up_all_calls_settle_and_nothing_more_begins():
     began = []
 
@@ -156,13 +160,20 @@ def test_a_thread_that_the_end_of_the_time_finds_running_is_said_to_run_on():
     release = threading.Event()
 
     async def main() -> list[ToolExecution]:
-        def block() -> None:
-            release.wait(10)
+        loop, began = asyncio.get_running_loop(), asyncio.Event()
 
-        return await Executor([block]).run(calls("block"), budget=Budget(max_seconds=SHORT))
+        def block() -> None:
+            loop.call_soon_threadsafe(began.set)
+            release.wait(30)
+
+        batch = Executor([block]).begin(budget=Budget(max_seconds=100)).start(calls("block"))
+        await began.wait()
+        await later(101)
+        return [await anext(batch)]
 
     try:
-        (done,) = run(main())
+        with asyncio.Runner(loop_factory=MovedLoop) as runner:
+            (done,) = runner.run(main())
     finally:
         release.set()
     assert "may still be running" in done.content

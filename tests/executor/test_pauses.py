@@ -18,7 +18,7 @@ from patchbay.loop import FinalEvent, turn
 from patchbay.testing import ScriptedModel
 from patchbay.tools import tool
 
-BOUND = 20.0
+BOUND = 60.0
 
 
 def run(work):

@@ -28,7 +28,7 @@ def rounds(tools: list[Any], *replies: list[ToolCall], **options: Any) -> list[l
             done.append(batch.executions)
         return done
 
-    return asyncio.run(asyncio.wait_for(main(), 10))
+    return asyncio.run(asyncio.wait_for(main(), 30))
 
 
 def codes(done: list[list[ToolExecution]]) -> list[list[str | None]]:

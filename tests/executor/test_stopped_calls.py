@@ -16,20 +16,11 @@ SHORT = 0.02
 
 
 def run(coroutine: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(coroutine, 10))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def loaded() -> None:
-    """The first call of a process loads what calls need: that takes longer than the times that are given here."""
-
-    async def act() -> None:
-        pass
-
-    run(Executor([act], before=lambda *_: None).run([ToolCall("1", "act")]))
+    return asyncio.run(asyncio.wait_for(coroutine, 30))
 
 
 @pytest.mark.parametrize("when", ["at once", "after it was left to itself"])
+@pytest.mark.usefixtures("time_jumps")
 def test_a_hook_that_swallows_the_stop_does_not_let_the_tool_begin(when):
     async def main() -> tuple[ToolExecution, list[str], asyncio.Event]:
         ran: list[str] = []
@@ -61,6 +52,7 @@ def test_a_hook_that_swallows_the_stop_does_not_let_the_tool_begin(when):
     assert done.content.endswith("which was the limit of the whole run. It had not begun.")
 
 
+@pytest.mark.usefixtures("time_jumps")
 def test_what_a_tool_returns_too_late_is_shown_to_no_hook_and_kept_nowhere():
     seen = []
 
@@ -83,6 +75,7 @@ def test_what_a_tool_returns_too_late_is_shown_to_no_hook_and_kept_nowhere():
     assert ["slow"] == list(its_run.tools)
 
 
+@pytest.mark.usefixtures("time_jumps")
 def test_a_call_that_waits_for_its_turn_when_the_time_is_up_is_said_not_to_have_begun():
     async def main() -> list[ToolExecution]:
         @tool(max_parallel=1)
@@ -104,7 +97,7 @@ def test_a_thread_is_told_to_stop_also_when_somebody_else_cancels_its_call():
 
         def wait(tool_context: Any) -> None:
             loop.call_soon_threadsafe(began.set)
-            if tool_context.cancelled.wait(10):
+            if tool_context.cancelled.wait(30):
                 told.set()
 
         batch = Executor([wait]).start([ToolCall("1", "wait")])
@@ -115,4 +108,4 @@ def test_a_thread_is_told_to_stop_also_when_somebody_else_cancels_its_call():
         return await anext(batch)
 
     assert "cancelled" == run(main()).result.code
-    assert told.wait(10)
+    assert told.wait(30)

@@ -51,7 +51,7 @@ def get_weather(city: str = "Rome") -> dict[str, Any]:
 def run(model: Writes, rounds: int) -> RunResult:
     """One turn, bounded."""
     runner = patchbay.ToolRunner(model, tools=[f, get_weather], max_iterations=rounds)
-    return asyncio.run(asyncio.wait_for(runner.run("Go.", "m"), 20))
+    return asyncio.run(asyncio.wait_for(runner.run("Go.", "m"), 60))
 
 
 @SETTINGS

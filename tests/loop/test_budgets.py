@@ -33,7 +33,7 @@ def play(model: Any, tools: Any = (echo,), *, budget: Budget | None = None, **op
         run = Executor(tools, **options).begin(budget=budget)
         return [event async for event in turn(model, run, [USER], max_iterations=50)]
 
-    return asyncio.run(asyncio.wait_for(main(), 10))
+    return asyncio.run(asyncio.wait_for(main(), 30))
 
 
 def final(events: list[LoopEvent]) -> FinalEvent:
@@ -66,6 +66,7 @@ def test_rounds_may_be_counted_over_several_turns_of_one_run():
     assert ["stop 1", "stop 2", "max_iterations 0"] == asyncio.run(main())
 
 
+@pytest.mark.usefixtures("time_jumps")
 def test_the_end_of_the_time_stops_the_tools_and_the_turn():
     stopped = []
 
@@ -81,6 +82,7 @@ def test_the_end_of_the_time_stops_the_tools_and_the_turn():
 
 
 @pytest.mark.parametrize("said", ["", "half an ans"])
+@pytest.mark.usefixtures("time_jumps")
 def test_the_end_of_the_time_stops_the_model_and_keeps_what_it_had_said(said):
     stopped = []
 
@@ -112,6 +114,7 @@ def test_a_timeout_error_of_the_models_own_is_raised_as_it_is():
             play(Failing(), budget=budget)
 
 
+@pytest.mark.usefixtures("time_jumps")
 def test_the_time_that_a_consumer_takes_is_never_cut_off_in_its_own_code():
     """Law 10: the time is up while the consumer is busy; it is told by the next event, and not by a cancellation."""
 
@@ -134,7 +137,7 @@ def test_the_time_that_a_consumer_takes_is_never_cut_off_in_its_own_code():
             seen.append(event.type if event.type != "final" else event.finish_reason)
         return seen
 
-    assert ["text", "iteration_end", "max_seconds"] == asyncio.run(asyncio.wait_for(main(), 10))
+    assert ["text", "iteration_end", "max_seconds"] == asyncio.run(asyncio.wait_for(main(), 30))
 
 
 def test_progress_comes_as_events_and_is_in_no_message():
@@ -196,6 +199,7 @@ def test_a_runner_has_the_same_budgets_hooks_and_limits():
     assert "read_result(" in result.tool_executions[0].content
 
 
+@pytest.mark.usefixtures("time_jumps")
 def test_a_run_of_a_runner_ends_in_time():
     async def never() -> None:
         await asyncio.Event().wait()

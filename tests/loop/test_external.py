@@ -35,7 +35,7 @@ def play(steps: list[Any], *, tools: Any = (echo,), messages: Any = (USER,), run
         executor = Executor(tools)
         return [event async for event in turn(model, executor.begin(**run) if run else executor, messages, **options)]
 
-    events = asyncio.run(asyncio.wait_for(main(), 10))
+    events = asyncio.run(asyncio.wait_for(main(), 30))
     assert isinstance(events[-1], FinalEvent)
     model.assert_consumed()
     return events[-1], events, model

@@ -21,7 +21,7 @@ USER = {"role": "user", "content": "hi"}
 
 
 def run(coroutine: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(coroutine, 10))
+    return asyncio.run(asyncio.wait_for(coroutine, 30))
 
 
 async def echo(text: str = "") -> str:

@@ -36,7 +36,7 @@ class Answer:
             "type": "http", "method": method, "path": path, "client": (peer, 1),
             "headers": [(name.encode(), value.encode()) for name, value in ({"host": "127.0.0.1:1"} | headers).items()],
         }  # fmt: skip
-        asyncio.run(asyncio.wait_for(app(scope, receive, send), 10))
+        asyncio.run(asyncio.wait_for(app(scope, receive, send), 30))
         self.status = self.sent[0]["status"]
         self.headers = {name.decode(): value.decode() for name, value in self.sent[0]["headers"]}
         self.body = b"".join(message["body"] for message in self.sent[1:])
@@ -234,7 +234,7 @@ def test_a_file_that_is_cut_under_way_cuts_the_connection(store, tmp_path):
             await MediaDoor(store)(scope, None, send)
         return sent
 
-    sent = asyncio.run(asyncio.wait_for(main(), 10))
+    sent = asyncio.run(asyncio.wait_for(main(), 30))
     assert all(message.get("more_body", True) for message in sent)
 
 
@@ -248,7 +248,7 @@ def test_a_client_that_leaves_is_no_fault(store):
 
         await MediaDoor(store)({"type": "http", "method": "GET", "path": path_of(ref), "headers": []}, None, send)
 
-    asyncio.run(asyncio.wait_for(main(), 10))
+    asyncio.run(asyncio.wait_for(main(), 30))
 
 
 def test_behind_the_guard_only_this_machine_gets_files(store):

@@ -105,4 +105,4 @@ def test_base64_of_an_agents_tool_is_an_image_to_the_model_and_in_the_log_and_wo
             shown[-1] = {"role": "user", "content": f"{introduction(1, '1')}\n{LEFT_OUT}"}
         assert [*shown, {"role": "assistant", "content": "done"}, {"role": "user", "content": "more"}] == said_to(model)
 
-    asyncio.run(asyncio.wait_for(main(), 20))
+    asyncio.run(asyncio.wait_for(main(), 60))

@@ -127,7 +127,7 @@ def test_a_handler_in_this_process_may_give_images_beside_its_output():
         batch = Executor([shot, plain]).begin(attachments=["image"]).start([ToolCall("1", "shot"), ToolCall("2", "plain")])
         return [execution async for execution in batch]
 
-    executions = {each.call.name: each for each in asyncio.run(asyncio.wait_for(main(), 10))}
+    executions = {each.call.name: each for each in asyncio.run(asyncio.wait_for(main(), 30))}
     assert "the screen\n(1 attachment: see below.)" == executions["shot"].content
     assert png() == executions["shot"].result.attachments[0].data
     assert {"images": ["a", "b"]} == executions["plain"].value

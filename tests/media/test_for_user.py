@@ -44,7 +44,7 @@ def played(store: MediaStore, *outputs: Any, hook: Any = None) -> tuple[list[Use
         events = [event async for event in turn(model, run, [{"role": "user", "content": "hi"}])]
         return [event for event in events if isinstance(event, UserOutputEvent)], events[-1], len(model.requests)
 
-    return asyncio.run(asyncio.wait_for(main(), 20))
+    return asyncio.run(asyncio.wait_for(main(), 60))
 
 
 @pytest.mark.parametrize("handled", [False, True])

@@ -50,7 +50,7 @@ class Played:
             self.model = ScriptedModel([[ToolCall("1", "look")], "done"])
             return [event async for event in turn(self.model, run, [{"role": "user", "content": "hi"}])]
 
-        events = asyncio.run(asyncio.wait_for(main(), 20))
+        events = asyncio.run(asyncio.wait_for(main(), 60))
         self.outputs = [event for event in events if isinstance(event, UserOutputEvent)]
         (self.final,) = (event for event in events if isinstance(event, FinalEvent))
         (self.execution,) = self.final.tool_executions
@@ -314,7 +314,7 @@ def test_files_belong_to_the_session_whose_turn_it_is(store):
             pass
         await batch.stop()
 
-    asyncio.run(asyncio.wait_for(main(), 10))
+    asyncio.run(asyncio.wait_for(main(), 30))
     assert 1 == store.count
     (ref,) = store._entries
     assert "tool:inline:look:s1:t1" == store.lookup(ref).scope

@@ -35,7 +35,7 @@ def played(rounds: list[Any], messages: list[Any] | None = None) -> tuple[list[l
         events = [event async for event in turn(model, run, messages or [ASKED], max_iterations=None)]
         return [list(request.messages) for request in model.requests], events[-1]
 
-    requests, final = asyncio.run(asyncio.wait_for(main(), 20))
+    requests, final = asyncio.run(asyncio.wait_for(main(), 60))
     assert isinstance(final, FinalEvent)
     return requests, final
 

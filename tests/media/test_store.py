@@ -27,7 +27,7 @@ from patchbay.media import (
 from patchbay.media import store as store_module
 
 KEEP = MediaMeta(cleanup=FORGET)
-BOUND = 10.0
+BOUND = 30.0
 
 
 class Clock:

@@ -31,7 +31,7 @@ def model_of(script: Any, kind: str, **options: Any) -> Iterator[tuple[OpenAICha
 
         async def bounded(coroutine: Any) -> Any:
             try:
-                return await asyncio.wait_for(coroutine, 20)
+                return await asyncio.wait_for(coroutine, 60)
             finally:
                 closing = client.close()
                 if closing is not None:
@@ -45,7 +45,7 @@ async def collect(model: OpenAIChatModel, request: ChatRequest) -> list[ModelEve
 
 
 def run(coroutine: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(coroutine, 20))
+    return asyncio.run(asyncio.wait_for(coroutine, 60))
 
 
 def request(**options: Any) -> ChatRequest:
@@ -257,7 +257,7 @@ def test_stopping_a_stream_frees_the_server(kind, how):
             with pytest.raises(asyncio.CancelledError):
                 await waiting
         await responses.aclose()
-        assert await asyncio.to_thread(upstream.chats[0].left.wait, 10)
+        assert await asyncio.to_thread(upstream.chats[0].left.wait, 30)
 
     with model_of([answer], kind) as (model, upstream, run):
         run(main(model))
@@ -271,7 +271,7 @@ def test_a_stream_that_opens_after_its_caller_left_is_closed():
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert await asyncio.to_thread(upstream.chats[0].left.wait, 10)
+        assert await asyncio.to_thread(upstream.chats[0].left.wait, 30)
 
     # The first bytes come after the cancellation at the earliest: the server writes its headers with them.
     answer = Raw([events(chunk({"content": "x"}), done=False)], end="hang", gap=0.05)

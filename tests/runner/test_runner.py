@@ -19,7 +19,7 @@ from patchbay.types import Reply, ToolCall, Usage
 
 
 def run(coroutine: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(coroutine, 10))
+    return asyncio.run(asyncio.wait_for(coroutine, 30))
 
 
 def add(a: int, b: int = 2) -> int:
@@ -237,6 +237,7 @@ def test_validate_says_how_arguments_are_checked(validate, raw, expected):
     assert expected == (execution.result.code if execution.is_error else execution.value)
 
 
+@pytest.mark.usefixtures("time_jumps")
 def test_tool_timeout_is_for_tools_without_their_own():
     async def never() -> None:
         await asyncio.Event().wait()
@@ -337,7 +338,7 @@ def test_a_thread_that_is_interrupted_cancels_its_run():
             self.future = future
 
         def result(self) -> None:
-            assert begun.wait(10)
+            assert begun.wait(30)
             raise KeyboardInterrupt
 
         def __getattr__(self, name: str) -> Any:
@@ -365,7 +366,7 @@ def test_an_interrupt_before_the_wait_has_begun_stops_the_run_too():
 
     def behind(*args: Any) -> None:
         submit(*args)
-        assert begun.wait(10)
+        assert begun.wait(30)
         raise KeyboardInterrupt
 
     def before(*_: Any) -> None:

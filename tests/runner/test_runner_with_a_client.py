@@ -36,7 +36,7 @@ SCRIPT = ["Let me look.\n" + block("get_weather", city="Rome") + block("get_time
 def run(client: Any, coroutine: Any) -> Any:
     async def bounded() -> Any:
         try:
-            return await asyncio.wait_for(coroutine, 20)
+            return await asyncio.wait_for(coroutine, 60)
         finally:
             closing = client.close()
             if closing is not None:
@@ -111,7 +111,7 @@ def test_cancelling_a_run_frees_the_server():
         told = ToolRunner(client, TOOLS, tool_mode="text").run_stream("?", model="m")
         assert "text" == (await anext(told)).type
         await told.aclose()
-        assert await asyncio.to_thread(upstream.chats[0].left.wait, 10)
+        assert await asyncio.to_thread(upstream.chats[0].left.wait, 30)
 
     with ScriptedUpstream([answer]) as upstream:
         client = openai.AsyncOpenAI(base_url=upstream.url, api_key="unused")

@@ -175,9 +175,11 @@ def test_the_connection_serves_on_after_a_refused_body() -> None:
 
 
 def test_an_upstream_that_is_not_there_is_502() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with contextlib.ExitStack() as stack:
+        taken = stack.enter_context(socket.socket())
+        taken.bind(("127.0.0.1", 0))  # so that nobody else can listen there
         free = taken.getsockname()[1]
-    with serving(make_proxy(f"http://127.0.0.1:{free}/v1")) as port:
+        port = stack.enter_context(serving(make_proxy(f"http://127.0.0.1:{free}/v1")))
         for method, path in [("POST", CHAT), ("GET", "/v1/models")]:
             answer = ask(port, method, path, chat_body() if method == "POST" else None)
             assert (502, "upstream_error") == (answer.status, answer.json["error"]["type"])

@@ -154,7 +154,7 @@ def test_nothing_is_written_while_another_process_holds_the_file(tmp_path: Path)
         journal.record("response", "1", body=b"{}")
         journal.close(0.2)  # its writer waits for the lock
         assert b"" == path.read_bytes()
-    for _ in range(500):
+    for _ in range(3000):
         if path.read_bytes():
             break
         threading.Event().wait(0.01)

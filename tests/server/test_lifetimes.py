@@ -6,11 +6,14 @@ import asyncio
 import resource
 import socket
 import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from aiohttp import web
 from proxy_rig import (
     BOUND,
+    MovedClock,
     ask,
     chat_body,
     make_proxy,
@@ -90,6 +93,7 @@ def test_a_client_that_leaves_while_its_body_is_awaited_is_forgotten() -> None:
 def test_the_request_task_ends_when_its_client_leaves() -> None:
     """Nothing of a request outlives it: its task, its listener and its timer are gone when the upstream is freed."""
     counts: list[set[str]] = []
+    counted = threading.Event()
     proxy = make_proxy("http://127.0.0.1:9/v1")
 
     async def counting(scope: dict, receive: object, send: object) -> None:
@@ -97,6 +101,8 @@ def test_the_request_task_ends_when_its_client_leaves() -> None:
             await proxy(scope, receive, send)
         finally:
             counts.append({task.get_coro().__qualname__ for task in asyncio.all_tasks()})
+            if len(counts) == 2:
+                counted.set()
 
     with running_upstream(silent) as upstream:
         proxy = make_proxy(upstream.url)
@@ -106,6 +112,7 @@ def test_the_request_task_ends_when_its_client_leaves() -> None:
             client.close()
             assert upstream.left.wait(BOUND)
             assert 200 == ask(port, "GET", "/health").status
+            assert counted.wait(BOUND)  # the answer is there before its own task has ended
             assert not [name for name in counts[-1] if name.startswith("Watch.")]
 
 
@@ -182,26 +189,45 @@ def test_no_comment_is_written_into_the_middle_of_an_event() -> None:
         assert b"data: half\n\n" in ask(port, "POST", CHAT, chat_body(stream=True, tools=None)).body
 
 
-def test_an_error_after_a_heartbeat_is_an_event() -> None:
+@pytest.mark.parametrize("tools", [[{}], None], ids=["exchange", "transparent"])
+def test_an_error_after_a_heartbeat_is_an_event(tools: object) -> None:
+    beaten = threading.Event()
+
     async def late(request: web.Request) -> web.StreamResponse:
-        await asyncio.sleep(0.1)
+        await asyncio.to_thread(beaten.wait, BOUND)
         return web.json_response({"error": {"message": "too late"}}, status=429)
 
-    with running_upstream(late) as upstream, serving(make_proxy(upstream.url, heartbeat=0.02)) as port:
-        for tools in ([{}], None):
-            answer = ask(port, "POST", CHAT, chat_body(stream=True, tools=tools))
-            assert 200 == answer.status
-            assert b"The upstream answered HTTP 429: too late" in answer.body
-            assert b"[DONE]" not in answer.body
+    with (
+        running_upstream(late) as upstream,
+        serving(make_proxy(upstream.url, heartbeat=0.02)) as port,
+        open_chat(port, chat_body(stream=True, tools=tools)) as client,
+    ):
+        assert read_until(client, b": keep-alive\n\n").startswith(b"HTTP/1.1 200")
+        beaten.set()
+        rest = read_until(client, b"\r\n0\r\n\r\n")
+        assert b"The upstream answered HTTP 429: too late" in rest
+        assert b"[DONE]" not in rest
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_upstream_that_stays_silent_is_504(stream: bool) -> None:
-    with running_upstream(silent) as upstream, serving(make_proxy(upstream.url, upstream_timeout=0.05)) as port:
-        answer = ask(port, "POST", CHAT, chat_body(stream=stream))
+    clock = MovedClock()
+    with (
+        running_upstream(silent) as upstream,
+        serving(make_proxy(upstream.url, upstream_timeout=50), clock=clock) as port,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        asking = threads.submit(ask, port, "POST", CHAT, chat_body(stream=stream))
+        assert upstream.arrived.wait(BOUND)
+        clock.move(60)
+        answer = asking.result()
         assert (504, "upstream_timeout") == (answer.status, answer.json["error"]["code"])
         assert upstream.left.wait(BOUND)
-        assert 504 == ask(port, "GET", "/v1/models").status
+        upstream.arrived.clear()
+        asking = threads.submit(ask, port, "GET", "/v1/models")
+        assert upstream.arrived.wait(BOUND)
+        clock.move(60)
+        assert 504 == asking.result().status
 
 
 def test_an_upstream_that_falls_silent_in_a_stream_is_an_error_event() -> None:
@@ -213,40 +239,64 @@ def test_an_upstream_that_falls_silent_in_a_stream_is_an_error_event() -> None:
 
 
 def test_a_stream_with_steady_signs_of_life_outlives_the_timeout() -> None:
+    clock, go_on = MovedClock(), threading.Semaphore(0)
+
     async def steady(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
-        for _ in range(12):
-            await response.write(b": alive\n\n")
-            await asyncio.sleep(0.05)
+        for number in range(12):
+            await response.write(b": alive %d\n\n" % number)
+            await asyncio.to_thread(go_on.acquire, timeout=BOUND)
         return response
 
-    with running_upstream(steady) as upstream, serving(make_proxy(upstream.url, upstream_timeout=0.4)) as port:
-        assert b"[DONE]" in ask(port, "POST", CHAT, chat_body(stream=True)).body
+    with (
+        running_upstream(steady) as upstream,
+        serving(make_proxy(upstream.url, upstream_timeout=50), clock=clock) as port,
+        open_chat(port, chat_body(stream=True)) as client,
+    ):
+        for number in range(12):
+            assert b": alive %d\n\n" % number in read_until(client, b": alive %d\n\n" % number)
+            clock.move(30)
+            go_on.release()
+        assert b"[DONE]" in read_until(client, b"\r\n0\r\n\r\n")
 
 
 def test_a_slow_client_is_not_taken_for_a_silent_upstream() -> None:
-    stuck = threading.Event()
+    clock, stuck = MovedClock(), threading.Event()
     piece = b"data: " + b"u" * 65_000 + b"\n\n"
 
     async def much(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         while not stuck.is_set():
-            writing = asyncio.ensure_future(response.write(piece))
-            await asyncio.wait([writing], timeout=0.3)  # many times the upstream timeout
-            if not writing.done():
-                stuck.set()
-            await writing
+            await response.write(piece)
         return response
 
-    with (
-        running_upstream(much) as upstream,
-        serving(make_proxy(upstream.url, upstream_timeout=0.05)) as port,
-        open_chat(port, chat_body(stream=True), receive_buffer=8192) as client,
-    ):
-        assert stuck.wait(30)
-        assert b"[DONE]" in read_until(client, b"[DONE]")
+    async def watched(scope: dict, receive: object, send: Callable[[object], Awaitable[None]]) -> None:
+        is_sending = False
+
+        async def noted(message: object) -> None:
+            nonlocal is_sending
+            is_sending = True
+            await send(message)
+            is_sending = False
+
+        def look() -> None:
+            if is_sending:  # and others run: it waits for the client, which takes nothing before the time has passed
+                clock.loop.ahead += 1000
+                stuck.set()
+            else:
+                clock.loop.call_later(0.01, look)
+
+        if scope["type"] == "http":
+            look()
+        await proxy(scope, receive, noted)
+
+    with running_upstream(much) as upstream:
+        proxy = make_proxy(upstream.url, upstream_timeout=50)
+        with serving(watched, clock=clock) as port, open_chat(port, chat_body(stream=True), receive_buffer=8192) as client:
+            assert stuck.wait(BOUND)
+            assert b"[DONE]" in read_until(client, b"[DONE]")
 
 
 def test_a_silence_of_any_length_can_be_allowed() -> None:

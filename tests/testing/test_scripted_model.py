@@ -17,7 +17,7 @@ def ask(model: ScriptedModel) -> Any:
     async def answer() -> Any:
         return [event async for event in model.respond(ChatRequest([{"role": "user", "content": "hi"}]))][-1]
 
-    return asyncio.run(asyncio.wait_for(answer(), 10))
+    return asyncio.run(asyncio.wait_for(answer(), 30))
 
 
 def ask_and_hide_errors(model: ScriptedModel) -> None:

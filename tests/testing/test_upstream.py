@@ -27,7 +27,7 @@ def connect():
     clients = []
 
     def connect(upstream: ScriptedUpstream) -> openai.OpenAI:
-        clients.append(openai.OpenAI(base_url=upstream.url, api_key="unused", max_retries=0, timeout=10))
+        clients.append(openai.OpenAI(base_url=upstream.url, api_key="unused", max_retries=0, timeout=60))
         return clients[-1]
 
     yield connect
@@ -39,7 +39,7 @@ def connect():
 def post(upstream: ScriptedUpstream, body: object) -> Iterator[http.client.HTTPResponse]:
     """Send a chat request and look at the bytes of its answer; leaving the block closes the connection."""
     address = urlsplit(upstream.url)
-    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=10)
+    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=60)
     with closing(connection):
         connection.request("POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json"})
         with connection.getresponse() as response:
@@ -148,7 +148,7 @@ def test_a_client_that_leaves_a_hanging_answer_is_noticed():
         with post(upstream, {"model": "m", "messages": HELLO}) as response:
             assert b": hello\n" == response.readline()
             assert not upstream.chats[0].left.is_set()
-        assert upstream.chats[0].left.wait(5)
+        assert upstream.chats[0].left.wait(30)
         assert not upstream.chats[0].answered.is_set()
 
 
@@ -196,7 +196,7 @@ def test_the_command_serves_until_it_is_told_to_stop(how, connect):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             url = process.stdout.readline().split()[-1]
-            client = openai.OpenAI(base_url=url, api_key="unused", max_retries=0, timeout=10)
+            client = openai.OpenAI(base_url=url, api_key="unused", max_retries=0, timeout=60)
             answer = client.chat.completions.create(model="m", messages=HELLO)
             client.close()
             assert "(scripted model) I know only the fenced format, and my prompt names no tools in it. I was told: hello" == (
@@ -206,6 +206,6 @@ def test_the_command_serves_until_it_is_told_to_stop(how, connect):
                 process.stdin.close()
             else:
                 process.send_signal(getattr(signal, how))
-            assert 0 == process.wait(10)
+            assert 0 == process.wait(30)
         finally:
             process.kill()

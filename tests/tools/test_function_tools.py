@@ -22,7 +22,7 @@ def call(item: Tool, raw: str = "{}", validation: Validation | None = Validation
         context = ToolContext(call_id="c1", name=item.name, iteration=2)
         return await item.run(item.validate(raw, validation), context)
 
-    return asyncio.run(asyncio.wait_for(carry_out(), 10))
+    return asyncio.run(asyncio.wait_for(carry_out(), 30))
 
 
 def test_the_decorator_takes_name_and_description_from_the_function():

@@ -37,7 +37,7 @@ def call(item: FunctionTool, **arguments: Any) -> Any:
         context = ToolContext(call_id="c1", name=item.name)
         return await item.run(item.validate(json.dumps(arguments), Validation()), context)
 
-    return asyncio.run(asyncio.wait_for(carry_out(), 10))
+    return asyncio.run(asyncio.wait_for(carry_out(), 30))
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def call(item: Tool, raw: str) -> Any:
     async def carry_out() -> Any:
         return await item.run(item.validate(raw, Validation()), ToolContext(call_id="c1", name=item.name))
 
-    return asyncio.run(asyncio.wait_for(carry_out(), 10))
+    return asyncio.run(asyncio.wait_for(carry_out(), 30))
 
 
 def test_a_class_with_a_declaration_is_a_tool():

@@ -19,7 +19,7 @@ def where(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def facts(item: Tool, **arguments: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(facts_of(item, arguments), 10))
+    return asyncio.run(asyncio.wait_for(facts_of(item, arguments), 30))
 
 
 def called(item: Tool, raw: str = '{"path": "a"}') -> str:

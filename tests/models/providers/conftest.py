@@ -40,7 +40,7 @@ def run(model: Any, coroutine: Any) -> Any:
 
     async def closing() -> Any:
         try:
-            return await asyncio.wait_for(coroutine, 20)
+            return await asyncio.wait_for(coroutine, 60)
         finally:
             await model.aclose()
 

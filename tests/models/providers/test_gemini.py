@@ -313,7 +313,7 @@ def test_leaving_a_stream_lets_the_server_go() -> None:
                 await events.aclose()
 
         assert TextDelta("It is") == run(model, first())
-        assert server.requests[0].left.wait(10)
+        assert server.requests[0].left.wait(30)
 
 
 def test_a_client_of_the_callers_own_is_a_model_too() -> None:
@@ -326,7 +326,7 @@ def test_a_client_of_the_callers_own_is_a_model_too() -> None:
 
         async def ask() -> ModelReply:
             try:
-                return await asyncio.wait_for(reply_of(model, [QUESTION]), 20)
+                return await asyncio.wait_for(reply_of(model, [QUESTION]), 60)
             finally:
                 await client.aio.aclose()
 
@@ -500,11 +500,11 @@ def test_cancelling_lets_the_server_go(begun: list[bytes], stream: bool) -> None
 
         async def cancelled() -> bool:
             asked = asyncio.create_task(reply_of(model, [QUESTION], stream=stream))
-            assert await asyncio.to_thread(arrived.wait, 10)
+            assert await asyncio.to_thread(arrived.wait, 30)
             asked.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await asked
-            return await asyncio.to_thread(server.requests[0].left.wait, 10)
+            return await asyncio.to_thread(server.requests[0].left.wait, 30)
 
         assert run(model, cancelled())
 

@@ -257,7 +257,7 @@ def test_a_client_is_a_model_with_a_connection_of_its_own() -> None:
             async with openai.AsyncOpenAI(base_url=server.url, api_key="k") as client:
                 with pytest.raises(ConfigurationError, match="base_url"):
                     resolve_model(client, base_url="http://127.0.0.1:1")
-                return await asyncio.wait_for(reply_of(resolve_model(client), [QUESTION], parameters={"model": "m"}), 20)
+                return await asyncio.wait_for(reply_of(resolve_model(client), [QUESTION], parameters={"model": "m"}), 60)
 
         assert ["get_weather"] == [call.name for call in asyncio.run(ask()).reply.tool_calls]
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from executor.moved import later
 from patchbay.errors import UpstreamError
 from patchbay.loop import TextEvent
 from patchbay.realtime.events import ConnectionEvent, RealtimeEvent
@@ -19,11 +20,11 @@ T = TypeVar("T")
 QUICK = {"first_pause": 0.01, "longest_pause": 0.05, "grace": 0.05, "cancel": 1.0, "flood_calls": 1000}
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a test within its bound, and see that it has left no task."""
+def run(work: Coroutine[Any, Any, T], loop: Callable[[], asyncio.AbstractEventLoop] | None = None) -> T:
+    """Run a test within its bound, in a new loop (of this kind), and see that it has left no task."""
 
     async def bounded() -> T:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             result = await work
         for _ in range(10):  # a moment for the generators that a library leaves to the event loop to close
             await asyncio.sleep(0)
@@ -31,7 +32,8 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         assert [] == left
         return result
 
-    return asyncio.run(bounded())
+    with asyncio.Runner(loop_factory=loop) as runner:
+        return runner.run(bounded())
 
 
 def limits(**fields: Any) -> RealtimeLimits:
@@ -66,7 +68,7 @@ class Played:
 
     async def until(self, true: Callable[[], bool]) -> None:
         """Wait until something is so; it is looked at whenever an event comes, and now and then."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not true():
                 self._changed.clear()
                 try:
@@ -137,8 +139,18 @@ async def connected(settings: RealtimeSettings, **kwargs: Any) -> RealtimeSessio
 
 
 async def soon(thing: Awaitable[T]) -> T:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         return await thing
+
+
+async def given_up(work: Awaitable[T], when: Callable[[], object]) -> T:
+    """Let a minute have passed for what is under way in a ``MovedLoop`` once ``when`` is so; its limits are below that."""
+    task = asyncio.ensure_future(work)
+    async with asyncio.timeout(30):
+        while not when():
+            await asyncio.sleep(0.001)
+    await later(59)
+    return await soon(task)
 
 
 async def answered(fake: FakeRealtime) -> None:

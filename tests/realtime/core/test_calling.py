@@ -244,9 +244,9 @@ def test_calls_that_gemini_takes_back_are_stopped_and_not_answered_and_the_other
         with FakeGemini([calls, Quote()]) as fake:
             async with playing(fake, first, second) as played:
                 await played.session.send_text("Go.")
-                await asyncio.wait_for(began.wait(), 10)
+                await asyncio.wait_for(began.wait(), 30)
                 fake.cancel("c2")
-                await asyncio.wait_for(stopped.wait(), 10)
+                await asyncio.wait_for(stopped.wait(), 30)
                 may_end.set()
                 await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
                 assert ["first"] == [each.tool for each in played.of(DroppedEvent)]

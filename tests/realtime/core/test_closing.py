@@ -10,6 +10,7 @@ import warnings
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
+from executor.moved import MovedLoop
 from patchbay.errors import ConfigurationError, UpstreamError
 from patchbay.loop import TextEvent, ToolCallEvent
 from patchbay.realtime import wire
@@ -21,7 +22,7 @@ from patchbay.realtime.settings import RealtimeSettings
 from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, Pause, Quote, Say
 
 from .peers import Peer, content, served
-from .playing import Played, limits, playing, run, soon
+from .playing import Played, given_up, limits, playing, run, soon
 
 
 def session_at(url: str, *tools: object, **fields: object) -> RealtimeSession:
@@ -287,12 +288,19 @@ def test_a_redirect_is_not_followed():
 
 def test_a_server_that_does_not_greet_is_given_up_in_time():
     async def work() -> None:
-        async with serve(lambda socket: socket.wait_closed(), "127.0.0.1", 0) as server:
+        is_there = asyncio.Event()
+
+        async def silent(socket: ServerConnection) -> None:
+            await (await socket.ping())
+            is_there.set()
+            await socket.wait_closed()
+
+        async with serve(silent, "127.0.0.1", 0, ping_interval=None) as server:
             port = server.sockets[0].getsockname()[1]
             with pytest.raises(UpstreamError, match="did not confirm"):
-                await session_at(f"ws://127.0.0.1:{port}/", connect=0.1, update=0.1).connect()
+                await given_up(session_at(f"ws://127.0.0.1:{port}/", connect=20.0, update=20.0).connect(), is_there.is_set)
 
-    run(work())
+    run(work(), MovedLoop)
 
 
 def test_a_hundred_sessions_share_a_process(complaints):
@@ -448,7 +456,7 @@ def test_a_connection_that_is_over_is_in_use_at_no_moment_for_what_is_said_to_it
             keeper = played.session._core.keeper
             first = keeper.talk
             await played.session.send_text("Hello.")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while keeper.talk is first:
                     assert first is not None
                     assert not first.over

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from executor.moved import MovedLoop
 from patchbay.errors import ConfigurationError, UpstreamError, UpstreamTimeoutError
 from patchbay.loop import ToolCallEvent, ToolResultEvent
 from patchbay.realtime.events import ErrorEvent, ResponseEndEvent
@@ -24,7 +25,7 @@ from patchbay.testing.realtime import (
     Say,
 )
 
-from .playing import Held, Played, limits, playing, run
+from .playing import Held, Played, given_up, limits, playing, run
 
 EVENTS = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun]
 ALL = [*EVENTS, FakeGemini]
@@ -271,10 +272,14 @@ def test_a_server_that_cannot_be_reached_is_an_error_that_names_it():
 )
 def test_a_session_that_is_refused_or_never_confirmed_cannot_be_connected(fate, error, words):
     async def work() -> None:
-        with FakeOpenAI(faults=Faults(updates=(fate,))) as fake, pytest.raises(error, match=words):
-            await session_at(fake.url, limits=limits(connect=0.3, update=0.2)).connect()
+        with FakeOpenAI(faults=Faults(updates=(fate,))) as fake:
+            connecting = session_at(fake.url, limits=limits(connect=20.0, update=20.0)).connect()
+            if fate == "silent":
+                connecting = given_up(connecting, lambda: fake.frames)
+            with pytest.raises(error, match=words):
+                await connecting
 
-    run(work())
+    run(work(), MovedLoop)
 
 
 def test_a_text_that_is_no_unicode_is_said_all_the_same_and_ends_no_session():

@@ -56,7 +56,7 @@ class Told:
         return [args[0].name for name, args in self.said if name == "call_came_late"]
 
     async def until_calls(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not self.calls():
                 self.changed.clear()
                 await self.changed.wait()

@@ -185,9 +185,20 @@ def test_what_was_ended_by_a_noise_is_not_answered_when_a_connection_is_lost_muc
         async with served(cut_off, provider="gemini", done=0.05) as (played, peers):
             await played.session.send_text("a")
             await played.until(lambda: played.of(InterruptedEvent))
-            assert not played.session.idle, "the user may go on"
             await played.until(lambda: played.of(IdleEvent))
             await lost(played, peers)
+
+    run(work())
+
+
+def test_what_was_ended_by_a_noise_is_not_over_as_long_as_the_user_may_go_on():
+    async def work() -> None:
+        async with served(cut_off, provider="gemini", done=600.0) as (played, _):
+            await played.session.send_text("a")
+            await played.until(lambda: played.of(InterruptedEvent))
+            assert not played.session.idle
+            await played.session.interrupt()
+            await played.until(lambda: played.of(IdleEvent))
 
     run(work())
 

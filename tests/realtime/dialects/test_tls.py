@@ -14,7 +14,7 @@ from patchbay.realtime import RealtimeSession, connection
 from patchbay.realtime.settings import RealtimeLimits
 from patchbay.testing.realtime import FakeGemini, FakeOpenAI, Quote
 
-BOUND = 20.0
+BOUND = 60.0
 LIMITS = RealtimeLimits(first_pause=0.01, longest_pause=0.02, reconnects=3)
 
 

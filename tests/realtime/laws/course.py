@@ -153,7 +153,7 @@ class Playing:
                 self.fake.script.clear()  # the model says what it is told, from here on
                 before = len(played.events)
                 await session.send_text("And now?")  # also where the program has interrupted: then nothing is asked
-                await self._rest(played, asked=True)
+                await self._rest(played, last="And now?", before=before)
         except TimeoutError:
             raise AssertionError(f"{self._state(session)}; {played.events[-20:]}") from None
         finally:
@@ -225,12 +225,21 @@ class Playing:
         except ToolSyncError:
             pass
 
-    async def _rest(self, played: Played, *, asked: bool = False) -> None:
-        """Wait until nothing goes on at either end, and each call has its result; ``asked``: and the model was asked to go on."""
+    async def _rest(self, played: Played, *, last: str = "", before: int = 0) -> None:
+        """Wait until nothing goes on at either end, and each call has its result.
+
+        Where ``last`` was said, behind so many events, the model was also asked to go on, and the server has heard that text (or its
+        connection was lost). A server that is behind is idle as long as it has not heard it, and so may the session be: with Gemini,
+        an answer to what was said before may be one to both.
+        """
         fake, session = self.fake, played.session
         quiet = 0
         while quiet < 3:
-            at_rest = session.idle and fake.idle and not fake.unanswered and not (asked and fake.unasked)
+            at_rest = session.idle and fake.idle and not fake.unanswered
+            if last:
+                is_heard = any(last in told.text for told in tuple(fake.heard))
+                is_lost = any(isinstance(event, ConnectionEvent) for event in played.events[before:])
+                at_rest = at_rest and not fake.unasked and (is_heard or is_lost)
             quiet = quiet + 1 if at_rest else 0
             await asyncio.sleep(0.003)
 
@@ -310,6 +319,6 @@ async def played_out(course: Course) -> None:
     """Play a course against its fake."""
     gemini = {"resumes_calls": course.resumes_calls, "newer": course.newer}
     options: dict[str, Any] = gemini if course.provider is FakeGemini else {}
-    # On a busy machine ten sessions may be behind by more than half a second.
-    with course.provider(course.script, faults=course.faults, crossing=2.0, **options) as fake:
+    # On a busy machine ten sessions may be behind by seconds; on a quiet one no course lasts as long.
+    with course.provider(course.script, faults=course.faults, crossing=10.0, **options) as fake:
         await Playing(course, fake).play()

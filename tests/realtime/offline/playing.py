@@ -18,7 +18,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a test within its bound, and see that it has left no task."""
 
     async def bounded() -> T:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             result = await work
             while asyncio.all_tasks() - {asyncio.current_task()}:  # an HTTP client's generators end a moment later
                 await asyncio.sleep(0)
@@ -46,7 +46,7 @@ class Played:
         return "".join(event.delta for event in self.of(TextEvent))
 
     async def until(self, true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not true():
                 await asyncio.sleep(0)
 

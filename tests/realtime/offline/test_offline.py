@@ -476,7 +476,7 @@ def test_events_that_nobody_reads_are_bounded():
         async with session:
             for _ in range(50):
                 await session.send_text("Go.")
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(30):
                     while not session.idle:
                         await asyncio.sleep(0)
         events = [event async for event in session.events()]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from patchbay.server.client import Answer, HttpClient, Origin
 
-BOUND = 5.0
+BOUND = 30.0
 """Seconds that any wait may take."""
 CERTIFICATE = Path(__file__).with_name("test_certificate.pem")
 """For localhost and 127.0.0.1, signed by itself, and its key. It protects nothing."""

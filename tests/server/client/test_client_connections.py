@@ -192,13 +192,13 @@ def test_closing_ends_what_is_under_way(run: Any) -> None:
 
 def test_a_port_where_nobody_listens_is_refused(run: Any) -> None:
     async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
-        for host in ("127.0.0.1", "localhost"):
-            async with client_of(port, url=f"http://{host}:{{}}") as client:
-                with pytest.raises(ConnectError) as caught:
-                    await client.request(b"GET", b"/", [])
-                assert "Connection refused" == caught.value.reason
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))  # so that nobody else can listen there
+            for host in ("127.0.0.1", "localhost"):
+                async with client_of(taken.getsockname()[1], url=f"http://{host}:{{}}") as client:
+                    with pytest.raises(ConnectError) as caught:
+                        await client.request(b"GET", b"/", [])
+                    assert "Connection refused" == caught.value.reason
 
     run(main)
 
