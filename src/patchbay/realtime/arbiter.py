@@ -27,11 +27,12 @@ class Arbiter:
         """A response is wanted as soon as the one that is under way is over."""
         self.deadline: float | None = None
         self._unwanted = False  # what was asked for is to be cancelled as soon as it begins
+        self._left = False  # a wish, to what the server begins by itself
 
     @property
     def is_owed(self) -> bool:
         """Whether a response is to come that has not begun."""
-        return self.wanted or (self.state == "asked" and not self._unwanted)
+        return self.wanted or self._left or (self.state == "asked" and not self._unwanted)
 
     def want(self, *, any_will_do: bool = False) -> None:
         """Wish for a response. One that was asked for and has not begun will do, unless it is to be cancelled.
@@ -50,9 +51,14 @@ class Arbiter:
 
     def leave_it(self) -> None:
         """Wish for nothing: the server has ended what there was, and the next response that begins is one of its own."""
+        self._left = self._left or self.wanted
         self.wanted = self._unwanted = False
         if self.state == "muted":
             self.ended()
+
+    def take_it_back(self) -> None:
+        """The server begins none of its own after all: what was wished for before is wished for again."""
+        self.wanted, self._left = self.wanted or self._left, False
 
     def next(self, now: float) -> bool:
         """Return whether a response is to be asked for now; then it has been."""
@@ -66,6 +72,7 @@ class Arbiter:
     def began(self, now: float) -> bool:
         """A response has begun, ours or the server's own. Returns whether it is to be cancelled at once."""
         unwanted, self._unwanted = self._unwanted or self.state == "muted", False
+        self._left = False
         self.state = "under_way"
         self.deadline = now + self._done
         return unwanted and self._end_it(now)
@@ -98,7 +105,7 @@ class Arbiter:
 
     def cancel(self, now: float) -> bool:
         """Drop the wish, and end what is under way. Returns whether that is to be said now."""
-        self.wanted = False
+        self.wanted = self._left = False
         if self.state == "asked":
             self._unwanted = True
         elif self.state == "muted":

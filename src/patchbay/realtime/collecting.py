@@ -44,6 +44,11 @@ class Collecting:
         """The id of the response that is under way; "" where there is none, or that is not known."""
         return (self._book.response_id or "") if self.is_under_way else ""
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether something is still to come of a response, and is wanted: its end, or the rest of its calls."""
+        return not self.interrupted if self.is_under_way else not self.is_collected
+
     def is_known(self, response_id: str) -> bool:
         """Whether this response is the one that is under way, or is over."""
         is_mine = self.is_under_way and self._book.response_id == response_id

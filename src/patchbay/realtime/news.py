@@ -78,6 +78,11 @@ class UserSpeaks:
 
 
 @dataclass(frozen=True, slots=True)
+class UserStops:
+    """The server hears that the user has ended."""
+
+
+@dataclass(frozen=True, slots=True)
 class CallPiece:
     """A part of a call. The parts of one have the same ``key``; "" is a member that this part does not say.
 
@@ -144,6 +149,7 @@ News: TypeAlias = (
     | Sounded
     | Heard
     | UserSpeaks
+    | UserStops
     | CallPiece
     | ResponseEnded
     | CallsCancelled

@@ -1,8 +1,8 @@
 """What is said on one connection, both ways: the response that is under way, and what the model is asked for next.
 
 What lives here: news of the server turned into events, when the model is asked to answer, limits of time. What does not: the
-calls of a response (``collecting``) and what becomes of them (``answers``), what a frame looks like (``dialects``), and other
-connections (``keeper``).
+user's speech (``hearing``), the calls of a response (``collecting``) and what becomes of them (``answers``), what a frame looks
+like (``dialects``), and other connections (``keeper``).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from patchbay.realtime.arbiter import Arbiter
 from patchbay.realtime.collecting import Collecting
 from patchbay.realtime.dialect import CallResult, Line, WireTool
 from patchbay.realtime.events import AudioEvent, ErrorEvent, InterruptedEvent, ResponseEndEvent, TranscriptEvent
+from patchbay.realtime.hearing import Hearing
 from patchbay.realtime.listener import Listener
 from patchbay.realtime.news import (
     CallPiece,
@@ -35,6 +36,7 @@ from patchbay.realtime.news import (
     Sounded,
     Status,
     UserSpeaks,
+    UserStops,
     WholeCall,
 )
 from patchbay.realtime.settings import RealtimeLimits
@@ -42,11 +44,8 @@ from patchbay.realtime.timer import Timer
 from patchbay.realtime.utterances import Utterances
 from patchbay.realtime.wire import Wire
 
-_LONGEST_SPEECH: Final = 20.0
-"""Seconds after which a user who began to speak, and of whom nothing more was heard, is taken to be silent."""
-
-_LONGEST_PAUSE: Final = 5.0
-"""The same where a server says word by word what it hears."""
+_NEXT_ANSWER: Final = 5.0
+"""Seconds in which another answer may come, behind one that may have been to one of several texts."""
 
 _logger = logging.getLogger(__name__)
 
@@ -58,8 +57,6 @@ class Talk:
         self.wire = wire
         self.resumed = resumed
         self.over = False
-        self.user_speaks = False
-        """Whether the user is speaking, as far as the server tells."""
         self.owed = False
         """When it is over: whether an answer was to come, of which nothing has come."""
         dialect = wire.dialect
@@ -71,8 +68,8 @@ class Talk:
         self._listener = listener
         self._calls = Collecting(limits.grace, listener, self._go_on)
         self._utterances = Utterances()
+        self._hearing = Hearing(limits, listener, self._utterances, self._user_is_silent, tells_ends=not self.goes_on_by_itself)
         self._is_told = False  # something that it answers by itself, since it last began to
-        self._has_been_heard = False  # the user, who speaks, with words
         self._has_complained = False  # in the log, of what could not be taken
         self._has_typed = False  # the user, into an answer: a server that goes on by itself says of this that the user interrupts
         self._texts = 0  # that are to be answered, since the model last began to
@@ -80,7 +77,6 @@ class Talk:
         self._loop = asyncio.get_running_loop()
         self._deadline = Timer(self._rings)
         self._next_answer = Timer(self._go_on)
-        self._silence = Timer(self._user_is_silent)
         self._take: dict[type[Any], Callable[[Any], None]] = {
             Opened: lambda _news: None,
             Configured: lambda _news: listener.change_settled(None),
@@ -88,8 +84,9 @@ class Talk:
             ResponseBegan: self._response_began,
             Said: self._said,
             Sounded: self._sounded,
-            Heard: self._heard,
+            Heard: lambda news: self._hearing.heard(news, is_answering=self._calls.is_under_way),
             UserSpeaks: self._user_speaks,
+            UserStops: lambda _news: self._hearing.ends(),
             CallPiece: self._call_piece,
             ResponseEnded: self._response_ended,
             CallsCancelled: self._calls_cancelled,
@@ -125,14 +122,14 @@ class Talk:
         self.over = True
         calls = self._calls
         begun = calls.is_under_way
-        self._flush_hearing()
-        is_cut_off = begun and not calls.interrupted and not self._utterances.has_said
-        self.owed = self._arbiter.is_owed or is_cut_off or self._has_been_heard
+        self._hearing.flush()
+        is_cut_off = calls.is_awaited and not self._utterances.has_said
+        self.owed = self._arbiter.is_owed or is_cut_off or self._hearing.has_words
         calls.stop()
         if begun:
             self._tell_end("failed")
         self._deadline.cancel()
-        self._silence.cancel()
+        self._hearing.over()
         self._next_answer.cancel()
 
     # What is said to the server
@@ -141,6 +138,11 @@ class Talk:
     def is_quiet(self) -> bool:
         """Whether no response is under way or asked for."""
         return self._arbiter.state == "free"
+
+    @property
+    def user_speaks(self) -> bool:
+        """Whether the user is speaking, as far as the server tells."""
+        return self._hearing.user_speaks
 
     @property
     def is_free(self) -> bool:
@@ -161,11 +163,12 @@ class Talk:
 
     def sound(self, audio: bytes) -> None:
         """Send a piece of the user's audio."""
+        self._hearing.goes_on()
         self.wire.connection.send(self.wire.dialect.sounding(audio))
 
     def end_audio(self) -> None:
         """Say that the user has ended."""
-        self.user_speaks = False
+        self._hearing.over()
         frames = self.wire.dialect.ending_audio()
         self._is_told = self._is_told or bool(frames)
         self.wire.connection.send(frames)
@@ -197,7 +200,7 @@ class Talk:
 
     def cancel(self) -> bool:
         """End the response that is under way, or that was asked for; return whether there was one."""
-        self._calls.is_answering = self._has_been_heard = False
+        self._calls.is_answering = self._hearing.has_words = False
         was_quiet = self.is_quiet
         self._calls.interrupt()
         if self._arbiter.cancel(self._loop.time()):
@@ -240,8 +243,9 @@ class Talk:
         calls.begin(response_id)
         self._next_answer.cancel()
         self._is_one_of_several, self._texts = self.goes_on_by_itself and self._texts > 1, 0
-        self._flush_hearing()
-        self.user_speaks = self._has_been_heard = self._is_told = False
+        self._is_told = self._utterances.has_said = False
+        self._hearing.flush()
+        self._hearing.over()
         if self._arbiter.began(self._loop.time()):
             calls.interrupted = True
             self._send_cancel()
@@ -273,32 +277,8 @@ class Talk:
             self._utterances.has_said = True
             self._listener.emit(AudioEvent(news.audio, news.rate))
 
-    def _heard(self, news: Heard) -> None:
-        if self.goes_on_by_itself and not self._calls.is_under_way:  # such a server does not say that the user begins
-            self._speaks_for(_LONGEST_PAUSE)
-        self._has_been_heard = self.user_speaks
-        if news.whole:
-            self._utterances.take_heard()
-            self._heard_line(news.text)
-        else:
-            self._utterances.heard(news.text)
-        self._listener.emit(TranscriptEvent("user", news.text, whole=news.whole))
-
-    def _flush_hearing(self) -> None:
-        """What was heard in pieces is over when the model answers."""
-        if text := self._utterances.take_heard():
-            self._heard_line(text)
-
-    def _heard_line(self, text: str) -> None:
-        self._listener.heard_line(Line("user", text), is_answered=not self.user_speaks)
-
-    def _speaks_for(self, seconds: float) -> None:
-        """The user speaks, and is taken to be silent when nothing more is heard of that for so long."""
-        self.user_speaks = True
-        self._silence.set(min(self._limits.done, seconds))
-
     def _user_speaks(self, _news: UserSpeaks) -> None:
-        self._speaks_for(_LONGEST_SPEECH)
+        self._hearing.begins()
         self._calls.is_answering = False
         self._calls.interrupt()
         if not self._has_typed:  # else what was typed is still to be answered
@@ -308,8 +288,8 @@ class Talk:
         self._has_typed = False
 
     def _user_is_silent(self) -> None:
-        """What the user began to say was nothing that is answered."""
-        self.user_speaks = self._has_been_heard = False
+        """What the user began to say was nothing that is answered: what was left to that answer is asked for."""
+        self._arbiter.take_it_back()
         self._go_on()
 
     def _call_piece(self, news: CallPiece) -> None:
@@ -322,7 +302,7 @@ class Talk:
 
     def _calls_cancelled(self, news: CallsCancelled) -> None:
         if self._listener.calls_taken_back(news.call_ids):
-            self._speaks_for(_LONGEST_SPEECH)  # the user, who is answered next
+            self._hearing.begins()  # the user, who is answered next
 
     def _response_ended(self, news: ResponseEnded) -> None:
         calls = self._calls
@@ -343,7 +323,7 @@ class Talk:
         self._arbiter.ended()
         self._has_typed = self._has_typed and status != "completed"
         if self._is_one_of_several and status == "completed":
-            self._next_answer.set(min(self._limits.done, _LONGEST_PAUSE))
+            self._next_answer.set(min(self._limits.done, _NEXT_ANSWER))
         self._tell_end(status, news, calls=calls)
         if status == "failed" and news is not None and news.reason:
             self._listener.answer_failed(UpstreamError(f"The model's answer failed: {news.reason}"))

@@ -34,7 +34,7 @@ class Utterances:
 
     def __init__(self) -> None:
         self.has_said = False
-        """Whether anything has come of the model's response: text, or audio."""
+        """Whether anything has come of the model's last response: text, or audio. Who begins one sets it back."""
         self._said = _Pieces()
         self._spoken = False
         self._heard = _Pieces()
@@ -47,7 +47,7 @@ class Utterances:
 
     def take_said(self) -> tuple[str, bool]:
         """The response is over: return what was said, and whether that was spoken."""
-        spoken, self._spoken, self.has_said = self._spoken, False, False
+        spoken, self._spoken = self._spoken, False
         return self._said.take(), spoken
 
     def heard(self, text: str) -> None:

@@ -83,6 +83,29 @@ def test_what_a_server_begins_by_itself_is_not_cancelled_in_the_place_of_what_wa
     assert (False, False, "under_way") == (made.began(0.2), made.wanted, made.state)
 
 
+def test_a_wish_that_is_left_to_the_server_is_wished_for_again_where_that_begins_nothing():
+    made = asked()
+    made.began(0.1)
+    made.want()
+    made.leave_it()
+    made.leave_it()
+    made.ended()
+    assert (False, True) == (made.next(0.2), made.is_owed)
+    made.take_it_back()
+    assert (True, False) == (made.next(0.3), made.next(0.3))
+
+
+def test_but_not_where_it_begins_something_or_nobody_wishes_for_it_any_more():
+    for nothing in (lambda made: made.began(0.3), lambda made: made.cancel(0.3)):
+        made = arbiter()
+        made.want()
+        made.leave_it()
+        nothing(made)
+        made.ended()
+        made.take_it_back()
+        assert (False, False) == (made.is_owed, made.next(0.4))
+
+
 def test_a_refused_wish_is_over():
     made = asked()
     assert made.refused()

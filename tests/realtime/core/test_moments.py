@@ -11,7 +11,8 @@ import pytest
 from patchbay.errors import HookAbortError
 from patchbay.hooks import AbortTurn, HookManager
 from patchbay.loop import ToolCallEvent, ToolResultEvent, UserOutputEvent
-from patchbay.realtime.events import ErrorEvent, ResponseEndEvent, TranscriptEvent
+from patchbay.realtime import hearing
+from patchbay.realtime.events import ErrorEvent, InterruptedEvent, ResponseEndEvent, TranscriptEvent
 from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun, Pause, Say
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
@@ -145,6 +146,79 @@ def test_speech_that_was_answered_is_not_answered_again_on_the_next_connection()
             await played.until(lambda: "response.create" in peers[1].kinds())
             assert 1 == peers[1].kinds().count("response.create")
             assert "Thanks." == peers[1].lines()[-1]
+
+    run(work())
+
+
+NOISE = ({"type": "input_audio_buffer.speech_started"}, {"type": "input_audio_buffer.speech_stopped"})
+
+
+def test_a_text_that_a_noise_comes_upon_is_answered_also_where_the_noise_is_not(monkeypatch):
+    monkeypatch.setattr(hearing, "_LONGEST_WAIT", 0.05)
+
+    async def conduct(peer: Peer) -> None:
+        await peer.until("response.create")
+        await peer.send(created("r1"), says("r1", "Once upon a time"))
+        await peer.until("response.cancel")
+        await peer.send(*NOISE, done("r1", "cancelled"))
+        await peer.until("response.create")
+        await peer.send(created("r2"), says("r2", "answer"), done("r2"))
+
+    async def work() -> None:
+        async with served(conduct) as (played, peers):
+            await played.session.send_text("a")
+            await played.until(lambda: bool(words(played)))
+            await played.session.send_text("b")
+            await played.until(lambda: "answer" in words(played))
+            await played.idle()
+            assert ["a", "b"] == peers[0].lines()
+
+    run(work())
+
+
+def test_a_text_that_a_noise_comes_upon_is_answered_on_the_next_connection_where_this_one_is_lost():
+    async def conduct(peer: Peer) -> None:
+        await peer.until("response.create")
+        await peer.send(created("r1"), says("r1", "Once upon a time" if peer.number == 1 else "answer"))
+        if peer.number == 1:
+            await peer.until("response.cancel")
+            await peer.send(*NOISE, done("r1", "cancelled"))
+        else:
+            await peer.send(done("r1"))
+
+    async def work() -> None:
+        async with served(conduct) as (played, peers):
+            await played.session.send_text("a")
+            await played.until(lambda: bool(words(played)))
+            await played.session.send_text("b")
+            await played.until(lambda: bool(played.of(ResponseEndEvent)))
+            assert 2 == len(played.of(InterruptedEvent))
+            peers[0].kill()
+            await played.until(lambda: "answer" in words(played))
+
+    run(work())
+
+
+@pytest.mark.parametrize("said", ["", "Let me see."])
+def test_a_connection_that_is_lost_while_calls_are_collected_is_followed_by_one_that_is_asked_where_nothing_was_heard(said):
+    item = {"id": "i", "type": "function_call", "name": "look", "call_id": "c", "arguments": ""}
+
+    async def conduct(peer: Peer) -> None:
+        await peer.until("response.create")
+        if peer.number == 1:
+            begun = {"type": "response.output_item.added", "response_id": "r1", "output_index": 0, "item": item}
+            await peer.send(created("r1"), *([says("r1", said)] if said else []), begun, done("r1"))
+        else:
+            await peer.send(created("r2"), says("r2", "answer"), done("r2"))
+
+    async def work() -> None:
+        async with served(conduct, grace=600.0) as (played, peers):
+            await played.session.send_text("a")
+            await played.until(lambda: bool(played.of(ResponseEndEvent)))
+            peers[0].kill()
+            await played.until(lambda: bool(peers[-1].number == 2 and peers[-1].lines()) and played.session.idle)
+            assert "a" == peers[1].lines()[0]
+            assert (said or "answer") == words(played)
 
     run(work())
 

@@ -19,6 +19,7 @@ from patchbay.realtime.news import (
     Said,
     Sounded,
     UserSpeaks,
+    UserStops,
     WholeCall,
 )
 
@@ -43,6 +44,7 @@ def vendors(kind: str, **members):
         "session.created": sdk.SessionCreatedEvent,
         "session.updated": sdk.SessionUpdatedEvent,
         "input_audio_buffer.speech_started": sdk.InputAudioBufferSpeechStartedEvent,
+        "input_audio_buffer.speech_stopped": sdk.InputAudioBufferSpeechStoppedEvent,
         "conversation.item.input_audio_transcription.completed": sdk.ConversationItemInputAudioTranscriptionCompletedEvent,
         "conversation.item.input_audio_transcription.delta": sdk.ConversationItemInputAudioTranscriptionDeltaEvent,
     }
@@ -101,6 +103,7 @@ def test_a_spoken_answer_is_read_from_the_sdks_own_events(provider):
         vendors("session.created", session=session),
         vendors("session.updated", session=session),
         vendors("input_audio_buffer.speech_started", audio_start_ms=0, item_id="item_0"),
+        vendors("input_audio_buffer.speech_stopped", audio_end_ms=900, item_id="item_0"),
         vendors("conversation.item.input_audio_transcription.delta", **heard, delta="Hel"),
         vendors(
             "conversation.item.input_audio_transcription.completed",
@@ -118,6 +121,7 @@ def test_a_spoken_answer_is_read_from_the_sdks_own_events(provider):
         Opened(),
         Configured(),
         UserSpeaks(),
+        UserStops(),
         Heard("Hel", whole=False),
         Heard("Hello"),
         ResponseBegan("resp_1"),

@@ -28,6 +28,7 @@ from patchbay.realtime.news import (
     Sounded,
     Status,
     UserSpeaks,
+    UserStops,
     WholeCall,
 )
 from patchbay.realtime.settings import RealtimeSettings
@@ -186,6 +187,10 @@ class EventReader(Dialect):
     @_reads("input_audio_buffer.speech_started")
     def _speech(self, _frame: dict[str, Any]) -> list[News]:
         return [UserSpeaks()]
+
+    @_reads("input_audio_buffer.speech_stopped")
+    def _silence(self, _frame: dict[str, Any]) -> list[News]:
+        return [UserStops()]
 
     @_reads("conversation.item.input_audio_transcription.completed")
     def _heard(self, frame: dict[str, Any]) -> list[News]:
