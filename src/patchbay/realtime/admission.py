@@ -119,7 +119,7 @@ class Admission:
 
 
 def _written(one: OneCall) -> ToolCall | IncompleteCall:
-    """The call, or what there is of one that was cut off."""
+    """The call, or what there is of one that was cut off, by its server or by us."""
     call = one.call
-    is_whole = one.heard is None or one.heard.done
+    is_whole = one.heard is None or (one.heard.done and not one.heard.is_cut)
     return call if is_whole else IncompleteCall(call.id, call.name, call.raw_arguments, call.raw_arguments)

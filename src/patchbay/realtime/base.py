@@ -17,6 +17,8 @@ from patchbay.tools import well_formed
 RESULT_CHARS: Final = 2_000_000
 """How many characters of long results a session keeps for the model to read on."""
 
+_HAS_ENDED: Final = "The session has ended and is not open any more. A session is connected once: make another one."
+
 
 class Session(ABC):
     """A session whose events go into ``_feed``: at most ``waiting`` of them wait to be read."""
@@ -63,7 +65,7 @@ class Session(ABC):
     def _check_open(self) -> None:
         """Raise ConfigurationError where it is not open."""
         if not self.is_open:
-            raise ConfigurationError(NOT_OPEN)
+            raise ConfigurationError(NOT_OPEN if self._ending is None else _HAS_ENDED)
 
     def _end_soon(self, reason: str) -> asyncio.Task[None]:
         """Begin to end it, where that has not begun."""
@@ -77,3 +79,14 @@ def sayable(text: str) -> str:
     if not isinstance(text, str) or not text.strip():
         raise InvalidRequestError("What is said must be a text, and not empty.", param="text")
     return well_formed(text)
+
+
+def whole_samples(pcm: bytes) -> bytes:
+    """Return a user's speech as it can be sent. Raises InvalidRequestError for what is no audio, or has nothing in it."""
+    try:
+        audio = bytes(memoryview(pcm))
+    except TypeError:
+        audio = b""
+    if not audio or len(audio) % 2:
+        raise InvalidRequestError("Audio is 16-bit PCM: a whole number of samples, at least one.", param="audio")
+    return audio

@@ -21,7 +21,10 @@ MOST_CALLS: Final = 128
 """How many calls of one response are taken; a server that tells of more is not heard any further."""
 
 MOST_CHARS: Final = 4 * 1024 * 1024
-"""How long the arguments of one call may be, in characters; what comes then is left out, so that they cannot be read."""
+"""How long the arguments of one call may be, in characters; what comes then is left out, and the call is not carried out."""
+
+MOST_CHARS_TOGETHER: Final = 2 * MOST_CHARS
+"""The same for all calls of one response. Arguments that are told in pieces, and then whole, count twice: both are kept."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +40,8 @@ class HeardCall:
     done: bool = False
     begun: bool = False
     """Whether it is somebody's already: carried out, or answered."""
+    is_cut: bool = False
+    """Whether something of its arguments was left out, for their length."""
     _pieces: list[str] = field(default_factory=list)
     _length: int = 0
 
@@ -53,20 +58,28 @@ class HeardCall:
             return pieces or self.arguments
         return self.arguments
 
-    def add(self, delta: str) -> None:
-        """Add to the arguments."""
-        if delta and not self.done and self._length <= MOST_CHARS:
-            self._pieces.append(delta)
-            self._length += len(delta)
+    def add(self, delta: str, room: int) -> int:
+        """Add to the arguments, where there is ``room`` for so many characters; return how many were added."""
+        if self.done:
+            return 0
+        taken = self._within(delta, min(room, MOST_CHARS - self._length))
+        if taken:
+            self._pieces.append(taken)
+            self._length += len(taken)
+        return len(taken)
 
-    def say(self, *, call_id: str, name: str, arguments: str | None) -> None:
-        """Take what is known now and was not before; what was said first stays."""
-        if call_id and not self.call_id:
-            self.call_id = call_id
-        if name and not self.name:
-            self.name = name
-        if arguments and not self.arguments:
-            self.arguments = arguments[: MOST_CHARS + 1]
+    def say(self, told: CallPiece | WholeCall, room: int) -> int:
+        """Take what is known now and was not before, as ``add`` does; what was said first stays."""
+        self.call_id = self.call_id or told.call_id
+        self.name = self.name or told.name
+        if self.arguments or not told.arguments:
+            return 0
+        self.arguments = self._within(told.arguments, min(room, MOST_CHARS))
+        return len(self.arguments)
+
+    def _within(self, text: str, room: int) -> str:
+        self.is_cut = self.is_cut or len(text) > room
+        return text[:room]
 
 
 class CallBook:
@@ -81,6 +94,7 @@ class CallBook:
         self.calls: list[HeardCall] = []
         """Those of the current response, in the order in which the server began to tell of them."""
         self._by_key: dict[str, HeardCall] = {}
+        self._room = MOST_CHARS_TOGETHER
         self._ended: deque[str] = deque(maxlen=_ENDED_KEPT)
 
     def begin(self, response_id: str) -> None:
@@ -90,6 +104,7 @@ class CallBook:
         self.response_id = response_id
         self.calls = []
         self._by_key = {}
+        self._room = MOST_CHARS_TOGETHER
 
     def end(self) -> None:
         """Forget the response: what still comes of it is stale."""
@@ -114,9 +129,9 @@ class CallBook:
         if call is None:
             call = self._new(piece.key or piece.call_id)
         was_whole = call.is_whole
-        call.say(call_id=piece.call_id, name=piece.name, arguments=piece.arguments)
+        self._room -= call.say(piece, self._room)
         self._index(call, piece.key)
-        call.add(piece.delta)
+        self._room -= call.add(piece.delta, self._room)
         if piece.done:
             call.done = True
         return call if call.is_whole and not was_whole else None
@@ -130,7 +145,7 @@ class CallBook:
                 break
             if call is None:
                 call = self._new(whole.key or whole.call_id)
-            call.say(call_id=whole.call_id, name=whole.name, arguments=whole.arguments)
+            self._room -= call.say(whole, self._room)
             self._index(call, whole.key)
             call.done = True
             if call not in listed:

@@ -35,9 +35,16 @@ AUDIO_WAITING: Final = 256 * 1024
 MOST_WAITING: Final = 32 * 1024 * 1024
 """How many bytes may wait at all: a server that takes none of them is as good as gone."""
 
+TAKEN_WITHIN: Final = 20.0
+"""Seconds that the server has to take what it is sent, for each ``AUDIO_WAITING`` bytes of it.
+
+The library's own pings do not find out: they wait behind what is not taken.
+"""
+
 CLOSING: Final = 2.0
 """Seconds that the server has to agree to the end."""
 
+_TAKES_NOTHING: Final = "the server takes nothing any more"
 _AT_ONCE: Final = 64 * 1024
 _FRAMES_WAITING: Final = 16
 _LONGEST_BODY: Final = 500
@@ -137,7 +144,7 @@ class Connection:
             self._out.append(text)
             self._waiting += len(text)
         if self._waiting > MOST_WAITING:
-            self.abort("the server takes nothing any more")
+            self.abort(_TAKES_NOTHING)
         elif self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
@@ -197,13 +204,14 @@ class Connection:
                 return
 
     async def _write(self) -> None:
-        """Send what is waiting, as fast as the server takes it."""
+        """Send what is waiting, as fast as the server takes it; one that takes nothing is given up."""
         out, socket = self._out, self._socket
         try:
             while True:
                 while out:
                     size = self._hand_over()
-                    await socket.drain()
+                    async with asyncio.timeout(TAKEN_WITHIN * max(1, size / AUDIO_WAITING)):
+                        await socket.drain()
                     self._waiting -= size
                     if self._room and self._waiting <= AUDIO_WAITING:
                         self._let_in()
@@ -211,7 +219,9 @@ class Connection:
                     return
                 self._wake = asyncio.get_running_loop().create_future()
                 await self._wake
-        except (ConnectionClosed, ConnectionError):
+        except TimeoutError:
+            self.abort(_TAKES_NOTHING)
+        except (ConnectionClosed, OSError):
             self._over("the connection broke")
 
     def _hand_over(self) -> int:

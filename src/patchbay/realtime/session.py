@@ -6,13 +6,14 @@ What lives here: what a program does with a session. What does not: how that is 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from patchbay.errors import ConfigurationError, ToolSyncError
 from patchbay.executor import ToolExecution
 from patchbay.hooks.scope import HookScope
-from patchbay.realtime.base import Session, sayable
+from patchbay.realtime.base import Session, sayable, whole_samples
 from patchbay.realtime.core import Core
 from patchbay.realtime.dialect import Dialect
 from patchbay.realtime.settings import RealtimeSettings
@@ -94,14 +95,17 @@ class RealtimeSession(Session):
         """Send a piece of the user's speech: 16-bit PCM, one channel, in the provider's rate (``input_rate``).
 
         Waits where the connection does not keep up. Without a connection it is lost, as what was said then would be late.
+        Raises InvalidRequestError for what is no whole number of samples, ConfigurationError where the session is not open.
         """
         self._check_open()
-        for start in range(0, len(pcm), _PIECE):
+        audio = whole_samples(pcm)
+        await asyncio.sleep(0)  # a program that sends without a pause must not keep a lost connection from being opened again
+        for start in range(0, len(audio), _PIECE):
             if (talk := self._core.keeper.talk) is None:
                 return
             await talk.wire.connection.room()
             if not talk.over:
-                talk.sound(pcm[start : start + _PIECE])
+                talk.sound(audio[start : start + _PIECE])
 
     async def respond(self) -> None:
         """Say that the user has ended, and have the model answer: for sessions that do not ``detect_turns``."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from patchbay.realtime import calls
 from patchbay.realtime.calls import MOST_CALLS, CallBook
 from patchbay.realtime.news import CallPiece, WholeCall
 
@@ -112,3 +114,43 @@ def test_no_more_calls_are_taken_than_there_is_room_for():
         made.take(CallPiece("r1", f"k{number}", f"c{number}", "f", done=True))
     made.close([WholeCall("another", "x", "f", "{}")])
     assert MOST_CALLS == len(made.collected())
+
+
+WHOLE = '{"a":"' + "x" * 592 + '"}'  # 600 characters
+
+
+def tell_in_pieces(made: CallBook, number: int) -> None:
+    for start in range(0, len(WHOLE), 50):
+        made.take(CallPiece("r1", f"k{number}", f"c{number}", "f", delta=WHOLE[start : start + 50]))
+    made.take(CallPiece("r1", f"k{number}", done=True))
+
+
+def tell_whole(made: CallBook, number: int) -> None:
+    made.take(CallPiece("r1", f"k{number}", f"c{number}", "f", arguments=WHOLE, done=True))
+
+
+def tell_at_the_end(made: CallBook, number: int) -> None:
+    made.close([WholeCall(f"k{number}", f"c{number}", "f", WHOLE)])
+
+
+@pytest.mark.parametrize("tell", [tell_in_pieces, tell_whole, tell_at_the_end])
+def test_the_arguments_of_a_responses_calls_are_kept_up_to_a_bound_for_all_of_them_together(tell, monkeypatch):
+    monkeypatch.setattr(calls, "MOST_CHARS_TOGETHER", 1500)
+    made = book()
+    for number in range(10):
+        tell(made, number)
+    told = sorted(made.calls, key=lambda call: call.call_id)
+    assert [False] * 2 + [True] * 8 == [call.is_cut for call in told]
+    assert [600, 600, 300] + [0] * 7 == [len(call.text) for call in told]
+    made.begin("r2")  # which has the same room
+    made.take(CallPiece("r2", "k", "c", "f", arguments=WHOLE, done=True))
+    assert [(False, WHOLE)] == [(call.is_cut, call.text) for call in made.calls]
+
+
+@pytest.mark.parametrize("tell", [tell_in_pieces, tell_whole, tell_at_the_end])
+@pytest.mark.parametrize("most", [599, 600])
+def test_a_call_whose_own_arguments_are_too_long_is_cut_and_one_that_just_fits_is_not(tell, most, monkeypatch):
+    monkeypatch.setattr(calls, "MOST_CHARS", most)
+    made = book()
+    tell(made, 1)
+    assert [(most < 600, WHOLE[:most])] == [(call.is_cut, call.text) for call in made.calls]

@@ -80,3 +80,20 @@ def test_a_session_that_was_closed_unopened_has_its_end_to_be_read(kind):
             assert ["closed"] == [event.state async for event in session.events()]
 
     run(work())
+
+
+@KINDS
+def test_a_session_that_has_ended_does_not_tell_the_program_to_connect_it(kind):
+    async def work() -> None:
+        async with made(kind) as session:
+            async with session:
+                await session.send_text("Hello?")
+                async for event in session.events():
+                    if isinstance(event, IdleEvent):
+                        break
+            for use in (session.send_text("x"), session.respond(), session.interrupt()):
+                with pytest.raises(ConfigurationError, match=r"has ended.*make another one") as caught:
+                    await use
+                assert "async with" not in str(caught.value)
+
+    run(work())

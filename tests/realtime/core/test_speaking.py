@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 
 import pytest
 
-from patchbay.errors import ConfigurationError, HookAbortError
+from patchbay.errors import ConfigurationError, HookAbortError, InvalidRequestError
 from patchbay.hooks import AbortTurn, HookManager
 from patchbay.loop import ToolResultEvent
 from patchbay.realtime import RealtimeSession
@@ -14,6 +15,7 @@ from patchbay.realtime.events import AudioEvent, ErrorEvent, InterruptedEvent, R
 from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, Quote, Say
 from patchbay.tools import ToolContext
 
+from .peers import Peer, served
 from .playing import Played, limits, playing, run, soon
 
 
@@ -27,6 +29,28 @@ def test_speech_is_heard_by_the_server_and_answered():
                 heard = [each.text for each in played.of(TranscriptEvent) if each.role == "user" and each.whole]
                 assert ["What time is it?"] == heard
                 assert "What time is it?" in played.text
+
+    run(work())
+
+
+def test_what_is_no_whole_number_of_samples_is_refused_and_nothing_of_it_is_sent():
+    async def work() -> None:
+        async def conduct(peer: Peer) -> None:
+            pass
+
+        async with served(conduct) as (played, peers):
+            session = played.session
+            for bad in (b"", b"\x01\x02\x03", bytearray(5), "text", None, [1, 2], 4):
+                with pytest.raises(
+                    InvalidRequestError, match="Audio is 16-bit PCM: a whole number of samples, at least one"
+                ) as said:
+                    await session.send_audio(bad)
+                assert "audio" == said.value.param
+            for good in (b"abcd", bytearray(b"efgh"), memoryview(b"ijkl")):
+                await session.send_audio(good)
+            await played.until(lambda: 3 == peers[0].kinds().count("input_audio_buffer.append"))
+            sent = [each["audio"] for each in peers[0].came if each["type"] == "input_audio_buffer.append"]
+            assert [b"abcd", b"efgh", b"ijkl"] == [base64.b64decode(each) for each in sent]
 
     run(work())
 

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from patchbay.realtime import news as all_news
+from patchbay.realtime.calls import MOST_CALLS
 from patchbay.realtime.dialect import CallResult, Line, Opening
 from patchbay.realtime.dialects import eventreader
 from patchbay.realtime.dialects.camel import _SNAKE
@@ -211,3 +212,33 @@ def test_places_without_end_are_not_remembered():
     for place in range(5_000):
         one.read(event("response.output_item.added", response_id="r", output_index=place, item=an_item(1)))
     assert len(one._calls["r"]._by) < 2_000
+
+
+class Unread(dict[str, object]):
+    """What counts how often something of it is looked at."""
+
+    looks = 0
+
+    def get(self, name: str, default: object = None) -> object:
+        Unread.looks += 1
+        return super().get(name, default)
+
+
+@pytest.mark.parametrize("provider", EVENTFUL)
+def test_of_the_calls_at_the_end_of_a_response_no_more_are_read_than_a_response_may_have(provider):
+    bare = [{"type": "function_call"}] * MOST_CALLS
+    Unread.looks = 0
+    response = {"id": "r", "status": "completed", "output": [{"type": "message"}, *bare, *[Unread(bare[0])] * 100]}
+    [end] = read(dialect(provider), event("response.done", response=response))
+    assert MOST_CALLS == len(end.calls) == len({each.key for each in end.calls})
+    assert 0 == Unread.looks
+
+
+def test_of_the_calls_in_one_frame_of_geminis_no_more_are_read_than_a_response_may_have():
+    one = dialect("gemini")
+    Unread.looks = 0
+    news = one.read({"toolCall": {"functionCalls": [*[{"name": "f"}] * MOST_CALLS, *[Unread(name="f")] * 100]}})
+    assert MOST_CALLS == len([each for each in news if isinstance(each, all_news.CallPiece)])
+    assert 0 == Unread.looks
+    [taken_back] = one.read({"toolCallCancellation": {"ids": [f"call_{number}" for number in range(5_000)]}})
+    assert 1_024 == len(taken_back.call_ids)

@@ -14,6 +14,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from patchbay.loop import ToolCallEvent
+from patchbay.realtime import calls
 from patchbay.realtime.calls import MOST_CALLS, MOST_CHARS
 from patchbay.realtime.events import ErrorEvent, ResponseEndEvent
 from patchbay.realtime.session import RealtimeSession
@@ -121,6 +122,48 @@ def test_the_deltas_of_a_call_that_never_end_are_kept_up_to_a_bound():
             assert kept < 2 * MOST_CHARS
             assert peak < 3 * MOST_CHARS
             assert played.session.is_open
+
+    run(work())
+
+
+def test_calls_beyond_what_the_arguments_of_a_response_may_be_together_do_not_run_and_each_is_told_why(monkeypatch):
+    monkeypatch.setattr(calls, "MOST_CHARS_TOGETHER", 2_500)
+
+    async def work() -> None:
+        ran: list[int] = []
+
+        def pay(to: str = "") -> None:
+            ran.append(len(to))
+
+        async def attack(socket: ServerConnection) -> None:
+            await send(socket, BEGUN, *(whole(number, arguments=json.dumps({"to": "x" * 990})) for number in range(4)), DONE)
+
+        async with attacked(attack, pay, flood_calls=10) as (played, came):
+            await played.until(lambda: any(frame["type"] == "response.create" for frame in came))
+            assert [990, 990] == ran
+            told = [frame["item"]["output"] for frame in came if frame["type"] == "conversation.item.create"]
+            assert [False, False, True, True] == ["was cut off" in text and "did not run" in text for text in told]
+
+    run(work())
+
+
+def test_a_call_whose_arguments_are_too_long_does_not_run_whatever_can_be_read_of_them(monkeypatch):
+    monkeypatch.setattr(calls, "MOST_CHARS", 100)
+
+    async def work() -> None:
+        ran: list[int] = []
+
+        def pay() -> None:
+            ran.append(1)
+
+        async def attack(socket: ServerConnection) -> None:
+            await send(socket, BEGUN, whole(1, arguments="{}" + " " * 100 + "and more"), DONE)
+
+        async with attacked(attack, pay) as (played, came):
+            await played.until(lambda: any(frame["type"] == "response.create" for frame in came))
+            [told] = [frame["item"]["output"] for frame in came if frame["type"] == "conversation.item.create"]
+            assert "was cut off" in told
+            assert [] == ran
 
     run(work())
 

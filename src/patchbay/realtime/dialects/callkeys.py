@@ -86,15 +86,15 @@ class CallKeys:
 
     def find_all(self, listed: list[Named]) -> list[tuple[Known, Named]]:
         """The calls of the list at the end of a response, each another one."""
-        found: dict[str, tuple[Known, Named]] = {}
+        found: dict[int, tuple[Known, Named]] = {}
         for named in listed:
             known = self._by_id(named) or self._like(named, found)
             if known is None:
                 # Here the place is one in the list, and in other frames it may be counted otherwise: it says least.
                 known = self._by_place(named)
-                known = None if known is not None and known.key in found else known
+                known = None if known is not None and known.number in found else known
             known = self._learn(known, named)
-            found.setdefault(known.key, (known, named))
+            found.setdefault(known.number, (known, named))
         return list(found.values())
 
     def _by_id(self, named: Named) -> Known | None:
@@ -111,11 +111,11 @@ class CallKeys:
             return None
         return known
 
-    def _like(self, named: Named, but: Container[str] = (), *, at: int | None = None) -> Known | None:
+    def _like(self, named: Named, but: Container[int] = (), *, at: int | None = None) -> Known | None:
         """A call that was told of with the same arguments; one of that name rather than one whose name is not known."""
         found: Known | None = None
         for known in self._calls:
-            if known.key in but or (at is not None and known.said.place not in (at, None)):
+            if known.number in but or (at is not None and known.said.place not in (at, None)):
                 continue
             if known.mark == named.mark and not known.contradicts(named):
                 if known.said.name == named.name:

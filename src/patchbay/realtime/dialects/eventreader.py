@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 from uuid import uuid4
 
-from patchbay.realtime.calls import MOST_CHARS
+from patchbay.realtime.calls import MOST_CALLS, MOST_CHARS
 from patchbay.realtime.dialect import Dialect
 from patchbay.realtime.dialects import reading
 from patchbay.realtime.dialects.callkeys import CallKeys, Known, Named
@@ -140,11 +141,8 @@ class EventReader(Dialect):
         return [ResponseEnded(response_id, ending, self._whole_calls(response_id, response), counted, reason)]
 
     def _whole_calls(self, response_id: str, response: dict[str, Any]) -> tuple[WholeCall, ...]:
-        listed = [
-            self._named(item, place=place, whole=True)
-            for place, item in reading.elements(response, "output")
-            if item.get("type") == "function_call"
-        ]
+        items = ((place, item) for place, item in reading.elements(response, "output") if item.get("type") == "function_call")
+        listed = [self._named(item, place=place, whole=True) for place, item in islice(items, MOST_CALLS)]
         if not listed:
             return ()
         return tuple(

@@ -11,10 +11,11 @@ import json
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
-from itertools import count
+from itertools import count, islice
 from typing import Any, ClassVar, Final
 from uuid import uuid4
 
+from patchbay.realtime.calls import MOST_CALLS
 from patchbay.realtime.dialect import CallResult, Dialect, Frame, Line, Opening, WireTool
 from patchbay.realtime.dialects import camel, reading
 from patchbay.realtime.dialects.geminitexts import texts_for
@@ -206,7 +207,7 @@ class GeminiDialect(Dialect):
         if call := camel.member(frame, "toolCall"):
             self._calls(call, news)
         if ids := camel.strings(camel.member(frame, "toolCallCancellation"), "ids"):
-            news.append(CallsCancelled(ids))
+            news.append(CallsCancelled(ids[:_KNOWN]))
         if camel.has(frame, "goAway"):
             news.append(Leaving(camel.seconds(camel.value(camel.member(frame, "goAway"), "timeLeft"))))
         if camel.has(frame, "sessionResumptionUpdate"):
@@ -283,8 +284,11 @@ class GeminiDialect(Dialect):
 
     def _calls(self, batch: dict[str, Any], news: list[News]) -> None:
         """The calls are the last that the model says before it has their results: its response ends with them."""
-        listed = reading.elements(batch, "functionCalls") or reading.elements(batch, "function_calls")
-        calls = [(camel.text(one, "id"), camel.text(one, "name"), reading.arguments(one, "args")) for _, one in listed]
+        listed = reading.elements(batch, "functionCalls" if batch.get("functionCalls") else "function_calls")
+        calls = [
+            (camel.text(one, "id"), camel.text(one, "name"), reading.arguments(one, "args"))
+            for _, one in islice(listed, MOST_CALLS)
+        ]
         if calls == self._waiting and not any(call_id for call_id, _, _ in calls):
             return  # told twice: the model says nothing new before it has the results
         new = [call for call in calls if call[0] not in self._known]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import binascii
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 
@@ -34,10 +34,10 @@ def member(holder: dict[str, Any], name: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def elements(holder: dict[str, Any], name: str) -> list[tuple[int, dict[str, Any]]]:
-    """The objects in a list, each with its place."""
+def elements(holder: dict[str, Any], name: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects in a list, each with its place. One by one: there may be a great many."""
     value = holder.get(name)
-    return [(place, one) for place, one in enumerate(value) if isinstance(one, dict)] if isinstance(value, list) else []
+    return ((place, one) for place, one in enumerate(value if isinstance(value, list) else ()) if isinstance(one, dict))
 
 
 def place(holder: dict[str, Any], name: str) -> int | None:

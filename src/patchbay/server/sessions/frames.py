@@ -18,6 +18,7 @@ import msgspec
 from patchbay.errors import InvalidRequestError, PatchbayError
 from patchbay.loop import TextEvent, ToolCallEvent, ToolProgressEvent, ToolResultEvent, UserOutputEvent
 from patchbay.media import SCHEME
+from patchbay.realtime.base import whole_samples
 from patchbay.realtime.events import (
     AudioEvent,
     ConnectionEvent,
@@ -64,7 +65,7 @@ class Wish:
 def read_frame(message: Mapping[str, Any]) -> Said | Spoken | Wish:
     """Read what a client has sent, an ASGI message. Raises InvalidRequestError for what is none of the frames that there are."""
     if (audio := message.get("bytes")) is not None:
-        return Spoken(_whole_samples(audio))
+        return Spoken(whole_samples(audio))
     try:
         frame = _decoded(message.get("text") or "")
     except (ValueError, RecursionError):
@@ -77,7 +78,7 @@ def read_frame(message: Mapping[str, Any]) -> Said | Spoken | Wish:
         return Said(well_formed(text))
     if kind == "audio":
         try:
-            return Spoken(_whole_samples(base64.b64decode(frame.get("audio"), validate=True)))
+            return Spoken(whole_samples(base64.b64decode(frame.get("audio"), validate=True)))
         except (binascii.Error, TypeError, ValueError) as error:
             if isinstance(error, InvalidRequestError):
                 raise
@@ -152,9 +153,3 @@ def _of_the_session(event: RealtimeEvent) -> Frame:
 
 def _call(call: ToolCall) -> Frame:
     return {"call_id": call.id, "name": call.name}
-
-
-def _whole_samples(audio: bytes) -> bytes:
-    if not audio or len(audio) % 2:
-        raise InvalidRequestError("Audio is 16-bit PCM: a whole number of samples, at least one.", param="audio")
-    return audio

@@ -1,0 +1,137 @@
+"""A server that takes nothing more is given up, one that is slow is not; and a program that only speaks lets others work."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+
+from patchbay.realtime import connection as connections
+from patchbay.realtime.connection import MOST_WAITING, Connection
+from patchbay.realtime.events import ConnectionEvent
+from patchbay.testing.realtime import FakeOpenAI
+
+from .peers import Peer, served
+from .playing import limits, playing, run, soon
+
+MORE_THAN_SOCKETS_TAKE = MOST_WAITING - 4096
+
+
+@asynccontextmanager
+async def deaf() -> AsyncIterator[tuple[Connection, ServerConnection, list[int]]]:
+    """A connection to a server that reads nothing, its other end, and the lengths of what that reads when it does."""
+    ends: list[ServerConnection] = []
+    heard: list[int] = []
+
+    async def handle(socket: ServerConnection) -> None:
+        ends.append(socket)
+        socket.transport.pause_reading()
+        await socket.send("{}")
+        async for message in socket:
+            heard.append(len(message))  # noqa: PERF401  (looked at before the end)
+
+    async with serve(handle, "127.0.0.1", 0, close_timeout=0.1, max_size=None, ping_interval=None) as server:
+        port = server.sockets[0].getsockname()[1]
+        connection = await Connection.open(f"ws://127.0.0.1:{port}/", {}, seconds=5, max_frame=1000)
+        await soon(connection.receive())
+        try:
+            yield connection, ends[0], heard
+        finally:
+            await connection.close()
+
+
+async def stalled(connection: Connection) -> None:
+    """Send more than the sockets between the two can hold, and wait until the connection waits for the server."""
+    connection.send([{"audio": "x" * MORE_THAN_SOCKETS_TAKE}])
+    async with asyncio.timeout(10):
+        while not connection._socket.drain_waiters:
+            await asyncio.sleep(0.001)
+
+
+def test_a_server_that_takes_nothing_more_while_the_user_speaks_is_given_up_and_another_connection_is_opened(monkeypatch):
+    monkeypatch.setattr(connections, "TAKEN_WITHIN", 0.2)
+
+    async def work() -> None:
+        async def conduct(peer: Peer) -> None:
+            if peer.number == 1:
+                peer.socket.transport.pause_reading()
+                await peer.socket.wait_closed()
+
+        async with served(conduct) as (played, peers):
+
+            async def speak() -> None:
+                while True:
+                    await played.session.send_audio(bytes(32_000))
+
+            speaking = asyncio.ensure_future(speak())
+            await played.until(lambda: ["open", "lost", "open"] == played.states[:3])
+            assert "the server takes nothing any more" == played.of(ConnectionEvent)[1].reason
+            await played.until(lambda: "input_audio_buffer.append" in peers[1].kinds())
+            speaking.cancel()
+
+    run(work())
+
+
+def test_who_waits_to_send_audio_to_a_server_that_takes_nothing_more_is_let_go(monkeypatch):
+    monkeypatch.setattr(connections, "TAKEN_WITHIN", 0.001)
+
+    async def work() -> None:
+        async with deaf() as (connection, _, _):
+            await stalled(connection)
+            await soon(connection.room())
+            with pytest.raises(EOFError, match="takes nothing any more"):
+                await soon(connection.receive())
+
+    run(work())
+
+
+def test_a_server_that_takes_much_slowly_is_not_given_up(monkeypatch):
+    monkeypatch.setattr(connections, "TAKEN_WITHIN", 0.05)
+
+    async def work() -> None:
+        async with deaf() as (connection, server, heard):
+            await stalled(connection)
+            await asyncio.sleep(0.2)  # several times as long as a small frame may take
+            assert connection._socket.drain_waiters
+            server.transport.resume_reading()
+            connection.send([{"last": True}])
+            async with asyncio.timeout(10):
+                while len(heard) < 2:
+                    await asyncio.sleep(0.001)
+            assert "" == connection.reason
+
+    run(work())
+
+
+def test_a_network_that_fails_while_the_server_is_waited_for_is_a_connection_that_broke():
+    async def work() -> None:
+        async with deaf() as (connection, _, _):
+            await stalled(connection)
+            connection._socket.transport._force_close(OSError(errno.EHOSTUNREACH, "No route to host"))
+            with pytest.raises(EOFError, match="the connection broke"):
+                await soon(connection.receive())
+            await connection.close()  # and nothing of it is raised here
+
+    run(work())
+
+
+@pytest.mark.parametrize("moment", ["lost", "about to be lost"])
+def test_a_program_that_speaks_without_a_pause_leaves_the_loop_to_whoever_opens_another_connection(moment):
+    async def work() -> None:
+        with FakeOpenAI() as fake:
+            async with playing(fake, limits=limits(first_pause=30.0, longest_pause=30.0)) as played:
+                talk = played.session._core.keeper.talk
+                assert talk is not None
+                talk.wire.connection.abort("a test wants it")
+                if moment == "lost":
+                    await played.until(lambda: "lost" in played.states)
+                turns: list[str] = []
+                asyncio.get_running_loop().call_soon(turns.append, "another's")
+                await played.session.send_audio(bytes(4))
+                assert ["another's"] == turns
+
+    run(work())
