@@ -23,7 +23,7 @@ from patchbay.realtime.calls import HeardCall
 from patchbay.realtime.dialect import CallResult, Line
 from patchbay.realtime.events import DroppedEvent, ErrorEvent, RealtimeEvent
 from patchbay.realtime.offered import Offered
-from patchbay.realtime.outcomes import Outcomes
+from patchbay.realtime.outcomes import Outcomes, outcome
 from patchbay.realtime.remembered import Remembered
 from patchbay.realtime.rounds import ABANDONED, NotRunError, Round, returned, still_running
 from patchbay.realtime.settings import RealtimeLimits
@@ -202,7 +202,7 @@ class Answers:
                     one.told = True
                     one.runs_on = not one.given_up
                     if one.execution is not None and not one.given_up:
-                        self._tell_later(one.execution, current)
+                        self._tell_later(one.execution, returned([one]), current)
             self._forget(current)
 
     def lost(self, talk: Talk) -> None:
@@ -225,15 +225,18 @@ class Answers:
             talk.want()
 
     async def stop(self) -> None:
-        """End all calls, and wait until they have ended."""
+        """End all calls, and wait until they have ended. The results that nobody was told by now are dropped."""
         self._forming = None
         rounds, self._rounds = self._rounds, []
+        for execution in self._outcomes.clear():
+            self._drop(execution)
         for current in rounds:
             current.deliver()
             for one in current.calls:
+                if one.execution is not None and not one.told:
+                    self._drop(one.execution)
                 one.told = one.given_up = True
         await asyncio.gather(*(batch.stop() for current in rounds for batch in current.batches))
-        self._outcomes.take()
 
     # The way of a call to its result
 
@@ -264,8 +267,7 @@ class Answers:
         if current.turn is not None:
             current.turn.settled(execution)
         if one.given_up:
-            self.dropped.append(execution)
-            self._host.emit(DroppedEvent("result", one.call.id, one.call.name))
+            self._drop(execution)
             self._forget(current)
             self._host.look()
             return
@@ -275,7 +277,7 @@ class Answers:
         if current.turn is not None and (reader := self._turns.new_reader(current.turn.run)) is not None:
             self._host.offer(reader)
         if one.runs_on:
-            self._tell_later(execution, current)
+            self._tell_later(execution, outcome(one.call, execution.content), current)
             self._forget(current)
         else:
             self._look(current)
@@ -357,14 +359,18 @@ class Answers:
             self._host.emit(ErrorEvent(aborted))
         return aborted is not None
 
-    def _tell_later(self, execution: ToolExecution, current: Round) -> None:
+    def _tell_later(self, execution: ToolExecution, text: str, current: Round) -> None:
         """Have an outcome told to the model as a line, at the next idle moment; what it has for the user is told now."""
         self._tell_outputs([execution], current)
         asks = not self._is_aborted(current) and not all_handled([execution])
-        if (oldest := self._outcomes.add(execution, asks=asks)) is not None:
-            self.dropped.append(oldest)
-            self._host.emit(DroppedEvent("result", oldest.call.id, oldest.call.name))
+        if (oldest := self._outcomes.add(execution, text, asks=asks)) is not None:
+            self._drop(oldest)
         asyncio.get_running_loop().call_soon(self._host.look)  # with those that come at the same time
+
+    def _drop(self, execution: ToolExecution) -> None:
+        """Tell a result to nobody."""
+        self.dropped.append(execution)
+        self._host.emit(DroppedEvent("result", execution.call.id, execution.call.name))
 
     def _tell_outputs(self, executions: Sequence[ToolExecution], current: Round) -> None:
         for shown in user_outputs(executions):

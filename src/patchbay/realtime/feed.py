@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from sys import getsizeof
 from typing import Any, Final, Self
 
 from patchbay.errors import ConfigurationError
+from patchbay.executor import ToolExecution
 from patchbay.loop import TextEvent, ToolCallEvent, ToolProgressEvent, ToolResultEvent, UserOutputEvent
 from patchbay.realtime.events import (
     AudioEvent,
@@ -25,6 +26,7 @@ from patchbay.realtime.events import (
     ResponseEndEvent,
     TranscriptEvent,
 )
+from patchbay.realtime.weighing import weigh
 
 MOST_BYTES: Final = 16 * 1024 * 1024
 """How many bytes of events wait to be read; of speech, at 24 kHz, almost six minutes."""
@@ -187,7 +189,12 @@ def _joined(one: RealtimeEvent, other: RealtimeEvent) -> RealtimeEvent | None:
 
 def _size(event: RealtimeEvent) -> int:
     """About how many bytes an event holds of what a server, a model or a tool has said."""
-    size, left = 0, _words(event)
+    return _whole(event.usage) if isinstance(event, ResponseEndEvent) else weigh(_words(event))
+
+
+def _whole(value: Any) -> int:
+    """How many bytes a server's JSON takes: of what comes from there nothing goes uncounted. Nothing in it holds itself."""
+    size, left = 0, [value]
     while left:
         value = left.pop()
         size += getsizeof(value)
@@ -198,7 +205,7 @@ def _size(event: RealtimeEvent) -> int:
     return size
 
 
-def _words(event: RealtimeEvent) -> list[Any]:
+def _words(event: RealtimeEvent) -> Sequence[Any]:
     match event:
         case AudioEvent():
             return [event.audio]
@@ -209,13 +216,23 @@ def _words(event: RealtimeEvent) -> list[Any]:
         case ToolCallEvent():
             return [event.tool_call.raw_arguments]
         case ToolProgressEvent():
-            return [event.tool_call.raw_arguments, event.progress.message]
+            return [event.tool_call.raw_arguments, event.progress.message, event.progress.data]
         case ToolResultEvent():
-            return [event.execution.call.raw_arguments, event.execution.content]
-        case ResponseEndEvent():
-            return [event.usage]  # as the server's JSON has it: nothing in it holds itself
+            return _of_execution(event.execution)
         case ConnectionEvent():
             return [event.reason]
         case ErrorEvent():
             return [str(event.error)]
     return []
+
+
+def _of_execution(execution: ToolExecution) -> Sequence[Any]:
+    held = [execution.call.raw_arguments, execution.arguments, execution.content, execution.value]
+    if (output := execution.output) is not None:
+        held += [output.for_llm, output.for_user, output.media, output.artifact_tags]
+        held += [each.data for each in output.attachments]
+    if execution.error is not None:
+        held += execution.error.args
+    if execution.actions is not None:
+        held.append(execution.actions.state_delta)
+    return [*held, *(each.data for each in execution.result.attachments)]

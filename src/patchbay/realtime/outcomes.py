@@ -22,7 +22,7 @@ class Outcomes:
     """Those that wait."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[ToolExecution, bool]] = deque()
+        self._waiting: deque[tuple[ToolExecution, str, bool]] = deque()
 
     def __bool__(self) -> bool:
         """Whether there are any."""
@@ -31,18 +31,24 @@ class Outcomes:
     @property
     def ask(self) -> bool:
         """Whether the model is to answer to any of them."""
-        return any(asks for _, asks in self._waiting)
+        return any(asks for _, _, asks in self._waiting)
 
-    def add(self, execution: ToolExecution, *, asks: bool = True) -> ToolExecution | None:
-        """Add one, to which the model is to answer where it ``asks``; return the one that goes for it, if there are too many."""
-        self._waiting.append((execution, asks))
+    def add(self, execution: ToolExecution, text: str, *, asks: bool = True) -> ToolExecution | None:
+        """Add one, told as ``text`` and to be answered where it ``asks``; return the one that goes, if there are too many."""
+        self._waiting.append((execution, text, asks))
         return self._waiting.popleft()[0] if len(self._waiting) > MOST_OUTCOMES else None
 
     def take(self) -> Sequence[Line]:
         """Return all as lines; they wait no longer."""
-        lines = [Line("user", outcome(each.call, each.content)) for each, _ in self._waiting]
+        lines = [Line("user", text) for _, text, _ in self._waiting]
         self._waiting.clear()
         return lines
+
+    def clear(self) -> Sequence[ToolExecution]:
+        """Return all that are told to nobody; they wait no longer."""
+        executions = [execution for execution, _, _ in self._waiting]
+        self._waiting.clear()
+        return executions
 
 
 def outcome(call: ToolCall, text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 
@@ -22,12 +23,14 @@ from patchbay.realtime.events import (
 )
 from patchbay.realtime.feed import LONGEST_AUDIO, LONGEST_TEXT, MOST_BYTES, Events, Feed
 from patchbay.realtime.flood import FloodError, FloodGuard
-from patchbay.realtime.outcomes import MOST_OUTCOMES, Outcomes
+from patchbay.realtime.outcomes import MOST_OUTCOMES, Outcomes, outcome
 from patchbay.realtime.remembered import Remembered
 from patchbay.realtime.rounds import ABANDONED, refusal, still_running
 from patchbay.realtime.utterances import LONGEST, Utterances
+from patchbay.tools.actions import ToolActions
 from patchbay.tools.context import Progress
-from patchbay.types import ToolCall, ToolResult
+from patchbay.tools.output import ToolOutput
+from patchbay.types import Attachment, ToolCall, ToolResult
 
 from .playing import run
 
@@ -59,7 +62,14 @@ def test_audio_that_is_not_read_does_not_pile_up():
     assert [piece, piece] == rest[:2]
 
 
-CALL = ToolCall("c", "look", "a" * MOST_BYTES)
+LONG = "a" * MOST_BYTES
+CALL = ToolCall("c", "look", LONG)
+
+
+def settled(value: object, content: str = "", **fields: Any) -> ToolResultEvent:
+    result = ToolResult("c", "look", content, attachments=fields.pop("attachments", ()))
+    arguments = fields.pop("arguments", {})
+    return ToolResultEvent(ToolExecution(ToolCall("c", "look"), arguments, value, result, **fields), 1)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +80,15 @@ CALL = ToolCall("c", "look", "a" * MOST_BYTES)
         ToolCallEvent(CALL, 1),
         ToolProgressEvent(CALL, Progress("Looking."), 1),
         ToolProgressEvent(ToolCall("c", "look"), Progress("a" * MOST_BYTES), 1),
-        ToolResultEvent(ToolExecution(ToolCall("c", "look"), {}, "", ToolResult("c", "look", "a" * MOST_BYTES)), 1),
+        ToolProgressEvent(ToolCall("c", "look"), Progress("Looking.", data={"page": [bytes(MOST_BYTES)]}), 1),
+        settled("", LONG),
+        settled({"rows": ({"text": LONG},)}),
+        settled([{"number": f"{number:0128}"} for number in range(MOST_BYTES // 64)]),
+        settled(ToolOutput(for_user=LONG)),
+        settled("", attachments=(Attachment(bytes(MOST_BYTES), "image/png"),)),
+        settled("", error=ValueError(LONG)),
+        settled("", actions=ToolActions(state_delta={"seen": LONG})),
+        settled("", arguments={"lists": [[] for _ in range(MOST_BYTES // 32)]}),
         ToolResultEvent(ToolExecution(CALL, {}, "", ToolResult("c", "look", "")), 1),
         UserOutputEvent(ToolCall("c", "look"), "a" * MOST_BYTES, (), handled=False),
         ResponseEndEvent("completed", {"tokens": [{"count": "a" * MOST_BYTES}]}),
@@ -86,6 +104,16 @@ def test_nothing_that_is_not_read_piles_up_however_long_each_piece_is(event):
         feed.put(event)
     feed.end(ConnectionEvent("closed"))
     assert [DroppedEvent("events", count=3), ConnectionEvent("closed")] == read(feed)
+
+
+def test_a_result_that_is_its_own_text_is_held_once_and_weighs_so():
+    feed = Feed(1000)
+    text = "a" * (MOST_BYTES // 3)
+    event = settled(text, text)
+    for _ in range(2):
+        feed.put(event)
+    feed.end(ConnectionEvent("closed"))
+    assert [event, event, ConnectionEvent("closed")] == read(feed)
 
 
 def test_nothing_comes_behind_the_end():
@@ -287,11 +315,21 @@ def test_what_is_said_in_pieces_is_put_together_up_to_a_length_and_begins_anew_w
 def test_of_outcomes_that_cannot_be_told_the_oldest_go():
     outcomes = Outcomes()
     executions = [refusal(ToolCall(f"c{number}", "look"), FloodError("look")) for number in range(MOST_OUTCOMES + 1)]
-    assert [*[None] * MOST_OUTCOMES, executions[0]] == [outcomes.add(each) for each in executions]
+    assert [*[None] * MOST_OUTCOMES, executions[0]] == [
+        outcomes.add(each, outcome(each.call, each.content)) for each in executions
+    ]
     lines = outcomes.take()
     assert MOST_OUTCOMES == len(lines)
     assert "look" in lines[0].text
     assert not outcomes
+
+
+def test_outcomes_that_nobody_is_to_be_told_of_are_handed_out_and_gone():
+    outcomes = Outcomes()
+    execution = refusal(ToolCall("c", "look"), FloodError("look"))
+    outcomes.add(execution, "Not now.")
+    assert [execution] == outcomes.clear()
+    assert (False, []) == (bool(outcomes), outcomes.take())
 
 
 def test_pieces_are_joined_where_many_wait_and_nothing_of_a_long_answer_is_lost():

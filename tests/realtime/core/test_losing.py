@@ -80,6 +80,44 @@ def test_results_that_come_while_there_is_no_connection_are_told_the_next_one_to
     run(work())
 
 
+@pytest.mark.parametrize("provider", EVENTS)
+def test_what_has_ended_by_the_next_connection_was_returned_and_what_still_runs_then_is_told_as_running(provider):
+    async def work() -> None:
+        may_end = asyncio.Event()
+
+        def quick(name: str) -> str:
+            return f"the result of {name}"
+
+        async def slow() -> str:
+            await may_end.wait()
+            return "forty-two"
+
+        script = [
+            Answer((Call("quick", {"name": "one"}), Call("slow"), Call("quick", {"name": "two"})), kill="running"),
+            Say("Two are there."),
+            Say("That was all."),
+        ]
+        with provider(script) as fake:
+            async with playing(fake, quick, slow) as played:
+                await played.session.send_text("What is the answer?")
+                await played.until(lambda: len(played.of(ResponseEndEvent)) == 2)
+                assert ["open", "lost", "open"] == played.states
+                may_end.set()
+                await played.until(lambda: len(played.of(ResponseEndEvent)) == 3)
+                await played.idle()
+            asked = [frame["type"] for connection, frame in fake.frames if connection == 2].count("response.create")
+            told = [(each.kind, each.text) for each in fake.heard if each.connection == 2]
+        assert 2 == asked  # once for the two that were there
+        assert [
+            ("user", "What is the answer?"),
+            ("user", '[The tool quick returned] "the result of one"'),
+            ("user", '[The tool quick returned] "the result of two"'),
+            ("user", '[Result of the tool slow that was still running] "forty-two"'),
+        ] == told
+
+    run(work())
+
+
 def test_gemini_is_resumed_and_the_call_answered_by_its_id():
     async def work() -> None:
         held = Held()

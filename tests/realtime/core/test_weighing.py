@@ -1,0 +1,50 @@
+"""What a tool's values weigh: near enough to what they take, whatever they are, and found out at once."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+
+import pytest
+
+from patchbay.realtime.weighing import MOST_LOOKED_AT, MOST_MEMBERS, weigh
+
+
+@pytest.mark.parametrize("kind", [list, tuple, set, frozenset, deque, dict.fromkeys, OrderedDict.fromkeys])
+@pytest.mark.parametrize("count", [1, MOST_MEMBERS, 50_000])
+def test_what_is_in_plain_containers_weighs_about_what_it_takes_however_much_it_is(kind, count):
+    texts = [f"{number:0200}" for number in range(count)]
+    assert 250 * count < weigh([kind(texts)]) < 450 * count + 1_000
+    rows = [{"number": number, "tags": [text, text]} for number, text in enumerate(texts)]
+    assert 250 * count < weigh([rows]) < 1_000 * count
+
+
+def test_of_what_is_weighed_so_many_are_looked_at_however_many_there_are(monkeypatch):
+    looked: list[object] = []
+
+    def getsizeof(value: object) -> int:
+        looked.append(value)
+        return 1
+
+    monkeypatch.setattr("patchbay.realtime.weighing.getsizeof", getsizeof)
+    weigh([[[[f"{x} {y} {z}" for z in range(20)] for y in range(100)] for x in range(100)]])
+    assert len(looked) == MOST_LOOKED_AT
+
+
+def test_what_is_weighed_is_asked_for_nothing_and_may_hold_itself():
+    class Odd(dict):
+        def __len__(self) -> int:
+            raise AssertionError
+
+        values = items = __iter__ = __len__
+
+    class Thing:
+        def __sizeof__(self) -> int:
+            raise AssertionError
+
+        __len__ = __iter__ = __hash__ = __eq__ = __sizeof__
+
+    assert 1_000 < weigh([Odd(text="a" * 1_000)]) < 2_000
+    assert weigh([[Thing()] * MOST_MEMBERS, None, 5]) < 1_000
+    ring: list[object] = []
+    ring += [ring, [ring]]
+    assert weigh([ring]) < 1_000
