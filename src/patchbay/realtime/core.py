@@ -23,7 +23,7 @@ from patchbay.realtime.dialect import Dialect, Line, Opening
 from patchbay.realtime.events import ConnectionEvent, ErrorEvent, IdleEvent, InterruptedEvent, RealtimeEvent
 from patchbay.realtime.feed import Feed
 from patchbay.realtime.keeper import Keeper
-from patchbay.realtime.news import Refused, Status
+from patchbay.realtime.news import Configured, Refused, Status
 from patchbay.realtime.offered import Offered
 from patchbay.realtime.remembered import Remembered
 from patchbay.realtime.settings import RealtimeSettings
@@ -91,6 +91,11 @@ class Core:
     def is_idle(self) -> bool:
         """Whether nothing is under way."""
         return self.keeper.talk is not None and self.keeper.talk.is_free and self.answers.is_idle
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the model knows the tools of the last ``use_tools``."""
+        return self._syncing.is_told
 
     async def open(self) -> None:
         """Open the first connection. Raises what it cannot be opened for."""
@@ -262,11 +267,11 @@ class Core:
             self._unanswered.gave_up()
         return goes_on
 
-    def change_settled(self, refused: Refused | None) -> None:
+    def change_settled(self, news: Configured | Refused) -> None:
         """Tell those who wait for the tools to be told."""
-        if self.keeper.talk is None or self._syncing.settled(refused, self.keeper.talk) or refused is None:
+        if self.keeper.talk is None or self._syncing.settled(news, self.keeper.talk) or isinstance(news, Configured):
             return
-        self.emit(ErrorEvent(UpstreamError(f"The model's server refused a change of the session: {refused.message}")))
+        self.emit(ErrorEvent(UpstreamError(f"The model's server refused a change of the session: {news.message}")))
 
     def now_free(self) -> None:
         """Do what has waited for the model to be silent."""

@@ -21,6 +21,13 @@ WireTool: TypeAlias = Mapping[str, Any]
 """A tool in the provider's shape, under its name there."""
 
 
+def tool_name(tool: Mapping[str, Any]) -> str:
+    """Return a tool's name on the wire, whichever shape it has there; "" where it has none."""
+    function = tool.get("function")
+    name = (function if isinstance(function, Mapping) else tool).get("name")
+    return name if isinstance(name, str) else ""
+
+
 @dataclass(frozen=True, slots=True)
 class CallResult:
     """The one result of a call, as the model is told of it. ``name`` is the tool's on the wire, ``output`` a text."""

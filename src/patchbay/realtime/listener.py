@@ -9,7 +9,7 @@ from patchbay.errors import PatchbayError
 from patchbay.realtime.calls import HeardCall
 from patchbay.realtime.dialect import Line
 from patchbay.realtime.events import RealtimeEvent
-from patchbay.realtime.news import Refused, Status
+from patchbay.realtime.news import Configured, Refused, Status
 
 
 class Listener(Protocol):
@@ -45,8 +45,8 @@ class Listener(Protocol):
     def calls_taken_back(self, call_ids: Sequence[str]) -> bool:
         """The server wants no result for these calls. Returns whether it waited for them, and so has heard something newer."""
 
-    def change_settled(self, refused: Refused | None) -> None:
-        """The server has taken the last change of the session, or refused it."""
+    def change_settled(self, news: Configured | Refused) -> None:
+        """The server has taken a change of the session, or refused it."""
 
     def now_free(self) -> None:
         """No response is under way or wanted."""

@@ -21,7 +21,12 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """The server has taken the last change of the session (``session.updated``)."""
+    """The server has taken a change of the session (``session.updated``).
+
+    ``tools``: the names on the wire of those of our tools that the session has by now; None where the server does not say.
+    """
+
+    tools: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from patchbay.models.offer import Offer, Told
 from patchbay.models.providers import Provider
-from patchbay.realtime.dialect import Dialect, WireTool
+from patchbay.realtime.dialect import Dialect, WireTool, tool_name
 from patchbay.realtime.news import Refused
 from patchbay.tools import Tool, collect_tools
 from patchbay.tools.registry import Snapshot
@@ -58,7 +58,7 @@ class Offered:
         if place is None or int(place[1]) >= len(sent):
             return False
         refused = sent[int(place[1])]
-        name = self._told.names.own(_name(refused))
+        name = self._told.names.own(tool_name(refused))
         if refused not in self._told.tools or (tool := self.tools.get(name)) is None:
             return False  # it is another one by now, or gone
         self._refused[name] = tool.spec, news.message
@@ -79,8 +79,3 @@ class Offered:
         if self._reader is not None and self._reader.name not in self.tools:
             specs.append(self._reader.spec)
         return self._offer.of(specs)
-
-
-def _name(tool: WireTool) -> str:
-    function = tool.get("function")
-    return str((function if isinstance(function, Mapping) else tool).get("name", ""))

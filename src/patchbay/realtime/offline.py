@@ -168,6 +168,11 @@ class OfflineSession(Session):
         return self._is_connected and self._ending is None
 
     @property
+    def is_told(self) -> bool:
+        """Whether the model knows the tools of the last ``use_tools``: the next request has them."""
+        return True
+
+    @property
     def dropped(self) -> Sequence[ToolExecution]:
         """Nothing: the result of a call that was stopped is in the chat."""
         return ()

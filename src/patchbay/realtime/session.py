@@ -145,6 +145,11 @@ class RealtimeSession(Session):
         return self._core.was_open and self._ending is None
 
     @property
+    def is_told(self) -> bool:
+        """Whether the model knows the tools of the last ``use_tools``, also where that has raised ToolSyncError."""
+        return self._core.is_told
+
+    @property
     def dropped(self) -> Sequence[ToolExecution]:
         """The last results that came too late and were told to nobody."""
         return tuple(self._core.answers.dropped)

@@ -16,7 +16,7 @@ from patchbay.errors import PatchbayError, UpstreamError, UpstreamTimeoutError
 from patchbay.loop import TextEvent
 from patchbay.realtime.arbiter import Arbiter
 from patchbay.realtime.collecting import Collecting
-from patchbay.realtime.dialect import CallResult, Line, WireTool
+from patchbay.realtime.dialect import CallResult, Frame, Line, WireTool
 from patchbay.realtime.events import AudioEvent, ErrorEvent, InterruptedEvent, ResponseEndEvent, TranscriptEvent
 from patchbay.realtime.hearing import Hearing
 from patchbay.realtime.listener import Listener
@@ -79,7 +79,7 @@ class Talk:
         self._next_answer = Timer(self._go_on)
         self._take: dict[type[Any], Callable[[Any], None]] = {
             Opened: lambda _news: None,
-            Configured: lambda _news: listener.change_settled(None),
+            Configured: listener.change_settled,
             Refused: self._refused,
             ResponseBegan: self._response_began,
             Said: self._said,
@@ -178,9 +178,10 @@ class Talk:
         self._is_told = True
         self.wire.connection.send(self.wire.dialect.answering(results))
 
-    def change_tools(self, tools: Sequence[WireTool]) -> None:
-        """Tell other tools."""
-        self.wire.connection.send(self.wire.dialect.changing_tools(tools))
+    def change_tools(self, tools: Sequence[WireTool]) -> Sequence[Frame]:
+        """Tell other tools; return how."""
+        self.wire.connection.send(frames := self.wire.dialect.changing_tools(tools))
+        return frames
 
     def want(self) -> None:
         """Have the model answer, as soon as it may."""

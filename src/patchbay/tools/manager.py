@@ -34,7 +34,8 @@ class LiveSession(Protocol):
         """Offer the model these tools from now on. What it raises is told to who waits for the sync.
 
         It is asked again when it has returned or was cancelled, not before. Where it says so itself (``idle``, ``is_open``), a
-        swap waits until it is idle, and none takes over that is not open.
+        swap waits until it is idle, and none takes over that is not open. Where it says whether the model knows the tools of the
+        last call (``is_told``), that counts: it may have been told with another connection.
         """
         ...
 
@@ -45,6 +46,7 @@ class _Listener:
 
     session: LiveSession
     why: str = ""
+    given: int = -1  # the revision that it was asked to tell last
     one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -123,8 +125,8 @@ class LLMSessionManager:
     @property
     def untold(self) -> dict[str, str]:
         """The sessions (``active``, ``pending``) that have not been told of the last change, and what kept them from it."""
-        behind = {name: each.why for name in _SESSIONS for each in self._listeners if each.session is getattr(self, name)}
-        return {name: why for name, why in behind.items() if why}
+        named = {name: each for name in _SESSIONS for each in self._listeners if each.session is getattr(self, name)}
+        return {name: why for name, each in named.items() if (why := self._behind(each))}
 
     async def prepare(self, session: LiveSession) -> None:
         """Make ``session`` the pending one, and tell it of the role's tools; one that is not open yet opens with them.
@@ -216,6 +218,7 @@ class LLMSessionManager:
             is_newest, why = True, ""
             try:
                 snapshot = self.snapshot()
+                listener.given = snapshot.revision
                 await session.use_tools(snapshot)
                 is_newest = snapshot.revision == self.snapshot().revision
             except Exception as error:  # noqa: BLE001  (a session may fail in any way; the other is told all the same)
@@ -227,7 +230,7 @@ class LLMSessionManager:
             return why
 
     async def _tell_the_untold(self) -> bool:
-        behind = [each for each in self._listeners if each.why and self._has(each.session)]
+        behind = [each for each in self._listeners if self._behind(each) and self._has(each.session)]
         for listener in behind:
             await self._tell(listener)
         if behind and not self.untold:
@@ -236,6 +239,16 @@ class LLMSessionManager:
 
     def _gave_up(self) -> None:
         _logger.error("The sessions of role %r cannot be told of their tools: %s", self.role, self.untold)
+
+    def _behind(self, listener: _Listener) -> str:
+        """What keeps a session from the last change, "" where it knows it."""
+        is_told = getattr(listener.session, "is_told", None)
+        if is_told is None or not _is_open(listener.session) or listener.given != self.snapshot().revision:
+            return listener.why
+        if is_told:
+            return ""
+        is_being_told = listener.one_at_a_time.locked()
+        return listener.why or ("" if is_being_told else "its model's server has not taken them after all")
 
     def _has(self, session: LiveSession) -> bool:
         return session is self.active or session is self.pending

@@ -472,6 +472,30 @@ def test_a_refusal_without_a_word_is_of_the_change_that_waits_to_be_confirmed():
     assert "" == read(one, event("error", error={"message": "1214"}))[0].about
 
 
+def test_a_lost_confirmation_has_no_refusal_without_a_word_taken_for_one_of_a_change_for_ever():
+    one = dialect("glm")
+    one.changing_tools([])
+    one.changing_tools([{"type": "function", "name": "look_up"}])
+    one.read(event("session.updated", session={"tools": [{"type": "function", "name": "look_up"}]}))
+    assert "" == read(one, event("error", error={"message": "1214"}))[0].about
+
+
+@pytest.mark.parametrize("provider", EVENTFUL)
+@pytest.mark.parametrize(
+    ("tools", "names"),
+    [
+        ([], frozenset()),
+        ([{"type": "function", "name": "a"}, {"type": "function", "function": {"name": "b"}}], frozenset("ab")),
+        ([{"type": "mcp", "server_label": "wiki"}, {"name": [[]]}, {"name": 7}, {"function": 7}, None, "a"], frozenset()),
+        (None, None),
+        ({"name": "a"}, None),
+        ("a", None),
+    ],
+)
+def test_a_confirmation_names_the_tools_that_the_session_has(provider, tools, names):
+    assert [Configured(names)] == read(dialect(provider), event("session.updated", session={"tools": tools}))
+
+
 def test_after_a_change_is_refused_another_refusal_is_not_about_it():
     one = dialect("stepfun")
     one.changing_tools([])

@@ -76,7 +76,7 @@ class EventDialect(EventReader):
         return self.complete(session)
 
     def _update(self, session: Mapping[str, Any]) -> Frame:
-        self.expect()
+        self.expect(session.get("tools"))
         return self._frame("session", {"type": "session.update", "session": session})
 
     def recalling(self, opening: Opening) -> list[Frame]:
