@@ -210,8 +210,9 @@ class Connection:
             while True:
                 while out:
                     size = self._hand_over()
-                    async with asyncio.timeout(TAKEN_WITHIN * max(1, size / AUDIO_WAITING)):
-                        await socket.drain()
+                    if socket.transport.get_write_buffer_size():  # else there is nothing to wait for
+                        async with asyncio.timeout(TAKEN_WITHIN * max(1, size / AUDIO_WAITING)):
+                            await socket.drain()
                     self._waiting -= size
                     if self._room and self._waiting <= AUDIO_WAITING:
                         self._let_in()
