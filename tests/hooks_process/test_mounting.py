@@ -313,7 +313,7 @@ def test_any_number_of_reloads_under_running_turns_leaves_nothing_behind(tmp_pat
             pids += [process_of(manager, name).pid for name in "hi"]
         for pid in pids:
             await gone(pid)
-        await until(lambda: (files, tasks) == (open_files(), len(asyncio.all_tasks())))
+        await until(lambda: open_files() <= files and len(asyncio.all_tasks()) <= tasks)  # fewer, where others end meanwhile
 
     run(main())
 
