@@ -28,6 +28,13 @@ def tool_name(tool: Mapping[str, Any]) -> str:
     return name if isinstance(name, str) else ""
 
 
+def tool_names(tools: Any) -> frozenset[str] | None:
+    """Return the names on the wire of the tools in a list, also of a server's; None where it is no list."""
+    if not isinstance(tools, list | tuple):
+        return None
+    return frozenset(name for tool in tools if isinstance(tool, Mapping) and (name := tool_name(tool)))
+
+
 @dataclass(frozen=True, slots=True)
 class CallResult:
     """The one result of a call, as the model is told of it. ``name`` is the tool's on the wire, ``output`` a text."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from patchbay.errors import ToolSyncError
-from patchbay.realtime.dialect import WireTool, tool_name
+from patchbay.realtime.dialect import WireTool, tool_names
 from patchbay.realtime.news import Configured, Refused
 from patchbay.realtime.offered import Offered
 from patchbay.realtime.talk import Talk
@@ -155,10 +155,10 @@ class Syncing:
 
         None where they are those of the tools that were told before: then these are confirmed once more.
         """
-        fitting = [each for each in self._unanswered if _names(each.tools) == names]
+        fitting = [each for each in self._unanswered if tool_names(each.tools) == names]
         if fitting:
             return [each for each in fitting if each.tools == fitting[0].tools][-1]
-        return None if self._told is not None and _names(self._told) == names else self._unanswered[0]
+        return None if self._told is not None and tool_names(self._told) == names else self._unanswered[0]
 
     def _take(self, change: _Change) -> None:
         """A change is confirmed; those before it are answered with it, or never will be."""
@@ -244,7 +244,3 @@ class Syncing:
         if not self._waiting:
             self._patience.cancel()
         return due
-
-
-def _names(tools: Sequence[WireTool]) -> frozenset[str]:
-    return frozenset(map(tool_name, tools))

@@ -14,6 +14,9 @@ from patchbay.realtime.events import ConnectionEvent, RealtimeEvent
 from patchbay.realtime.session import RealtimeSession
 from patchbay.realtime.settings import RealtimeLimits, RealtimeSettings
 from patchbay.testing.realtime import FakeRealtime
+from patchbay.tools import ToolDefinition
+from patchbay.tools.manager import LLMSessionManager
+from patchbay.tools.registry import Snapshot
 
 T = TypeVar("T")
 
@@ -156,3 +159,15 @@ async def given_up(work: Awaitable[T], when: Callable[[], object]) -> T:
 async def answered(fake: FakeRealtime) -> None:
     """Wait until all that was sent has come: each call has its result, and the model was asked to go on."""
     await fake.until(lambda: not fake.unanswered and not fake.unasked)
+
+
+def named(name: str, description: str = "d") -> ToolDefinition:
+    return ToolDefinition(name, description, handler=lambda _arguments: "done")
+
+
+def of(*tools: str | ToolDefinition) -> Snapshot:
+    """What there is where these tools are."""
+    manager = LLMSessionManager("ann")
+    for tool in tools:
+        manager.register_tool(named(tool) if isinstance(tool, str) else tool)
+    return manager.snapshot()

@@ -85,7 +85,7 @@ def test_what_has_ended_by_the_next_connection_was_returned_and_what_still_runs_
     async def work() -> None:
         may_end = asyncio.Event()
 
-        def quick(name: str) -> str:
+        async def quick(name: str) -> str:
             return f"the result of {name}"
 
         async def slow() -> str:

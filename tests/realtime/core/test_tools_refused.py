@@ -15,18 +15,7 @@ from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 
 from .peers import Peer, held, refusal, serving
-from .playing import limits, playing, run, soon
-
-
-def named(name: str, description: str = "d") -> ToolDefinition:
-    return ToolDefinition(name, description, handler=lambda _arguments: "done")
-
-
-def of(*tools: str | ToolDefinition):
-    manager = LLMSessionManager("ann")
-    for tool in tools:
-        manager.register_tool(named(tool) if isinstance(tool, str) else tool)
-    return manager.snapshot()
+from .playing import limits, named, of, playing, run, soon
 
 
 def answer(response_id: str) -> list[dict]:

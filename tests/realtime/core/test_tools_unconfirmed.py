@@ -9,25 +9,13 @@ import pytest
 from patchbay.errors import ToolSyncError
 from patchbay.realtime.events import ErrorEvent
 from patchbay.testing.realtime import FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun, Faults
-from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 
 from .peers import Peer, held, refusal, serving
-from .playing import Played, limits, playing, run, soon
+from .playing import Played, limits, named, of, playing, run, soon
 
 EVENTS = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun]
 LONG = 20.0
-
-
-def named(name: str, description: str = "d") -> ToolDefinition:
-    return ToolDefinition(name, description, handler=lambda _arguments: "done")
-
-
-def of(*tools: str | ToolDefinition):
-    manager = LLMSessionManager("ann")
-    for tool in tools:
-        manager.register_tool(named(tool) if isinstance(tool, str) else tool)
-    return manager.snapshot()
 
 
 def updated(*names: str) -> dict:

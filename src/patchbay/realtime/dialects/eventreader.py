@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias
 from uuid import uuid4
 
 from patchbay.realtime.calls import MOST_CALLS, MOST_CHARS
-from patchbay.realtime.dialect import Dialect, tool_name
+from patchbay.realtime.dialect import Dialect, tool_names
 from patchbay.realtime.dialects import reading
 from patchbay.realtime.dialects.callkeys import CallKeys, Known, Named
 from patchbay.realtime.news import (
@@ -101,16 +101,16 @@ class EventReader(Dialect):
 
     @_reads("session.updated", "session.update")  # the latter is what GLM's documentation has
     def _configured(self, frame: dict[str, Any]) -> list[News]:
-        names = _names(reading.member(frame, "session").get("tools"))
+        names = tool_names(reading.member(frame, "session").get("tools"))
         self._settled(all_of_them=names is not None and names == self._expected)
         self.confirmed = True
-        own = _names(self.settings.extra.get("tools"))  # those that the provider has itself
+        own = tool_names(self.settings.extra.get("tools"))  # those that the provider has itself
         return [Configured(None if names is None else names - (own or frozenset()))]
 
     def expect(self, tools: object) -> None:
         """A ``session.update`` with these tools goes out, to be confirmed."""
         self._unconfirmed += 1
-        self._expected = _names(tools)
+        self._expected = tool_names(tools)
 
     def _settled(self, *, all_of_them: bool = False) -> None:
         self._unconfirmed = 0 if all_of_them else max(0, self._unconfirmed - 1)
@@ -300,10 +300,3 @@ class EventReader(Dialect):
         if "response.create" in words:
             return "response"
         return "session" if self._unconfirmed or _SESSION_WORDS.search(words) else ""
-
-
-def _names(tools: Any) -> frozenset[str] | None:
-    """The names of tools in a list; None where it is no such thing."""
-    if not isinstance(tools, list | tuple):
-        return None
-    return frozenset(name for tool in tools if isinstance(tool, Mapping) and (name := tool_name(tool)))

@@ -25,10 +25,11 @@ from patchbay.errors import (
 )
 from patchbay.hooks.chains import Mounted
 from patchbay.hooks.process.hook import ProcessHook
+from patchbay.server.body import Receive
 from patchbay.server.oversight import Oversight
 from patchbay.server.routes import own_path
 from patchbay.server.sessions.asked import PATH, SUBPROTOCOL, Asked, NoModelError, read_asked, role_in
-from patchbay.server.sessions.early import Early, Receive
+from patchbay.server.sessions.early import Early
 from patchbay.server.sessions.frames import error_frame
 from patchbay.server.sessions.held import (
     BAD_REQUEST,

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable
+from typing import Any, Final
 
-Receive: TypeAlias = Callable[[], Awaitable[Any]]
+from patchbay.server.body import Receive
 
 _MOST: Final = 8
 """How many messages are heard before their session is there. The rest waits in the socket, and so does that the client goes."""
