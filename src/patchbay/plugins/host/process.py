@@ -78,7 +78,6 @@ class PluginProcess:
         except OSError as error:
             raise PluginError(f"the process cannot be started: {error}") from None
         self._transport = transport
-        self.pid = transport.get_pid()
         stdin = cast("asyncio.WriteTransport", transport.get_pipe_transport(0))
         stdin.write(Bootstrap(address=f"unix:{self._socket}", token=self._token).line())
         watched: tuple[asyncio.Future[Any], ...] = (self._hello, self._exited)
@@ -206,6 +205,8 @@ class _Pipes(asyncio.SubprocessProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
+        process = cast("asyncio.SubprocessTransport", transport)
+        self._owner.pid = process.get_pid()  # its end may be told next, and group 0 is our own
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         loop = asyncio.get_running_loop()
