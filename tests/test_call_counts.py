@@ -1,0 +1,103 @@
+"""How many calls of Python functions a piece of work may cost: a guard of speed that a busy machine cannot disturb.
+
+``MOST_CALLS`` holds the limits, at most a tenth above what Python 3.11 needs (later versions need less: they inline
+comprehensions). A change that raises one says so, and why, in its commit; one that lowers a count lowers its limit.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from patchbay import StreamParser, parse
+
+MOST_CALLS = {
+    "parse a sentence": 340,
+    "parse a reply with a fenced call": 1075,
+    "parse a reply with a Hermes call": 1035,
+    "feed a chunk of prose": 7.1,
+}
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": f"tool_{number}",
+            "description": "Search things by a query.",
+            "parameters": {
+                "type": "object",
+                "properties": {"query": {"type": "string"}, "limit": {"type": "integer"}},
+                "required": ["query"],
+            },
+        },
+    }
+    for number in range(4)
+]
+FENCED = 'I look it up.\n\n```tool_call\n{"name": "tool_1", "arguments": {"query": "abc", "limit": 3}}\n```'
+HERMES = 'Fine.\n<tool_call>\n{"name": "tool_2", "arguments": {"query": "abc"}}\n</tool_call>'
+CHUNKS = ["The quick", " brown fox", " jumps", " over the", " lazy dog.", " It is 3 o'clock,", " more or less."] * 20
+
+
+def count_calls(work: Callable[[], object]) -> int:
+    """The calls that ``work`` makes when it has been done before, so that what is made once and kept is not counted."""
+    work()
+    count = 0
+
+    def profile(_frame: FrameType, event: str, _argument: Any) -> None:
+        nonlocal count
+        count += event == "call"
+
+    before, collects = sys.getprofile(), gc.isenabled()
+    gc.disable()  # finalizers and callbacks of the collector would be counted too
+    sys.setprofile(profile)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+        if collects:
+            gc.enable()
+    return count
+
+
+def feed_chunks() -> None:
+    """Feed ``CHUNKS`` to a parser that has begun, so that its first chunk is not counted."""
+    for chunk in CHUNKS:
+        parser.feed(chunk)
+
+
+parser = StreamParser(TOOLS)
+WORK: dict[str, tuple[Callable[[], object], int]] = {
+    "parse a sentence": (lambda: parse("A small sentence."), 1),
+    "parse a reply with a fenced call": (lambda: parse(FENCED, tools=TOOLS), 1),
+    "parse a reply with a Hermes call": (lambda: parse(HERMES, tools=TOOLS), 1),
+    "feed a chunk of prose": (feed_chunks, len(CHUNKS)),
+}
+"""What is done, and by how many its calls are divided."""
+
+
+@pytest.mark.parametrize("name", MOST_CALLS)
+def test_no_more_functions_are_called_than_the_table_allows(name: str) -> None:
+    work, times = WORK[name]
+    assert count_calls(work) / times <= MOST_CALLS[name]
+
+
+@pytest.mark.parametrize("name", MOST_CALLS)
+def test_a_limit_is_no_more_than_a_fifth_above_the_count(name: str) -> None:
+    work, times = WORK[name]
+    assert MOST_CALLS[name] <= 1.2 * count_calls(work) / times + 1
+
+
+def test_calls_of_functions_are_counted() -> None:
+    def called() -> None:
+        pass
+
+    def work() -> None:
+        for _ in range(3):
+            called()
+
+    assert 1 + 3 == count_calls(work)
