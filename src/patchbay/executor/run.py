@@ -70,7 +70,8 @@ class Run:
         self._reader: ReadResult | None = None
         self._specs: tuple[ToolSpec, ...] | None = None
         self._lent: tuple[Mapping[str, Tool], Mapping[str, Tool]] | None = None
-        self._is_withdrawn = False
+        self.is_withdrawn = False
+        """Whether the model may call no tool of this run any more: it is asked for a closing answer."""
         if offer_reader and results is not None:
             self._offered_reader(results)
 
@@ -83,7 +84,7 @@ class Run:
 
     def use(self, tools: Mapping[str, Tool]) -> None:
         """Let the model call these, by their names, from now on, and tell it of no others; none where they were withdrawn."""
-        if not self._is_withdrawn:
+        if not self.is_withdrawn:
             self.tools = tools
             self._specs = None
 
@@ -91,7 +92,7 @@ class Run:
         """Let the model call nothing any more."""
         self._lent = None
         self.use({})
-        self._is_withdrawn = True
+        self.is_withdrawn = True
 
     def lend(self, tools: Mapping[str, Tool]) -> None:
         """Do as ``use``, for this round."""

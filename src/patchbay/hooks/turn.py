@@ -245,7 +245,9 @@ class TurnHooks:
                 each.complain("changed a system message: the messages stay as they were")
                 del changes["messages"]
             added: tuple[Injection, ...] = ()
-            if "tools" in changes:
+            if asked.member("graceful_terminal", REQUEST):
+                changes.pop("tools", None)  # a hook that adds its tools to each request does so here too, and means no harm
+            elif "tools" in changes:
                 tools = asked.member("tools", REQUEST)
                 changes["tools"], added = injected(each, policy, tools, changes["tools"], owner_of=asked.owner_of)
             asked.take(changes, added)

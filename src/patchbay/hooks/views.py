@@ -67,7 +67,10 @@ class View:
 
 
 class LLMRequest(View):
-    """``before_llm``: what a model is about to be asked. ``tools`` are OpenAI's, ``options`` the request's other parameters."""
+    """``before_llm``: what a model is about to be asked. ``tools`` are OpenAI's, ``options`` the request's other parameters.
+
+    ``graceful_terminal``: the turn is at its limit and this request is for a closing answer; a change of ``tools`` has no effect.
+    """
 
     changeable = frozenset({"model", "messages", "tools", "options"})
     meta: Meta

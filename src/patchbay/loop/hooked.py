@@ -152,7 +152,7 @@ _OF_REQUEST: Final[Mapping[str, Callable[[AskedRequest, str], Any]]] = {
     "messages": lambda asked, _point: asked.request.messages,
     "tools": lambda asked, _point: [spec.to_openai() for spec in asked.request.tools],
     "options": _options,
-    "graceful_terminal": lambda _asked, _point: False,
+    "graceful_terminal": lambda asked, _point: asked.run.is_withdrawn,
 }
 _OF_REPLY: Final[Mapping[str, Callable[[AskedReply, str], Any]]] = {
     **_AROUND,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from patchbay.errors import ConfigurationError, ToolSyncError, UpstreamError
-from patchbay.hooks import AbortTurn, Event, HookManager
+from patchbay.hooks import AbortTurn, Event, HookManager, HookPolicy, LLMRequest, Modify, Respond, ToolRequest
 from patchbay.realtime import (
     DroppedEvent,
     ErrorEvent,
@@ -28,7 +28,7 @@ from patchbay.tools import ToolContext, ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 from patchbay.tools.output import ToolOutput
 from patchbay.tools.registry import Registration, ToolRegistry
-from patchbay.types import Reply
+from patchbay.types import Reply, ToolSpec
 
 from .playing import assert_answered_once, call, named, playing, run
 
@@ -295,6 +295,36 @@ def test_a_tool_that_is_registered_while_the_model_has_its_last_word_is_none_of_
             assert [False, True] == [event.execution.is_error for event in played.of(ToolResultEvent)]
             await played.say("Go on.")
             assert ["again", "late"] == [tool.name for tool in model.requests[-1].tools]
+
+    run(work())
+
+
+@pytest.mark.parametrize("policy", ["additive", "off", "full"])
+def test_a_hook_is_told_of_the_closing_request_of_a_turn_and_its_tools_are_not_offered_there(policy: Any):
+    class Injecting:
+        terminal: ClassVar[list[bool]] = []
+
+        async def before_llm(self, request: LLMRequest) -> Modify:
+            self.terminal.append(request.graceful_terminal)
+            request.tools.append(ToolSpec("injected", "Injected.", {"type": "object"}).to_openai())
+            request.messages.append({"role": "user", "content": "Be brief."})
+            return Modify(request)
+
+        async def before_tool(self, call: ToolRequest) -> Respond | None:
+            return Respond("looked up") if call.tool == "injected" else None
+
+    async def work():
+        Injecting.terminal = []
+        hooks = HookManager(policy=HookPolicy(tool_injection=policy))
+        hooks.mount("injecting", Injecting())
+        model = ScriptedModel([call("again"), "That is all I have."])
+        async with playing(model, named("again"), hooks=hooks, limits=RealtimeLimits(max_rounds=1)) as played:
+            await played.say("Go.")
+            assert [False, True] == Injecting.terminal
+            injected = [] if policy == "off" else ["injected"]
+            assert [["again", *injected], []] == [[spec.name for spec in each.tools] for each in model.requests]
+            assert ["Be brief.", "Be brief."] == [each.messages[-1]["content"] for each in model.requests]
+            assert [] == played.of(ErrorEvent)
 
     run(work())
 
