@@ -246,20 +246,27 @@ def test_the_function_cannot_change_what_runs_and_the_body_cannot_change_what_wa
     assert digest_of("use", {"path": "a", "box": {"items": ["x"]}}, {"items": 2}) == records[0].digest == second.asked[0][3]
 
 
-def test_a_call_that_waits_for_its_turn_after_the_yes_is_looked_at_when_its_turn_has_come():
-    """Between a yes and the run there may be any time: another call has the only slot."""
+def test_a_call_that_waits_for_a_slot_after_its_approval_has_its_facts_checked_again():
+    """Facts are found in threads, in any order: the second call is approved once the first one has the only slot."""
     disk = Disk(a="/srv/data", b="/srv/data")
-    go_on = asyncio.Event()
+    first_runs, second_approved = asyncio.Event(), asyncio.Event()
+
+    class Approver:
+        async def approve_tool(self, call):
+            if call.arguments["path"] == "a":
+                await first_runs.wait()
+                second_approved.set()
+            return True
 
     @tool(facts=disk.look, max_parallel=1)
     async def use(path: str) -> str:
         if path == "b":
-            await go_on.wait()
+            first_runs.set()
+            await second_approved.wait()
             disk.leads["a"] = "/etc"
         return path
 
-    person = Person(lambda: go_on.set() if len(person.asked) == 2 else None)
-    first, second = ran(use, calls=(ToolCall("0", "use", '{"path": "b"}'), CALL), hooks=hooks_of(person=person))
+    first, second = ran(use, calls=(ToolCall("0", "use", '{"path": "b"}'), CALL), hooks=hooks_of(approver=Approver()))
     assert ("b", "tool_denied") == (first.content, second.result.code)
 
 
