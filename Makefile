@@ -11,7 +11,7 @@ NPM := $(shell command -v npm)
 WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check bench fidelity docs lock lowest clean
+.PHONY: help demo test matrix check bench fidelity docs lock lowest clean
 
 help: ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -21,6 +21,9 @@ demo: .venv/.installed ## a text-only model calls tools, through the proxy, befo
 
 test: .venv/.installed tests/npm/node_modules/.installed ## the whole suite
 	@$(BIN)/pytest -n $(WORKERS) $(TESTS)
+
+matrix: .venv/.installed tests/npm/node_modules/.installed ## the suite on every supported Python that is installed (MATRIX=--newest: on one)
+	@$(BIN)/python scripts/matrix.py --workers $(WORKERS) $(MATRIX) $(TESTS)
 
 check: .venv/.installed ## lint, format, types, floors, documentation
 	$(BIN)/ruff check
