@@ -10,7 +10,8 @@ import dataclasses
 import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from datetime import timedelta
 from decimal import Decimal
 from enum import Enum
@@ -32,12 +33,17 @@ _MAX_DEPTH = 64
 _MOST_BITS = 14_000  # Python writes no more than 4300 decimal digits
 _JSON_TYPES = (dict, list, tuple, int, float, type(None))
 _TEXT_TYPES = (Decimal, UUID, PurePath, timedelta)
+_ARRAY_TYPES = (list, tuple, deque, range, Iterator, KeysView, ValuesView, ItemsView)
+"""What becomes an array. No other iterable does: its items need not be all that there is to it."""
+
+_LIST_METHODS = ("tolist", "to_dicts", "to_list", "to_pylist")  # numpy and array.array; polars; pyarrow
 _UNKNOWN = object()
 
 
 def render_result(value: Any) -> str:
     """Write a tool's result: a str as it is, None as ``null``, all else as JSON, and what cannot be JSON by its ``str()``.
 
+    Where that is Python's default, which shows nothing of the value, a note says so.
     An iterator is read to its end; what it raises is raised here, and ValueError if it seems to have none.
     """
     if type(value) is str:
@@ -106,6 +112,9 @@ def _json(value: Any) -> str:
 
 def _text(value: Any) -> str:
     try:
+        kind: Any = type(value)
+        if (kind.__str__, kind.__repr__) == (object.__str__, object.__repr__):
+            return f"{value!r} (note: {kind.__name__} has no text form, so its contents are not shown)"
         return str(value)
     except KeyboardInterrupt:
         raise
@@ -159,23 +168,76 @@ def _stand_in(value: Any) -> Any:
         return dump(mode="json")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
-    if fields := getattr(type(value), "__struct_fields__", None):  # msgspec
+    if (fields := getattr(type(value), "__struct_fields__", None)) is not None:  # msgspec
         return {name: getattr(value, name) for name in fields}
-    if attributes := getattr(type(value), "__attrs_attrs__", None):
+    if (attributes := getattr(type(value), "__attrs_attrs__", None)) is not None:
         return {item.name: getattr(value, item.name) for item in attributes}
     if isinstance(value, Mapping):
-        return dict(value)
+        return _members(value.items())
     if isinstance(value, set | frozenset):
         return _sorted(value)
-    if callable(iso := getattr(value, "isoformat", None)):
-        return iso()
-    if callable(to_list := getattr(value, "tolist", None)):  # numpy's arrays and numbers
-        return to_list()
-    if isinstance(value, Iterable) and not isinstance(value, type):
+    if isinstance(value, _ARRAY_TYPES):
         return read_items(value)
     if isinstance(value, _TEXT_TYPES):
         return str(value)
+    return _converted(value) if not isinstance(value, type) else _UNKNOWN
+
+
+def _converted(value: Any) -> Any:
+    """Return what an object of a class that is not known here says of itself by its methods; _UNKNOWN if nothing."""
+    if iso := _method(value, "isoformat"):
+        return iso()
+    if (to_dict := _method(value, "to_dict")) and hasattr(value, "iloc"):  # pandas
+        return _frame(value, to_dict) if hasattr(value, "columns") else _series(value, to_dict)
+    if convert := next(filter(None, (_method(value, name) for name in _LIST_METHODS)), None):
+        return convert()
+    if (keys := _method(value, "keys")) and hasattr(type(value), "__getitem__"):
+        if items := _method(value, "items"):
+            return {**_members(items()), **_body(value)}
+        return {key: value[key] for key in read_items(keys())}  # sqlite3.Row
     return _UNKNOWN
+
+
+def _method(value: Any, name: str) -> Callable[..., Any] | None:
+    method = getattr(value, name, None)
+    return method if callable(method) else None
+
+
+def _members(items: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+    """Return the items as a dict; those of a key that occurs several times (headers) as a list."""
+    found: dict[Any, list[Any]] = {}
+    for key, item in read_items(items):
+        found.setdefault(key, []).append(item)
+    return {key: item[0] if len(item) == 1 else item for key, item in found.items()}
+
+
+def _body(value: Any) -> dict[str, Any]:
+    """Return the payload of an email message, whose items are its headers alone; nothing for all other mappings."""
+    if (payload := _method(value, "get_payload")) is None:
+        return {}
+    content = payload(decode=True)
+    return {"payload": payload() if content is None else content}
+
+
+def _frame(frame: Any, to_dict: Callable[..., Any]) -> Any:
+    """Return a DataFrame as records, its index among their members where that is more than a row number."""
+    if not frame.columns.is_unique:
+        return to_dict(orient="tight")
+    if not _is_row_numbers(frame.index):
+        try:
+            to_dict = frame.reset_index().to_dict
+        except ValueError:  # a column has the index's name already
+            return to_dict(orient="tight")
+    return to_dict(orient="records")
+
+
+def _series(series: Any, to_dict: Callable[..., Any]) -> Any:
+    """Return a Series by its index; as pairs where a label occurs several times."""
+    return to_dict() if series.index.is_unique else [list(pair) for pair in series.items()]
+
+
+def _is_row_numbers(index: Any) -> bool:
+    return getattr(index, "name", None) is None and list(index) == list(range(len(index)))
 
 
 def _bytes(value: bytes) -> str:
