@@ -129,6 +129,25 @@ def test_an_answer_whose_calls_a_hook_removes_ends_the_turn_with_its_text():
     assert "tool_calls" not in turned.final.messages[-1]
 
 
+@pytest.mark.parametrize("as_view", [False, True])
+def test_another_finish_reason_without_calls_takes_the_calls_out_of_an_answer(as_view):
+    def after_llm(answer):
+        answer.content, answer.finish_reason = "I may not.", "stop"
+        return Modify(answer if as_view else {"content": "I may not.", "finish_reason": "stop"})
+
+    turned = play(managed(hook(after_llm=after_llm)), Reply("I will add", tool_calls=(called(),)))
+    assert ("I may not.", "stop", []) == (turned.final.content, turned.final.finish_reason, turned.ran)
+
+
+def test_a_finish_reason_that_stays_takes_nothing_out_of_an_answer():
+    def after_llm(answer):
+        answer.content += "" if answer.finish_reason else "..."
+        return Modify(answer)
+
+    turned = play(managed(hook(after_llm=after_llm)), Reply("I will add", tool_calls=(called(),)), "done")
+    assert ["3"] == turned.results
+
+
 def test_calls_that_a_hook_writes_are_carried_out():
     def after_llm(answer):
         if answer.content == "done":

@@ -82,6 +82,24 @@ def test_what_is_wrong_is_a_failure_with_a_way_out(tmp_path, body, check, words)
     assert verdict.way_out
 
 
+@pytest.mark.parametrize(
+    ("response", "words"),
+    [
+        ({"content": "No.", "finish_reason": "stop"}, "takes the calls out of the answer: the turn ends with its content"),
+        ({"content": "No.", "tool_calls": []}, "takes the calls out of the answer: the turn ends with its content"),
+        ({"content": "No."}, "changes content: the calls stay, and are carried out"),
+        (
+            {"content": "No.", "finish_reason": "tool_calls"},
+            "changes content: the calls stay, and are carried out",
+        ),
+    ],
+)
+def test_it_says_what_becomes_of_the_calls_of_a_response_that_a_hook_changes(tmp_path, response, words):
+    body = f"def on(method, params): answer({{'response': {{'response': {response!r}}}}} if method == 'after_llm' else {{}})"
+    verdict = verdicts(script(tmp_path, body), modes=frozenset({"llm"}))["hook.after_llm, plain"]
+    assert ("ok", words) == (verdict.outcome, verdict.words)
+
+
 HELLO = "def hello(params): answer({'tools': [%s]})"
 BEFORE_LLM = "def on(method, params): answer({'action':'modify','request':{'tools':params.get('tools',[])+[%s]}} if method=='before_llm' else {})"
 FLAT = "{'name': 'x', 'parameters': {}}"

@@ -42,6 +42,30 @@ def test_what_a_guard_does_wrong_is_a_no(tmp_path, body):
     run(main())
 
 
+@pytest.mark.parametrize("members", [{}, {"fail_closed": True}, {"strict": True}], ids=["plain", "fail_closed", "strict"])
+def test_a_guard_strips_calls_by_a_response_without_them_and_with_another_finish_reason(tmp_path, members):
+    """As in PicoClaw, where a response replaces the whole one."""
+    body = """
+    def on(method, params):
+        if method == "after_llm" and params["response"].get("tool_calls"):
+            answer({"action": "modify", "response": {"response": {"content": "I may not.", "finish_reason": "stop"}}})
+        else:
+            answer()
+    """
+
+    async def main():
+        manager = HookManager(timeouts=HookTimeouts(interceptor=20.0))
+        await mount(manager, spec(script(tmp_path, body), "llm", **members))
+        try:
+            end = await take_turn(manager)
+            assert ("I may not.", "stop", ()) == (end.content, end.finish_reason, end.tool_executions)
+            assert ["user", "assistant"] == [message["role"] for message in end.messages]
+        finally:
+            await manager.aclose()
+
+    run(main())
+
+
 def test_a_guard_that_is_gone_has_refused_what_comes_then(tmp_path):
     async def main():
         manager = await guarded(script(tmp_path, "def on(method, params): os._exit(7)"))

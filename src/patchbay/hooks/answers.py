@@ -27,6 +27,7 @@ _KINDS: Final[Mapping[str, type]] = {
     "content": str, "reasoning": str, "tool_calls": list, "finish_reason": str,
 }  # fmt: skip
 _CALL: Final = '{"id": "...", "type": "function", "function": {"name": "...", "arguments": "{...}"}}'
+_WITH_CALLS: Final = ("tool_calls", "function_call")
 _NEVER_EMPTY: Final = frozenset({"model", "tool"})
 _OF_OUTPUT: Final = frozenset({"for_llm", "for_user", "silent", "is_error", "media", "artifact_tags", "response_handled"})
 
@@ -54,6 +55,11 @@ def changes_of(each: Mounted, decision: Modify, kind: type[View]) -> dict[str, A
         for name, value in changes.items()
         if name in kind.changeable and value is not None and (value != "" or name not in _NEVER_EMPTY)
     }
+
+
+def ends_without_calls(changes: Mapping[str, Any]) -> bool:
+    """Return whether changes of a response leave out its calls, and name a ``finish_reason`` of an answer without any."""
+    return "tool_calls" not in changes and changes.get("finish_reason", "tool_calls") not in _WITH_CALLS
 
 
 def own(value: Any) -> Any:

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from patchbay.errors import HookAbortError, ToolDeniedError
-from patchbay.hooks.answers import WrongAnswerError, changes_of
+from patchbay.hooks.answers import WrongAnswerError, changes_of, ends_without_calls
 from patchbay.hooks.asked import Asked, Trail
 from patchbay.hooks.bounded import Failed, HookTimeoutError, Waiting, failed, first_step, within
 from patchbay.hooks.chains import Chains, Link, Mounted
@@ -262,6 +262,8 @@ class TurnHooks:
                 answer = first_step(ask, LLMResponse(asked, RESPONSE))
             changes = await self._changes(each, "after_llm", answer, LLMResponse)
             answer = None
+            if ends_without_calls(changes) and changes["finish_reason"] != asked.member("finish_reason", RESPONSE):
+                changes["tool_calls"] = []
             written = changes.get("tool_calls")
             if written is not None and not keeps_protected(self.chains.policy, asked.member("tool_calls", RESPONSE), written):
                 each.complain("wrote calls of protected tools: the calls stay as they were")

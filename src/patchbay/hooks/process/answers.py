@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from patchbay.hooks.answers import ends_without_calls
 from patchbay.hooks.decisions import AbortTurn, Approval, Continue, DenyTool, HardAbort, Modify, Respond
 from patchbay.hooks.process.messages import messages_back, tools_back
 from patchbay.hooks.process.outputs import output_members
@@ -162,6 +163,8 @@ def response_decision(answer: Mapping[str, Any], findings: Findings, shown: Mapp
     if "reasoning_content" in now:
         now = {"reasoning": now["reasoning_content"], **now}
     changed = {name: now[name] for name in ("content", "finish_reason", "reasoning", "tool_calls") if name in now}
+    if ends_without_calls(changed):
+        changed["tool_calls"] = []
     return _modified({name: value for name, value in changed.items() if value != shown.get(name, [])})
 
 

@@ -180,6 +180,11 @@ class _Doctor:
         else:
             decision = answers.result_decision(read, findings, params["result"])
         if isinstance(decision, Modify):
+            if point == "after_llm" and params["response"].get("tool_calls"):
+                if decision.changes.get("tool_calls") == []:
+                    return "takes the calls out of the answer: the turn ends with its content"
+                if "content" in decision.changes and "tool_calls" not in decision.changes:
+                    return f"changes {', '.join(sorted(decision.changes))}: the calls stay, and are carried out"
             return f"changes {', '.join(sorted(decision.changes))}"
         return "" if decision is None else type(decision).__name__
 
