@@ -13,7 +13,9 @@ import pytest
 
 from media.pictures import PDF, SVG, png
 from patchbay.media import MediaMeta, MediaStore
+from patchbay.server import media_urls
 from patchbay.server.media import MediaDoor
+from patchbay.server.media_urls import signed_path
 from patchbay.server.tools.guard import Guard
 from patchbay.server.tools.settings import ToolsSettings
 
@@ -24,6 +26,7 @@ class Answer:
     """What came back of one request."""
 
     def __init__(self, app: Any, path: str, *, method: str = "GET", peer: str = "127.0.0.1", **headers: str) -> None:
+        path, _, query = path.partition("?")
         self.sent: list[Any] = []
 
         async def receive() -> Any:
@@ -33,7 +36,7 @@ class Answer:
             self.sent.append(message)
 
         scope = {
-            "type": "http", "method": method, "path": path, "client": (peer, 1),
+            "type": "http", "method": method, "path": path, "query_string": query.encode(), "client": (peer, 1),
             "headers": [(name.encode(), value.encode()) for name, value in ({"host": "127.0.0.1:1"} | headers).items()],
         }  # fmt: skip
         asyncio.run(asyncio.wait_for(app(scope, receive, send), 30))
@@ -258,3 +261,43 @@ def test_behind_the_guard_only_this_machine_gets_files(store):
     assert 403 == Answer(app, path, peer="192.0.2.7").status
     assert 400 == Answer(app, path, host="evil.example").status
     assert 403 == Answer(app, path, origin="https://evil.example").status
+
+
+TOKEN = "0123456789abcdef-token"
+
+
+def test_with_a_token_files_are_for_those_who_show_it(store):
+    app = Guard(MediaDoor(store, needs_token=True), ToolsSettings(token=TOKEN))
+    path = path_of(store.put(png()))
+    refused = Answer(app, path)
+    assert (401, "Bearer", "wrong_token") == (
+        refused.status,
+        refused.headers["www-authenticate"],
+        json.loads(refused.body)["error_code"],
+    )
+    assert (200, png()) == ((shown := Answer(app, path, authorization=f"Bearer {TOKEN}")).status, shown.body)
+
+
+def test_a_signed_path_is_for_one_file_until_it_expires(store, monkeypatch):
+    app = MediaDoor(store, needs_token=True)
+    signed, other = (signed_path(store.put(data)) for data in (b"one", b"two"))
+    assert (200, b"one") == ((got := Answer(app, signed)).status, got.body)
+    query = signed.partition("?")[2]
+    for wrong in (
+        f"{other.partition('?')[0]}?{query}",  # another file's
+        signed[:-1] + ("0" if signed[-1] != "0" else "1"),
+        signed.replace("expires=", "expires=1"),
+        f"{signed}&x=1",
+        signed.partition("&")[0],
+    ):
+        assert 401 == Answer(app, wrong).status
+    expired = media_urls.time.time() + media_urls.SECONDS
+    monkeypatch.setattr(media_urls.time, "time", lambda: expired)
+    assert 401 == Answer(app, signed).status
+
+
+def test_a_browser_behind_a_known_proxy_gets_a_file_by_its_signed_path(store):
+    settings = ToolsSettings(token=TOKEN, proxies=("192.0.2.7",))
+    app = Guard(MediaDoor(store, needs_token=True), settings)
+    signed = signed_path(store.put(png()))
+    assert (200, 401) == tuple(Answer(app, path, peer="192.0.2.7").status for path in (signed, signed.partition("?")[0]))

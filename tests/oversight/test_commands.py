@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -128,7 +129,8 @@ def test_the_proxy_passes_on_what_is_not_its_own(folder) -> None:
 
 def test_the_proxys_key_is_asked_of_those_who_look_on(folder) -> None:
     with ScriptedUpstream(ContractModel()) as upstream, running("proxy", folder, upstream.url, "--api-key", "k" * 20) as child:
-        assert "wrong_token" == request(child, "GET", "/api/approvals")["error_code"]
+        for path in ("/api/approvals", f"/api/media/{uuid.uuid4()}"):
+            assert "wrong_token" == request(child, "GET", path)["error_code"]
 
 
 def test_the_configuration_is_read_again_at_a_signal_and_a_broken_one_changes_nothing(folder) -> None:

@@ -230,7 +230,6 @@ def test_the_list_of_a_role_that_does_not_exist_is_404(server: Any) -> None:
         ({"name": "a", "callback_url": URL, "role": "\ud83d"}, "string_unicode", ["body", "role"]),
         ({"name": "a", "callback_url": URL, "parameters": []}, "dict_type", ["body", "parameters"]),
         ({"name": "a", "callback_url": URL, "parameters": None}, "dict_type", ["body", "parameters"]),
-        ({"name": "a", "callback_url": URL, "parameters": {"a": float("nan")}}, "value_error", ["body", "parameters"]),
         ({"name": "a", "callback_url": URL, "parameters": {"a": ["\udfff"]}}, "value_error", ["body", "parameters"]),
         ({"name": "a", "callback_url": ""}, "string_too_short", ["body", "callback_url"]),
         ({"name": "a", "callback_url": None}, "string_type", ["body", "callback_url"]),
@@ -241,8 +240,6 @@ def test_the_list_of_a_role_that_does_not_exist_is_404(server: Any) -> None:
         ({"name": "a", "callback_url": URL, "timeout_seconds": 300.1}, "less_than_equal", ["body", "timeout_seconds"]),
         ({"name": "a", "callback_url": URL, "timeout_seconds": "soon"}, "float_parsing", ["body", "timeout_seconds"]),
         ({"name": "a", "callback_url": URL, "timeout_seconds": None}, "float_type", ["body", "timeout_seconds"]),
-        ({"name": "a", "callback_url": URL, "timeout_seconds": float("nan")}, "finite_number", ["body", "timeout_seconds"]),
-        ({"name": "a", "callback_url": URL, "timeout_seconds": float("inf")}, "finite_number", ["body", "timeout_seconds"]),
         ({"name": "a", "callback_url": URL, "timeout_seconds": "NaN"}, "finite_number", ["body", "timeout_seconds"]),
         ({"name": "a", "callback_url": URL, "timeout_seconds": 10**400}, "float_type", ["body", "timeout_seconds"]),
         ([], "model_attributes_type", ["body"]),
@@ -268,7 +265,7 @@ def test_a_body_that_is_no_json_is_422(server: Any, raw: bytes) -> None:
 
 
 def test_what_is_quoted_of_a_bad_body_is_short_and_can_be_sent(server: Any) -> None:
-    body = {"name": {"deep": [[[[["x" * 9000]]]]], "half": "\ud800", "nan": float("nan"), "long": 10**4000}, "callback_url": 1}
+    body = {"name": {"deep": [[[[["x" * 9000]]]]], "half": "\ud800", "long": 10**4000}, "callback_url": 1}
     answer = server.ask("POST", "/api/tools/register", body)
     assert 422 == answer.status
     assert ["string_type", "string_type"] == [each["type"] for each in answer.json["detail"]]

@@ -99,16 +99,18 @@ def _too_deep() -> str:
     return f"(root) must not be nested more than {MAX_DEPTH} levels deep"
 
 
-def _finite(text: str) -> float:
+def finite_float(text: str) -> float:
+    """Read a number of JSON; raises ValueError for one that is too large for a float, such as 1e999."""
     value = float(text)
     if value in (_INFINITY, -_INFINITY):
         raise ValueError(f"the number {excerpt(text)} is out of range")
     return value
 
 
-def _refuse_constant(text: str) -> float:
+def refuse_constant(text: str) -> float:
+    """Raise ValueError: NaN and Infinity are no JSON."""
     raise ValueError(f"{text} is not a JSON number")
 
 
 _INFINITY = float("inf")
-_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse_constant)
+_DECODER = json.JSONDecoder(parse_float=finite_float, parse_constant=refuse_constant)

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from patchbay.approvals import ApprovalDesk, ApprovalRequest
 from patchbay.approvals.desk import MOST_BY, MOST_REASON
 from patchbay.errors import ApprovalConflictError, ApprovalForbiddenError, ApprovalNotFoundError, PatchbayError
+from patchbay.server.strict_json import StrictJsonRoute
 from patchbay.server.tools.guard import TRUSTED
 from patchbay.tools import well_formed
 
@@ -140,7 +141,7 @@ _DECIDING: Final[dict[int | str, dict[str, Any]]] = {
 def make_approvals_router(desk: ApprovalDesk, *, needs_token: bool) -> APIRouter:
     """Return the routes over ``desk``, which can ask people over HTTP from now on. ``needs_token``: the server has one."""
     desk.open_door("http")
-    router = APIRouter(prefix="/api/approvals", tags=["approvals"], responses=_REFUSALS)
+    router = APIRouter(prefix="/api/approvals", tags=["approvals"], responses=_REFUSALS, route_class=StrictJsonRoute)
 
     def is_refused(request: Request) -> bool:
         return needs_token and request.scope.get(TRUSTED) is not True

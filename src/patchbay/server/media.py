@@ -1,7 +1,7 @@
 """``GET /api/media/{id}``: the files of a media store over HTTP, for the user that a tool's output is for. Pure ASGI.
 
-What lives here: the answer. What does not: who may ask (mount it behind ``server.tools.guard.Guard``), and the files themselves
-(``patchbay.media``). The id is the part of a ref behind ``media://``; nobody guesses one.
+What lives here: the answer. What does not: where requests may come from (mount it behind ``server.tools.guard.Guard``), and the
+files themselves (``patchbay.media``). The id is the part of a ref behind ``media://``.
 
 What comes from tools is somebody else's: a browser is told to show images of formats that can hold no script, to save all else,
 to believe the type that it is told, and to run nothing.
@@ -23,12 +23,12 @@ from patchbay.media.errors import MediaError
 from patchbay.media.kinds import SHOWABLE, UNKNOWN, suffix_of
 from patchbay.media.meta import Media, OpenMedia
 from patchbay.media.store import SCHEME, MediaStore
-from patchbay.server.answers import MethodNotAllowedError, NotFoundError
+from patchbay.server.answers import AuthenticationError, MethodNotAllowedError, NotFoundError
 from patchbay.server.headers import Headers
+from patchbay.server.media_urls import PATH, is_signed
 from patchbay.server.reply import Reply, Send
+from patchbay.server.tools.guard import TRUSTED
 from patchbay.server.watch import ClientLeftError
-
-PATH: Final = "/api/media/"
 
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.IGNORECASE)
 _ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -48,12 +48,13 @@ _logger = logging.getLogger(__name__)
 class MediaDoor:
     """An ASGI app that serves the files of ``store``, or one range of a file's bytes, as players ask for.
 
-    It lets everybody in: stand a guard before it. Files have no ETag and no date: a request with ``If-Range`` gets all, and other
-    conditions are always met.
+    ``needs_token``: a request must have shown the token to the guard before it, or have a signed path. Files have no ETag and no
+    date: a request with ``If-Range`` gets all, and other conditions are always met.
     """
 
-    def __init__(self, store: MediaStore) -> None:
+    def __init__(self, store: MediaStore, *, needs_token: bool = False) -> None:
         self._store = store
+        self._needs_token = needs_token
 
     async def __call__(self, scope: Any, receive: Any, send: Send) -> None:  # noqa: ARG002  (a GET has no body)
         """Serve one HTTP request. Raises OSError where a file ends before its end: the connection must be cut."""
@@ -88,12 +89,18 @@ class MediaDoor:
             file.close()
 
     def _opened(self, scope: Any) -> OpenMedia:
+        if self._needs_token and scope.get(TRUSTED) is not True and not is_signed(scope):
+            raise _UnauthorizedError("Unauthorized: show the token of this server, or use a signed path that has not expired.")
         if scope["method"] not in ("GET", "HEAD"):
             raise MethodNotAllowedError(f"The method {scope['method']} is not allowed here.")
         name = scope["path"].rpartition("/")[2]
         if not scope["path"].endswith(PATH + name) or not _ID.fullmatch(name):
             raise NotFoundError("Not found.")
         return self._store.open(SCHEME + name)
+
+
+class _UnauthorizedError(AuthenticationError):
+    code = "wrong_token"  # as the routes beside it say it
 
 
 def _range(scope: Any, size: int) -> tuple[int, int] | None:
@@ -124,6 +131,8 @@ async def _refuse(reply: Reply, error: PatchbayError) -> None:
     headers: Headers = [(b"content-type", b"application/json")]
     if isinstance(error, MethodNotAllowedError):
         headers.append((b"allow", b"GET, HEAD"))
+    if isinstance(error, AuthenticationError):
+        headers.append((b"www-authenticate", b"Bearer"))
     said = "There is no such file (any more)." if isinstance(error, MediaError) else str(error)
     try:
         await reply.whole(status, headers, msgspec.json.encode({"detail": said, "error_code": error.code}))

@@ -23,8 +23,8 @@ from patchbay.server.approvals import make_approvals_router
 from patchbay.server.audit import make_audit_router
 from patchbay.server.event_stream import EventStream
 from patchbay.server.events import make_events_router
-from patchbay.server.media import PATH as MEDIA_PATH
 from patchbay.server.media import MediaDoor
+from patchbay.server.media_urls import PATH as MEDIA_PATH
 
 AUDIT_KEPT = 90 * 24 * 3600.0
 """Seconds after which an entry of the audit is forgotten."""
@@ -78,7 +78,7 @@ class Oversight:
         api.include_router(make_events_router(self.events, needs_token=needs_token))
         if self.audit is not None:
             api.include_router(make_audit_router(self.audit, needs_token=needs_token))
-        api.mount(MEDIA_PATH.rstrip("/"), MediaDoor(self.media))
+        api.mount(MEDIA_PATH.rstrip("/"), MediaDoor(self.media, needs_token=needs_token))
 
     async def open(self) -> None:
         """Start what is configured, unless that was done. No call may be made before it has.

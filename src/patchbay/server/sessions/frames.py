@@ -17,7 +17,6 @@ import msgspec
 
 from patchbay.errors import InvalidRequestError, PatchbayError
 from patchbay.loop import TextEvent, ToolCallEvent, ToolProgressEvent, ToolResultEvent, UserOutputEvent
-from patchbay.media import SCHEME
 from patchbay.realtime.base import whole_samples
 from patchbay.realtime.events import (
     AudioEvent,
@@ -28,7 +27,7 @@ from patchbay.realtime.events import (
     ResponseEndEvent,
     TranscriptEvent,
 )
-from patchbay.server.media import PATH as MEDIA
+from patchbay.server.media_urls import signed_path
 from patchbay.tools import well_formed
 from patchbay.types import ToolCall
 
@@ -134,7 +133,7 @@ def _members(event: RealtimeEvent) -> Frame:
         about = {"content": execution.content, "is_error": execution.is_error, "code": execution.result.code}
         return {**_call(execution.call), **about, "seconds": round(execution.seconds, 6), "iteration": event.iteration}
     if isinstance(event, UserOutputEvent):
-        media = [{"ref": ref, "path": MEDIA + ref.removeprefix(SCHEME)} for ref in event.media]
+        media = [{"ref": ref, "path": signed_path(ref)} for ref in event.media]
         return {**_call(event.tool_call), "text": event.text, "media": media, "handled": event.handled}
     return _of_the_session(event)
 

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from patchbay.errors import ConfigurationError, InvalidRequestError, UnknownRoleError
+from patchbay.server.strict_json import StrictJsonRoute
 from patchbay.server.tools.callback_url import CallbackUrlError, check_port, read_callback_url
 from patchbay.server.tools.chat.role import SESSION_HEADER, session_of
 from patchbay.server.tools.described import BODY_REFUSALS, IF_NONE_MATCH, LIST_RESPONSES, REFUSALS, ROLE, SESSION
@@ -43,7 +44,7 @@ _UNREADABLE: Final = "There was an error parsing the body"
 
 def make_router(desk: Desk, *, callback_ports: frozenset[int] | None) -> APIRouter:
     """Return the routes over ``desk``. ``callback_ports``: all that callbacks may have, None for any but the server's own."""
-    router = APIRouter(prefix="/api/tools", tags=["tools"])
+    router = APIRouter(prefix="/api/tools", tags=["tools"], route_class=StrictJsonRoute)
     posted: dict[str, Any] = {"responses": {**REFUSALS, **BODY_REFUSALS}}
     listed: dict[str, Any] = {"responses": {**REFUSALS, **LIST_RESPONSES}, "openapi_extra": {"parameters": [ROLE, IF_NONE_MATCH]}}
 

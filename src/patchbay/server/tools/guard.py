@@ -20,6 +20,7 @@ import msgspec
 from patchbay.errors import InvalidRequestError, RequestTooLargeError
 from patchbay.server import refusals
 from patchbay.server.body import Receive, check_length, declared_length, read_body
+from patchbay.server.media_urls import is_signed
 from patchbay.server.reply import Reply, Send
 from patchbay.server.routes import find_tail, own_path
 from patchbay.server.tools.admission import (
@@ -136,7 +137,7 @@ class Guard:
         if not shown and scope["type"] == "websocket":
             shown = _by_subprotocol(scope)
         trusted = self._is_trusted(shown, or_key=self._is_openais(scope))
-        if through_proxy and not trusted:
+        if through_proxy and not trusted and not (scope["type"] == "http" and is_signed(scope)):
             raise _unauthorized("what comes through a proxy must show the token")
         if scope.get("method") == "POST":
             self._check_body(headers)

@@ -11,9 +11,8 @@ from typing import Any, Final
 
 from patchbay.executor import ToolExecution
 from patchbay.loop import FinalEvent, UserOutputEvent
-from patchbay.media import SCHEME
 from patchbay.models.wire import DONE, Envelope, encode
-from patchbay.server.media import PATH as MEDIA
+from patchbay.server.media_urls import signed_path
 from patchbay.tools.excerpt import excerpt
 from patchbay.types import ToolCall
 
@@ -184,7 +183,7 @@ def _output(shown: UserOutputEvent) -> dict[str, Any]:
     return {
         "call_id": shown.tool_call.id,
         "text": excerpt(shown.text, EXCERPT),
-        "media": [{"ref": ref, "path": MEDIA + ref.removeprefix(SCHEME)} for ref in shown.media],
+        "media": [{"ref": ref, "path": signed_path(ref)} for ref in shown.media],
         "handled": shown.handled,
     }
 
