@@ -3,8 +3,8 @@
     python scripts/matrix.py                          the whole suite on each version
     python scripts/matrix.py --newest tests/executor  one folder, on the newest version alone
 
-The versions are those of pyproject.toml's classifiers, searched on the PATH and among pyenv's. Exit status 1 where tests fail; 0 also
-where no version is found, with a message.
+The versions are those of pyproject.toml's classifiers, searched on the PATH and among pyenv's. Exit status 1 where tests fail;
+0 also where no version is found, with a message.
 """
 
 from __future__ import annotations
