@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import import_module
+
+from patchbay.cli.commands import COMMANDS
 
 PROBE = """
 import json, sys
@@ -18,3 +21,26 @@ print(json.dumps(sorted(new - set(sys.stdlib_module_names))))
 def test_import_patchbay_imports_no_third_party_module():
     done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=60, check=True)
     assert ["patchbay"] == json.loads(done.stdout)
+
+
+HELP = """
+import json, sys
+from patchbay.cli import main
+try:
+    main(["--help"])
+except SystemExit:
+    names = {".".join(name.split(".")[:2]) for name in sys.modules}
+    print(json.dumps(sorted(names & {"rich", "openai", "patchbay.formats", "patchbay.models", "patchbay.server", "typer.rich_utils"})))
+"""
+
+
+def test_the_list_of_commands_is_shown_without_loading_any_of_them():
+    done = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True, timeout=60, check=True)
+    assert "  approvals  Review pending tool calls." in done.stdout.splitlines()
+    assert [] == json.loads(done.stdout.splitlines()[-1])
+
+
+def test_every_listed_command_exists():
+    for name, (place, _) in COMMANDS.items():
+        module, _, attribute = place.partition(":")
+        assert callable(getattr(import_module(module), attribute)), name

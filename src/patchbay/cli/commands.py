@@ -1,4 +1,4 @@
-"""The commands by name, and how their failures are shown. What a command does is in its own file, imported when it is run."""
+"""The commands by name, and how failures are reported. A command's module is imported when the command runs."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from patchbay.cli.failures import USAGE_ERROR, fail
 from patchbay.errors import PatchbayError
 
 COMMANDS = {
-    "proxy": "patchbay.cli.proxy:proxy",
-    "serve": "patchbay.cli.serve:serve",
-    "chat": "patchbay.cli.chat:chat",
-    "plugins": "patchbay.cli.plugins:plugins",
-    "approvals": "patchbay.cli.approvals:approvals",
-    "hooks": "patchbay.cli.hooks:hooks",
-    "audit": "patchbay.cli.audit:audit",
-    "tail": "patchbay.cli.tail:tail",
-    "parse": "patchbay.cli.parse:parse",
-    "formats": "patchbay.cli.formats:formats",
-    "demo": "patchbay.cli.demo:demo",
+    "proxy": ("patchbay.cli.proxy:proxy", "Give any OpenAI client working tool calls on any model server."),
+    "serve": ("patchbay.cli.serve:serve", "Serve the registry that other processes add tools to."),
+    "chat": ("patchbay.cli.chat:chat", "Chat in the terminal with a model and its tools."),
+    "plugins": ("patchbay.cli.plugins:plugins", "Run plugins in processes of their own; register their tools."),
+    "approvals": ("patchbay.cli.approvals:approvals", "Review pending tool calls."),
+    "hooks": ("patchbay.cli.hooks:hooks", "List configured hooks; check a hook process."),
+    "audit": ("patchbay.cli.audit:audit", "Show past tool calls: caller, arguments, decision, result."),
+    "tail": ("patchbay.cli.tail:tail", "Follow a server's turns and tool calls as they happen."),
+    "parse": ("patchbay.cli.parse:parse", "Show how a model's text is read: content, calls, repairs."),
+    "formats": ("patchbay.cli.formats:formats", "List the formats, or find the one that a model writes."),
+    "demo": ("patchbay.cli.demo:demo", "Watch a text-only model call two tools through the proxy."),
 }
-"""Each command's name, and the function that carries it out, or the application that holds its own commands."""
+"""Each command's function or group of commands, and its line in ``patchbay --help``, which so imports none of them."""
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 _VARIABLES = re.compile(r" \(env var: '\[?(.*?)\]?'\)")
 
 
 class _LazyCommands(TyperGroup):
-    """Imports a command's module when the command is run or its help is shown."""
+    """Imports a command's module when that command is run or its own help is shown."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         del ctx
@@ -42,24 +42,29 @@ class _LazyCommands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         del ctx
-        place = COMMANDS.get(cmd_name)
-        if place is None:
-            return None
-        module, _, name = place.partition(":")
-        found = getattr(import_module(module), name)
-        if isinstance(found, typer.Typer):
-            return typer.main.get_command(found)
-        command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-        command.command(cmd_name, context_settings=_CONTEXT)(found)
-        return typer.main.get_command(command)
+        return TyperCommand(cmd_name, help=COMMANDS[cmd_name][1]) if cmd_name in COMMANDS else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, _load(name) if name in COMMANDS else command, rest
+
+
+def _load(name: str) -> Any:
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    found = getattr(import_module(module), attribute)
+    if isinstance(found, typer.Typer):
+        return typer.main.get_command(found)
+    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+    command.command(name, context_settings=_CONTEXT)(found)
+    return typer.main.get_command(command)
 
 
 app = typer.Typer(
     cls=_LazyCommands,
-    no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,  # loading rich costs more than all the rest of this page
     context_settings=_CONTEXT,
 )
 
@@ -74,11 +79,16 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def patchbay(
+    ctx: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Any tool, any model, any process: working tool calls for every OpenAI-compatible model."""
+    del version
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+        raise typer.Exit(USAGE_ERROR)
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
