@@ -93,7 +93,11 @@ def test_6_a_timeout_error_of_the_tool_is_not_taken_for_the_limit(limit):
         (KeyError("foo"), "KeyError: 'foo'"),
         (AssertionError(), "AssertionError"),
         (ValueError("two\nlines"), "ValueError: two\nlines"),
-        (ExceptionGroup("both", [ValueError("a")]), "ExceptionGroup: both (1 sub-exception)"),
+        (
+            ExceptionGroup("both", [ValueError("a"), ExceptionGroup("inner", [KeyError("b")])]),
+            "ExceptionGroup: both: ValueError: a; KeyError: 'b'",
+        ),
+        (ExceptionGroup("many", [ValueError("a")] * 11), f"ExceptionGroup: many: {'ValueError: a; ' * 10}..."),
     ],
 )
 def test_7_the_text_of_an_error_has_its_type(error, words):

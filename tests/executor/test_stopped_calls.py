@@ -87,6 +87,35 @@ def test_a_call_that_waits_for_its_turn_when_the_time_is_up_is_said_not_to_have_
     assert [False, True] == ["It had not begun." in done.content for done in run(main())]
 
 
+def test_a_generator_in_a_thread_is_stopped_between_its_items():
+    gone_on, closed = threading.Event(), threading.Event()
+    items = []
+
+    async def main() -> ToolExecution:
+        loop = asyncio.get_running_loop()
+        began = asyncio.Event()
+
+        def count() -> Any:
+            try:
+                loop.call_soon_threadsafe(began.set)
+                gone_on.wait(30)
+                for n in range(3):
+                    items.append(n)
+                    yield n
+            finally:
+                closed.set()
+
+        batch = Executor([count]).start([ToolCall("1", "count")])
+        await began.wait()
+        batch.cancel("1")
+        return await anext(batch)
+
+    assert "cancelled" == run(main()).result.code
+    gone_on.set()
+    assert closed.wait(30)
+    assert [0] == items
+
+
 def test_a_thread_is_told_to_stop_also_when_somebody_else_cancels_its_call():
     """As ``asyncio.run`` does at its end, with all tasks."""
     told = threading.Event()

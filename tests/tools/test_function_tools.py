@@ -230,7 +230,11 @@ def test_awaitables_and_generators_are_read_to_their_end():
         yield 1
         yield 2
 
+    async def begun():
+        return asyncio.create_task(answer())
+
     assert 1 == call(tool(handler=lambda: answer(), name="a"))
+    assert 1 == call(tool(begun))
     assert [1, 2] == call(tool(numbers))
     assert [1, 2] == call(tool(later))
 

@@ -63,6 +63,8 @@ class ChoiceStream:
         """The client saw something of this choice."""
         self.held: list[bytes] = []
         self.calls: list[ToolCall] = []
+        self.done = False
+        """The one call that is wanted is complete: nothing that follows matters."""
         self.native_calls = 0
         self.finish: str | None = None
         self.ended = False
@@ -87,16 +89,6 @@ class ChoiceStream:
     def passes(self) -> bool:
         """Chunks may be passed on as they came: nothing is held back, and the role was told where it had to wait for that."""
         return not self.hold and (self.shown or not self.tentative)
-
-    @property
-    def plain(self) -> bool:
-        """Content that comes may go straight through the parser, several pieces at once."""
-        return not (self.hold or self.tentative or self.closed)
-
-    @property
-    def done(self) -> bool:
-        """The one call that is wanted is complete: nothing that follows matters."""
-        return self.policy.single and bool(self.calls)
 
     def text(
         self,
@@ -213,6 +205,7 @@ class ChoiceStream:
     def _end(self, call: ToolCall) -> None:
         if self._place is not None:
             self.calls.append(call)
+            self.done = self.policy.single
             self._place = None
 
     def write_rest(self, envelope: Envelope, out: Callable[[bytes], None]) -> None:
@@ -316,6 +309,7 @@ class ChoiceStream:
             for call in sorted(self._native.values(), key=lambda call: call.place or 0)
             if call.place is not None
         ]
+        self.done = self.policy.single and bool(self.calls)
 
     def finish_reason(self) -> str:
         """What the client is told."""

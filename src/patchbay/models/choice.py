@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from patchbay.errors import InvalidRequestError
 from patchbay.formats.contract import allowed_names
 
 
-@dataclass(frozen=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True):
     """``needed``: at least one call. ``forbidden``: none. ``names``: only these tools (None: any). ``single``: at most one."""
 
     needed: bool = False

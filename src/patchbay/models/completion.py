@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from patchbay.errors import UpstreamError
 from patchbay.models.choice import Policy
@@ -14,8 +15,7 @@ from patchbay.models.wire import decode
 from patchbay.types import Reply, ToolCall
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """What one choice of an answer came to.
 
     ``native``: the upstream itself gave calls. ``broken``: a call came that the policy does not admit. ``cut``: it ended inside a
@@ -63,12 +63,15 @@ def read_choice(choice: dict[str, Any], reply: Reply, policy: Policy, *, legacy:
     content = message.get("content")
     native = native_calls(message)
     every = [*native, *reply.tool_calls]
-    calls = [call for call in every if policy.admits(call.name)]
-    broken = len(calls) < len(every) or any(call.name and not policy.admits(call.name) for call in reply.incomplete)
+    calls = every if policy.free else [call for call in every if policy.admits(call.name)]
+    begun = [call for call in reply.incomplete if call.name]
+    cut = [call for call in begun if policy.admits(call.name)]
+    broken = len(calls) < len(every) or len(cut) < len(begun)
     if policy.single:
         calls = calls[:1]
     whole = policy.single and bool(calls)  # the one call that is wanted is there: what follows it does not matter
-    cut = [call for call in reply.incomplete if call.name and policy.admits(call.name)] if not whole else []
+    if whole:
+        cut = []
     outcome = Outcome(
         calls=calls,
         native=bool(native),

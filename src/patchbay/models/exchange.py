@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import is_not
 from typing import Any, Literal
 
 from patchbay.errors import PatchbayError, ToolChoiceError
@@ -148,7 +149,7 @@ class Exchange:
         """Take bytes of the upstream's stream; the bytes for the client. Raises UpstreamError, ToolChoiceError."""
         if self.transparent:
             return data
-        stream = self._attempt()
+        stream = self._stream or self._attempt()
         stream.feed(data)
         # While it is in question whether the server saw the tools, the usage behind the last choice is waited for.
         if stream.over and not self._judged and not self._probe:
@@ -325,7 +326,7 @@ class Exchange:
             return b"", True
         if self._spent:
             changed["usage"] = self._total(self._usage)
-        elif all(choice is original for (_, choice), original in zip(reads, completion["choices"], strict=True)):
+        elif not any(map(is_not, changed["choices"], completion["choices"])):
             return body, False
         return encode(changed), False
 

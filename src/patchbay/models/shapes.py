@@ -16,9 +16,9 @@ from patchbay.models.wire import decode
 
 _CONTENT = re.compile(rb'"content":\s*"')
 _INSIDE_STRING = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*')
-_MARKER = re.compile(rb"[`~<>\[\]{(\\]|\xe2\x9c\xbf|\xe2\x97\x81")
-"""What markers and calls that nothing marks hold: brackets, an escape (a line break is one), a flower, a triangle. The words that
-some markers begin with say nothing, for one of these follows them."""
+_MARKER = re.compile(rb"[`~<>\[\]{(]|\\[^n]|\xe2\x9c\xbf|\xe2\x97\x81")
+"""What markers and calls that nothing marks hold: brackets, an escape other than a line break's, a flower, a triangle. The words
+that some markers begin with say nothing, for one of these follows them."""
 _STAND_IN = "\u2603"
 
 
@@ -63,12 +63,21 @@ class ContentShape:
         return found
 
 
-def quiet_until(pieces: Sequence[bytes], at: int) -> int:
-    """The place of the first piece from ``at`` on that may hold a marker's beginning."""
-    end = at
-    while end < len(pieces) and _MARKER.search(pieces[end]) is None:
-        end += 1
-    return end
+def quiet_ends(pieces: Sequence[bytes]) -> list[int]:
+    """For each piece, the end of the prose from there on that may be fed at one blow, or its own place if it may not.
+
+    No marker begins in that prose, and no line break ends it: a parser holds one back until it knows what follows, so it would
+    not come out as it came in.
+    """
+    ends = [0] * len(pieces)
+    end = 0  # of the prose that the next piece begins
+    for at in range(len(pieces) - 1, -1, -1):
+        if _MARKER.search(pieces[at]) is not None:
+            end = at
+        elif end <= at + 1:
+            end = at if pieces[at].endswith(b"\\n") else at + 1
+        ends[at] = end
+    return ends
 
 
 def decode_content(pieces: Sequence[bytes]) -> str:

@@ -19,11 +19,8 @@ class SseDecoder:
         self._size = 0
         self._tail = b""
         self._held_cr = False
-
-    @property
-    def empty(self) -> bool:
+        self.empty = True
         """Nothing of an event is held back."""
-        return not self._parts and not self._held_cr
 
     def feed(self, data: bytes) -> list[bytes]:
         """The data of the events that these bytes complete. Raises UpstreamError for an event beyond 32 MiB."""
@@ -32,6 +29,7 @@ class SseDecoder:
         # The end of an event may lie across two pieces: look at the last byte of the one before.
         if b"\n\n" not in data and not (data[:1] == b"\n" and self._tail == b"\n"):
             self._keep(data)
+            self.empty = not self._parts and not self._held_cr
             return []
         if self._parts:
             data = b"".join(self._parts) + data
@@ -42,6 +40,7 @@ class SseDecoder:
         rest = blocks.pop()
         if rest:
             self._keep(rest)
+        self.empty = not rest and not self._held_cr
         out = []
         for block in blocks:
             if block[:6] == b"data: " and b"\n" not in block:

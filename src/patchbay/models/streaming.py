@@ -14,7 +14,7 @@ from patchbay.history import text_of
 from patchbay.models.answering import ChoiceStream
 from patchbay.models.completion import Outcome, native_calls
 from patchbay.models.faults import error_message, shown
-from patchbay.models.shapes import ContentShape, decode_content, learn_shape, quiet_until
+from patchbay.models.shapes import ContentShape, decode_content, learn_shape, quiet_ends
 from patchbay.models.sse import ErrorEvent, SseDecoder
 from patchbay.models.wire import CallDelta, Choice, Chunk, Envelope, FunctionDelta, decode, decode_chunk, event
 
@@ -54,14 +54,15 @@ class StreamedAnswer:
         self._sse = SseDecoder()
         self._done = False
         self._shape: ContentShape | None = None
+        """Where it is known: what is around the content of choice 0, whose content may go straight to its parser."""
         self._shapes_left = 4
 
     def feed(self, data: bytes) -> None:
         """Take bytes of the stream. Raises UpstreamError."""
-        if self._shape is not None and self._sse.empty and self._plain():
+        if self._shape is not None and self._sse.empty:
             text = self._shape.only_content(data)
             if text is not None:
-                if self._tell(text):
+                if self.choices[0].text(self._enveloped(), text, self.out.append, passable=True):
                     self.out.append(data)
                 return
         events = self._sse.feed(data)
@@ -127,36 +128,26 @@ class StreamedAnswer:
 
     # a run of events that hold a piece of content and differ in nothing else
 
-    def _plain(self) -> bool:
-        """Content may go straight to the parser."""
-        state = self.choices.get(0)
-        return state is not None and state.plain and not self.discard and not self._done
-
-    def _tell(self, text: str) -> bool:
-        """Feed content; True where the events it came in may be passed on."""
-        assert self.envelope is not None
-        return self.choices[0].text(self.envelope, text, self.out.append, passable=True)
-
     def _run(self, events: Sequence[bytes], at: int) -> int:
         """Feed the content of the events from ``at`` on that have the known shape; how many there were.
 
         Prose goes at one blow. Where a marker may begin, and inside a call, each event is fed by itself: the client is to get
         the arguments in the pieces in which they were written.
         """
-        if self._shape is None or not self._plain():
+        if self._shape is None:
             return 0
         pieces = self._shape.pieces(events, at)
-        parser = self.choices[0].parser
+        state, envelope, write = self.choices[0], self._enveloped(), self.out.append
+        parser, ends = state.parser, quiet_ends(pieces)
         done = 0
         while done < len(pieces):
-            end = quiet_until(pieces, done) if parser.in_prose else 0
-            end = max(end, done + 1)
+            end = max(ends[done], done + 1) if parser.in_prose else done + 1
             try:
                 text = decode_content(pieces[done:end])
             except ValueError:
                 break
-            if self._tell(text):
-                self.out.append(b"data: " + b"\n\ndata: ".join(events[at + done : at + end]) + b"\n\n")
+            if state.text(envelope, text, write, passable=True):
+                write(b"data: " + b"\n\ndata: ".join(events[at + done : at + end]) + b"\n\n")
             done = end
         return done
 
@@ -166,6 +157,11 @@ class StreamedAnswer:
         if self._shapes_left and content and isinstance(content, str):
             self._shapes_left -= 1
             self._shape = learn_shape(data, content)
+
+    def _forget_shape(self) -> None:
+        """Look at each event by itself from now on: the choice is over."""
+        self._shape = None
+        self._shapes_left = 0
 
     # one event
 
@@ -182,6 +178,7 @@ class StreamedAnswer:
             return
         if data == b"[DONE]":
             self._done = True
+            self._forget_shape()
             return
         if type(data) is ErrorEvent:
             raise UpstreamError(f"The upstream failed in mid-answer: {error_message(data)}", body=shown(data))
@@ -249,13 +246,14 @@ class StreamedAnswer:
             for choice in choices:
                 state = self.choices[choice.index]
                 state.opened = state.shown = True
-            if self._count == 1:
+            if self._count == 1 and not self.choices[choices[0].index].tentative:
                 self._learn_shape(data, choices[0])
             return
         self._extras(data, envelope)
         for choice in choices:
             if choice.finish_reason is not None:
                 self.choices[choice.index].close(envelope, choice, write)
+                self._forget_shape()
                 self.over = len(self.choices) >= self._count and all(state.ended for state in self.choices.values())
 
     def _take_delta(self, state: ChoiceStream, choice: Choice, envelope: Envelope, *, passable: bool) -> bool:
@@ -325,6 +323,7 @@ class StreamedAnswer:
         if state.hold and state.places_taken and self._admitted():
             state.release(write)
         state.ended = True
+        self._forget_shape()
         state.close(envelope, Choice(finish_reason=finish if isinstance(finish, str) else None), write)
 
 

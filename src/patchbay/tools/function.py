@@ -42,7 +42,7 @@ class FunctionTool(BaseTool):
 
     Functions that are not async run in a thread, with the caller's context variables. A thread cannot be
     interrupted: when its time is up the model is told so and the thread runs on, its outcome dropped; it may
-    look at ``tool_context.cancelled``.
+    look at ``tool_context.cancelled``. A generator is stopped between its items.
 
     ``facts`` is as for every Tool (``Tool.facts``): a function of the arguments alone, also where this one is a method.
     """
