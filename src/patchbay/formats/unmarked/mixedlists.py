@@ -1,4 +1,4 @@
-"""Lists of calls in whatever shapes a model mixes: ``['f(a=1)', g()]``, ``['f', {'a': 1}]``, ``[[f()], {"name": ...}]``.
+"""Lists of calls in whatever shapes a model mixes: ``['f(a=1)', g()]``, ``[{'f(a=1)'}]``, ``['f', {'a': 1}]``, ``[[f()], {…}]``.
 
 What reads lists of one shape is ``callreader`` and ``pycalls``; this is what is left when neither fits.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 
 from patchbay.formats.engine.source import CutOff, NotACall, Source, Steps
 from patchbay.formats.engine.telling import Staged
@@ -102,18 +103,24 @@ class MixedLists:
             source.pos += 1
             char = yield from source.peek()
         if char in "\"'`":
-            read = yield from self._in_quotes(char)
-            name = None if read is None else self.rules.offered(read)
-            if read is not None and name is None:
+            said = yield from self._in_quotes(char)
+            name = None if said is None else self.rules.offered(said)
+            if said is not None and name is None:
                 raise NotACall
             if name is not None and (yield from self._python.space(" ")) == "(":  # 'f'(a=1)
                 yield from self._python.called_with(name)
                 name = None
             return name is None, name or ""
         if char == "{":
-            try:
-                return (yield from self._objects()), ""
-            except NotACall:
+            before = len(self._staged.items)
+            for read in (self._objects, partial(self._list, depth=1)):  # the second: {'f(a=1)'}
+                try:
+                    told = yield from read()
+                except NotACall:
+                    told = 0
+                if told:
+                    return told, ""
+                del self._staged.items[before:]
                 source.rewind_to(begin)
             self._staged.passed_over(str((yield from self._values.value()).text))
             return 0, ""
@@ -178,7 +185,7 @@ class MixedLists:
                 if char == quote:
                     source.pos += 1
                     return None
-                if char == "]":
+                if char and char in "]}":
                     return None  # its closing quote was left out
                 if not char or char not in ",;":
                     break

@@ -1,7 +1,7 @@
 """Which tools a request offers, what a written name means, and how each tool's arguments are typed.
 
 A name is a tool's by what was agreed, never by likeness: exact, or one of the ways of writing it that lead back to one offered
-tool only. A wrong guess here would run a tool that the model did not call.
+tool only, or all of the last dotted part of just one. A wrong guess here would run a tool that the model did not call.
 
 What is made per request is little: the names. The table of spellings and the tools' schemas are read when a call first asks.
 """
@@ -81,12 +81,13 @@ UNTYPED: Final = ToolTypes(None)
 class ToolRules:
     """The offered tools (None: not known, any name may be one's) and what is done with names that are none's."""
 
-    __slots__ = ("_open", "_spellings", "_tools", "_types", "drops")
+    __slots__ = ("_lasts", "_open", "_spellings", "_tools", "_types", "drops")
 
     def __init__(self, tools: Mapping[str, ToolSpec] | None, unknown_tools: UnknownTools = "text") -> None:
         self._tools: Mapping[str, ToolSpec] = tools or {}
         self._open = tools is None or unknown_tools != "text"
-        self._spellings: dict[str, str | None] | None = None
+        self._spellings: Mapping[str, str | None] | None = None
+        self._lasts: Mapping[str, str | None] | None = None
         self._types: dict[str, ToolTypes] = {}
         self.drops = unknown_tools == "drop"
         """A call of a tool that was not offered is read like any other, and left out."""
@@ -111,15 +112,24 @@ class ToolRules:
                 return candidate
         if self._spellings is None:
             self._spellings = _spellings(tools)
-        meant = {self._spellings.get(_folded(candidate)) for candidate in candidates} - {None}
+        meant = {self._spellings.get(folded) for folded in map(_folded, candidates) if folded in self._spellings}
+        meant = (meant or {self._last_parts.get(candidate) for candidate in candidates}) - {None}
         return meant.pop() if len(meant) == 1 else None
+
+    @property
+    def _last_parts(self) -> Mapping[str, str | None]:
+        """The tool of each last dotted part (``get_rate`` for ``currency.get_rate``); None where several tools end in it."""
+        if self._lasts is None:
+            self._lasts = _unambiguous((name.rpartition(".")[2], name) for name in self._tools if "." in name and name[-1] != ".")
+        return self._lasts
 
     @property
     def beginnings(self) -> frozenset[str]:
         """What a word begins with that may mean an offered tool: few characters, up to where a name may be spelt otherwise."""
         if not self._tools:
             return frozenset()
-        return frozenset(_BEGINNING.match(name).group() for name in (*self._tools, *_NAMESPACES) if name)  # type: ignore[union-attr]
+        names = (*self._tools, *self._last_parts, *_NAMESPACES)
+        return frozenset(_BEGINNING.match(name).group() for name in names if name)  # type: ignore[union-attr]
 
     def fitting(self, keys: Collection[str]) -> str | None:
         """The one offered tool that takes these parameters and no others; None where none does, or several do."""
@@ -133,7 +143,7 @@ class ToolRules:
     def begins_name(self, text: str) -> bool:
         """Whether an offered tool's name may come of ``text`` when more of it arrives."""
         readings = [_folded(reading) for reading in _readings(text)]
-        names = [_folded(name) for name in self._tools]
+        names = [_folded(name) for name in (*self._tools, *self._last_parts)]
         return any(name.startswith(reading) for name in names for reading in readings) or any(
             namespace.startswith(text) for namespace in _NAMESPACES
         )
@@ -187,10 +197,14 @@ def _folded(name: str) -> str:
     return name.replace(".", "_")
 
 
-def _spellings(tools: Iterable[str]) -> dict[str, str | None]:
+def _spellings(tools: Iterable[str]) -> Mapping[str, str | None]:
     """The tool of each name with its dots written as underscores; None where two tools would be written the same."""
+    return _unambiguous((_folded(name), name) for name in tools)
+
+
+def _unambiguous(written: Iterable[tuple[str, str]]) -> Mapping[str, str | None]:
+    """The tool of each way of writing one; None where it may be several tools'."""
     found: dict[str, str | None] = {}
-    for name in tools:
-        folded = _folded(name)
-        found[folded] = None if folded in found else name
+    for spelling, name in written:
+        found[spelling] = None if spelling in found else name
     return found
