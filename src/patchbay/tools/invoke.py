@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -17,13 +19,18 @@ from patchbay.tools.threads import run_in_thread
 async def invoke(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, in_thread: bool) -> Any:
     """Call ``function``, in a thread if it may block; awaitables are awaited, iterators are read to their end.
 
-    Raises ValueError for an iterator that seems to have none (``results.MOST_ITEMS``).
+    When this is cancelled, an iterator in a thread is read no further than to its next item. Raises ValueError for an iterator
+    that seems to have no end (``results.MOST_ITEMS``).
     """
     if in_thread:
-        result = await run_in_thread(functools.partial(_call, function, args, kwargs))
+        is_over = threading.Event()
+        try:
+            result = await run_in_thread(functools.partial(_call, function, args, kwargs, is_over))
+        finally:
+            is_over.set()
     else:
         result = function(*args, **kwargs)
-    if inspect.isawaitable(result):
+    while inspect.isawaitable(result):  # an async function may return a task
         result = await result
     if type(result) is str:  # most are; what follows would cost as much as the call itself
         return result
@@ -42,10 +49,12 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call)
 
 
-def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], is_over: threading.Event) -> Any:
     """Call in the thread; the body of a generator, or of a ``map``, runs while it is read, so it is read here too."""
     result = function(*args, **kwargs)
-    return results.read_items(result) if isinstance(result, Iterator) else result
+    if not isinstance(result, Iterator):
+        return result
+    return results.read_items(itertools.takewhile(lambda _: not is_over.is_set(), result))
 
 
 async def _read(items: AsyncIterator[Any]) -> list[Any]:

@@ -30,6 +30,7 @@ MOST_CONTAINERS = 250_000
 T = TypeVar("T")
 
 _MAX_DEPTH = 64
+_MOST_LEAVES = 10
 _MOST_BITS = 14_000  # Python writes no more than 4300 decimal digits
 _JSON_TYPES = (dict, list, tuple, int, float, type(None))
 _TEXT_TYPES = (Decimal, UUID, PurePath, timedelta)
@@ -82,9 +83,24 @@ def render_error(name: str, error: BaseException) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """Return ``Type: message``, or the type alone where there is no message."""
+    """Return ``Type: message``, or the type alone where there is no message; of a group also what is in it."""
+    if isinstance(error, BaseExceptionGroup):
+        leaves = [describe(leaf) for leaf in itertools.islice(_leaves(error), _MOST_LEAVES + 1)]
+        if len(leaves) > _MOST_LEAVES:
+            leaves[-1] = "..."
+        return f"{type(error).__name__}: {error.message}: {'; '.join(leaves)}"
     message = _text(error).strip()
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    waiting: list[BaseException] = [group]
+    while waiting:
+        error = waiting.pop()
+        if isinstance(error, BaseExceptionGroup):
+            waiting.extend(reversed(error.exceptions))
+        else:
+            yield error
 
 
 def well_formed(text: str) -> str:

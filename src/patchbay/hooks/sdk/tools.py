@@ -67,7 +67,9 @@ def finished(value: Any) -> Any:
 
 
 async def _awaited(value: Any) -> Any:
-    return await value
+    while inspect.isawaitable(value):
+        value = await value
+    return value
 
 
 async def _read(items: AsyncIterator[Any]) -> list[Any]:

@@ -52,7 +52,7 @@ class PluginTool(FunctionTool):
                 value = self.function(*args, **kwargs)
             else:
                 value = await run_in_thread(functools.partial(_call, self.function, args, kwargs, context))
-            if inspect.isawaitable(value):
+            while inspect.isawaitable(value):
                 value = await value
             if isinstance(value, AsyncIterator):
                 value = await _last(value, context)
