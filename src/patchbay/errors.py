@@ -29,6 +29,9 @@
         ├── ToolRetry                  Exception      "tool_retry"           raised by tools: try again like this
         └── ToolFailed                 Exception      "tool_failed"          raised by tools: this can not work
 
+Clients repeat a request after a 5xx or a 409 by themselves. They are told not to (``x-should-retry: false``) unless the error is
+``retryable``: only a failure of the model's server may be gone the next time.
+
 Two voices: ``str(error)`` is for the operator; ``error.for_model`` tells the model what to do next. ``code`` is stable:
 programs may compare it.
 """
@@ -37,11 +40,15 @@ from __future__ import annotations
 
 
 class PatchbayError(Exception):
-    """The root of the tree. ``status`` is the HTTP status a door answers with, ``kind`` the ``type`` in OpenAI's error body."""
+    """The root of the tree. ``status`` is the HTTP status a door answers with, ``kind`` the ``type`` in OpenAI's error body.
+
+    ``retryable``: the same request may succeed when it is sent again.
+    """
 
     code = "patchbay_error"
     kind = "api_error"
     status = 500
+    retryable = False
 
     @property
     def for_model(self) -> str:
@@ -80,6 +87,7 @@ class UpstreamError(PatchbayError, RuntimeError):
     code = "upstream_error"
     kind = "upstream_error"
     status = 502
+    retryable = True
 
     def __init__(self, message: str, *, upstream_status: int | None = None, body: str = "") -> None:
         super().__init__(message)

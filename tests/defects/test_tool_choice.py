@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from patchbay import ToolChoiceError
-from patchbay.testing.script import Message, error
+from patchbay.testing.script import Message, Raw, error
 
 from .doors import Proxy, ask, http_request
 from .reading import OSLO, ROME, TOOLS, block
@@ -81,6 +81,21 @@ def test_d19_a_choice_that_is_never_met_raises_from_a_wrapped_client(upstream: U
         ask(client, model, stream=stream, tools=TOOLS, tool_choice="required")
     assert "tool_choice_unmet" == caught.value.code
     assert 3 == len(upstream.seen[model])
+
+
+def test_a_client_that_repeats_failed_requests_does_not_repeat_an_unmet_choice(
+    door: Door, upstream: Upstream, model: str, stream: bool
+) -> None:
+    upstream.on(model, "It is sunny.")
+    with pytest.raises((ToolChoiceError, openai.APIError)):
+        ask(door().with_options(max_retries=2), model, stream=stream, tools=TOOLS, tool_choice="required")
+    assert 3 == len(upstream.seen[model])
+
+
+def test_a_client_may_repeat_what_the_upstream_failed_at(door: Door, upstream: Upstream, model: str) -> None:
+    upstream.on(model, Raw([b"<html>"], content_type="text/html"), block(ROME))
+    answer = ask(door().with_options(max_retries=1), model, stream=False, tools=TOOLS)
+    assert WEATHER_CALL == answer.first.calls
 
 
 def test_d19_choice_none_gives_no_call_and_shows_no_contract(door: Door, upstream: Upstream, model: str, stream: bool) -> None:

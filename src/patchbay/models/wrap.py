@@ -117,10 +117,11 @@ class _Door:
         )
 
     def _failure(self, request: Any, error: PatchbayError) -> Any:
-        """An error as the server would have told it; retrying cannot help, and the SDK is told so."""
+        """An error as a server would have sent it; the SDK is told not to repeat what would fail again."""
+        retry = {} if error.retryable else {"x-should-retry": "false"}
         return self.patchbay.library.Response(
             error.status,
-            headers={"content-type": "application/json", "x-should-retry": "false"},
+            headers={"content-type": "application/json", **retry},
             content=json.dumps(error_body(error)).encode(),
             request=request,
             extensions={OURS: error},

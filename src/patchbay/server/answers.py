@@ -16,6 +16,7 @@ from patchbay.models import faults
 from patchbay.server.redaction import Redactor
 
 JSON_TYPE = (b"content-type", b"application/json")
+NO_RETRY = (b"x-should-retry", b"false")
 HEALTH_BODY = b'{"status":"ok","service":"patchbay proxy"}'
 ERROR_LIMIT = 1024 * 1024
 """How much of an upstream's error body is read."""
@@ -53,6 +54,7 @@ class StoppingError(PatchbayError):
 
     code = "server_stopping"
     status = 503
+    retryable = True
 
     def __init__(self) -> None:
         super().__init__("The server is stopping, and ended this request before it was done.")
@@ -68,6 +70,13 @@ class UpstreamStatusError(UpstreamError):
         self.status = status
         self.answer = answer
         self.headers = headers
+
+
+def error_headers(error: PatchbayError) -> list[tuple[bytes, bytes]]:
+    """Return the headers of an answer with ``error_body``: its type, and whether the client may repeat the request."""
+    if isinstance(error, UpstreamStatusError):
+        return error.headers
+    return [JSON_TYPE] if error.retryable else [JSON_TYPE, NO_RETRY]
 
 
 def error_body(error: PatchbayError) -> bytes:

@@ -24,6 +24,7 @@ from patchbay.server.answers import (
     StoppingError,
     UpstreamStatusError,
     error_body,
+    error_headers,
 )
 from patchbay.server.body import Receive, check_length, declared_length, read_body
 from patchbay.server.chat import Chat, ChatExchange, ExchangeFactory, run_chat
@@ -191,10 +192,8 @@ class ProxyApp:
     async def _fail(self, reply: Reply, exchange: Chat | None, error: PatchbayError) -> None:
         """Tell the client of a failure: by the status where that is still possible, else inside its stream, else by a cut."""
         if not reply.started:
-            headers: Headers = [JSON_TYPE]
-            if isinstance(error, UpstreamStatusError):
-                headers = error.headers
-            elif isinstance(error, AuthenticationError):
+            headers: Headers = error_headers(error)
+            if isinstance(error, AuthenticationError):
                 headers.append((b"www-authenticate", b"Bearer"))
             elif isinstance(error, MethodNotAllowedError):
                 headers.append((b"allow", ", ".join(sorted(_PASSED_METHODS)).encode()))

@@ -16,7 +16,7 @@ from patchbay.models.learnt import Learnt
 from patchbay.models.modes import ModeMemory
 from patchbay.models.offer import Offer
 from patchbay.models.providers import provider_at
-from patchbay.server.answers import JSON_TYPE, NotFoundError, UpstreamStatusError, error_body
+from patchbay.server.answers import NO_RETRY, NotFoundError, UpstreamStatusError, error_body, error_headers
 from patchbay.server.app import ProxyApp
 from patchbay.server.body import Receive
 from patchbay.server.chat import Chat
@@ -154,7 +154,7 @@ class NoUpstreamError(NotFoundError):
 async def no_upstream(_scope: Any, _receive: Receive, send: Send) -> None:
     """Answer for ``/v1`` of a server without an upstream. An ASGI application."""
     error = NoUpstreamError()
-    await Reply(send, []).whole(error.status, [JSON_TYPE], error_body(error))
+    await Reply(send, []).whole(error.status, error_headers(error), error_body(error))
 
 
 def _is_usable(tool: Tool) -> bool:
@@ -169,9 +169,8 @@ def _is_usable(tool: Tool) -> bool:
 
 def _not_again(error: PatchbayError) -> UpstreamStatusError:
     """The same answer, and that it is not to be asked for again: clients do so by themselves, and tools would run again."""
-    headers = error.headers if isinstance(error, UpstreamStatusError) else [JSON_TYPE]
-    kept = [pair for pair in headers if pair[0] != b"x-should-retry"]
-    return UpstreamStatusError(error.status, error_body(error), [*kept, (b"x-should-retry", b"false")])
+    kept = [pair for pair in error_headers(error) if pair[0] != NO_RETRY[0]]
+    return UpstreamStatusError(error.status, error_body(error), [*kept, NO_RETRY])
 
 
 def _digest(token: bytes) -> bytes:
