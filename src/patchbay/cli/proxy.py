@@ -75,6 +75,8 @@ def proxy(
     ] = "10MiB",
     upstream_timeout: flags.UpstreamTimeout = 600.0,
     drain_timeout: flags.DrainTimeout = 30,
+    verbose: flags.Verbose = False,
+    quiet: flags.Quiet = False,
     workers: Annotated[
         int,
         typer.Option(
@@ -169,6 +171,12 @@ def proxy(
             oversight=None
             if config is None
             else {"config": str(config), "audit": audit, "days": audit_days, "store": None if store == "memory" else store},
-            serve={"host": host, "port": port, "workers": workers, "drain_timeout": drain_timeout},
+            serve={
+                "host": host,
+                "port": port,
+                "workers": workers,
+                "drain_timeout": drain_timeout,
+                "log": flags.verbosity(verbose=verbose, quiet=quiet),
+            },
         )
     )

@@ -59,6 +59,8 @@ def serve(
         ),
     ] = "sqlite:///tools.db",
     drain_timeout: flags.DrainTimeout = 30,
+    verbose: flags.Verbose = False,
+    quiet: flags.Quiet = False,
     token_file: Annotated[
         Path | None,
         typer.Option(
@@ -222,6 +224,7 @@ def serve(
     from patchbay.server.tools.settings import listed, read_token
     from patchbay.server.workers import serve as run
 
+    log = flags.verbosity(verbose=verbose, quiet=quiet)
     names = tuple(dict.fromkeys(listed(roles)))
     if not names:
         raise ConfigurationError("--roles needs at least one name.")
@@ -268,7 +271,7 @@ def serve(
     )
     status = run(
         lambda: app,
-        ServeOptions(host=host, port=port, drain_timeout=drain_timeout),
+        ServeOptions(host=host, port=port, drain_timeout=drain_timeout, log=log),
         ready=lambda url: _announce(
             url,
             names,

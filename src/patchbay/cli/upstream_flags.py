@@ -6,7 +6,7 @@ What lives here: their types, for the commands' signatures. What does not: their
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -62,6 +62,27 @@ DrainTimeout = Annotated[
         help="How long running requests may take to finish when it is told to stop.",
     ),
 ]
+
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", rich_help_panel=SERVER, help="Show a line on stderr for each request as well.")
+]
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet",
+        "-q",
+        rich_help_panel=SERVER,
+        help="Show neither failed requests nor what is learnt of models, only errors of the server itself.",
+    ),
+]
+
+
+def verbosity(*, verbose: bool, quiet: bool) -> Literal["quiet", "normal", "verbose"]:
+    """What the terminal shows. Raises ConfigurationError for both flags."""
+    if verbose and quiet:
+        raise ConfigurationError("--verbose and --quiet exclude each other.")
+    return "verbose" if verbose else "quiet" if quiet else "normal"
+
 
 Tools = Annotated[
     ToolMode,

@@ -9,10 +9,13 @@ questioned (``doubts=False``); they may still refuse them.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
+
+from patchbay.legible import one_line, printable
 
 _MOST_MODELS = 1024
 _MOST_READ = 4096
@@ -38,6 +41,13 @@ _REFUSAL_STATUSES = frozenset({400, 404, 405, 422, 500, 501})
 _CHOICE = re.compile(r"\btool[_ ]?choice\b", re.IGNORECASE)
 
 
+_LEARNT: Final = {
+    "native": "takes tools natively",
+    "text": "takes no tools: they are written into its prompt, and calls are read from its text",
+}
+_logger = logging.getLogger(__name__)
+
+
 @dataclass(slots=True)
 class _Model:
     mode: Literal["native", "text"] | None = None
@@ -60,6 +70,7 @@ class ModeMemory:
         known = self._models.get(model)
         if known is None:
             known = self._models[model] = _Model()
+            _logger.info("First request with tools for the model %s", _shown(model))
             if len(self._models) > _MOST_MODELS:
                 self._models.popitem(last=False)
         else:
@@ -72,7 +83,10 @@ class ModeMemory:
 
     def learn(self, model: str, mode: Literal["native", "text"]) -> None:
         """Settle how a model takes tools."""
-        self._of(model).mode = mode
+        known = self._of(model)
+        if known.mode != mode:
+            known.mode = mode
+            _logger.info("The model %s %s", _shown(model), _LEARNT[mode])
 
     def probe_due(self, model: str) -> bool:
         """Whether an answer without a call is to be questioned now: the 1st, 2nd, 4th, 8th … of a model not settled."""
@@ -92,7 +106,10 @@ class ModeMemory:
 
     def ask_choice_in_words(self, model: str) -> None:
         """Note that the model's server refused a ``tool_choice``."""
-        self._of(model).choice_in_words = True
+        known = self._of(model)
+        if not known.choice_in_words:
+            known.choice_in_words = True
+            _logger.info("The server of the model %s takes no tool_choice: it is asked for in the prompt", _shown(model))
 
     def prefilled(self, model: str) -> bool:
         """Whether the model's prompt opens the reasoning."""
@@ -102,6 +119,10 @@ class ModeMemory:
         """Note whether an answer closed a reasoning that it had not opened."""
         known = self._of(model)
         known.unopened = min(known.unopened + 1, _SURE) if unopened else 0
+
+
+def _shown(model: str) -> str:
+    return printable(one_line(str(model), 200))
 
 
 def refuses_tools(status: int, text: str) -> bool:

@@ -32,10 +32,11 @@ from patchbay.server.headers import Headers
 from patchbay.server.journal import Journal
 from patchbay.server.passthrough import run_passthrough
 from patchbay.server.redaction import Redactor, secret_headers
+from patchbay.server.refusals import REFUSALS
 from patchbay.server.relay import CutAnswerError
 from patchbay.server.reply import Reply, Send
 from patchbay.server.request import Request
-from patchbay.server.routes import find_tail, is_chat, own_path
+from patchbay.server.routes import CHAT, find_tail, is_chat, own_path
 from patchbay.server.settings import ProxySettings
 from patchbay.server.upstream import Upstream
 from patchbay.server.watch import ClientLeftError, Watch
@@ -124,6 +125,7 @@ class ProxyApp:
             self._log_failure(request_id, error)
         except PatchbayError as error:
             self._log_failure(request_id, error)
+            REFUSALS.report(scope, error.status, self._redact.text(f"{error.code}: {error}"))
             await self._fail(reply, exchange, error)
         except asyncio.CancelledError:
             stopping = StoppingError()
@@ -150,7 +152,11 @@ class ProxyApp:
             return None
         tail = find_tail(path, self.settings.base_path)
         if tail is None:
-            raise NotFoundError(f"Not found: {method} {path[:200]}")
+            base = self.settings.base_path
+            raise NotFoundError(
+                f"Not found: {method} {path[:200]}. The API is below {base}: POST {base}{CHAT}; any other path below {base}, "
+                f"such as GET {base}/models, is passed on to the upstream."
+            )
         return tail
 
     def _admit(self, scope: Any, *, chat: bool) -> None:

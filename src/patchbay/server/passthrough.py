@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+from patchbay.server.answers import NotFoundError
 from patchbay.server.body import declared_length, stream_body
 from patchbay.server.headers import Headers
 from patchbay.server.journal import Capture
 from patchbay.server.relay import read_refusal, refusal, relay
 from patchbay.server.request import Request
+from patchbay.server.routes import CHAT
+
+_UNSERVED: Final = {"responses": "OpenAI's Responses API", "messages": "Anthropic's Messages API"}
+"""Protocols of other clients, by the first segment of their paths."""
 
 _LOGGED_TYPES = (b"application/json", b"text/")
 
@@ -35,6 +40,12 @@ async def run_passthrough(request: Request, tail: str) -> None:
             told = await read_refusal(answer, watch, request.upstream)
             if journal is not None:
                 journal.record("upstream_error", request.id, status=answer.status, body=told)
+            if answer.status == 404 and (protocol := _UNSERVED.get(tail.split("/")[1] if tail else "")):
+                base = request.settings.base_path
+                raise NotFoundError(
+                    f"{protocol} is not served here: the upstream answered HTTP 404 to {method} {base}{tail}. "
+                    f"Tools work at POST {base}{CHAT}; any other path below {base} is passed on to the upstream."
+                )
             raise refusal(answer, told, chat=False, own_key=request.own_key, redact=request.redact)
         shown = answer.content_type.encode("latin-1").startswith(_LOGGED_TYPES) and not answer.header(b"content-encoding")
         capture = request.capture() if shown else None

@@ -14,25 +14,34 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import uvicorn
 
 from patchbay.errors import ConfigurationError, PatchbayError
+from patchbay.legible import printable
+from patchbay.server.routes import own_path
+from patchbay.valve import Valve
 
 AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 _KEEP_ALIVE = 75
 _uvicorn = logging.getLogger("uvicorn.error")
 _logger = logging.getLogger("patchbay.server")
+_access = logging.getLogger("patchbay.server.requests")
 _BACKLOG = 2048
 _MAX_MESSAGE = 1024 * 1024
 _PING = 20.0
 
 _AT_ONCE: Final = 0.01
 """Seconds of a drain of 0: uvicorn would not begin one, and nothing could be done at its end."""
+
+
+Verbosity = Literal["quiet", "normal", "verbose"]
+"""What the log shows: errors of the server; also failed requests and what is learnt of models; each request as well."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,7 @@ class ServeOptions:
     port: int = 8787
     workers: int = 1
     drain_timeout: int = 30
+    log: Verbosity = "normal"
 
 
 def listen_on(host: str, port: int, *, shared: bool = False) -> socket.socket:
@@ -149,7 +159,7 @@ class _Lifespan:
     """The application; when it cannot start for a reason that is its user's to mend, that is kept, and no traceback shown."""
 
     def __init__(self, app: AsgiApp) -> None:
-        self._app = app
+        self._app = log_requests(app) if _access.isEnabledFor(logging.DEBUG) else app
         self.failure: PatchbayError | None = None
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Awaitable[None]:
@@ -305,11 +315,62 @@ class _OneLine(logging.Formatter):
         return super().formatException(ei)
 
 
-def log_to_stderr() -> None:
-    """Show warnings and errors of the server and of the proxy on stderr."""
-    handler = logging.StreamHandler()
-    handler.setLevel(logging.WARNING)
+class _RateLimitedHandler(logging.StreamHandler[Any]):
+    """Writes to stderr. Below ERROR lines are rate-limited: clients cause them, and choose what they quote."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._limit = Valve(self._write, time.monotonic)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record)
+            if record.levelno < logging.ERROR:
+                self._limit.put(line)
+            else:
+                self._write(line)
+        except Exception:  # noqa: BLE001 - as every handler: a line that cannot be written must not end a request
+            self.handleError(record)
+
+    def _write(self, line: str) -> None:
+        self.stream.write(line + self.terminator)
+        self.flush()
+
+
+def log_to_stderr(verbosity: Verbosity = "normal") -> None:
+    """Show the log of uvicorn and of Patchbay on stderr, as far as ``verbosity`` says."""
+    handler = _RateLimitedHandler()
     handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(message)s"))
-    for name in ("uvicorn.error", "patchbay"):
-        logging.getLogger(name).addHandler(handler)
-        logging.getLogger(name).propagate = False
+    levels = {"quiet": logging.ERROR, "normal": logging.INFO, "verbose": logging.DEBUG}
+    for name, level in (("uvicorn.error", logging.WARNING), ("patchbay", levels[verbosity])):
+        logger = logging.getLogger(name)
+        logger.addHandler(handler)
+        logger.setLevel(max(level, levels[verbosity]))
+        logger.propagate = False
+
+
+def log_requests(app: AsgiApp) -> AsgiApp:
+    """Return ``app`` with one line in the log for each HTTP request that has ended: client, method, path, status, seconds."""
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        status = 0
+
+        async def note_status(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await app(scope, receive, note_status)
+        finally:
+            client = scope.get("client")
+            path = printable(own_path(scope)[:200])
+            seconds = time.perf_counter() - began
+            _access.debug("%s %s %s %s %.3f s", client[0] if client else "?", scope["method"], path, status or "-", seconds)
+
+    return serve

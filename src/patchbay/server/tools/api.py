@@ -7,7 +7,7 @@ who is let in (``guard``, which stands before all of this).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from patchbay.errors import ConfigurationError, InvalidRequestError, UnknownRoleError
+from patchbay.server import refusals
 from patchbay.server.strict_json import StrictJsonRoute
 from patchbay.server.tools.callback_url import CallbackUrlError, check_port, read_callback_url
 from patchbay.server.tools.chat.role import SESSION_HEADER, session_of
@@ -99,14 +100,30 @@ def make_router(desk: Desk, *, callback_ports: frozenset[int] | None) -> APIRout
 
 def handle_errors(app: FastAPI) -> None:
     """Have ``app`` answer what routes and bodies raise, in the shapes of the contract."""
-    handlers: dict[type[Exception], Callable[[Request, Any], Any]] = {
+    handlers: dict[type[Exception], Callable[[Request, Any], Awaitable[Response]]] = {
         UnknownRoleError: _unknown_role,
         ConfigurationError: _impossible,
         RequestValidationError: _unprocessable,
         HTTPException: _refused,
     }
     for kind, handler in handlers.items():
-        app.add_exception_handler(kind, handler)
+        app.add_exception_handler(kind, _reporting(handler))
+
+
+def _reporting(handler: Callable[[Request, Any], Awaitable[Response]]) -> Callable[[Request, Any], Awaitable[Response]]:
+    """Return ``handler`` with a line in the log for what it answers."""
+
+    async def handle(request: Request, error: Any) -> Response:
+        response = await handler(request, error)
+        if isinstance(error, RequestValidationError):  # its text quotes the body, where secrets are
+            first = error.errors()[0]
+            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        else:
+            reason = str(getattr(error, "detail", error))
+        refusals.REFUSALS.report(request.scope, response.status_code, reason)
+        return response
+
+    return handle
 
 
 async def _unknown_role(_request: Request, error: UnknownRoleError) -> Response:

@@ -66,6 +66,12 @@ class Refusal(Exception):  # noqa: N818  (an answer, not a fault)
         self.body = body
         self.headers = headers
 
+    @property
+    def reason(self) -> str:
+        """Why, in one sentence."""
+        reason = self.body.get("detail", self.body.get("error", ""))
+        return reason if isinstance(reason, str) else str(reason[0]["msg"])
+
 
 class Guard:
     """Stands before ``app``, and passes on what may come in. ``scope[TRUSTED]`` says whether it has shown the token.
@@ -96,6 +102,7 @@ class Guard:
             if scope["method"] == "POST":
                 receive = await self._taken_in(receive)
         except Refusal as refusal:
+            refusals.REFUSALS.report(scope, refusal.status, refusal.reason)
             body = msgspec.json.encode(_in_openais_words(refusal) if self._is_openais(scope) else refusal.body)
             await Reply(send, []).whole(refusal.status, [(b"content-type", b"application/json"), *refusal.headers], body)
         except ClientLeftError:
@@ -209,9 +216,8 @@ def _unread(status: int, code: str, why: str) -> Refusal:
 
 async def turn_away(scope: Any, send: Send, refusal: Refusal) -> None:
     """Answer a handshake with HTTP, where the server can; else all that is told is 403. The log is told why, too."""
-    why = refusal.body.get("detail") or refusal.body.get("error")
     path = own_path(scope)[:_LONGEST_PATH]
-    refusals.REFUSALS.tell(f"A WebSocket at {path} from {peer_of(scope)} was refused: HTTP {refusal.status}, {why}")
+    refusals.REFUSALS.tell(f"A WebSocket at {path} from {peer_of(scope)} was refused: HTTP {refusal.status}, {refusal.reason}")
     if "websocket.http.response" not in (scope.get("extensions") or {}):
         await send({"type": "websocket.close", "code": 1008})
         return
@@ -227,11 +233,9 @@ def _by_subprotocol(scope: Any) -> list[bytes]:
 
 
 def _in_openais_words(refusal: Refusal) -> dict[str, Any]:
-    body = refusal.body
-    said = body.get("detail", body.get("error", ""))
-    message = said if isinstance(said, str) else said[0]["msg"]
     kind = "authentication_error" if refusal.status == 401 else "invalid_request_error"
-    return {"error": {"message": message, "type": kind, "code": body.get("error_code", "not_json"), "param": None}}
+    code = refusal.body.get("error_code", "not_json")
+    return {"error": {"message": refusal.reason, "type": kind, "code": code, "param": None}}
 
 
 def _unauthorized(why: str) -> Refusal:

@@ -1,0 +1,125 @@
+"""What the terminal of a running server shows: one line per event worth knowing, none of it a secret or a control character."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+from aiohttp import web
+from proxy_rig import BOUND, ask, make_proxy, running_upstream, serving
+
+from patchbay.testing import ContractModel, ScriptedUpstream
+
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
+CHAT = {"model": "gem\x1bma", "messages": [{"role": "user", "content": "hi"}], "tools": TOOLS}
+KEY = "a-key-of-this-test"
+
+
+@contextmanager
+def patchbay(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run a server command on a free port; yields the process and its URL."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "patchbay", *arguments, "--port", "0"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PROXY_API_KEY": KEY},
+    )  # fmt: skip
+    alarm = threading.Timer(60.0, process.kill)
+    alarm.start()
+    try:
+        assert process.stdout is not None
+        found = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
+        assert found, process.communicate()
+        yield process, found[0]
+    finally:
+        process.kill()
+        process.communicate()
+        alarm.cancel()
+
+
+def post(url: str, body: object, key: str = KEY) -> int:
+    headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
+    try:
+        with urlopen(Request(url, json.dumps(body).encode(), headers), timeout=BOUND) as answer:
+            return int(answer.status)
+    except HTTPError as error:
+        error.close()
+        return error.code
+
+
+def lines_of(process: subprocess.Popen[str]) -> list[str]:
+    """Stop the server, and return its lines on stderr from the level on."""
+    process.terminate()
+    _, stderr = process.communicate(timeout=60)
+    return [line.split(" ", 2)[2] for line in stderr.splitlines()]
+
+
+LEARNT = [
+    "INFO First request with tools for the model gem\\u001bma",
+    "INFO The model gem\\u001bma takes no tools: they are written into its prompt, and calls are read from its text",
+]
+FAILED = [
+    "WARNING POST /v1/chat/completions from 127.0.0.1: HTTP 401, invalid_api_key: Missing or invalid API key.",
+    "WARNING POST /v1/chat/completions from 127.0.0.1: HTTP 400, invalid_request: 'messages' must be an array of messages.",
+]
+
+
+@pytest.mark.parametrize("flag", ["--quiet", "", "--verbose"])
+def test_a_proxy_shows_what_it_learns_and_which_requests_fail(flag):
+    with (
+        ScriptedUpstream(ContractModel(), tools="refuse") as upstream,
+        patchbay("proxy", "--upstream", upstream.url, *filter(None, [flag])) as (process, url),
+    ):
+        chat = f"{url}/v1/chat/completions"
+        assert [200, 401, 400] == [post(chat, CHAT), post(chat, CHAT, "wrong"), post(chat, {"model": "m"})]
+        lines = lines_of(process)
+    requests = [re.sub(r" \d+\.\d+ s$", "", line) for line in lines if line.startswith("DEBUG")]
+    each = [f"DEBUG 127.0.0.1 POST /v1/chat/completions {status}" for status in (200, 401, 400)]
+    assert {"--quiet": [], "": [], "--verbose": each}[flag] == requests
+    assert ([] if flag == "--quiet" else LEARNT + FAILED) == [line for line in lines if not line.startswith("DEBUG")]
+
+
+def test_a_registry_shows_which_registrations_are_refused_without_their_content():
+    with patchbay("serve", "--store", "memory") as (process, url):
+        assert 422 == post(f"{url}/api/tools/register", {"description": "a-secret"})
+        lines = lines_of(process)
+    assert ["WARNING POST /api/tools/register from 127.0.0.1: HTTP 422, body.name: Field required"] == lines
+
+
+def test_verbose_and_quiet_exclude_each_other():
+    command = [sys.executable, "-m", "patchbay", "proxy", "--upstream", "http://127.0.0.1:9/v1", "-v", "-q"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (2, "patchbay: --verbose and --quiet exclude each other.\n") == (done.returncode, done.stderr)
+
+
+def test_a_path_outside_of_the_api_is_answered_with_where_the_api_is():
+    with running_upstream(not_found) as upstream, serving(make_proxy(upstream.url)) as port:
+        answer = ask(port, "POST", "/chat/completions", b"{}")
+        assert 404 == answer.status
+        assert "The API is below /v1: POST /v1/chat/completions" in json.loads(answer.body)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "protocol"), [("/v1/responses", "OpenAI's Responses API"), ("/v1/messages", "Anthropic's Messages")]
+)
+def test_a_protocol_that_the_upstream_does_not_know_is_named(path, protocol):
+    with running_upstream(not_found) as upstream, serving(make_proxy(upstream.url)) as port:
+        message = json.loads(ask(port, "POST", path, b"{}").body)["error"]["message"]
+        assert protocol in message
+        assert "POST /v1/chat/completions" in message
+
+
+def test_other_paths_keep_the_upstreams_own_404():
+    with running_upstream(not_found) as upstream, serving(make_proxy(upstream.url)) as port:
+        assert {"detail": "Not Found"} == json.loads(ask(port, "GET", "/v1/embeddings").body)
+
+
+async def not_found(_request: web.Request) -> web.Response:
+    return web.json_response({"detail": "Not Found"}, status=404)
