@@ -246,7 +246,9 @@ def test_the_policy_and_the_keys_of_the_documentation_are_real(tmp_path):
 
     page = (Path(__file__).resolve().parents[2] / "docs" / "approvals.md").read_text(encoding="utf-8")
     (tmp_path / "policy.toml").write_text(re.search(r"```toml\n(.*?)```", page, re.DOTALL)[1], encoding="utf-8")
-    assert ["allow", "ask", "deny"] == [rule.outcome for rule in read_policy(tmp_path / "policy.toml").rules]
+    assert ["allow", "ask", "ask", "deny"] == [rule.outcome for rule in read_policy(tmp_path / "policy.toml").rules]
+    (tmp_path / "conditions.toml").write_text(re.search(r"```toml conditions\n(.*?)```", page, re.DOTALL)[1], encoding="utf-8")
+    assert [["path"], ["amount", "to.country"]] == [[*rule.when] for rule in read_policy(tmp_path / "conditions.toml").rules]
     table = page[page.index("| a rule's key |") :].partition("\n\n")[0].splitlines()[2:]
     listed = {name for row in table for name in re.findall(r"`(\w+)`", row.split("|")[1])}
-    assert {each.name for each in dataclasses.fields(Rule)} == listed
+    assert {each.name for each in dataclasses.fields(Rule) if each.init} == listed

@@ -150,6 +150,10 @@ def test_a_reload_whose_file_cannot_work_changes_nothing(tmp_path):
             written(tmp_path, {"hooks": {"processes": {}}, "approval": ASK})
             with pytest.raises(ConfigurationError, match="is 'approvals' meant"):
                 await oversight.reload()
+            written(tmp_path, {"approvals": {"rules": [{"when": {"path": {"regex": "("}}, "outcome": "ask"}]}})
+            with pytest.raises(ConfigurationError, match=r"approvals, rule '1': when\.path\.regex is no regular expression"):
+                await oversight.reload()
+            assert before[1] is oversight.approvals.policy
             await asyncio.sleep(0)
             assert "running" == before[0].state
 

@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, get_args
 
+from patchbay.approvals.conditions import Condition, read_conditions
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import HookPolicy, ToolRequest
 from patchbay.tools.annotations import by_our_names
@@ -39,6 +40,10 @@ class Rule:
     they like: they are believed what makes a rule ask or deny, and nothing that would spare them that (``rule_for``), unless the
     rule names the ``sources`` whose word it takes.
 
+    ``when`` has conditions on the arguments, all of which must hold: ``{"path": "/etc/*", "amount": {"gt": 100}}``
+    (docs/approvals.md). One that cannot be told, because there is no value or one of another kind, holds where the rule asks or
+    denies, and does not where it allows.
+
     ``outcome`` is "allow", "deny" (``reason`` tells the model why) or "ask". ``who`` is asked: "terminal" and "http" are people,
     of whom the first to decide does so; with "hooks" there must be another approve hook, alone or besides people. They have
     ``deadline`` seconds; then the call is denied, or with ``at_deadline`` "allow" carried out. ``session`` is what a person's yes
@@ -52,12 +57,14 @@ class Rule:
     agents: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
     annotations: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    when: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     outcome: Outcome = "ask"
     reason: str = ""
     who: tuple[Who, ...] = PEOPLE
     deadline: float = DEADLINE
     at_deadline: AtDeadline = "deny"
     session: Session = "tool"
+    _conditions: tuple[Condition, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("tools", "sources", "agents", "roles", "who"):
@@ -75,6 +82,11 @@ class Rule:
         if not isinstance(self.annotations, Mapping):
             raise ConfigurationError(f"{self._place}annotations must be an object, not {self.annotations!r}.")
         object.__setattr__(self, "annotations", MappingProxyType(by_our_names(self.annotations)))
+        try:
+            object.__setattr__(self, "_conditions", read_conditions(self.when))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{self._place}{error}") from None
+        object.__setattr__(self, "when", MappingProxyType(dict(self.when)))
         checked_deadline(self.deadline, f"{self._place}deadline")
 
     @property
@@ -101,7 +113,21 @@ class Rule:
             and (not self.agents or _fits(self.agents, call.meta.agent_id))
             and (not self.roles or _fits(self.roles, role_of(call) or call.meta.agent_id))
             and (not self.annotations or self._is_annotated(call))
+            and self._holds(call) is not False
         )
+
+    def is_certain(self, call: ToolRequest) -> bool:
+        """Whether the rule, which is about this call, is so whatever its tool says of itself and leaves unsaid."""
+        return (not self.annotations or self.takes_the_word_of(call)) and self._holds(call) is True
+
+    def _holds(self, call: ToolRequest) -> bool | None:
+        """Return whether the conditions on arguments hold; None, for a rule that asks or denies, where that cannot be told."""
+        if not self._conditions:
+            return True
+        results = {each.holds(call.arguments, call.parameters) for each in self._conditions}
+        if results == {True}:
+            return True
+        return False if False in results or self.outcome == "allow" else None
 
     def _is_annotated(self, call: ToolRequest) -> bool:
         believed = self.takes_the_word_of(call)
@@ -133,14 +159,14 @@ class ApprovalPolicy:
     def rule_for(self, call: ToolRequest) -> Rule:
         """Return the rule that decides about a call: the first that fits.
 
-        A rule that fits only by the word of a tool that is not believed does not stand in the way of those after it: of all these
-        and the first that fits without, the strictest decides.
+        A rule that fits only by the word of a tool that is not believed, or because a condition on an argument cannot be told, does
+        not stand in the way of those after it: of all these and the first that fits without, the strictest decides.
         """
         found: list[Rule] = []
         for rule in self.rules:
             if rule.fits(call):
                 found.append(rule)
-                if not rule.annotations or rule.takes_the_word_of(call):
+                if rule.is_certain(call):
                     break
         else:
             found.append(self.otherwise)

@@ -19,7 +19,7 @@ from patchbay.hooks.config.table import Table, wrong
 _SHARED: Final = frozenset({"reason", "who", "deadline", "at_deadline", "session"})
 _MATCHERS: Final = ("tools", "sources", "agents", "roles")
 _POLICY: Final = frozenset({"rules", "default", "respond_approval", "protected", *_SHARED})
-_RULE: Final = frozenset({"name", "annotations", "outcome", *_MATCHERS, *_SHARED})
+_RULE: Final = frozenset({"name", "annotations", "when", "outcome", *_MATCHERS, *_SHARED})
 
 
 def read_policy(path: str | Path) -> ApprovalPolicy:
@@ -65,6 +65,7 @@ def _rule(table: Table, at: int, shared: Mapping[str, Any]) -> Rule:
     return Rule(
         name=table.text("name") or str(at + 1),
         annotations=annotations if annotations is not None else {},
+        when=table.get("when") if table.get("when") is not None else {},
         outcome=_one_of(table, "outcome"),
         **matched,
         **_shared(table, Rule(**shared)),

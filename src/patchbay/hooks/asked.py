@@ -171,4 +171,5 @@ _OTHERS: Final[Mapping[str, Callable[[Asked, str], Any]]] = {
     "source": lambda asked, _point: getattr(asked.tool, "source", None) or "",
     "endpoint": lambda asked, _point: getattr(asked.tool, "endpoint", None) or "",
     "annotations": lambda asked, _point: getattr(asked.tool, "annotations", None) or {},
+    "parameters": lambda asked, _point: asked.tool.spec.parameters,
 }

@@ -103,7 +103,7 @@ class ToolRequest(View):
     only if they are still so then; ``digest`` is that of tool, arguments and facts: an approval is for nothing else;
     ``approvers`` are the hooks that must all approve it, by their names.
     ``source`` is where the tool is from, "" for this program's own; ``endpoint`` the address that its calls are sent to, "" for
-    this process; ``annotations`` what it says of itself (``read_only``, ...).
+    this process; ``annotations`` what it says of itself (``read_only``, ...), ``parameters`` the JSON Schema of its arguments.
     """
 
     changeable = frozenset({"tool", "arguments"})
@@ -118,6 +118,7 @@ class ToolRequest(View):
     source: str
     endpoint: str
     annotations: Mapping[str, Any]
+    parameters: Mapping[str, Any]
 
 
 class ToolResultView(View):

@@ -21,7 +21,7 @@ _EMPTY: Final[Mapping[str, Any]] = {
     "context": {}, "model": "", "messages": [], "tools": [], "options": {}, "graceful_terminal": False,
     "content": "", "reasoning": "", "tool_calls": [], "finish_reason": "", "usage": {},
     "tool": "", "arguments": {}, "call_id": "", "digest": "", "facts": {}, "approvers": [], "source": "", "endpoint": "",
-    "annotations": {},
+    "annotations": {}, "parameters": {},
 }  # fmt: skip
 
 

@@ -1,0 +1,235 @@
+"""Rules on the arguments of calls: what a condition holds for, what it cannot tell, and which conditions are refused."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from patchbay.approvals import Rule, parse_policy, read_policy
+from patchbay.errors import ConfigurationError
+from patchbay.hooks import Meta, ToolRequest
+
+from .asking import Files, call_of, desk_at, executor_of, going, run, waiting
+
+TEXT: dict[str, Any] = {"type": "string"}
+
+
+def request(properties: dict[str, Any] | None = None, /, **arguments: Any) -> ToolRequest:
+    """Return a call of a tool that has these arguments, and ``properties`` besides."""
+    schema = {"type": "object", "properties": {**dict.fromkeys(arguments, {}), **(properties or {})}}
+    members = {"tool": "t", "source": "", "meta": Meta(), "context": {}, "arguments": arguments, "parameters": schema}
+
+    class Call:
+        def member(self, name: str, _point: str) -> Any:
+            return members.get(name, {})
+
+    return ToolRequest(Call(), "turn.tool.approve")
+
+
+def told(when: Any, call: ToolRequest) -> bool | None:
+    """Return whether a rule's conditions hold; None where a rule that denies fits, and one that allows does not."""
+    denies, allows = (Rule(outcome=outcome, when=when).fits(call) for outcome in ("deny", "allow"))
+    assert not allows or denies
+    return allows if allows == denies else None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "holds", "fails"),
+    [
+        ("/etc/*", ["/etc/passwd", "/etc/a/b"], ["/tmp/etc/x", "", "/ETC/passwd"]),
+        ({"glob": "*.py"}, ["a.py", "a\nb.py"], ["a.pyc"]),
+        ("4?", [42], [420, True]),
+        ("true", [True, "true"], [1, False]),
+        ({"regex": r"^rm\s"}, ["rm -rf /"], ["firm x", "ls\nrm x"]),
+        ({"regex": "ab"}, ["xaby"], ["a b"]),
+        ({"gt": 100}, [101, 100.5, 10**400], [100, -5, 99.9]),
+        ({"ge": 100, "lt": 200}, [100, 199.5], [99, 200]),
+        ({"le": "2026-01-31"}, ["2026-01-31", "2025"], ["2026-02-01"]),
+        ({"eq": "*"}, ["*"], ["x", "**", 1]),
+        ({"eq": 1}, [1, 1.0], [True, "1", 2]),
+        (False, [False], [0, True, "false"]),
+        (7, [7], ["7", 8]),
+        ({"in": ["a", 2]}, ["a", 2], ["b", True, 3]),
+        ({"not": "/tmp/*"}, ["/etc/x"], ["/tmp/x"]),
+        ({"not": {"in": ["a", "b"]}}, ["c"], ["a", "b"]),
+        ({"glob": "/srv/*", "not": "/srv/keep/*"}, ["/srv/a"], ["/srv/keep/a", "/tmp/a"]),
+    ],
+)
+def test_a_condition_holds_or_does_not(wanted, holds, fails):
+    when = {"value": wanted}
+    assert [True] * len(holds) == [told(when, request(value=each)) for each in holds]
+    assert [False] * len(fails) == [told(when, request(value=each)) for each in fails]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "value"),
+    [
+        ("/etc/*", {"path": "/etc/x"}),
+        ("/etc/*", None),
+        ("/tmp/*", "/tmp/../etc/passwd"),
+        ("/tmp/*", "/tmp/./x"),
+        ("/etc/*", "//etc/passwd"),
+        ("/tmp/*", "/tmp/..\\..\\etc"),
+        ({"not": "/tmp/*"}, "/tmp/../etc/passwd"),
+        ({"regex": "x"}, "\ud800x"),
+        ({"regex": "x"}, {}),
+        ({"gt": 100}, "101"),
+        ({"gt": 100}, True),
+        ({"gt": 100}, float("nan")),
+        ({"lt": "b"}, 1),
+        ({"eq": 1}, {}),
+        ("1*", 10**120),
+    ],
+)
+def test_what_a_condition_cannot_tell_is_denied_by_a_rule_that_denies_and_not_allowed_by_one_that_allows(wanted, value):
+    assert told({"value": wanted}, request(value=value)) is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments", "holds"),
+    [
+        ({}, {}, False),
+        ({"path": TEXT}, {}, None),
+        ({"path": {"default": "/etc/x"}}, {}, True),
+        ({"path": {"default": "/tmp/x"}}, {}, False),
+        ({"path": {"default": "/tmp/x"}}, {"path": "/etc/x"}, True),
+        ({"path": {"default": None}}, {}, None),
+    ],
+    ids=["no such argument", "optional", "default", "other default", "given", "null"],
+)
+def test_an_argument_that_is_left_out_has_its_default_or_cannot_be_told(schema, arguments, holds):
+    assert holds is told({"path": "/etc/*"}, request(schema, **arguments))
+
+
+def test_a_rule_can_say_what_a_missing_argument_counts_as():
+    call = request({"recursive": {"type": "boolean"}})
+    assert [None, False, True] == [
+        told({"recursive": wanted}, call) for wanted in (True, {"eq": True, "missing": False}, {"eq": True, "missing": True})
+    ]
+    assert told({"recursive": {"eq": True, "missing": True}}, request(recursive=False)) is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "holds"),
+    [
+        ({"files": {"path": "/etc/x"}}, True),
+        ({"files": [{"path": "/etc/x"}, {"path": "/etc/y"}]}, True),
+        ({"files": [{"path": "/tmp/x"}, {"path": "/tmp/y"}]}, False),
+        ({"files": [{"path": "/tmp/x"}, {"path": "/etc/y"}]}, None),
+        ({"files": [{"path": "/etc/x"}, {}]}, None),
+        ({"files": [{"path": ["/etc/x", "/etc/y"]}]}, True),
+        ({"files": "/etc/x"}, None),
+        ({"files": []}, False),
+        ({"files.path": "/tmp/x", "files": {"path": "/etc/x"}}, None),
+        ({"files.path": "/etc/x"}, True),
+    ],
+)
+def test_dots_lead_into_objects_and_every_item_of_a_list_counts(arguments, holds):
+    schema = {"files": {"type": "array", "properties": {"path": TEXT}}}
+    assert holds is told({"files.path": "/etc/*"}, request(schema, **arguments))
+
+
+def test_where_a_schema_refers_elsewhere_a_nested_argument_may_be_one_of_its():
+    assert told({"options.mode": "x"}, request({"options": {"$ref": "#/$defs/Options"}}, options={})) is None
+    assert told({"options.mode": "x"}, request({"options": {"properties": {}}}, options={})) is False
+
+
+def test_all_conditions_of_a_rule_must_hold():
+    when = {"path": "/etc/*", "size": {"gt": 10}}
+    assert [True, False, None, False] == [
+        told(when, request(path=path, size=size)) for path, size in (("/etc/x", 11), ("/etc/x", 9), ("/etc/x", "9"), ("/x", "9"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "outcome"), [("/tmp/a", "allow"), ("/etc/a", "ask"), ("/tmp/../etc/a", "deny"), ("/srv/a", "deny"), (None, "deny")]
+)
+def test_a_rule_that_cannot_tell_does_not_stand_before_stricter_ones(path, outcome):
+    policy = {
+        "default": "deny",
+        "rules": [
+            {"when": {"path": "/tmp/*"}, "outcome": "allow"},
+            {"when": {"path": "/etc/*"}, "outcome": "ask"},
+        ],
+    }
+    assert outcome == parse_policy(policy).rule_for(request(path=path)).outcome
+
+
+@pytest.mark.parametrize(
+    ("when", "words"),
+    [
+        ("/etc/*", "when must be an object of arguments"),
+        ([], "when must be an object of arguments"),
+        ({"": "x"}, "when must be an object of arguments"),
+        ({"path": None}, "when.path must be a text, a number, true or false, not None"),
+        ({"path": ["/etc/*"]}, "when.path must be a text, a number, true or false, not ['/etc/*']"),
+        ({"path": {}}, "when.path has no operator: use some of glob, regex, gt"),
+        ({"path": {"regx": "x"}}, "when.path.regx is no operator: is 'regex' meant?"),
+        (
+            {"options": {"mode": "x"}},
+            "when.options.mode is no operator: there are glob, regex, gt, ge, lt, le, eq, in, not, missing;",
+        ),
+        ({"path": {"regex": "("}}, "when.path.regex is no regular expression that can be used: unclosed group"),
+        ({"path": {"regex": r"(a)\1"}}, "backreferences are not supported"),
+        ({"path": {"regex": "(?=a)"}}, "look-around, including look-ahead and look-behind, is not supported"),
+        ({"path": {"regex": "(\\w{100}){100}"}}, "exceeds size limit"),
+        ({"path": {"regex": 5}}, "when.path.regex must be a text, not 5"),
+        ({"path": {"gt": True}}, "when.path.gt must be a number or a text, not True"),
+        ({"path": {"gt": float("nan")}}, "when.path.gt must be a number or a text, not nan"),
+        ({"path": {"in": "abc"}}, "when.path.in must be a list of values"),
+        ({"path": {"in": [{}]}}, "when.path.in must be a text, a number, true or false, not {}"),
+        ({"path": {"not": {"glub": "x"}}}, "when.path.not.glub is no operator: is 'glob' meant?"),
+        ({"path": {"eq": 1, "missing": "deny"}}, "when.path.missing must be true or false, not 'deny'"),
+        ({"path": {"missing": True}}, "when.path has no operator"),
+    ],
+)
+def test_a_condition_that_cannot_work_is_refused_with_its_place(when, words):
+    with pytest.raises(ConfigurationError) as refused:
+        parse_policy({"rules": [{"name": "etc", "when": when, "outcome": "ask"}]})
+    assert str(refused.value).startswith("approvals, rule 'etc': when")
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("pattern", [r"(a|a)*$x", r"(a+a+)+x", r"(.*)*x", r"a?" * 50 + "x" * 50])
+def test_no_regular_expression_takes_more_than_time_in_line_with_the_text(pattern):
+    """Counted in CPU time against ten times as long a text: these take longer than the universe has with backtracking."""
+    rule = Rule(outcome="deny", when={"value": {"regex": pattern}})
+
+    def took(size: int) -> float:
+        call = request(value="a" * size)
+        call.arguments, call.parameters  # noqa: B018  (copied when it is first looked at)
+        began = time.process_time()
+        rule.fits(call)
+        return time.process_time() - began
+
+    took(10)
+    assert took(200_000) < 1000 * max(min(took(20_000) for _ in range(3)), 1e-4)
+
+
+def test_a_file_has_conditions_in_its_rules(tmp_path: Path):
+    path = tmp_path / "approvals.toml"
+    path.write_text(
+        '[[approvals.rules]]\ntools = ["delete"]\nwhen = {path = "/etc/*", "by.id" = {ge = 3, missing = true}}\noutcome = "ask"\n'
+    )
+    [rule] = read_policy(path).rules
+    assert {"path": "/etc/*", "by.id": {"ge": 3, "missing": True}} == rule.when
+
+
+def test_only_calls_whose_arguments_fit_wait_for_approval():
+    async def work():
+        files = Files()
+        rules = {"rules": [{"tools": ["delete"], "when": {"path": "/etc/*"}, "outcome": "ask"}]}
+        async with desk_at(policy=parse_policy(rules)) as desk:
+            executor = executor_of(desk, files)
+            assert ["deleted /tmp/a"] == [each.content for each in await going(executor, call_of("/tmp/a"))]
+            held = going(executor, call_of("/etc/a"))
+            [request] = await waiting(desk)
+            assert ("/tmp/a", '{"path": "/etc/a"}') == (*files.deleted, request.arguments)
+            await desk.decide(request.id, "deny")
+            assert ["tool_denied"] == [each.result.code for each in await held]
+            assert ["/tmp/a"] == files.deleted
+
+    run(work())
