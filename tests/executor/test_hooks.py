@@ -6,6 +6,8 @@ import asyncio
 from collections import defaultdict, deque
 from typing import Any, NamedTuple
 
+import attrs
+import msgspec
 import pytest
 from pydantic import BaseModel
 
@@ -188,6 +190,15 @@ def test_what_is_no_hook_is_refused(hooks):
         Executor([], before=hooks)
 
 
+@attrs.define
+class Parcel:
+    items: list[int]
+
+
+class Box(msgspec.Struct):
+    items: list[int]
+
+
 class Pair(NamedTuple):
     items: list[int]
     much: int
@@ -201,6 +212,8 @@ class Pair(NamedTuple):
         (deque[int], "[1]", lambda kept: kept.append(666)),
         (defaultdict[str, list[int]], '{"a": [1]}', lambda kept: kept["a"].append(666)),
         (list[tuple[set[int], int]], "[[[1], 2]]", lambda kept: kept[0][0].add(666)),
+        (Parcel, '{"items": [1]}', lambda kept: kept.items.append(666)),
+        (Box, '{"items": [1]}', lambda kept: kept.items.append(666)),
     ],
 )  # fmt: skip
 def test_no_container_is_left_open_to_a_change(kind, raw, change):

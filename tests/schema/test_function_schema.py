@@ -15,7 +15,9 @@ import warnings
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, NewType, NotRequired, Optional, Required, Self, TypedDict, Unpack
 
+import attrs
 import jsonschema_rs
+import msgspec
 import pytest
 import typing_extensions
 from pydantic import BaseModel, Field
@@ -86,6 +88,27 @@ class Options(TypedDict):
 
     unit: Literal["C", "F"]
     days: NotRequired[int]
+
+
+def _above_zero(_instance: Any, _field: Any, value: int) -> None:
+    if value < 0:
+        raise TypeError("must be above 0")
+
+
+@attrs.define
+class Spot:
+    _x: int = attrs.field(validator=_above_zero)
+    tags: list[str] = attrs.field(factory=list)
+
+
+@attrs.define
+class Parcel:
+    at: Spot
+    inside: list[Parcel] = attrs.field(factory=list)
+
+
+class Unit(msgspec.Struct):
+    size: int
 
 
 class Outer:
@@ -352,6 +375,20 @@ def test_a_name_that_cannot_be_resolved_accepts_anything_and_spares_the_others()
 
     assert {"a": {}, "b": {"type": "integer"}} == schema_of(f)["properties"]
     assert {"a": [1], "b": 2} == check(f, a=[1], b="2")
+
+
+def test_classes_of_attrs_and_msgspec_are_objects_and_the_function_is_given_instances():
+    def f(parcel: Parcel, unit: Unit = Unit(1)): ...  # noqa: B008
+
+    tags = {"items": {"type": "string"}, "type": "array"}
+    spot = {"type": "object", "properties": {"x": {"type": "integer"}, "tags": tags}, "required": ["x"]}
+    unit = {"type": "object", "properties": {"size": {"type": "integer"}}, "required": ["size"]}
+    parcel = {"type": "object", "properties": {"at": {"$ref": "#/$defs/Spot"}, "inside": {"items": {}, "type": "array"}}}
+    assert {"Parcel": {**parcel, "required": ["at"]}, "Spot": spot, "Unit": unit} == schema_of(f)["$defs"]
+    assert {"parcel": Parcel(Spot(1)), "unit": Unit(2)} == check(f, parcel={"at": {"x": "1"}}, unit={"size": 2})
+    assert {"parcel": Parcel(Spot(1, ["a"])), "unit": Unit(1)} == check(f, parcel={"at": {"x": 1, "tags": ["a"]}})
+    assert complaints(f, '{"parcel": {"at": {"x": "one"}}}')[0].startswith("/parcel/at/x must be a valid integer")
+    assert "/parcel/at is not accepted: must be above 0" == complaints(f, '{"parcel": {"at": {"x": -1}}}')[0]
 
 
 def test_optional_is_optional_also_where_json_cannot_express_the_rest():

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import functools
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -140,6 +141,95 @@ def test_positional_only_variable_and_keyword_only_parameters_are_filled():
         return a, b, c, args, d, tool_context.call_id, others
 
     assert (1, 2, 3, (7, 8), 4, "c1", {"z": 5}) == call(tool(f), '{"a": 1, "args": [7, 8], "d": 4, "z": 5}')
+
+
+def test_a_function_that_dispatches_on_its_first_argument_is_called_as_it_wants():
+    @functools.singledispatch
+    def double(value: int | str, times: int = 2) -> Any:
+        """Double it."""
+        raise NotImplementedError
+
+    @double.register
+    def _(value: int, times: int = 2) -> Any:
+        return value * times
+
+    assert 6 == call(tool(double), '{"value": 3}')
+
+
+def test_a_callable_object_is_described_by_its_class():
+    class Search:
+        """Search the web."""
+
+        def __call__(self, query: str) -> str:
+            return query
+
+    class Said(Search):
+        def __call__(self, query: str) -> str:
+            """Say it."""
+            return query
+
+    assert "Search the web." == tool(Search()).description
+    assert "Search the web." == tool(handler=functools.partial(Search(), query="x"), name="found").description
+    assert "Say it." == tool(Said()).description
+
+
+def test_what_the_docstring_says_of_keyword_arguments_is_in_the_schema():
+    @tool
+    def book(city: str, **extras: int) -> None:
+        """Book.
+
+        Args:
+            city: where to
+            **extras: how many of each extra
+        """
+
+    assert {"type": "integer", "description": "how many of each extra"} == book.parameters["additionalProperties"]
+
+
+def _made_elsewhere(*, in_closure: bool = False, in_body: bool = False) -> Any:
+    @dataclass
+    class Order:
+        item: str
+
+    def place(order: Order, tool_context: NotImported) -> Any:  # type: ignore[name-defined]  # noqa: F821
+        return order if not in_closure else Order("other")
+
+    def place_plainly(order: Order) -> Any:
+        return order
+
+    return tool(place_plainly) if in_body else place if in_closure else place_plainly
+
+
+def test_postponed_annotations_of_local_types_are_found_in_the_closure():
+    made = tool(_made_elsewhere(in_closure=True))
+    assert ["item"] == list(made.parameters["$defs"]["Order"]["properties"])
+    assert "other" == call(made, '{"order": {"item": "lamp"}}').item
+
+
+def test_postponed_annotations_of_lost_local_types_are_refused_when_the_tool_is_made():
+    with pytest.raises(
+        ConfigurationError, match=r"'order' of tool 'place_plainly' .* names 'Order', .* inside of _made_elsewhere"
+    ):
+        tool(_made_elsewhere())
+    assert "lamp" == call(_made_elsewhere(in_body=True), '{"order": {"item": "lamp"}}').item
+    loose = tool(handler=_made_elsewhere(), parameters={"properties": {"order": {}}})
+    assert 1 == call(loose, '{"order": 1}')
+
+
+def test_a_bound_method_of_a_local_class_keeps_the_local_types_of_its_tool():
+    def make() -> Any:
+        @dataclass
+        class Order:
+            item: str
+
+        class Shop:
+            @tool
+            def place(self, order: Order) -> str:
+                return order.item
+
+        return Shop()
+
+    assert "lamp" == call(make().place, '{"order": {"item": "lamp"}}')
 
 
 def test_sync_functions_run_in_a_thread_with_the_callers_context_variables():

@@ -1,7 +1,8 @@
 """Annotations that pydantic does not know, said in ones that it does.
 
-What lives here: ``typing.TypedDict`` before Python 3.12, the abstract collections that JSON writes as arrays, enum members in a
-``Literal``, and the words of ``typing`` that say nothing about a parameter's value (``Final``, ``ClassVar``, ``InitVar``).
+What lives here: ``typing.TypedDict`` before Python 3.12, classes of attrs and msgspec, the abstract collections that JSON writes
+as arrays, enum members in a ``Literal``, and the words of ``typing`` that say nothing about a parameter's value (``Final``,
+``ClassVar``, ``InitVar``).
 Imported on first use, with pydantic.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import collections.abc as abc
 import dataclasses
 import enum
+import inspect
 import sys
 import types
 import typing
@@ -65,6 +67,8 @@ def _plain(annotation: Any, seen: dict[Any, Any]) -> Any:
         return Any
     if isinstance(annotation, abc.Hashable) and (annotation in _ARRAYS or annotation in _ITERATORS):
         return _array(annotation, Any)
+    if isinstance(annotation, type) and (hasattr(annotation, "__attrs_attrs__") or hasattr(annotation, "__struct_fields__")):
+        return _constructed(annotation, seen)
     if sys.version_info < (3, 12) and type(annotation).__module__ == "typing" and typing.is_typeddict(annotation):
         return _typed_dict(annotation, seen)
     return annotation
@@ -100,6 +104,38 @@ def _typed_dict(original: Any, seen: dict[Any, Any]) -> Any:
         if hasattr(original, attribute):
             setattr(made, attribute, getattr(original, attribute))
     return made
+
+
+def _constructed(kind: Any, seen: dict[Any, Any]) -> Any:
+    """Return a TypedDict of what the class is constructed from, which becomes an instance once it is checked."""
+    if kind in seen:
+        return seen[kind]
+    seen[kind] = Any  # where it contains itself, whatever is given is taken
+    hints = _hints_of(kind)
+    members: dict[str, Any] = {}
+    for name, parameter in inspect.signature(kind).parameters.items():
+        hint = hints.get(name, hints.get(f"_{name}", Any))  # attrs leaves out the underscore
+        requiredness: Any = typing_extensions.Required if parameter.default is parameter.empty else typing_extensions.NotRequired
+        members[name] = requiredness[_known(hint, seen)]
+
+    def construct(given: dict[str, Any]) -> Any:
+        try:
+            return kind(**given)
+        except TypeError as error:  # of a validator of the class's own; pydantic tells only of ValueErrors
+            raise ValueError(str(error)) from error
+
+    make: Any = typing_extensions.TypedDict
+    made = make(kind.__name__, members)
+    made.__doc__ = kind.__doc__
+    seen[kind] = typing.Annotated[made, AfterValidator(construct)]
+    return seen[kind]
+
+
+def _hints_of(kind: Any) -> dict[str, Any]:
+    try:
+        return typing_extensions.get_type_hints(kind, include_extras=True)
+    except Exception:  # noqa: BLE001  (an annotation may be any expression, and fail in any way)
+        return {}
 
 
 def members_of(typed_dict: Any) -> dict[str, tuple[Any, bool]]:

@@ -21,13 +21,16 @@ from typing import Any, Final
 from patchbay.errors import ConfigurationError, ToolArgumentsError
 from patchbay.schema.arguments import UnreadableArgumentsError, read_arguments
 from patchbay.schema.docstrings import Docstring, read_docstring
-from patchbay.schema.hints import annotated_part, local_names, resolved_hints
+from patchbay.schema.hints import annotated_part, local_names, lost_name, resolved_hints
 
 if typing.TYPE_CHECKING:
     from patchbay.schema.pydantic_model import ArgumentsModel
 
 IsInjected = Callable[[str, Any], bool]
 """Told a parameter's name and annotation (its text where it cannot be resolved): whether it is not the model's to fill in."""
+
+_INHERITED: Final = inspect.getdoc(object.__call__)
+"""What ``inspect`` finds for a ``__call__`` without a docstring of its own."""
 
 LEFT_OUT: Final = object()
 """The default of a parameter that is not given to the function at all where the model leaves it out."""
@@ -64,6 +67,20 @@ class FunctionSchema:
         # Only to be found now, while the function that defines this one still runs.
         self._locals = local_names(function)
 
+    def bound(self, method: Callable[..., Any]) -> FunctionSchema:
+        """Return the schema of a method that is this one's function, bound."""
+        schema = FunctionSchema(method, is_injected=self._is_injected)
+        schema._locals = self._locals
+        return schema
+
+    def check_names(self, tool_name: str) -> None:
+        """Raise ConfigurationError where an annotation names something local to a function that has returned."""
+        for name, annotation in getattr(annotated_part(self.function), "__annotations__", {}).items():
+            if name == "return" or not isinstance(annotation, str) or self._is_injected(name, annotation):
+                continue
+            if wrong := lost_name(self.function, annotation, self._locals):
+                raise ConfigurationError(f"Parameter {name!r} of tool {tool_name!r} cannot be read: {wrong}")
+
     @cached_property
     def signature(self) -> inspect.Signature:
         """The function's signature; raises ConfigurationError where Python knows none (some builtins)."""
@@ -80,8 +97,11 @@ class FunctionSchema:
         # A partial's or callable object's own __doc__ is that of its class when it has none.
         target = self.function if inspect.isroutine(self.function) else annotated_part(self.function)
         text = inspect.getdoc(target)
-        if text is None and not inspect.isroutine(self.function) and not isinstance(self.function, functools.partial):
-            text = inspect.getdoc(type(self.function))
+        if text in (None, _INHERITED):
+            caller: Any = self.function
+            while isinstance(caller, functools.partial):
+                caller = caller.func
+            text = None if inspect.isroutine(caller) or isinstance(caller, type) else inspect.getdoc(type(caller))
         return read_docstring(text)
 
     @cached_property

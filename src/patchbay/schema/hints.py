@@ -6,6 +6,8 @@ means in JSON (``pydantic_model``, and ``annotations`` for what pydantic does no
 
 from __future__ import annotations
 
+import ast
+import builtins
 import functools
 import inspect
 import sys
@@ -44,8 +46,7 @@ def resolved_hints(function: Callable[..., Any], local_names: Mapping[str, Any])
         return typing.get_type_hints(part, globalns=module, localns=names, include_extras=True)
     except Exception:  # noqa: BLE001  (an annotation may be any expression, and fail in any way)
         names = {**_class_names(function), **names}
-        annotations: Mapping[str, Any] = getattr(part, "__annotations__", {})
-        return {name: _resolved(annotation, module, names) for name, annotation in annotations.items()}
+        return {name: _resolved(annotation, module, names) for name, annotation in _annotations(part).items()}
 
 
 def local_names(function: Callable[..., Any]) -> dict[str, Any]:
@@ -54,17 +55,8 @@ def local_names(function: Callable[..., Any]) -> dict[str, Any]:
     They are to be found only while that one still runs, so ask when the tool is made.
     """
     part = annotated_part(function)
-    outer, local, _ = getattr(part, "__qualname__", "").rpartition(".<locals>.")
-    annotations = getattr(part, "__annotations__", None)
-    if not local or not annotations:
-        return {}
-    wanted: set[str] = set()
-    for annotation in annotations.values():
-        if isinstance(annotation, str):
-            try:
-                wanted.update(compile(annotation, "<annotation>", "eval").co_names)
-            except (SyntaxError, ValueError):
-                continue
+    outer = _outer_function(part)
+    wanted = {name for annotation in _annotations(part).values() for name in _names_in(annotation)} if outer else ()
     if not wanted:
         return {}
     frame: types.FrameType | None = sys._getframe(1)  # noqa: SLF001  (the only way to a local class)
@@ -73,6 +65,46 @@ def local_names(function: Callable[..., Any]) -> dict[str, Any]:
             return {name: frame.f_locals[name] for name in wanted if name in frame.f_locals}
         frame = frame.f_back
     return {}
+
+
+def lost_name(function: Callable[..., Any], annotation: Any, local_names: Mapping[str, Any]) -> str:
+    """Return what is wrong with a postponed annotation of a local function that uses a name which cannot be found; "" if nothing.
+
+    Such a name was local to the function that defines this one, which has returned.
+    """
+    part = annotated_part(function)
+    if not (outer := _outer_function(part)):
+        return ""
+    code = getattr(part, "__code__", None)
+    type_parameters = [item.__name__ for item in getattr(part, "__type_params__", ())]
+    known = {*local_names, *(code.co_freevars if code is not None else ()), *type_parameters, *vars(builtins)}
+    known |= getattr(part, "__globals__", {}).keys() | _class_names(function).keys()
+    if not (lost := [name for name in _names_in(annotation) if name not in known]):
+        return ""
+    return (
+        f"its annotation {annotation!r} names {lost[0]!r}, which is local to {outer}() and cannot be found from here. "
+        f"Use @tool inside of {outer}(), or define {lost[0]!r} at the top level of the module."
+    )
+
+
+def _outer_function(part: Any) -> str:
+    """Return the qualified name of the function in which ``part`` is defined, "" for none."""
+    return str(getattr(part, "__qualname__", "")).rpartition(".<locals>.")[0]
+
+
+def _annotations(part: Any) -> Mapping[str, Any]:
+    return getattr(part, "__annotations__", None) or {}
+
+
+def _names_in(annotation: Any) -> list[str]:
+    """Return the names that a postponed annotation uses, in order."""
+    if not isinstance(annotation, str):
+        return []
+    try:
+        tree = ast.parse(annotation, mode="eval")
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    return [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
 
 
 def _resolved(annotation: Any, module: dict[str, Any], names: dict[str, Any]) -> Any:

@@ -159,7 +159,8 @@ def _model(parameters: Sequence[Parameter]) -> tuple[type[BaseModel], dict[str, 
     base: type[BaseModel] = _Arguments
     for parameter in parameters:
         if parameter.kind is parameter.kind.VAR_KEYWORD:
-            base = _with_others(known(parameter.annotation))
+            each = known(parameter.annotation)
+            base = _with_others(Annotated[each, Field(description=parameter.description)] if parameter.description else each)
         else:
             fields[f"p{len(fields)}"] = _field(parameter)
     model: type[BaseModel] = create_model("Arguments", __base__=base, **fields)

@@ -6,6 +6,7 @@ reaches the function.
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import json
@@ -84,6 +85,8 @@ class FunctionTool(BaseTool):
         self._parameters = parameters
         self._described = description is not None
         self._schema = FunctionSchema(function, is_injected=_is_context)
+        if parameters is None:
+            self._schema.check_names(self.name)
         if parameters is None and not inspect.isfunction(function):
             _ = self._schema.signature  # what has none (max, dict) is refused now, not when a model is asked
         self.is_async = is_async(function)
@@ -98,18 +101,13 @@ class FunctionTool(BaseTool):
         """Bind a tool that was made of a method, as Python binds the method."""
         if instance is None or isinstance(self.function, staticmethod):
             return self
-        return FunctionTool(
-            types.MethodType(self.function, instance),
-            name=self.name,
-            description=self._description if self._described else None,
-            parameters=self._parameters,
-            timeout=self.timeout,
-            sequential=self.sequential,
-            max_parallel=self.max_parallel,
-            strict=self.strict,
-            annotations=self.annotations,
-            facts=self.facts,
-        )
+        bound = copy.copy(self)
+        for made in ("parameters", "spec", "_binding", "_validator"):
+            vars(bound).pop(made, None)
+        bound.function = types.MethodType(self.function, instance)
+        bound._schema = self._schema.bound(bound.function)  # noqa: SLF001  (a copy of this)
+        functools.update_wrapper(bound, bound.function, updated=())
+        return bound
 
     @property
     def description(self) -> str:
@@ -170,7 +168,8 @@ class FunctionTool(BaseTool):
         injected = self._schema.injected
         signature = self._schema.signature
         kinds = [parameter.kind for parameter in signature.parameters.values()]
-        if any(kind in (kind.POSITIONAL_ONLY, kind.VAR_POSITIONAL) for kind in kinds):
+        is_dispatched = hasattr(self.function, "dispatch") and hasattr(self.function, "registry")  # functools.singledispatch
+        if is_dispatched or any(kind in (kind.POSITIONAL_ONLY, kind.VAR_POSITIONAL) for kind in kinds):
             return functools.partial(_bind_in_order, signature, injected)
         if not injected:
             return lambda arguments, _context: ((), arguments)
