@@ -114,3 +114,12 @@ def test_content_in_parts_is_passed_on() -> None:
     exchange = Exchange(json.dumps(body).encode(), TextOptions(tools="native"), ModeMemory())
     chunk = b"data: " + json.dumps({"id": "c", "choices": [delta(content=parts)]}).encode() + b"\n\n"
     assert chunk == exchange.feed(chunk)
+
+
+def test_lines_of_prose_that_arrive_together_are_passed_on_as_they_came() -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "tools": [TOOL], "stream": True}
+    exchange = Exchange(json.dumps(body).encode(), TextOptions(tools="text"), ModeMemory())
+    deltas = ["A title ", "that leads to no call.\nThe ", "first ", "line.\n", "The ", "second.\n\n", "The ", "end."]
+    events = [b"data: " + json.dumps({"id": "c", "choices": [delta(content=text)]}).encode() + b"\n\n" for text in deltas]
+    assert events[:2] == [exchange.feed(event) for event in events[:2]]
+    assert b"".join(events[2:]) == exchange.feed(b"".join(events[2:]))
