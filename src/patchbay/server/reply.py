@@ -42,9 +42,9 @@ class Reply:
         self.status = status
         await self._out({"type": "http.response.start", "status": status, "headers": self._common + headers})
 
-    async def write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> Awaitable[None]:
         """Send a piece of the body; waits while the client reads slower than this writes."""
-        await self._out({"type": "http.response.body", "body": data, "more_body": True})
+        return self._out({"type": "http.response.body", "body": data, "more_body": True})
 
     async def finish(self, data: bytes = b"") -> None:
         """Send the last piece of the body."""

@@ -51,7 +51,7 @@ class Answer:
                 raise self._error
             if self.complete:
                 return b""
-            await self._wait()
+            await self._news()
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         chunks.clear()
         self.unread = 0
@@ -72,7 +72,7 @@ class Answer:
         while not self.status:
             if self._error is not None:
                 raise self._error
-            await self._wait()
+            await self._news()
 
     def begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """The head is there."""
@@ -104,9 +104,7 @@ class Answer:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def _wait(self) -> None:
+    def _news(self) -> asyncio.Future[None]:
+        """A future that is done at the next ``wake``."""
         self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        return self._waiter
