@@ -16,11 +16,12 @@ Tool = Callable[..., Awaitable[str]]
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of turn: how many calls the model asks for at once, and how many tools it may choose from."""
+    """One kind of turn: how many calls the model asks for at once, how many tools it may choose from, what was said before."""
 
     name: str
     calls: int
     tools: int = 1
+    messages: int = 0
 
 
 ONE = Case("1 call", 1)
@@ -41,6 +42,7 @@ class Turns(ABC):
     """
 
     checks = True
+    result = "ok"
 
     def __init__(self, case: Case, *, sloppy: bool = False) -> None:
         self.case = case
@@ -70,7 +72,7 @@ class Turns(ABC):
             """
             self.tool_runs += 1
             self.index = index
-            return "ok"
+            return self.result
 
         return [noop, *(_other(number) for number in range(1, self.case.tools))]
 

@@ -47,7 +47,7 @@ class Conversation:
         # The run's own set: agents that do not see each other's calls must not give theirs the same ids, or the same keys.
         self._ids = self.run.call_ids
         for message in self.messages:
-            for call in _calls_of(message):
+            for call in _calls_of(message) if "tool_calls" in message else ():
                 if isinstance(call_id := call.get("id"), str):
                     self._ids.add(call_id)
         self._external_names = frozenset(spec.name for spec in self.external) if self.external else _NONE

@@ -60,18 +60,46 @@ class ChatBody:
     def messages(self) -> list[Message]:
         """The messages, decoded once. Raises InvalidRequestError."""
         if self._messages is None:
-            messages = _guarded(bytes(self.fields["messages"]))
-            for index, message in enumerate(messages):
-                if not isinstance(message, dict):
-                    raise InvalidRequestError(f"'messages[{index}]' must be an object.", param=f"messages[{index}]")
-                if not isinstance(message.get("tool_calls") or [], list):
-                    raise InvalidRequestError(
-                        f"'messages[{index}].tool_calls' must be an array.", param=f"messages[{index}].tool_calls"
-                    )
-                if not isinstance(message.get("role"), str):
-                    raise InvalidRequestError(f"'messages[{index}].role' must be a string.", param=f"messages[{index}].role")
+            raw = bytes(self.fields["messages"])
+            messages = _guarded(raw)
+            if not _is_well_formed(raw):
+                _check(messages)
             self._messages = messages
         return self._messages
+
+    def check_messages(self) -> None:
+        """Raise InvalidRequestError for messages that no upstream could serve; they are decoded only where some are odd."""
+        if self._messages is None and not _is_well_formed(bytes(self.fields["messages"])):
+            self.messages  # noqa: B018  (says what is wrong)
+
+
+class _Message(msgspec.Struct):
+    """What every message has to be."""
+
+    role: str
+    tool_calls: list[Raw] | None = None
+
+
+_well_formed = msgspec.json.Decoder(list[_Message])
+
+
+def _is_well_formed(messages: bytes) -> bool:
+    """Whether messages are sure to be as they should: quick, and strict."""
+    try:
+        _well_formed.decode(messages)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return False
+    return True
+
+
+def _check(messages: list[Any]) -> None:
+    for index, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise InvalidRequestError(f"'messages[{index}]' must be an object.", param=f"messages[{index}]")
+        if not isinstance(message.get("tool_calls") or [], list):
+            raise InvalidRequestError(f"'messages[{index}].tool_calls' must be an array.", param=f"messages[{index}].tool_calls")
+        if not isinstance(message.get("role"), str):
+            raise InvalidRequestError(f"'messages[{index}].role' must be a string.", param=f"messages[{index}].role")
 
 
 def has_foreign_kind(tools: Any) -> bool:

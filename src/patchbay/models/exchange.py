@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import is_not
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from patchbay.errors import PatchbayError, ToolChoiceError
 from patchbay.formats.events import CallEnd, TextDelta, TextWasReasoning
@@ -28,6 +28,8 @@ from patchbay.models.streaming import StreamedAnswer
 from patchbay.models.wire import DONE, encode
 from patchbay.models.wire import event as sse_event
 from patchbay.types import Message, Reply
+
+_NO_CONTENT: Final = Reply(None)
 
 
 class Exchange:
@@ -62,7 +64,7 @@ class Exchange:
         self._usage: Any = None
         self._stream: StreamedAnswer | None = None
         if not self.transparent:
-            self._call.messages  # noqa: B018 - checked before anything is sent
+            self._call.check_messages()  # before anything is sent
             self._choice_in_words = memory.choice_in_words(self._call.model)
             """The server takes no ``tool_choice``."""
             self._include_usage = self.streaming and self._call.include_usage
@@ -232,6 +234,8 @@ class Exchange:
 
     def _reply(self, content: Any) -> Reply:
         """A whole content, read; where one call is wanted, up to the end of it, as in a stream."""
+        if not content:
+            return _NO_CONTENT
         parser = self._parser(prefilled=None)
         events = (parser.feed(content) if isinstance(content, str) else []) + parser.close()
         reply = parser.reply

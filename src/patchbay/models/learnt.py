@@ -126,7 +126,7 @@ def demands_reasoning(error: UpstreamError) -> bool:
 
 def without(body: dict[str, Any], names: AbstractSet[str]) -> dict[str, Any]:
     """Leave these parameters out of a body, and these fields out of its messages."""
-    if names.isdisjoint(_dispensable(body)):
+    if not names or names.isdisjoint(_dispensable(body)):
         return body
     smaller = {key: value for key, value in body.items() if key not in names}
     smaller["messages"] = [_message_without(message, names) for message in body["messages"]]

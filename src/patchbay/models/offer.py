@@ -43,7 +43,8 @@ class Told:
 
     def in_messages(self, messages: Sequence[Message]) -> list[Message]:
         """The history, with the calls and results in it named as the tools are."""
-        return [_renamed(message, self.names.wire) for message in messages]
+        wire = self.names.wire
+        return [_renamed(each, wire) if "tool_calls" in each or "name" in each else each for each in messages]
 
     def in_choice(self, tool_choice: Any) -> Any:
         """The ``tool_choice``, with the tools in it named as they are."""

@@ -23,6 +23,7 @@ from patchbay.models.clienterrors import client_errors
 from patchbay.models.learnt import Learnt, asked, demands_stream
 from patchbay.models.offer import Offer, Told
 from patchbay.models.providers import Provider, provider_at
+from patchbay.models.wire import decode
 from patchbay.tools.threads import run_in_thread
 
 
@@ -43,6 +44,9 @@ class OpenAIChatModel:
         self._named = {} if model is None else {"model": model}
         self._client = client
         self._create = client.chat.completions.create
+        # Over a client of ours the answer is read as it came: the SDK's objects of it would be taken apart again at once.
+        is_ours = getattr(self._create, "patchbay_direct", False)
+        self._create_whole = client.chat.completions.with_raw_response.create if is_ours else self._create
         self._known = _parameter_names(self._create)
         self._is_async = hasattr(client, "__aenter__")
         self._provider = provider_at(str(getattr(client, "base_url", ""))) if provider is None else provider
@@ -90,10 +94,13 @@ class OpenAIChatModel:
 
     async def _answer(self, body: dict[str, Any]) -> Any:
         with client_errors(self._keys):
+            create = self._create_whole
             if self._is_async:
-                return await self._create(**self._arguments(body))
-            answer = await run_in_thread(lambda: self._create(**self._arguments(body)))
-            return await answer if inspect.isawaitable(answer) else answer
+                answer = await create(**self._arguments(body))
+            else:
+                answer = await run_in_thread(lambda: create(**self._arguments(body)))
+                answer = await answer if inspect.isawaitable(answer) else answer
+            return answer if create is self._create else _document(answer.content)
 
     async def _chunks(self, body: dict[str, Any]) -> AsyncGenerator[Any, None]:
         wanted = {"stream_options": {"include_usage": True}, **body, "stream": True}
@@ -138,6 +145,13 @@ def _parameter_names(create: Any) -> frozenset[str] | None:
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()) or "extra_body" not in parameters:
         return None
     return frozenset(parameters)
+
+
+def _document(content: bytes) -> Any:
+    try:
+        return decode(content)
+    except (ValueError, RecursionError):
+        return content.decode("utf-8", "replace")
 
 
 async def _close(stream: Any) -> None:

@@ -1,6 +1,7 @@
 """The client's request: checked, and turned into what the upstream is asked, native or with the contract.
 
-Reading the same tools again costs a look-up, so the contract's bytes are the same in every turn. What can be read of a body
+Reading the same tools again costs a look-up, so the contract's bytes are the same in every turn, and it is rendered for text
+models alone. What can be read of a body
 without its tools stands in ``body``.
 """
 
@@ -8,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 from typing import Any
 
+from patchbay.cache import SizedCache
 from patchbay.errors import InvalidRequestError
 from patchbay.formats.contract import render_contract, render_tool_choice
 from patchbay.formats.parts import ToolRules, make_rules
@@ -22,7 +24,6 @@ from patchbay.models.options import TextOptions
 from patchbay.models.wire import decode, encode
 from patchbay.types import Message, ToolSpec, read_specs
 
-_MOST_REMEMBERED = 64 * 1024
 _TOOL_FIELDS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "messages"})
 
 
@@ -33,22 +34,25 @@ class Offer:
     specs: tuple[ToolSpec, ...] | None
     names: frozenset[str]
     rules: ToolRules
-    contract: str
+    options: TextOptions
+    how: str | Format
     problem: InvalidRequestError | None = None
 
+    @cached_property
+    def contract(self) -> str:
+        """What a text model is told of the tools. Rendered when it is first needed: a native model is never told."""
+        options = self.options
+        return render_contract(
+            self.specs or (),
+            format=self.how,
+            tool_call_tag=options.tool_call_tag,
+            tool_result_tag=options.tool_result_tag,
+            include_examples=options.include_examples,
+            template=options.template,
+        )
 
-def _offer(raw: bytes, options: TextOptions, how: str | Format, *, legacy: bool) -> Offer:
-    """Read the tools, told in the format ``how``; small ones once (the cache is bounded in bytes by what it takes in)."""
-    read = _remembered_offer if len(raw) <= _MOST_REMEMBERED else _read_offer
-    return read(raw, options, how, legacy)
 
-
-def _read_offer(
-    raw: bytes,
-    options: TextOptions,
-    how: str | Format,
-    legacy: bool,  # noqa: FBT001 - positional for the cache
-) -> Offer:
+def _read_offer(raw: bytes, options: TextOptions, how: str | Format, *, legacy: bool) -> Offer:
     tools = decode(raw)
     if legacy:
         if not isinstance(tools, list):
@@ -59,20 +63,21 @@ def _read_offer(
     except InvalidRequestError as error:
         if not has_foreign_kind(tools):
             raise
-        names = _function_names(tools)
-        return Offer(None, names, make_rules(None, "text"), "", error)
-    contract = render_contract(
-        specs,
-        format=how,
-        tool_call_tag=options.tool_call_tag,
-        tool_result_tag=options.tool_result_tag,
-        include_examples=options.include_examples,
-        template=options.template,
-    )
-    return Offer(specs, frozenset(spec.name for spec in specs), make_rules(specs, options.unknown_tools), contract)
+        return Offer(None, _function_names(tools), make_rules(None, "text"), options, how, error)
+    return Offer(specs, frozenset(spec.name for spec in specs), make_rules(specs, options.unknown_tools), options, how)
 
 
-_remembered_offer = lru_cache(maxsize=64)(_read_offer)
+_offers: SizedCache[tuple[bytes, TextOptions, str | Format, bool], Offer] = SizedCache(most=64, most_bytes=16 * 1024 * 1024)
+"""The tools that were read last, by their bytes, and what was made of them."""
+
+
+def _offer(raw: bytes, options: TextOptions, how: str | Format, *, legacy: bool) -> Offer:
+    """Return the tools, told in the format ``how``; the same ones are read once. Raises InvalidRequestError."""
+    key = (raw, options, how, legacy)
+    if (offer := _offers.get(key)) is None:
+        offer = _read_offer(raw, options, how, legacy=legacy)
+        _offers.put(key, offer, len(raw))
+    return offer
 
 
 def _function_names(tools: list[Any]) -> frozenset[str]:

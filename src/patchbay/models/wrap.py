@@ -8,10 +8,14 @@ the SDK reads the answer as if the server had written it. So everything that res
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
+from types import MethodType
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from patchbay.errors import ConfigurationError, PatchbayError, UpstreamError
 from patchbay.models.clienterrors import OURS
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
 else:
     Client = TypeVar("Client")
 
+_json = msgspec.json.Encoder()
 _MOST_ERROR_BYTES = 1024 * 1024
 _CHANGED_HEADERS = frozenset({"content-length", "content-type", "content-encoding", "transfer-encoding", "connection"})
 
@@ -47,7 +52,48 @@ def wrapped(client: Client, options: TextOptions, memory: ModeMemory) -> Client:
     send = getattr(http_client, "send", None)
     if send is None or not hasattr(client, "with_options"):
         raise ConfigurationError(f"wrap takes an openai.OpenAI or openai.AsyncOpenAI client, not {type(client).__name__}.")
-    return client.with_options(http_client=_door(http_client, options, memory))  # type: ignore[return-value]
+    made = client.with_options(http_client=_door(http_client, options, memory))
+    completions = made.chat.completions
+    if _is_sdks_own(completions.create):
+        completions.create = _without_transform(completions.create)  # type: ignore[method-assign]
+    return made  # type: ignore[return-value]
+
+
+def _is_sdks_own(create: Any) -> bool:
+    """Whether nobody has put a function of theirs before the SDK's, such as for traces: that one is to see all arguments."""
+    return type(create) is MethodType and str(create.__func__.__globals__["__name__"]).startswith("openai.")
+
+
+def _without_transform(create: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the SDK's ``create``: messages and tools that are plain JSON go by ``extra_body``, which is sent as it is.
+
+    The SDK walks through all of a body to turn its own objects and iterables into JSON, which costs more than all the rest of a
+    long request. What holds such things takes that way as before.
+    """
+
+    @functools.wraps(create)
+    def direct(*args: Any, **given: Any) -> Any:
+        extra = given.get("extra_body")
+        moved = {name: given[name] for name in ("messages", "tools") if _is_plain_list(given.get(name))}
+        if moved and (extra is None or isinstance(extra, Mapping)):
+            rest = {name: value for name, value in given.items() if name not in moved}
+            if "messages" in moved:
+                rest["messages"] = ()  # the SDK wants to see some
+            given = {**rest, "extra_body": {**moved, **(extra or {})}}
+        return create(*args, **given)
+
+    direct.patchbay_direct = True  # type: ignore[attr-defined]
+    return direct
+
+
+def _is_plain_list(value: Any) -> bool:
+    if type(value) is not list:
+        return False
+    try:
+        _json.encode(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def _door(http_client: Any, options: TextOptions, memory: ModeMemory) -> Any:
@@ -109,7 +155,9 @@ class _Door:
         return None if exchange.transparent else exchange
 
     def _request(self, request: Any, exchange: Exchange) -> Any:
-        """The request of the next attempt: the client's, with another body."""
+        """The request of the next attempt: the client's own, or one with another body."""
+        if exchange.request is request.content:
+            return request
         headers = request.headers.copy()
         headers["content-length"] = str(len(exchange.request))
         return self.patchbay.library.Request(

@@ -71,14 +71,14 @@ class Aliases:
             wire[name] = alias
         self.changed: Mapping[str, str] = MappingProxyType(wire)
         """The aliases by name, of the tools that need one."""
+        self._wire = {**{name: name for name in self._fixed}, **{name: wire.get(name, name) for name in own}}
         self._back = {alias: name for name, alias in wire.items()}
 
     def wire(self, name: str) -> str:
         """Return what ``name`` is on the wire; also for one that is no tool (any more), as it may stand in a conversation."""
-        alias = self.changed.get(name)
-        if alias is None:
-            alias = name if name in self._fixed or self._rule.allows(name) else self._rule.alias(name)
-        return alias
+        if (found := self._wire.get(name)) is not None:
+            return found
+        return name if self._rule.allows(name) else self._rule.alias(name)
 
     def own(self, name: str) -> str:
         """Return the tool's own name for one from the wire; what is no alias is returned as it is."""

@@ -70,11 +70,14 @@ def keep_fields(messages: Sequence[Message], kept: frozenset[str], *, all_reason
     most that do not look at an older one would still count its tokens. With ``all_reasoning`` each message of the assistant's has
     one, for servers that insist: one that another model wrote, or that was stored without it, gets a blank.
     """
+    dropped = SENT_BACK - kept
+    older = dropped | REASONING_FIELDS
     turn = -1 if all_reasoning else _turn(messages)
     out = []
     for index, message in enumerate(messages):
-        dropped = SENT_BACK - kept if index > turn else (SENT_BACK - kept) | REASONING_FIELDS
-        rest = _without(message, dropped)
+        drop = dropped if index > turn else older
+        is_as_it_was = "tool_calls" not in message and drop.isdisjoint(message)
+        rest = message if is_as_it_was else _without(message, drop)
         blank = all_reasoning and rest.get("role") == "assistant" and REASONING_FIELDS.isdisjoint(rest)
         out.append({**rest, "reasoning_content": _BLANK} if blank else rest)
     return out

@@ -1,0 +1,108 @@
+"""What a wrapped ``openai`` client sends: the same body as the client itself, whatever its arguments are made of."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import openai
+import pytest
+from openai.types.chat import ChatCompletionMessage
+
+from patchbay import ToolRunner, wrap
+from patchbay.errors import UpstreamError
+from patchbay.models import request as request_module
+from patchbay.testing import Raw, ScriptedUpstream, Text
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
+}
+QUESTION = {"role": "user", "content": "How is the weather?"}
+CALL = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'}}
+
+
+@contextmanager
+def served(answer: Any) -> Iterator[tuple[openai.OpenAI, ScriptedUpstream]]:
+    with (
+        ScriptedUpstream(lambda _request: answer) as upstream,
+        openai.OpenAI(base_url=upstream.url, api_key="unused", max_retries=0) as client,
+    ):
+        yield client, upstream
+
+
+def body_of(client: openai.OpenAI, upstream: ScriptedUpstream, **given: Any) -> dict[str, Any]:
+    client.chat.completions.create(model="m", **given)
+    return dict(upstream.requests[-1].json)
+
+
+def said() -> ChatCompletionMessage:
+    return ChatCompletionMessage.model_validate({"role": "assistant", "content": None, "tool_calls": [CALL]})
+
+
+RESULT = {"role": "tool", "tool_call_id": "c1", "content": "Sunny."}
+ARGUMENTS: dict[str, Any] = {
+    "plain": lambda: {"messages": [QUESTION], "tools": [TOOL], "temperature": 0},
+    "the SDK's message": lambda: {"messages": [QUESTION, said(), RESULT], "tools": [TOOL]},
+    "the SDK's calls in a dict": lambda: {
+        "messages": [QUESTION, {"role": "assistant", "tool_calls": said().tool_calls}, RESULT],
+        "tools": [TOOL],
+    },
+    "iterators": lambda: {"messages": iter([QUESTION]), "tools": iter([TOOL])},
+    "an extra body": lambda: {"messages": [QUESTION], "tools": [TOOL], "extra_body": {"messages": [RESULT], "top_k": 3}},
+    "an omitted member": lambda: {"messages": [{**QUESTION, "name": openai.omit}], "tools": [TOOL]},
+    "no tools": lambda: {"messages": [QUESTION]},
+}
+
+
+@pytest.mark.parametrize("kind", ARGUMENTS)
+def test_a_wrapped_client_sends_what_the_client_itself_sends(kind):
+    with served(Text("Fine.")) as (client, upstream):
+        expected = body_of(client, upstream, **ARGUMENTS[kind]())
+        assert expected == body_of(wrap(client, tools="native"), upstream, **ARGUMENTS[kind]())
+
+
+def test_a_function_put_before_create_sees_all_arguments(monkeypatch):
+    seen: list[dict[str, Any]] = []
+    completions = openai.resources.chat.completions.Completions
+    original = completions.create
+
+    @functools.wraps(original)
+    def traced(*args: Any, **given: Any) -> Any:
+        seen.append(given)
+        return original(*args, **given)
+
+    monkeypatch.setattr(completions, "create", traced)
+    with served(Text("Fine.")) as (client, _):
+        wrap(client, tools="native").chat.completions.create(model="m", messages=[QUESTION], tools=[TOOL])
+        assert "Fine." == ToolRunner(client, [], tool_mode="native").run_sync([QUESTION], "m").content
+    assert [([QUESTION], [TOOL]), ([QUESTION], None)] == [(each["messages"], each.get("tools")) for each in seen]
+
+
+@pytest.mark.parametrize(("mode", "times"), [("native", 0), ("text", 1)])
+def test_a_contract_is_rendered_once_for_text_and_never_for_native_tools(mode, times, monkeypatch):
+    rendered: list[Any] = []
+    render = request_module.render_contract
+
+    def counted(*args: Any, **options: Any) -> str:
+        rendered.append(args)
+        return render(*args, **options)
+
+    monkeypatch.setattr(request_module, "render_contract", counted)
+    name = f"of_{mode}"  # so that no other test's tools are these
+    tools = [{**TOOL, "function": {**TOOL["function"], "name": name, "description": "A long text. " * 8000}}]
+    with served(Text("Fine.")) as (client, _):
+        wrapped = wrap(client, tools=mode)
+        for _ in range(3):
+            wrapped.chat.completions.create(model="m", messages=[QUESTION], tools=tools)
+    assert times == len(rendered)
+    assert 64 * 1024 < len(json.dumps(tools))
+
+
+def test_an_answer_that_is_not_json_fails_as_an_error_of_the_upstream():
+    answer = Raw([b"<html>busy</html>"], content_type="text/html")
+    with served(answer) as (client, _), pytest.raises(UpstreamError, match="busy"):
+        ToolRunner(client, tool_mode="native").run_sync("hi", "m")
