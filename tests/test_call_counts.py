@@ -6,6 +6,8 @@ comprehensions). A change that raises one says so, and why, in its commit; one t
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import gc
 import sys
 from collections.abc import Callable
@@ -13,14 +15,24 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from bench.turns import client, client_patchbay
+from bench.turns.cases import DONE, ONE, Turns
+from bench.turns.patchbay_model import FakeModel
 
 from patchbay import StreamParser, parse
+from patchbay.agents import InMemorySessionService, LlmAgent, RunConfig, Runner
+from patchbay.agents.content import Event
+from patchbay.agents.messages import from_messages
+from patchbay.agents.view import is_question
 
 MOST_CALLS = {
     "parse a sentence": 340,
     "parse a reply with a fenced call": 1075,
     "parse a reply with a Hermes call": 1035,
     "feed a chunk of prose": 7.1,
+    "turn of a runner, 300 tools, 200 messages": 10600,
+    "turn of a runner in text, 300 tools, 200 messages": 20600,
+    "run of an agent on a session of 1,000 events": 1060,
 }
 
 TOOLS = [
@@ -70,12 +82,58 @@ def feed_chunks() -> None:
         parser.feed(chunk)
 
 
+def turns_of(row: type[client.Turns]) -> Callable[[], object]:
+    """Return what makes one turn of a row of the benchmark, over the real ``openai`` client; each in a new conversation."""
+
+    turns = functools.cache(lambda: row(client.MANY))
+
+    def turn() -> None:
+        assert DONE == asyncio.run(turns().turn())
+
+    return turn
+
+
+def runs_on(events: int, limit: int | None = 100) -> Callable[[], object]:
+    """Return what makes one run of an agent; the first on a session of so many events."""
+
+    async def begin() -> Runner:
+        model = FakeModel(RUNS)
+        runner = Runner(LlmAgent(name="counted", model=model, tools=RUNS.tools()), session_service=InMemorySessionService())
+        session = await runner.session_service.create_session("patchbay", "u", session_id="s")
+        for content in from_messages(client.history(events)):
+            author = "user" if is_question(content) else "counted"
+            await runner.session_service.append_event(session, Event(author=author, content=content))
+        return runner
+
+    async def one(runner: Runner) -> None:
+        *_, last = [event async for event in runner.run("u", "s", "hi", RunConfig(max_history_events=limit))]
+        assert DONE == last.content.text
+
+    runner = functools.cache(lambda: asyncio.run(begin()))
+
+    def run() -> None:
+        asyncio.run(one(runner()))
+
+    return run
+
+
+class Runs(Turns):
+    """What the agent's model and tool count."""
+
+    async def turn(self) -> object:
+        raise NotImplementedError
+
+
+RUNS = Runs(ONE)
 parser = StreamParser(TOOLS)
 WORK: dict[str, tuple[Callable[[], object], int]] = {
     "parse a sentence": (lambda: parse("A small sentence."), 1),
     "parse a reply with a fenced call": (lambda: parse(FENCED, tools=TOOLS), 1),
     "parse a reply with a Hermes call": (lambda: parse(HERMES, tools=TOOLS), 1),
     "feed a chunk of prose": (feed_chunks, len(CHUNKS)),
+    "turn of a runner, 300 tools, 200 messages": (turns_of(client_patchbay.Run), 1),
+    "turn of a runner in text, 300 tools, 200 messages": (turns_of(client_patchbay.RunText), 1),
+    "run of an agent on a session of 1,000 events": (runs_on(1000), 1),
 }
 """What is done, and by how many its calls are divided."""
 
@@ -90,6 +148,13 @@ def test_no_more_functions_are_called_than_the_table_allows(name: str) -> None:
 def test_a_limit_is_no_more_than_a_fifth_above_the_count(name: str) -> None:
     work, times = WORK[name]
     assert MOST_CALLS[name] <= 1.2 * count_calls(work) / times + 1
+
+
+@pytest.mark.parametrize("limit", [100, None])
+def test_a_run_costs_no_more_on_a_session_that_is_twice_as_long(limit: int | None) -> None:
+    short, long = (count_calls(runs_on(events, limit)) for events in (1000, 2000))
+    # Without a limit the messages themselves are more: what is looked at of each is a call or two.
+    assert long <= 1.03 * short if limit is not None else long - short <= 3 * 1000
 
 
 def test_calls_of_functions_are_counted() -> None:

@@ -102,9 +102,16 @@ class Store:
 
     def write_from_thread(self, work: Callable[[Connection], T]) -> T:
         """As ``write``, for a thread that has no event loop: it waits until the transaction is over."""
+        return self._in_thread(work, writes=True)
+
+    def read_from_thread(self, work: Callable[[Connection], T]) -> T:
+        """As ``read``, and it waits until the transaction is over."""
+        return self._in_thread(work, writes=False)
+
+    def _in_thread(self, work: Callable[[Connection], T], *, writes: bool) -> T:
         with self._guard:
             opened = self._opened()
-            job = opened.threads.submit(lambda: self._transaction(opened, work, writes=True))
+            job = opened.threads.submit(lambda: self._transaction(opened, work, writes=writes))
         return job.result()
 
     async def run(self, work: Callable[[], T]) -> T:

@@ -14,7 +14,8 @@ import sqlalchemy as sa
 
 from patchbay.agents import DatabaseSessionService
 from patchbay.agents.content import new_id
-from patchbay.errors import ConfigurationError, PatchbayError
+from patchbay.agents.sessions import database
+from patchbay.errors import ConfigurationError, PatchbayError, SessionNotFoundError
 
 from .saying import changed, run, said, texts
 
@@ -337,5 +338,38 @@ def test_every_error_of_a_session_is_one_of_ours(database_url):
             await service.delete_session("app", "user", session_id)
             with pytest.raises(PatchbayError):
                 await service.append_event(session, said("hi"))
+
+    run(work())
+
+
+def test_a_run_begins_with_the_end_of_a_long_log_and_reads_the_rest_when_it_is_looked_at(url, session_id, monkeypatch):
+    read: list[int] = []
+    between = database._between
+
+    def counted(*args):
+        found = between(*args)
+        read.append(len(found))
+        return found
+
+    async def work():
+        async with DatabaseSessionService(url) as service:
+            session = await service.create_session("app", "user", session_id=session_id)
+            for number in range(300):
+                await service.append_event(session, said(f"m{number}"))
+            monkeypatch.setattr(database, "_between", counted)
+            session = await service.get_session_for_run("app", "user", session_id)
+            await service.append_event(session, said("m300"))
+            assert (301, 301, "m300", "m200") == (
+                session.seq,
+                len(session.events),
+                *texts([session.events[-1], session.events[200]]),
+            )
+            assert [128] == read
+            assert [f"m{number}" for number in range(301)] == texts(session.events)
+            assert [128, 172] == read
+            deleted = await service.get_session_for_run("app", "user", session_id)
+            await service.delete_session("app", "user", session_id)
+            with pytest.raises(SessionNotFoundError):
+                deleted.events[0]
 
     run(work())

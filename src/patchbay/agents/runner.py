@@ -186,7 +186,7 @@ class Runner:
 
     async def _session(self, user_id: str, session_id: str, said: Content) -> tuple[Session, bool]:
         service = self.session_service
-        session = await service.get_session(self.app_name, user_id, session_id)
+        session = await service.get_session_for_run(self.app_name, user_id, session_id)
         if session is not None:
             return session, False
         about: dict[str, Any] = {"agent_name": self.agent.name, "session_id": session_id, "title": said.text[:_TITLE]}

@@ -12,6 +12,7 @@ from itertools import chain, islice
 from typing import Any
 
 from patchbay.agents.content import Content, Event, FunctionCall, FunctionResponse, Part
+from patchbay.agents.sessions.encoding import EventLog
 
 NO_RESULT = (
     "No result: the run was interrupted before this call's result was recorded. It may or may not have been carried out: "
@@ -25,8 +26,11 @@ _STEPS = 4
 _LOOK_BACK = 1000
 """How far before the window what the user said is looked for."""
 
-_Said = tuple[Content, str | None]
+Said = tuple[Content, str | None]
 """What an event says, and its branch."""
+
+Placed = tuple[int, Said]
+"""The same with its place in the log."""
 
 _Answer = tuple[FunctionResponse | None, list[Part]]
 """A response, and what stands behind it in its event."""
@@ -52,10 +56,14 @@ def settled_contents(events: Sequence[Event], *, limit: int | None = None, branc
     as an image, stands behind all of them, in the same order. An id that an earlier call has too gets a number, and
     that of its response too: branches, and turns that did not see each other, may have used the same.
     """
-    window = _window(events, limit, branch)
+    shown, _ = visible_window(events, limit, branch)
+    return settle([said for _, said in shown], {})
+
+
+def settle(window: Sequence[Said], taken: dict[str, int]) -> list[Content]:
+    """Return what was said with each call's response behind it; ``taken`` are the ids that earlier calls have, and grows."""
     answers, moved = _match(window)
     contents: list[Content] = []
-    taken: dict[str, int] = {}
     for at, (content, _) in enumerate(window):
         calls = [part.function_call for part in content.parts if part.function_call is not None]
         ids = [_own_id(call, taken) for call in calls]
@@ -79,24 +87,35 @@ def is_visible(branch: str | None, *, from_branch: str | None) -> bool:
     return from_branch.startswith(f"{branch}.") or branch.startswith(f"{from_branch}.")
 
 
-def _window(events: Sequence[Event], limit: int | None, branch: str | None) -> list[_Said]:
-    """The last contents, as ``settled_contents`` says, the oldest first."""
+def visible_window(events: Sequence[Event], limit: int | None, branch: str | None) -> tuple[list[Placed], list[int]]:
+    """Return the last contents, as ``settled_contents`` says, the oldest first, and the places of the last ``limit``.
+
+    Before these stands that of the next older one, if there is one.
+    """
     backward = _visible(events, branch)
     newest = list(islice(backward, limit))
+    places = [place for place, _ in reversed(newest)]
     if newest and (older := next(backward, None)) is not None:
-        step = max(1, len(newest) // _STEPS)
+        places.insert(0, older[0])
         # By places in the log, which never change.
-        begin = -(-newest[-1][0] // step) * step
+        begin = window_begin(places)
         shown = _from_a_question([said for said in newest if said[0] >= begin])
         newest = shown or _last_turn(chain(newest, [older], islice(backward, _LOOK_BACK))) or newest
-    return [said for _, said in reversed(newest)]
+    return newest[::-1], places
 
 
-def _visible(events: Sequence[Event], branch: str | None) -> Iterator[tuple[int, _Said]]:
+def window_begin(places: Sequence[int]) -> int:
+    """Return the place where what is shown may begin at the earliest: ``places`` are one more than the limit."""
+    step = max(1, (len(places) - 1) // _STEPS)
+    return -(-places[1] // step) * step
+
+
+def _visible(events: Sequence[Event], branch: str | None) -> Iterator[Placed]:
     """What was said and is seen from ``branch``, the newest first, each with its place in the log."""
     taken_back: str | None = None
+    look = events.peek if isinstance(events, EventLog) else events.__getitem__
     for place in range(len(events) - 1, -1, -1):
-        event = events[place]
+        event = look(place)
         content = event.content
         if (run := event.actions.rewind_before_invocation_id) is not None:
             taken_back = run
@@ -106,29 +125,41 @@ def _visible(events: Sequence[Event], branch: str | None) -> Iterator[tuple[int,
             yield place, (content, event.branch)
 
 
-def _from_a_question(backward: list[tuple[int, _Said]]) -> list[tuple[int, _Said]]:
+def _from_a_question(backward: list[Placed]) -> list[Placed]:
     """Return these without the oldest that come before the first thing the user said; none where that is not among them."""
     for count in range(len(backward), 0, -1):
-        if _is_question(backward[count - 1][1][0]):
+        if is_question(backward[count - 1][1][0]):
             return backward[:count]
     return []
 
 
-def _last_turn(backward: Iterable[tuple[int, _Said]]) -> list[tuple[int, _Said]]:
+def _last_turn(backward: Iterable[Placed]) -> list[Placed]:
     """Return these up to the last thing the user said; none where that is nowhere."""
-    gone: list[tuple[int, _Said]] = []
+    gone: list[Placed] = []
     for item in backward:
         gone.append(item)
-        if _is_question(item[1][0]):
+        if is_question(item[1][0]):
             return gone
     return []
 
 
-def _is_question(content: Content) -> bool:
+def is_question(content: Content) -> bool:
+    """Whether the user says something here."""
     return content.role == "user" and all(part.function_response is None for part in content.parts)
 
 
-def _match(window: Sequence[_Said]) -> tuple[dict[tuple[int, int], _Answer], set[int]]:
+def has_strays(window: Sequence[Said]) -> bool:
+    """Whether a response in ``window`` may belong to a call before it."""
+    waiting: set[_Key] = set()
+    for content, branch in window:
+        responses = [part.function_response for part in content.parts if part.function_response is not None]
+        if any(_key(response, branch) not in waiting for response in responses):
+            return True
+        waiting |= {_key(part.function_call, branch) for part in content.parts if part.function_call is not None}
+    return False
+
+
+def _match(window: Sequence[Said]) -> tuple[dict[tuple[int, int], _Answer], set[int]]:
     """Which response answers which call, by (content, place of the call in it); and the ids of the parts that go with responses.
 
     A response belongs to the last call before it with its id in its branch: servers that count from 0 use ids again, also at the

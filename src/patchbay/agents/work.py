@@ -170,13 +170,14 @@ class Work:
         if self._schema is not None:
             instruction = f"{instruction}\n\n{REMINDER}" if instruction else REMINDER
         messages: list[Message] = [{"role": "system", "content": instruction}] if instruction else []
-        events: Any = ctx.session.events
+        events, limit = ctx.session.events, self._config.max_history_events
         if agent.include_contents == "none":
             return messages
-        if agent.include_contents == "current_turn":
-            begin = next((at for at in range(len(events) - 1, -1, -1) if events[at].author == USER), 0)
-            events = events[begin:]
-        contents = settled_contents(events, limit=self._config.max_history_events, branch=ctx.branch)
+        if agent.include_contents == "default":
+            key = (ctx.session.key, agent.name, ctx.branch, limit)
+            return messages + ctx.session_service.past_turns.messages(key, events, self._executor.tools)
+        begin = next((at for at in range(len(events) - 1, -1, -1) if events.peek(at).author == USER), 0)
+        contents = settled_contents(events[begin:], limit=limit, branch=ctx.branch)
         return messages + to_messages(without_old_files(contents), self._executor.tools)
 
     @property

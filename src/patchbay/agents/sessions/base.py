@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Self
 
 from patchbay.agents.content import Event
+from patchbay.agents.past import PastTurns
 from patchbay.agents.plain import plain
 from patchbay.agents.sessions import scopes
 from patchbay.agents.sessions.encoding import Record, record
@@ -33,6 +34,8 @@ class BaseSessionService(ABC):
     def __init__(self) -> None:
         self._locks = RunLocks()
         self._stores: weakref.WeakSet[MediaStore] = weakref.WeakSet()
+        self.past_turns = PastTurns()
+        """What models are shown of past turns, for the agents' runs."""
 
     @abstractmethod
     async def create_session(
@@ -50,6 +53,10 @@ class BaseSessionService(ABC):
     @abstractmethod
     async def get_session(self, app_name: str, user_id: str, session_id: str) -> Session | None:
         """Return the session as it is now, a copy of the caller's own, or None."""
+
+    async def get_session_for_run(self, app_name: str, user_id: str, session_id: str) -> Session | None:
+        """Return the session as ``get_session`` does, for a run; a service may read the beginning of a long log later."""
+        return await self.get_session(app_name, user_id, session_id)
 
     async def list_sessions(self, app_name: str, user_id: str, agent_name: str | None = None) -> list[Session]:
         """Return a user's sessions, the one used last first, without their events and states.

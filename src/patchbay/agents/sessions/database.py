@@ -32,6 +32,9 @@ from patchbay.tools.kept import ResultStore
 
 DEFAULT_URL = "sqlite:///sessions.db"
 
+_TAIL = 128
+"""How many events of a log a run begins with: more than the window of ``RunConfig.max_history_events`` usually has."""
+
 _COLUMNS = (
     sessions.c.id,
     sessions.c.app_name,
@@ -109,6 +112,14 @@ class DatabaseSessionService(BaseSessionService):
         readable(app_name, user_id, session_id)
         try:
             return await self._store.read(lambda connection: self._load(connection, app_name, user_id, session_id))
+        except SessionNotFoundError:
+            return None
+
+    async def get_session_for_run(self, app_name: str, user_id: str, session_id: str) -> Session | None:
+        """Return the session with the end of its log; the rest is read, blocking the caller, when an event of it is looked at."""
+        readable(app_name, user_id, session_id)
+        try:
+            return await self._store.read(lambda connection: self._load(connection, app_name, user_id, session_id, tail=_TAIL))
         except SessionNotFoundError:
             return None
 
@@ -207,16 +218,18 @@ class DatabaseSessionService(BaseSessionService):
         insert = self._insert(table)
         return insert.on_conflict_do_update(index_elements=key, set_={"value": insert.excluded.value})
 
-    def _load(self, connection: Connection, app_name: str, user_id: str, session_id: str) -> Session:
-        query = sa.select(*_COLUMNS, sessions.c.pk, HAS_RESULTS).where(_this(app_name, user_id, session_id))
+    def _load(self, connection: Connection, app_name: str, user_id: str, session_id: str, *, tail: int | None = None) -> Session:
+        query = sa.select(*_COLUMNS, sessions.c.pk, sessions.c.last_seq, HAS_RESULTS).where(_this(app_name, user_id, session_id))
         row = connection.execute(query).one_or_none()
         if row is None:
             raise SessionNotFoundError(session_id)
         session = _session(row)
         session.has_results = bool(row.has_results)
-        entries = _between(connection, row.pk, 0, None)
-        session.events = EventLog([body for _, body in entries])
-        session.seq = entries[-1][0] if entries else 0
+        session.seq = row.last_seq
+        older = 0 if tail is None else max(0, session.seq - tail)
+        entries = _between(connection, row.pk, older, None)
+        bodies = [body for _, body in entries]
+        session.events = EventLog(bodies, older=older, load=lambda: self._read_older(row.pk, older, session_id))
         shared = (
             sa.select(shared_state)
             .where(shared_state.c.app_name == app_name, shared_state.c.user_id.in_(("", user_id)))
@@ -226,6 +239,13 @@ class DatabaseSessionService(BaseSessionService):
         theirs = [item for item in connection.execute(shared) if item.user_id == user_id or item.key.startswith(f'"{scopes.APP}')]
         session.state = {**_state(theirs), **_state(connection.execute(own))}
         return session
+
+    def _read_older(self, pk: int, count: int, session_id: str) -> list[bytes | str | Event]:
+        """The first ``count`` events of a log. Raises SessionNotFoundError where it is not there any more."""
+        entries = self._store.read_from_thread(lambda connection: _between(connection, pk, 0, count + 1))
+        if len(entries) != count:
+            raise SessionNotFoundError(session_id)
+        return [body for _, body in entries]
 
 
 class _KeptAlreadyError(Exception):

@@ -6,9 +6,9 @@ results are. An event is read back before it is kept, so the log never holds one
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, TypeAlias, overload
 
 import msgspec
 from msgspec.structs import replace as _but
@@ -21,6 +21,13 @@ from patchbay.tools import well_formed
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Event)
+
+
+class _Id(msgspec.Struct):
+    id: str = ""
+
+
+_ids = msgspec.json.Decoder(_Id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +65,56 @@ def record(event: Event) -> Record:
         raise InvalidRequestError(f"An event that cannot be kept: {error}") from error
 
 
+Entry: TypeAlias = bytes | str | Event
+"""An event of a log, or its JSON."""
+
+
 class EventLog(Sequence[Event]):
     """The events of a session in their order, read from their JSON when they are first looked at.
 
     A long session costs nothing until its events are used, and every session object has events of its own. It is read as a list
-    is; only the session service adds to it.
+    is; only the session service adds to it. ``older`` events come before ``entries``: ``load`` returns them when one is needed.
     """
 
-    __slots__ = ("_entries",)
+    __slots__ = ("_entries", "_load", "_older", "_touched")
 
-    def __init__(self, entries: Sequence[bytes | str | Event] = ()) -> None:
-        self._entries: list[bytes | str | Event] = list(entries)
+    def __init__(
+        self, entries: Sequence[Entry] = (), *, older: int = 0, load: Callable[[], Sequence[Entry]] | None = None
+    ) -> None:
+        self._entries: list[Entry] = list(entries)
+        self._older = older
+        self._load = load
+        self._touched: int | None = None
 
-    def add(self, entry: bytes | str | Event) -> Event:
+    @property
+    def first_touched(self) -> int:
+        """The place of the first event that anybody was given, and may have changed; behind the last one if there is none."""
+        return len(self) if self._touched is None else self._touched
+
+    def peek(self, at: int) -> Event:
+        """Return the event at a place, to look at only. What was not looked at before stays as it is kept."""
+        entry = self._entry(at)
+        return entry if isinstance(entry, Event) else _decoder.decode(entry)
+
+    def id_at(self, at: int) -> str:
+        """Return the id of the event at a place."""
+        entry = self._entry(at)
+        return entry.id if isinstance(entry, Event) else _ids.decode(entry).id
+
+    def _entry(self, at: int) -> Entry:
+        if at < self._older and self._load is not None:
+            self._entries[:0] = self._load()
+            self._older, self._load = 0, None
+        return self._entries[at - self._older]
+
+    def add(self, entry: Entry) -> Event:
         """Append an event, or the JSON of one, and return it. For session services."""
         event: Event = entry if isinstance(entry, Event) else _decoder.decode(entry)
         self._entries.append(event)
         return event
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return self._older + len(self._entries)
 
     @overload
     def __getitem__(self, at: int) -> Event: ...
@@ -85,15 +122,18 @@ class EventLog(Sequence[Event]):
     def __getitem__(self, at: slice) -> list[Event]: ...
     def __getitem__(self, at: int | slice) -> Event | list[Event]:
         if isinstance(at, slice):
-            return [self[index] for index in range(*at.indices(len(self._entries)))]
-        entry = self._entries[at]
-        if not isinstance(entry, Event):
-            entry = self._entries[at] = _decoder.decode(entry)
-        return entry
+            return [self[index] for index in range(*at.indices(len(self)))]
+        place = at + len(self) if at < 0 else at
+        if not 0 <= place < len(self):
+            raise IndexError("There is no such event.")
+        event = self.peek(place)
+        self._entries[place - self._older] = event
+        self._touched = place if self._touched is None else min(place, self._touched)
+        return event
 
     def __iter__(self) -> Iterator[Event]:
         index = 0
-        while index < len(self._entries):
+        while index < len(self):
             yield self[index]
             index += 1
 

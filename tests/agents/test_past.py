@@ -1,0 +1,119 @@
+"""The messages of past turns are kept from run to run, and are always those that the log alone would give."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from patchbay.agents import Blob, Event, EventActions, Part
+from patchbay.agents.messages import to_messages, without_old_files
+from patchbay.agents.past import PastTurns
+from patchbay.agents.sessions.encoding import EventLog, record
+from patchbay.agents.view import settled_contents
+from patchbay.tools.attachments import introduction
+
+from .saying import answered, called, said
+
+IDS = st.sampled_from(["", "0", "1", "2"])
+BRANCHES = st.sampled_from([None, None, None, "p.a", "p.b"])
+
+
+def with_file(call_id: str) -> Event:
+    event = answered(call_id)
+    event.content.parts += [Part(introduction(1, call_id)), Part(inline_data=Blob("image/png", b"png"))]
+    return event
+
+
+EVENTS = (
+    st.builds(lambda ids, branch: called(*ids, branch=branch), st.lists(IDS, min_size=1, max_size=2), BRANCHES)
+    | st.builds(lambda ids, branch: answered(*ids, branch=branch), st.lists(IDS, min_size=1, max_size=2), BRANCHES)
+    | st.builds(lambda text, branch: said(text, branch=branch), st.sampled_from("ab"), BRANCHES)
+    | st.builds(lambda text: said(text, author="agent"), st.sampled_from("cd"))
+    | st.builds(with_file, IDS)
+    | st.builds(lambda run: said("x", invocation_id=run), st.sampled_from(["r1", "r2"]))
+    | st.builds(lambda run: Event(author="agent", actions=EventActions(rewind_before_invocation_id=run)), st.just("r1"))
+)
+TURNS = st.lists(st.lists(EVENTS, max_size=4), max_size=12)
+
+
+def kept(events: list[Event]) -> EventLog:
+    return EventLog([record(event).body for event in events])
+
+
+def from_the_log(events: list[Event], *, limit: int | None, branch: str | None = None) -> list:
+    contents = settled_contents(events, limit=limit, branch=branch)
+    return to_messages(without_old_files(contents), TOOLS)
+
+
+TOOLS = {"look": None}
+
+
+@given(TURNS, st.none() | st.integers(1, 12), BRANCHES)
+def test_for_any_log_that_grows_the_messages_are_those_of_the_log(turns, limit, branch):
+    past, events = PastTurns(), []
+    for turn in turns:
+        events += [said("go on"), *turn]
+        assert from_the_log(events, limit=limit, branch=branch) == past.messages(("s", "a", branch, limit), kept(events), TOOLS)
+
+
+def turns(count: int, begin: int = 0) -> list[Event]:
+    return [
+        event
+        for number in range(begin, begin + count)
+        for event in (said(f"q{number}"), called(f"c{number}"), answered(f"c{number}"), said("done", author="agent"))
+    ]
+
+
+class CountedLog(EventLog):
+    """A log that counts the events that are looked at."""
+
+    looked = 0
+
+    def peek(self, at: int) -> Event:
+        self.looked += 1
+        return super().peek(at)
+
+
+def looked_at(past: PastTurns, events: list[Event], *, limit: int | None) -> int:
+    log = CountedLog([record(event).body for event in events])
+    assert from_the_log(events, limit=limit) == past.messages(("s", "a", None, limit), log, TOOLS)
+    return log.looked
+
+
+def test_a_run_looks_at_no_more_than_the_turn_before_and_its_own_question():
+    past, events = PastTurns(), [*turns(50), said("q50")]
+    assert 201 == looked_at(past, events, limit=None)
+    events += [*turns(1, 50)[1:], said("q51")]
+    assert 4 + 1 == looked_at(past, events, limit=None)
+
+
+def test_a_window_that_stays_where_it_is_costs_no_more():
+    past, events, looked = PastTurns(), turns(30), []
+    for number in range(30, 60):
+        events += turns(1, number)[:1]
+        looked.append(looked_at(past, events, limit=40))
+        events += turns(1, number)[1:]
+    assert 5 == sorted(looked)[len(looked) // 2]
+
+
+def test_what_was_changed_by_hand_is_shown_and_not_kept():
+    past, events = PastTurns(), [*turns(3), said("on")]
+    plain = past.messages(("s", "a", None, None), kept(events), TOOLS)
+    log = kept(events)
+    log[0].content.parts[0].text = "changed"
+    assert "changed" == past.messages(("s", "a", None, None), log, TOOLS)[0]["content"]
+    assert plain == past.messages(("s", "a", None, None), kept(events), TOOLS)
+
+
+def test_another_session_under_the_same_name_is_another_one():
+    past = PastTurns()
+    for text in ("first", "second"):
+        events = [said(text), *turns(2), said("on")]
+        assert text == past.messages(("s", "a", None, None), kept(events), TOOLS)[0]["content"]
+
+
+def test_what_is_done_to_messages_is_not_kept():
+    past, events = PastTurns(), [*turns(3), said("on")]
+    first = past.messages(("s", "a", None, None), kept(events), TOOLS)
+    first[1]["tool_calls"][0]["function"]["name"] = "other"
+    assert "look" == past.messages(("s", "a", None, None), kept(events), TOOLS)[1]["tool_calls"][0]["function"]["name"]
