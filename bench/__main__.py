@@ -24,9 +24,10 @@ from bench.places import UnavailableError, say, write_between
 from bench.programs import OURS_AUTO, ROWS, Program
 from bench.realtime import call as realtime
 from bench.turns import measure as turns
+from bench.turns.rows import client_rows
 from bench.turns.rows import rows as turns_rows
 
-_PARTS = ("proxy", "parser", "start", "tools", "turns", "calls", "hooks", "realtime")
+_PARTS = ("proxy", "parser", "start", "tools", "turns", "clients", "calls", "hooks", "realtime")
 _SCENARIOS = {scenario.name: scenario for scenario in proxies.SCENARIOS}
 _BEGIN, _END = "<!-- bench: begin -->", "<!-- bench: end -->"
 
@@ -71,6 +72,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         sections.append(table.of_turns(turns_outcome, effort))
         verdicts += bars.of_turns(turns_outcome)
         raw["turns"] = turns.raw(turns_outcome)
+    if options.wants("clients"):
+        effort = turns.QUICK_CLIENT if options.quick else turns.CLIENT
+        clients_outcome = turns.measure(client_rows(), effort, allowed=not options.no_install)
+        sections.append(table.of_clients(clients_outcome, effort))
+        verdicts += bars.of_clients(clients_outcome)
+        raw["clients"] = turns.raw(clients_outcome)
     if options.wants("calls"):
         _calls(options, sections, verdicts, raw)
     if options.wants("hooks"):
@@ -112,7 +119,7 @@ def _arguments(argv: Sequence[str] | None) -> _Options:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description="Measure Patchbay beside its peers, in one run: "
-        "proxies, parser, start, tools, turns, calls, hooks, realtime. bench/README.md says how to read it.",
+        "proxies, parser, start, tools, turns, clients, calls, hooks, realtime. bench/README.md says how to read it.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

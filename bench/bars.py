@@ -11,9 +11,9 @@ from bench.hooks import process as hook_process
 from bench.programs import LITELLM, NGINX, ORIGINAL, OURS
 from bench.proxies import PACED, REQUEST, STREAM
 from bench.realtime import call as realtime
-from bench.turns.cases import MANY, ONE, SIXTEEN, Case
+from bench.turns.cases import CLIENT_CASES, LARGE, MANY, ONE, SIXTEEN, SMALL, Case
 from bench.turns.measure import Figures, Outcome
-from bench.turns.rows import AGENT, PEERS
+from bench.turns.rows import AGENT, CLIENT_FLOOR, CLIENT_OURS, PEERS
 
 MEGABYTES = 60.0
 GROWTH = 12.0
@@ -26,6 +26,9 @@ TURN_MICROSECONDS: tuple[tuple[Case | None, float], ...] = ((ONE, 150.0), (SIXTE
 """CPU time of an agent's turn at most, and of each call beyond the first (None)."""
 
 OF_BEST_FRAMEWORK = 0.1
+SMALL_OF_CLIENT, NATIVE_OF_CLIENT, TEXT_OF_CLIENT = 1.2, 2.0, 2.5
+"""What a turn costs beside the bare ``openai`` client with the same two requests, at most."""
+LARGE_MILLISECONDS = 15.0
 
 RATIOS = (
     (REQUEST, ORIGINAL, 0.5, "0.5"),
@@ -150,6 +153,25 @@ def of_turns(outcome: Outcome) -> Iterator[Verdict]:
             best = min(PEERS, key=lambda name: _microseconds(outcome.figures[name], case))
             ratio = _microseconds(ours, case) / _microseconds(outcome.figures[best], case)
             yield Verdict(what, bar, f"1/{1 / ratio:.1f} ({best})", ratio <= OF_BEST_FRAMEWORK)
+
+
+def of_clients(outcome: Outcome) -> Iterator[Verdict]:
+    """The bars of a turn over the real client: beside the client alone, and the time of the largest."""
+    floor = outcome.figures.get(CLIENT_FLOOR)
+    for name in CLIENT_OURS:
+        ours = outcome.figures.get(name)
+        for case in CLIENT_CASES:
+            limit = SMALL_OF_CLIENT if case is SMALL else TEXT_OF_CLIENT if name.endswith("text") else NATIVE_OF_CLIENT
+            what = f"{name}, {case.name}: CPU beside the client alone"
+            if ours is None or floor is None:
+                yield Verdict(what, f"≤ {limit}", "no figures", None)
+                continue
+            ratio = ours.cpu(case) / floor.cpu(case)
+            yield Verdict(what, f"≤ {limit}", f"{ratio:.2f}", ratio <= limit)
+        if ours is not None:
+            spent = ours.cpu(LARGE) / 1e3
+            bar = f"≤ {LARGE_MILLISECONDS:.0f} ms"
+            yield Verdict(f"{name}, {LARGE.name}: CPU of a turn", bar, f"{spent:.1f} ms", spent <= LARGE_MILLISECONDS)
 
 
 def of_hooks(in_process: idle.Outcome, other: hook_process.Outcome) -> Iterator[Verdict]:

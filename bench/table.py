@@ -16,7 +16,8 @@ from bench.hooks import process as hook_process
 from bench.programs import OURS, Program
 from bench.realtime import call as realtime
 from bench.turns import measure as turns
-from bench.turns.cases import CASES
+from bench.turns.cases import CASES, CLIENT_CASES
+from bench.turns.rows import CLIENT_FLOOR
 
 NOT_MEASURED = "–"
 
@@ -175,6 +176,25 @@ def of_turns(outcome: turns.Outcome, effort: turns.Effort) -> str:
         markdown(header, rows),
         "",
         "\\* As published, from another machine, where a loop by hand took 14 / 26 / 71 µs. It checks no arguments.",
+    ]
+    lines += [f"\n{name}: absent, {reason}" for name, reason in outcome.skipped.items()]
+    return "\n".join(lines)
+
+
+def of_clients(outcome: turns.Outcome, effort: turns.Effort) -> str:
+    """CPU time of a turn over the real client, a row for each framework; in brackets beside the client alone."""
+    floor = outcome.figures.get(CLIENT_FLOOR)
+    rows: list[Sequence[str]] = []
+    for name, figures in outcome.figures.items():
+        beside = [f" ({figures.cpu(case) / floor.cpu(case):.2f})" if floor is not None else "" for case in CLIENT_CASES]
+        cells = [f"{figures.cpu(case) / 1e3:.2f}{ratio}" for case, ratio in zip(CLIENT_CASES, beside, strict=True)]
+        rows.append([f"{name} {figures.version}".rstrip(), *cells])
+    lines = [
+        "Turns over the real `openai` client, before a server in the same process: one call that does nothing, and the answer.",
+        f"CPU time, median of {effort.processes} processes that take turns, each its median of {effort.turns} warm turns; in",
+        f"brackets beside the bare client with the same two requests. {machine()}.",
+        "",
+        markdown(["CPU ms", *(case.name for case in CLIENT_CASES)], rows),
     ]
     lines += [f"\n{name}: absent, {reason}" for name, reason in outcome.skipped.items()]
     return "\n".join(lines)

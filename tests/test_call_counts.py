@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from bench.turns import client, client_patchbay
-from bench.turns.cases import DONE, ONE, Turns
+from bench.turns.cases import DONE, LARGE, ONE, Turns
 from bench.turns.patchbay_model import FakeModel
 
 from patchbay import StreamParser, parse
@@ -85,7 +85,7 @@ def feed_chunks() -> None:
 def turns_of(row: type[client.Turns]) -> Callable[[], object]:
     """Return what makes one turn of a row of the benchmark, over the real ``openai`` client; each in a new conversation."""
 
-    turns = functools.cache(lambda: row(client.MANY))
+    turns = functools.cache(lambda: row(LARGE))
 
     def turn() -> None:
         assert DONE == asyncio.run(turns().turn())

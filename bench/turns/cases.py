@@ -30,6 +30,14 @@ SIXTEEN = Case("16 calls", 16)
 MANY = Case("20 tools, 1 call", 1, tools=20)
 CASES = (ONE, FOUR, SIXTEEN, MANY)
 
+SMALL = Case("5 tools, 4 messages", 1, tools=5, messages=4)
+HISTORY = Case("1 tool, 200 messages", 1, tools=1, messages=200)
+SOME = Case("20 tools, 20 messages", 1, tools=20, messages=20)
+TOOLS = Case("300 tools, no history", 1, tools=300)
+LARGE = Case("300 tools, 200 messages", 1, tools=300, messages=200)
+CLIENT_CASES = (SMALL, HISTORY, SOME, TOOLS, LARGE)
+"""Those over the real ``openai`` client."""
+
 
 class Turns(ABC):
     """A framework, ready for turns of one kind; each is a new conversation.
@@ -41,6 +49,7 @@ class Turns(ABC):
     model writes numbers as strings, which is what such a check has to mend.
     """
 
+    measured = CASES
     checks = True
     result = "ok"
 

@@ -1,4 +1,4 @@
-"""Turns with the real ``openai`` client: the cases, and a model's server as a transport in the same process, without a socket.
+"""Turns with the real ``openai`` client: a model's server as a transport in the same process, without a socket.
 
 Read in the peers' environments too: it stands on the standard library and on what the ``openai`` client stands on.
 """
@@ -13,12 +13,6 @@ import openai
 
 from bench.turns import cases
 
-FEW = cases.Case("1 tool, 200 messages", 1, tools=1, messages=200)
-SOME = cases.Case("20 tools, 20 messages", 1, tools=20, messages=20)
-TOOLS = cases.Case("300 tools, no history", 1, tools=300)
-MANY = cases.Case("300 tools, 200 messages", 1, tools=300, messages=200)
-SMALL = cases.Case("5 tools, 4 messages", 1, tools=5, messages=4)
-
 MODEL = "canned"
 RESULT = "ok of this turn"
 """What the function returns: a request that holds it is the turn's second one."""
@@ -27,7 +21,7 @@ RESULT = "ok of this turn"
 class Turns(cases.Turns):
     """A framework over ``client()``; the model's server counts what it is asked. ``writes``: its model calls tools in text."""
 
-    cases = (SMALL, FEW, SOME, TOOLS, MANY)
+    measured = cases.CLIENT_CASES
     writes = False
     result = RESULT
 

@@ -1,4 +1,4 @@
-"""Runs in a process of its own, in its row's environment: ``python -m bench.turns.process MODULE WARM TURNS`` prints JSON.
+"""Runs in a process of its own, in its row's environment: ``python -m bench.turns.process MODULE[:CLASS] WARM TURNS`` prints JSON.
 
 Standard library only, but for what the row imports.
 """
@@ -16,7 +16,7 @@ import sys
 import time
 from typing import Any
 
-from bench.turns.cases import CASES, DONE, ONE, Turns
+from bench.turns.cases import DONE, Turns
 
 _MODEL_CALLS = 2
 
@@ -26,8 +26,9 @@ def measure(row: type[Turns], *, warm: int, turns: int) -> dict[str, Any]:
 
     Raises RuntimeError for a row that does not do what all of them have to.
     """
-    first = asyncio.run(_first_answer(row(ONE, sloppy=row.checks)))
-    return {"first_answer": first, "microseconds": {case.name: asyncio.run(_case(row(case), warm, turns)) for case in CASES}}
+    first = asyncio.run(_first_answer(row(row.measured[0], sloppy=row.checks)))
+    costs = {case.name: asyncio.run(_case(row(case), warm, turns)) for case in row.measured}
+    return {"first_answer": first, "microseconds": costs}
 
 
 async def _first_answer(row: Turns) -> float:
@@ -62,7 +63,8 @@ def main() -> None:
     """Measure one row."""
     module, warm, turns = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     logging.disable(logging.CRITICAL)
-    row = importlib.import_module(module).Row
+    name, _, kind = module.partition(":")
+    row = getattr(importlib.import_module(name), kind or "Row")
     found = measure(row, warm=warm, turns=turns)
     megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     json.dump({**found, "megabytes": megabytes}, sys.stdout)

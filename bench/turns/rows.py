@@ -11,11 +11,22 @@ from pathlib import Path
 from bench import install
 
 FLOOR = "a loop by hand"
+CLIENT_FLOOR = "openai, extra_body"
 RUNNER = "patchbay ToolRunner"
 AGENT = "patchbay LlmAgent"
 PYDANTIC_AI = "pydantic-ai-slim"
 OPENAI_AGENTS = "openai-agents"
 GOOGLE_ADK = "google-adk"
+
+CLIENT_OURS = {
+    "patchbay.wrap": "Wrapped",
+    "patchbay.wrap, text": "WrappedText",
+    RUNNER: "Run",
+    f"{RUNNER}, text": "RunText",
+    AGENT: "Agent",
+    f"{AGENT}, text": "AgentText",
+}
+"""Ours over the real ``openai`` client, and their classes."""
 
 PEERS = (PYDANTIC_AI, OPENAI_AGENTS, GOOGLE_ADK)
 """Named as on PyPI, in ``bench/peers`` and in the table."""
@@ -35,12 +46,22 @@ def _here(_: bool) -> Path:  # noqa: FBT001
     return Path(sys.executable)
 
 
-def _peer(name: str) -> Row:
+def _peer(name: str, kind: str = "peer") -> Row:
     def python(allowed: bool) -> Path:  # noqa: FBT001
         return install.environment(name, allowed=allowed) / "python"
 
-    module = f"bench.turns.peer_{name.removesuffix('-slim').replace('-', '_')}"
+    module = f"bench.turns.{kind}_{name.removesuffix('-slim').replace('-', '_')}"
     return Row(name, module, install.pinned(name), python)
+
+
+def client_rows() -> tuple[Row, ...]:
+    """Those over the real ``openai`` client."""
+    ours = importlib.metadata.version("patchbay")
+    return (
+        Row(CLIENT_FLOOR, "bench.turns.client_floor", importlib.metadata.version("openai"), _here),
+        *(Row(name, f"bench.turns.client_patchbay:{kind}", ours, _here) for name, kind in CLIENT_OURS.items()),
+        *(_peer(name, "client") for name in (PYDANTIC_AI, OPENAI_AGENTS)),
+    )
 
 
 def rows() -> tuple[Row, ...]:

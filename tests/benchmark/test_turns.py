@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from bench import __main__ as bench
 from bench import bars, install, table
 from bench.places import ROOT, UnavailableError
 from bench.turns import measure, process, rows
-from bench.turns.cases import CASES, FOUR, MANY, ONE, SIXTEEN, Turns
+from bench.turns.cases import CASES, CLIENT_CASES, FOUR, LARGE, MANY, ONE, SIXTEEN, SMALL, Turns
 from bench.turns.floor import Row as Floor
 from bench.turns.measure import Effort, Figures, Outcome
 from bench.turns.patchbay_runner import Row as Runner
@@ -45,6 +46,32 @@ def test_each_of_our_rows_is_measured_in_processes_of_its_own(module: str) -> No
     outcome = measure.measure([here("ours", module)], LITTLE, allowed=False)
     assert {} == outcome.skipped
     assert [2] * len(CASES) == [len(outcome.figures["ours"].microseconds[case.name]) for case in CASES]
+
+
+@pytest.mark.parametrize("name", [rows.CLIENT_FLOOR, *rows.CLIENT_OURS])
+def test_a_row_over_the_real_client_makes_every_kind_of_turn(name: str) -> None:
+    (row,) = [row for row in rows.client_rows() if row.name == name]
+    module, _, kind = row.module.partition(":")
+    found = process.measure(getattr(importlib.import_module(module), kind or "Row"), warm=0, turns=1)
+    assert [case.name for case in CLIENT_CASES] == list(found["microseconds"])
+
+
+def test_a_turn_over_the_client_is_held_against_the_client_alone() -> None:
+    def spent(milliseconds: float) -> Figures:
+        return Figures("1.0", {case.name: [milliseconds * 1e3] for case in CLIENT_CASES}, [100.0], [50.0])
+
+    outcome = Outcome({rows.CLIENT_FLOOR: spent(8), rows.RUNNER: spent(14), f"{rows.AGENT}, text": spent(19)})
+    said = {verdict.what: verdict for verdict in bars.of_clients(outcome)}
+    assert ("≤ 2.0", "1.75", True) == _shown(said[f"{rows.RUNNER}, {LARGE.name}: CPU beside the client alone"])
+    assert ("≤ 1.2", "1.75", False) == _shown(said[f"{rows.RUNNER}, {SMALL.name}: CPU beside the client alone"])
+    assert ("≤ 2.5", "2.38", True) == _shown(said[f"{rows.AGENT}, text, {LARGE.name}: CPU beside the client alone"])
+    assert ("≤ 15 ms", "19.0 ms", False) == _shown(said[f"{rows.AGENT}, text, {LARGE.name}: CPU of a turn"])
+    assert said[f"patchbay.wrap, {LARGE.name}: CPU beside the client alone"].met is None
+    assert "14.00 (1.75)" in table.of_clients(outcome, LITTLE)
+
+
+def _shown(verdict: bars.Verdict) -> tuple[str, str, bool | None]:
+    return verdict.bar, verdict.measured, verdict.met
 
 
 class Forgetful(Floor):
@@ -118,8 +145,8 @@ def test_a_process_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch
 
 
 def test_every_peer_has_its_module_and_its_pins() -> None:
-    for row in rows.rows():
-        assert (ROOT / row.module.replace(".", "/")).with_suffix(".py").exists()
+    for row in (*rows.rows(), *rows.client_rows()):
+        assert (ROOT / row.module.partition(":")[0].replace(".", "/")).with_suffix(".py").exists()
     for name in rows.PEERS:
         assert install.pinned(name)[0].isdigit()
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from patchbay.models.chat import ChatRequest
 from patchbay.models.providers import Provider
+from patchbay.models.wire import Raw, encode
 from patchbay.schema.names import Aliases
 from patchbay.schema.subsets import Inexpressible, without_added_nulls
 from patchbay.types import Message, Reply, ToolCall, ToolSpec
@@ -31,6 +33,11 @@ class Told:
     tools: list[dict[str, Any]]
     names: Aliases
     strict: Mapping[str, Mapping[str, Any]]
+
+    @cached_property
+    def encoded(self) -> Raw:
+        """The list as JSON, for a body that is not the SDK's to write; encoded once."""
+        return Raw(encode(self.tools))
 
     def body(self, request: ChatRequest) -> dict[str, Any]:
         """The body of chat completions for ``request``."""

@@ -82,6 +82,8 @@ class UpstreamModel:
         provider, learnt = self._way.provider, self._way.learnt
         told = self._offer.of(request.tools, written=self._written)
         body = provider.prepare({**told.body(request), "stream": True} if request.stream else told.body(request))
+        if body.get("tools") is told.tools:
+            body["tools"] = told.encoded
         exchange, answer = await asked(self._open, body, learnt.of(body.get("model")), provider.sent_back)
         assembly = Assembly()
         end: ModelReply | None = None
