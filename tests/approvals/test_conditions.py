@@ -19,7 +19,7 @@ TEXT: dict[str, Any] = {"type": "string"}
 
 def request(properties: dict[str, Any] | None = None, /, **arguments: Any) -> ToolRequest:
     """Return a call of a tool that has these arguments, and ``properties`` besides."""
-    schema = {"type": "object", "properties": {**dict.fromkeys(arguments, {}), **(properties or {})}}
+    schema = {"type": "object", "properties": {**{name: {} for name in arguments}, **(properties or {})}}
     members = {"tool": "t", "source": "", "meta": Meta(), "context": {}, "arguments": arguments, "parameters": schema}
 
     class Call:

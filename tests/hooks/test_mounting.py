@@ -225,3 +225,40 @@ def test_a_timeout_that_limits_nothing_is_refused(member, seconds):
 def test_a_policy_that_means_nothing_is_refused(given):
     with pytest.raises(ConfigurationError, match=r"hooks\.policy"):
         HookPolicy(**given)
+
+
+def test_a_hook_that_is_mounted_for_some_tools_is_asked_about_the_calls_of_those():
+    asked = []
+
+    def noted(point):
+        return lambda about: asked.append((point, about.tool)) or point == "approve_tool"
+
+    points = ("before_tool", "approve_tool", "after_tool")
+    manager = HookManager()
+    manager.mount("other", hook(before_tool=None, after_tool=None))
+    watched = hook(
+        before_tool=lambda call: noted("before_tool")(call) or None,
+        approve_tool=noted("approve_tool"),
+        after_tool=lambda result: noted("after_tool")(result) or None,
+    )
+    manager.mount("some", watched, tools=["r?"])
+    assert ["3", "gone"] == play(manager, [called(), called("rm", '{"path": "x"}', "2")], "done").results
+    assert [(point, "rm") for point in points] == asked
+
+
+def test_where_no_approver_is_for_a_tool_its_calls_need_no_approval():
+    manager = HookManager()
+    manager.mount("no", hook(approve_tool=False), tools=["rm"])
+    turned = play(manager, [called(), called("rm", '{"path": "x"}', "2")], "done")
+    assert [None, "tool_denied"] == turned.codes
+
+
+@pytest.mark.parametrize("tools", ["rm", [""], [1]])
+def test_tools_that_are_no_list_of_names_are_refused(tools):
+    with pytest.raises(ConfigurationError, match="tools of the hook 'h' must be a list"):
+        HookManager().mount("h", hook(before_tool=None), tools=tools)
+
+
+def test_tools_of_a_hook_that_is_asked_about_no_calls_are_refused():
+    with pytest.raises(ConfigurationError, match="is asked about no calls"):
+        HookManager().mount("h", hook(before_llm=None), tools=["rm"])

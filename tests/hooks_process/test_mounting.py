@@ -9,10 +9,14 @@ from contextlib import asynccontextmanager
 import pytest
 
 from hooks_process.peers import gone, is_there, open_files, process_of, run, script, until
-from hooks_process.turns import results, take_turn
+from hooks_process.turns import add, results, take_turn
+from patchbay import ToolCall
 from patchbay.errors import ConfigurationError
+from patchbay.executor import Executor
 from patchbay.hooks import DenyTool, HookManager, HookTimeouts
 from patchbay.hooks.config import Outcome, mount_configured, parse_hooks_config
+from patchbay.loop import turn
+from patchbay.testing import ScriptedModel
 
 DENYING = "def on(method, params): answer({'action': 'deny_tool', 'reason': '%s'} if method == 'before_tool' else {})"
 
@@ -48,6 +52,57 @@ def test_configured_hooks_are_asked_in_turns(tmp_path):
             await configured.aclose()
             assert not is_there(pid)
             assert ["3"] == results(await take_turn(manager))
+
+    run(main())
+
+
+def test_a_process_with_tools_is_asked_about_their_calls_and_its_own_alone(tmp_path):
+    body = """
+    def hello(params):
+        answer({"tools": [{"type": "function", "function": {"name": "mine", "parameters": {"type": "object"}}}]})
+
+    def on(method, params):
+        if method in ("before_tool", "approve_tool", "after_tool"):
+            print(method, params["tool"], file=open("asked", "a"))
+        if method == "before_tool" and params["tool"] == "mine":
+            answer({"action": "respond", "result": {"for_llm": "my own"}})
+        else:
+            answer({"approved": True} if method == "approve_tool" else {})
+    """
+    process = entry(script(tmp_path, body), "before_tool", "approve_tool", tools=["write_*", "rm"], dir=str(tmp_path))
+
+    def write_file(path: str) -> str:
+        return f"wrote {path}"
+
+    async def main():
+        async with a_manager() as manager:
+            await mount_configured(manager, config({"h": process}))
+            wanted = [
+                ToolCall("1", "add", '{"a": 1, "b": 2}'),
+                ToolCall("2", "write_file", '{"path": "x"}'),
+                ToolCall("3", "mine", "{}"),
+            ]
+            executor = Executor([add, write_file], hooks=manager)
+            events = turn(ScriptedModel([wanted, "done"]), executor, [{"role": "user", "content": "go"}])
+            *_, end = [event async for event in events]
+            assert ["3", "wrote x", "my own"] == results(end)
+        asked = (tmp_path / "asked").read_text().splitlines()
+        assert ["after_tool write_file", "approve_tool write_file", "before_tool mine", "before_tool write_file"] == sorted(asked)
+
+    run(main())
+
+
+def test_a_builtin_with_tools_that_is_asked_about_no_calls_does_not_start():
+    class Own:
+        async def before_llm(self, request):
+            return None
+
+    async def main():
+        async with a_manager() as manager:
+            builtins = {"own": {"enabled": True, "required": True, "tools": ["rm"]}}
+            with pytest.raises(ConfigurationError, match="for the calls of rm, and has no method that is asked about calls"):
+                await mount_configured(manager, config(builtins=builtins), builtins={"own": lambda _: Own()})
+            assert () == manager.mounted
 
     run(main())
 

@@ -177,7 +177,7 @@ def _one_of(wanted: Any, place: str) -> Test:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value == value  # noqa: PLR0124  (NaN is not)
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value  # (NaN is not)
 
 
 def _text(value: Any) -> str | None:
@@ -209,7 +209,7 @@ def _declared(schema: Any, path: str) -> Mapping[str, Any] | None:
     if not path:
         return schema if isinstance(schema, Mapping) else {}
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
-    for name in properties if isinstance(properties, Mapping) else ():
+    for name, inner in properties.items() if isinstance(properties, Mapping) else ():
         if path == name or path.startswith(f"{name}."):
-            return _declared(properties[name], path[len(name) + 1 :])
+            return _declared(inner, path[len(name) + 1 :])
     return {} if isinstance(schema, Mapping) and not _COMPOSED.isdisjoint(schema) else None

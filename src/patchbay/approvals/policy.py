@@ -159,8 +159,8 @@ class ApprovalPolicy:
     def rule_for(self, call: ToolRequest) -> Rule:
         """Return the rule that decides about a call: the first that fits.
 
-        A rule that fits only by the word of a tool that is not believed, or because a condition on an argument cannot be told, does
-        not stand in the way of those after it: of all these and the first that fits without, the strictest decides.
+        A rule that fits only by the word of a tool that is not believed, or because a condition on an argument cannot be told,
+        does not stand in the way of those after it: of all these and the first that fits without, the strictest decides.
         """
         found: list[Rule] = []
         for rule in self.rules:

@@ -69,6 +69,7 @@ def list_(
     for row in rows:
         about = ", ".join([f"priority {row['priority']}", *(["required"] if row["required"] else [])])
         modes = f"; {', '.join(row['modes'])}" if row["modes"] else ""
+        modes += f"; calls of {', '.join(row['tools'])}" if row["tools"] else ""
         print(f"{row['name']:<{width}}  " + (f"{row['kind']}  {about}{modes}" if row["kind"] else row["state"]))
         if row["command"]:
             print(f"{'':<{width}}  {shlex.join(row['command'])}")
@@ -162,18 +163,19 @@ def _rows(found: HooksConfig) -> list[dict[str, Any]]:
     from patchbay.hooks.process.spec import MODES
 
     rows: list[dict[str, Any]] = [
-        _row(each.name, "builtin", each.priority, required=each.required)
+        _row(each.name, "builtin", each.priority, required=each.required, tools=each.tools)
         for each in sorted(found.builtins, key=lambda each: (each.priority, each.name))
     ]
     rows += [
-        _row(each.spec.name, "process", each.priority, required=each.required)
+        _row(each.spec.name, "process", each.priority, required=each.required, tools=each.tools)
         | {"modes": [mode for mode in MODES if mode in each.spec.modes], "command": list(each.spec.command)}
         for each in sorted(found.processes, key=lambda each: (each.priority, each.spec.name))
     ]
     return rows + [{**_row(name, "", 0, required=False), "state": "disabled"} for name in found.disabled]
 
 
-def _row(name: str, kind: str, priority: int, *, required: bool) -> dict[str, Any]:
+def _row(name: str, kind: str, priority: int, *, required: bool, tools: Sequence[str] = ()) -> dict[str, Any]:
     return {
-        "name": name, "kind": kind, "state": "enabled", "priority": priority, "required": required, "modes": [], "command": [],
+        "name": name, "kind": kind, "state": "enabled", "priority": priority, "required": required, "modes": [],
+        "tools": list(tools), "command": [],
     }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
 from patchbay.hooks.complaints import Complaints
@@ -19,8 +20,9 @@ PROCESS = 1
 class Mounted:
     """One hook in its place. ``asked`` are its methods, each giving a coroutine. Order: group, priority, name.
 
-    ``native`` is a program's own callback: it is given the objects themselves, and what it raises is the call's failure. With
-    ``fail_closed`` an interceptor that fails has said no; without, it is passed over.
+    ``tools`` are patterns of the names of tools whose calls it is asked about; without any it is asked about all, and about its
+    own tools always. ``native`` is a program's own callback: it is given the objects themselves, and what it raises is the
+    call's failure. With ``fail_closed`` an interceptor that fails has said no; without, it is passed over.
     ``threads`` are those of a hook whose methods are not async, ``complaints`` what the log is told of it.
     """
 
@@ -32,12 +34,17 @@ class Mounted:
     asked: Mapping[str, Callable[..., Any]]
     native: bool = False
     fail_closed: bool = False
+    tools: tuple[str, ...] = ()
     threads: Threads = field(default_factory=lambda: Threads(""), compare=False, repr=False)
     complaints: Complaints = field(default_factory=Complaints, compare=False, repr=False)
 
     def complain(self, words: str, *about: Any, kind: str = "") -> None:
         """Have the log told what is wrong with it; see ``Complaints.say``."""
         self.complaints.say(f"The hook %r {words}", self.name, *about, kind=kind)
+
+    def ignores(self, tool: str) -> bool:
+        """Return whether it is not asked about calls of this tool."""
+        return bool(self.tools) and not any(fnmatchcase(tool, pattern) for pattern in self.tools)
 
     @property
     def place(self) -> tuple[int, int, str]:

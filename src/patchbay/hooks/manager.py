@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from patchbay.errors import ConfigurationError
 from patchbay.hooks.chains import IN_PROCESS, NO_CHAINS, PROCESS, Chains, Mounted, native
@@ -19,6 +20,8 @@ from patchbay.hooks.threads import Threads, asking
 from patchbay.hooks.turn import TurnHooks
 
 __all__ = ["IN_PROCESS", "NO_CHAINS", "PROCESS", "Chains", "HookManager", "Mounted", "native"]
+
+_OF_CALLS: Final = ("before_tool", "after_tool", "approve_tool")
 
 _logger = logging.getLogger(__name__)
 
@@ -76,13 +79,16 @@ class HookManager:
         fail_closed: bool | None = None,
         group: int = IN_PROCESS,
         methods: Sequence[str] | None = None,
+        tools: Sequence[str] = (),
     ) -> Mounted:
         """Ask ``hook`` from the next turn on, in the place of one of the same name, which is closed.
 
         With ``fail_closed`` a hook that raises, takes too long, or answers what cannot be an answer has said no: the call is
         denied, the turn ends, the result is withheld. Without, it is passed over. None is what the hook says of itself, by an
-        attribute of that name. ``methods`` are those that are asked, of those that it has (None: all). Raises TypeError for what
-        is no hook, ConfigurationError for a name that is none.
+        attribute of that name. ``methods`` are those that are asked, of those that it has (None: all).
+        ``tools`` are patterns (``write_*``) of the names of those tools whose calls ``before_tool``, ``after_tool`` and
+        ``approve_tool`` are asked about (none: all). Raises TypeError for what is no hook, ConfigurationError for a name that is
+        none, and for ``tools`` of a hook that is asked about no calls.
         """
         if not isinstance(name, str) or not name.strip():
             raise ConfigurationError(f"A hook's name must be a non-empty string, not {name!r}.")
@@ -99,9 +105,14 @@ class HookManager:
         if not asked:
             raise ConfigurationError(f"The hook {name!r} is mounted for none of its methods ({', '.join(found)}).")
         timeouts = timeouts if timeouts is not None else self.timeouts
+        if isinstance(tools, str) or not all(isinstance(each, str) and each for each in tools):
+            raise ConfigurationError(f"tools of the hook {name!r} must be a list of names or patterns, not {tools!r}.")
+        if tools and asked.keys().isdisjoint(_OF_CALLS):
+            raise ConfigurationError(f"The hook {name!r} is for the calls of {', '.join(tools)}, and is asked about no calls.")
         mounted = Mounted(
-            name, hook, priority, group, timeouts, asked, fail_closed=fail_closed, threads=threads, complaints=complaints
-        )
+            name, hook, priority, group, timeouts, asked,
+            fail_closed=fail_closed, tools=tuple(tools), threads=threads, complaints=complaints,
+        )  # fmt: skip
         old = self._by_name.get(name)
         self._by_name[name] = mounted
         self._order()

@@ -166,6 +166,8 @@ class TurnHooks:
         for each, ask in links:
             if owner and each.name == owner and not each.native:
                 continue  # it is asked when the tool runs
+            if each.tools and each.ignores(asked.tool.name):
+                continue
             answer: Any = None
             if not each.native:
                 try:  # as first_step does: a call that costs as much as all else here
@@ -184,6 +186,8 @@ class TurnHooks:
         """Ask about a tool's value. Awaited is what hooks make of it."""
         links = self.chains.after_tool
         for each, ask in links:
+            if each.tools and each.ignores(asked.tool.name):
+                continue
             answer: Any = None
             if not each.native:
                 try:
@@ -200,7 +204,7 @@ class TurnHooks:
 
     async def approve(self, asked: Asked) -> None:
         """Ask the approvers about exactly this call. Raises ToolDeniedError with the first no, and what finding facts raises."""
-        approvers = self.chains.approve_tool
+        approvers = [link for link in self.chains.approve_tool if not link[0].ignores(asked.tool.name)]
         if not approvers:
             return
         if asked.tool.facts is not None:
@@ -280,7 +284,7 @@ class TurnHooks:
                 asked.touched()
                 continue
             if answer is None:
-                if each.name == asked.tool.owner:
+                if each.name == asked.tool.owner or (each.tools and each.ignores(asked.tool.name)):
                     continue
                 answer = first_step(ask, ToolRequest(asked, BEFORE))
             decision = await self._decision(each, "before_tool", answer, asked)
@@ -303,6 +307,8 @@ class TurnHooks:
                 value = value if given is None else given
                 continue
             if answer is None:
+                if each.tools and each.ignores(asked.tool.name):
+                    continue
                 answer = first_step(ask, ToolResultView(asked, AFTER, value))
             changes = await self._changes(each, "after_tool", answer, ToolResultView, asked)
             answer = None

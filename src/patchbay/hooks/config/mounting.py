@@ -160,7 +160,9 @@ async def _start(
     try:
         made = builtins[settings.name](settings)
         made = await made if inspect.isawaitable(made) else made
-        methods_of(made)
+        methods = methods_of(made)
+        if settings.tools and {"before_tool", "after_tool", "approve_tool"}.isdisjoint(methods):
+            return f"it is for the calls of {', '.join(settings.tools)}, and has no method that is asked about calls"
         return _Ready(settings, made)
     except NoHookError as error:
         return str(error).rstrip(".")
@@ -179,6 +181,7 @@ def _mount(manager: HookManager, ready: _Ready) -> None:
         fail_closed=settings.fail_closed if isinstance(settings, BuiltinSpec) else settings.spec.fail_closed,
         group=group,
         methods=methods,
+        tools=settings.tools,
     )
 
 

@@ -33,25 +33,28 @@ _HOOKS: Final = frozenset({"enabled", "defaults", "builtins", "processes", "poli
 _DEFAULTS: Final = frozenset({"observer_timeout_ms", "interceptor_timeout_ms", "approval_timeout_ms", "tool_timeout_ms"})
 _POLICY: Final = frozenset({"tool_injection", "respond_approval", "protected", "edit_system"})
 _OWN_TIMES: Final = frozenset({"observer_timeout_ms", "timeout_ms", "tool_timeout_ms", "approval_timeout_ms"})
-_BUILTIN: Final = frozenset({"enabled", "priority", "required", "fail_closed", "config", *_OWN_TIMES})
+_BUILTIN: Final = frozenset({"enabled", "priority", "required", "fail_closed", "tools", "config", *_OWN_TIMES})
 _PROCESS: Final = frozenset(
     {
         "enabled", "priority", "required", "fail_closed", "transport", "command", "dir", "env", "inherit_env", "observe",
-        "intercept", "strict", "flat_context", "max_line_bytes", "hello_timeout_ms", "restart", "max_restarts", *_OWN_TIMES,
+        "intercept", "tools", "strict", "flat_context", "max_line_bytes", "hello_timeout_ms", "restart", "max_restarts",
+        *_OWN_TIMES,
     }
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSettings:
-    """A process to be mounted. One that is ``required`` must start, or nothing does.
+    """A process to be mounted, for the calls of ``tools`` (names and patterns; none: all).
 
+    One that is ``required`` must start, or nothing does.
     An approver is, unless it says otherwise, and what fails closed must be: who was left out would hold nothing.
     """
 
     spec: ProcessSpec
     priority: int = 0
     required: bool = False
+    tools: tuple[str, ...] = ()
     timeouts: HookTimeouts
 
 
@@ -67,6 +70,7 @@ class BuiltinSpec:
     priority: int = 0
     required: bool = True
     fail_closed: bool | None = None
+    tools: tuple[str, ...] = ()
     timeouts: HookTimeouts
 
 
@@ -163,6 +167,7 @@ def _builtin(name: str, table: Table, defaults: HookTimeouts, notes: list[str]) 
         priority=table.whole("priority", 0),
         required=_required(table, default=True),
         fail_closed=table.flag("fail_closed", default=False) if table.get("fail_closed") is not None else None,
+        tools=_tools(table),
         timeouts=_own_timeouts(table, defaults),
     )
 
@@ -182,6 +187,8 @@ def _process(name: str, table: Table, defaults: HookTimeouts, notes: list[str]) 
     modes |= {"observe"} if observe else set()
     if not modes:
         raise ConfigurationError(f"{table.path}: no hook modes enabled; name some in intercept or observe.")
+    if table.get("tools") is not None and modes.isdisjoint({"tool", "approve"}):
+        raise ConfigurationError(f"{table.at('tools')}: the hook is asked about no calls; name before_tool in intercept.")
     limits = ProcessLimits()
     limits = replace(
         limits,
@@ -205,6 +212,7 @@ def _process(name: str, table: Table, defaults: HookTimeouts, notes: list[str]) 
         ),
         priority=table.whole("priority", 0),
         required=_required(table, default="approve" in modes),
+        tools=_tools(table),
         timeouts=_own_timeouts(table, defaults),
     )
 
@@ -217,6 +225,13 @@ def _required(table: Table, *, default: bool) -> bool:
             f"{table.path}: fail_closed and required = false do not go together: one left out holds nothing."
         )
     return required
+
+
+def _tools(table: Table) -> tuple[str, ...]:
+    patterns = table.texts("tools")
+    if patterns is not None and not (patterns and all(patterns)):
+        raise ConfigurationError(f"{table.at('tools')} must name tools, or patterns of their names; leave it out for all.")
+    return patterns or ()
 
 
 def _folder(table: Table) -> Path | None:
