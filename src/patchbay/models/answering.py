@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from patchbay.formats.events import CallArguments, CallCut, CallEnd, CallStart, Event, ReasoningDelta, TextDelta, TextWasReasoning
 from patchbay.formats.parser import StreamParser
 from patchbay.models.callpieces import begins_another
 from patchbay.models.choice import Policy
-from patchbay.models.completion import finish_reason
+from patchbay.models.completion import finish_reason, is_final
 from patchbay.models.wire import CallDelta, Choice, Envelope
 from patchbay.types import ToolCall
 
@@ -36,7 +36,8 @@ class ChoiceStream:
     """The state of one choice of one attempt.
 
     ``hold``: write nothing until ``release()``. ``tentative``: the model may be asked again as long as nothing of this answer was
-    shown, so an empty first chunk is not passed on. ``legacy``: the client speaks ``function_call``.
+    shown, so an empty first chunk is not passed on. ``legacy``: the client speaks ``function_call``. ``keep``: keep content back,
+    which is to be JSON or nothing; "prose": only what does not begin like JSON.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class ChoiceStream:
         hold: bool,
         tentative: bool,
         legacy: bool,
+        keep: Literal["all", "prose"] | None = None,
     ) -> None:
         self.index = index
         self.parser = parser
@@ -62,6 +64,11 @@ class ChoiceStream:
         self.shown = False
         """The client saw something of this choice."""
         self.held: list[bytes] = []
+        self.kept: list[str] | None = None if keep is None else []
+        """Content kept back: written at the end, and only without calls."""
+        self._lets_json_pass = keep == "prose"
+        self.refused = False
+        """The model gave a refusal."""
         self.calls: list[ToolCall] = []
         self.done = False
         """The one call that is wanted is complete: nothing that follows matters."""
@@ -88,7 +95,7 @@ class ChoiceStream:
     @property
     def passes(self) -> bool:
         """Chunks may be passed on as they came: nothing is held back, and the role was told where it had to wait for that."""
-        return not self.hold and (self.shown or not self.tentative)
+        return not self.hold and self.kept is None and (self.shown or not self.tentative)
 
     def text(
         self,
@@ -163,7 +170,7 @@ class ChoiceStream:
             if self.done:
                 return None
             self.wrote_text = True
-            return {"content": event.text}
+            return None if self.kept is not None and self._keeps(event.text) else {"content": event.text}
         if type(event) is ReasoningDelta:
             return {"reasoning_content": event.text}
         if type(event) is CallArguments:
@@ -208,10 +215,32 @@ class ChoiceStream:
             self.done = self.policy.single
             self._place = None
 
+    def _keeps(self, text: str) -> bool:
+        """Keep content back. False: it begins like JSON, from a server that takes the format, and all of it may pass."""
+        assert self.kept is not None
+        if self._lets_json_pass and (begin := text.lstrip()[:1]):
+            self._lets_json_pass = False
+            if begin in "{[":
+                self.kept = None
+                self.tentative = False
+                return False
+        self.kept.append(text)
+        return True
+
+    @property
+    def answer(self) -> str | None:
+        """The content that was kept back and is to be JSON."""
+        if self.kept is None or is_final(self.finish, self.refused):
+            return None
+        return self.parser.reply.reasoning if self.answered_unopened else "".join(self.kept)
+
     def write_rest(self, envelope: Envelope, out: Callable[[bytes], None]) -> None:
-        """The answer is accepted: write what was held back."""
+        """The answer is accepted: write what was held or kept back."""
         self.release(out)
-        if self.answered_unopened:
+        if self.kept:
+            if not (self.calls or self.wrote_call or self.cut):
+                self.write_delta(envelope, {"content": "".join(self.kept)}, out)
+        elif self.answered_unopened:
             self.write_delta(envelope, {"content": self.parser.reply.reasoning}, out)
 
     @property

@@ -29,6 +29,12 @@ def ask_for_choice(outcome: Outcome, complaint: str) -> list[Message]:
     return [{"role": "assistant", "content": outcome.text}, {"role": "user", "content": complaint}]
 
 
+def ask_for_answer(outcome: Outcome, demand: str) -> list[Message]:
+    """The messages after an answer that is not what ``response_format`` asks for."""
+    given = [{"role": "assistant", "content": outcome.answer}] if outcome.answer else []
+    return [*given, {"role": "user", "content": demand}]
+
+
 def ask_for_repair(outcome: Outcome, complaints: Sequence[str]) -> list[Message]:
     """The messages after calls that did not fit. The model's own calls are answered as such; those in text, in text."""
     complaint = " ".join(complaints)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from patchbay.errors import PatchbayError, ToolChoiceError, UpstreamError, UpstreamTimeoutError
+from patchbay.errors import PatchbayError, ResponseFormatError, ToolChoiceError, UpstreamError, UpstreamTimeoutError
 from patchbay.models.faults import error_message, shown
 
 OURS: Final = "patchbay.error"
@@ -73,7 +73,8 @@ def _ours(error: Exception) -> PatchbayError | None:
         return UpstreamError(_unreached(error))
     message = error_message(body.encode("utf-8", "replace"))
     # An error in mid-stream: our own speak with the code that they have everywhere.
-    return (ToolChoiceError if getattr(error, "code", None) == ToolChoiceError.code else _failed(body))(message)
+    unmet = {kind.code: kind for kind in (ToolChoiceError, ResponseFormatError)}.get(str(getattr(error, "code", None)))
+    return (unmet or _failed(body))(message)
 
 
 def _failed(body: str) -> Callable[[str], PatchbayError]:

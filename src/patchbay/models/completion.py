@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from patchbay.errors import UpstreamError
+from patchbay.history import text_of
 from patchbay.models.choice import Policy
 from patchbay.models.faults import error_message, shown
 from patchbay.models.wire import decode
@@ -20,6 +21,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
     ``native``: the upstream itself gave calls. ``broken``: a call came that the policy does not admit. ``cut``: it ended inside a
     call. ``visible``: the client saw some of it already. ``prose``: it has prose. ``text``: what the model wrote.
+    ``answer``: the content to be held against ``response_format``, where there is one and the client has not seen any of it.
     """
 
     calls: Sequence[ToolCall]
@@ -29,6 +31,7 @@ class Outcome(msgspec.Struct, frozen=True):
     visible: bool
     prose: bool
     text: str
+    answer: str | None = None
 
     @property
     def called(self) -> bool:
@@ -98,6 +101,21 @@ def read_choice(choice: dict[str, Any], reply: Reply, policy: Policy, *, legacy:
     elif written:
         changed["tool_calls"] = written
     return outcome, {**choice, "message": changed, "finish_reason": finish}
+
+
+def without_prose(outcome: Outcome, choice: dict[str, Any]) -> tuple[Outcome, dict[str, Any]]:
+    """The same where JSON was asked for: without content beside calls, else with the ``answer`` that is to be JSON."""
+    message = choice["message"]
+    if outcome.called:
+        return outcome, {**choice, "message": {**message, "content": None}} if message.get("content") else choice
+    if is_final(choice.get("finish_reason"), message.get("refusal")):
+        return outcome, choice
+    return msgspec.structs.replace(outcome, answer=text_of(message.get("content"))), choice
+
+
+def is_final(finish: Any, refusal: Any) -> bool:
+    """Whether an answer that was cut off, filtered or refused stands as it is: asking again would not help."""
+    return bool(refusal) or finish in ("length", "content_filter")
 
 
 def _by_the_book(tool_calls: Any) -> bool:

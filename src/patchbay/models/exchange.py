@@ -2,9 +2,9 @@
 
 The proxy and the wrapped client drive the same object, so there is one place where it is decided what a model is sent and what
 of its answer a client sees. A driver sends ``request``, gives back what comes (``refused``, ``feed`` and ``end``, or ``answer``),
-writes what it is handed, and does so again while it is told to. Asking again happens where a server refuses tools or a
-``tool_choice``, where it is not known whether it ignores them, and where an answer breaks ``tool_choice`` or the tools' schemas;
-the client sees one answer: the last, or the first where that was only in question and stands.
+writes what it is handed, and does so again while it is told to. Asking again happens where a server refuses tools, a
+``tool_choice`` or a role, where it is not known whether it ignores them, and where an answer breaks ``tool_choice`` or the tools'
+schemas; the client sees one answer: the last, or the first where that was only in question and stands.
 """
 
 from __future__ import annotations
@@ -14,22 +14,28 @@ from dataclasses import replace
 from operator import is_not
 from typing import Any, Final, Literal
 
-from patchbay.errors import PatchbayError, ToolChoiceError
+from patchbay.errors import PatchbayError, ResponseFormatError, ToolChoiceError
 from patchbay.formats.events import CallEnd, TextDelta, TextWasReasoning
 from patchbay.formats.parser import StreamParser
+from patchbay.formats.parts import make_rules
 from patchbay.models.answering import ChoiceStream
-from patchbay.models.asking import add_usage, ask_for_choice, ask_for_repair, schema_complaints
-from patchbay.models.completion import Outcome, read_choice, read_completion
+from patchbay.models.answerformat import refuses_format
+from patchbay.models.asking import add_usage, ask_for_answer, ask_for_choice, ask_for_repair, schema_complaints
+from patchbay.models.choice import Policy
+from patchbay.models.completion import Outcome, read_choice, read_completion, without_prose
 from patchbay.models.faults import error_body
-from patchbay.models.modes import ModeMemory, refuses_choice, refuses_tools, tools_were_seen
+from patchbay.models.modes import FormatUse, ModeMemory, refuses_choice, refuses_tools, tools_were_seen
 from patchbay.models.options import TextOptions
 from patchbay.models.request import ChatRequest
+from patchbay.models.roles import Roles, fewer_roles
 from patchbay.models.streaming import StreamedAnswer
-from patchbay.models.wire import DONE, encode
+from patchbay.models.wire import DONE, Envelope, encode
 from patchbay.models.wire import event as sse_event
 from patchbay.types import Message, Reply
 
 _NO_CONTENT: Final = Reply(None)
+_NO_CALL = Policy(forbidden=True)
+_NO_TOOLS = make_rules((), "text")
 
 
 class Exchange:
@@ -63,10 +69,18 @@ class Exchange:
         self._finished = False
         self._usage: Any = None
         self._stream: StreamedAnswer | None = None
+        self._begun: Envelope | None = None
+        """The envelope of what the client saw of an earlier attempt."""
         if not self.transparent:
             self._call.check_messages()  # before anything is sent
             self._choice_in_words = memory.choice_in_words(self._call.model)
             """The server takes no ``tool_choice``."""
+            self._roles = memory.roles(self._call.model)
+            self._format = self._call.answer_format if self._call.count == 1 else None
+            self._format_use = memory.format_use(self._call.model) if self._format is not None else FormatUse.BESIDE_TOOLS
+            self._answering = False
+            """No call is possible any more: the answer alone is asked for, with the format enforced."""
+            self._answer_rounds = 0
             self._include_usage = self.streaming and self._call.include_usage
             self._kind = self._first_kind()
             self._begin()
@@ -87,22 +101,49 @@ class Exchange:
 
     def _begin(self) -> None:
         """Set up the next attempt."""
-        if self._kind == "native":
-            self.request = self._call.native(self._extra, choice_in_words=self._choice_in_words)
+        text = self._kind == "text"
+        roles = max(self._roles, Roles.SYSTEM_FIRST) if text else self._roles
+        if self._format is not None and self._call.policy.forbidden and self._holds_format_back:
+            self._answering = True
+        if self._answering:
+            in_words = self._format_use is FormatUse.NEVER
+            self.request = self._call.answer_alone(self._extra, as_text=text, format_in_words=in_words, roles=roles)
+        elif text:
+            self.request = self._call.text(self._extra, roles=roles)
         else:
-            self.request = self._call.text(self._extra)
+            apart = self._format_use is not FormatUse.BESIDE_TOOLS
+            self.request = self._call.native(
+                self._extra, choice_in_words=self._choice_in_words, format_apart=apart, roles=roles
+            )
         self._again = False
         self._judged = False
         self._finished = False
         self._usage = None
         self._stream = None
+        self._fitting: str | None = None
+        """The answer as JSON text that fits the format."""
+        self._complaint = ""
+
+    @property
+    def _holds_format_back(self) -> bool:
+        """While tools may be called, the server is not sent the ``response_format``."""
+        return self._kind == "text" or self._format_use is not FormatUse.BESIDE_TOOLS
+
+    @property
+    def _policy(self) -> Policy:
+        """What this attempt may bring."""
+        return _NO_CALL if self._answering else self._call.policy
 
     # the answer is an error
 
     def refused(self, status: int, text: str) -> bool:
-        """Take an upstream's error. True: ask again, without the ``tool_choice`` or the tools that the server does not take."""
+        """Take an upstream's error. True: ask again, without the roles, ``tool_choice`` or tools that it does not take."""
         offer = self._call.offer
-        if self._kind == "text" or offer is None:
+        if offer is None:
+            return False
+        if self._ask_in_fewer_roles(status, text) or self._ask_without_format(status, text):
+            return True
+        if self._kind == "text" or self._answering:
             return False
         if self._call.chooses and not self._choice_in_words and refuses_choice(status, text):
             self._choice_in_words = True
@@ -117,6 +158,27 @@ class Exchange:
         self._probe = False
         self._kind = "text"
         self._extra = []
+        self._begin()
+        return True
+
+    def _ask_in_fewer_roles(self, status: int, text: str) -> bool:
+        """Prepare the next attempt, where the upstream's error is about the roles of messages."""
+        tried, messages = self._roles, self._call.messages
+        if self._kind == "text":
+            tried, messages = max(tried, Roles.SYSTEM_FIRST), [*messages, {"role": "system"}]  # the contract's
+        fewer = fewer_roles(status, text, messages, tried)
+        if fewer is None:
+            return False
+        self._roles = fewer
+        self._begin()
+        return True
+
+    def _ask_without_format(self, status: int, text: str) -> bool:
+        """Prepare the next attempt, where the server does not take the ``response_format`` it was sent."""
+        sent = self._format is not None and self._format_use is not FormatUse.NEVER
+        if not sent or (self._holds_format_back and not self._answering) or not refuses_format(status, text):
+            return False
+        self._format_use = FormatUse.NEVER if self._answering else FormatUse.ALONE
         self._begin()
         return True
 
@@ -174,8 +236,11 @@ class Exchange:
             self._judge_stream(stream)
         self._usage = stream.usage
         if self._again:
+            out = b"".join(stream.out)  # reasoning before an answer that does not fit
+            if any(state.shown for state in stream.choices.values()):
+                self._begun = stream.envelope
             self._next()
-            return b"", True
+            return out, True
         self._stream = None  # it holds methods of this object: without the ring both are freed at once
         if self._fallback_stands:
             return self._first_answer(), False
@@ -192,6 +257,7 @@ class Exchange:
                 count=self._call.count,
                 include_usage=self._include_usage,
             )
+            self._stream.envelope = self._begun
         return self._stream
 
     def _accepted(self) -> None:
@@ -199,29 +265,37 @@ class Exchange:
         if self._learn_text:
             self._memory.learn(self._call.model, "text")
             self._learn_text = False
+        if self._format_use is not FormatUse.BESIDE_TOOLS:
+            self._memory.learn_format_use(self._call.model, self._format_use)
+        if self._roles is not Roles.ALL:
+            self._memory.learn_roles(self._call.model, self._roles)
         if self._choice_in_words and self._kind == "native":
             self._memory.ask_choice_in_words(self._call.model)
 
     def _open(self, index: int) -> ChoiceStream:
-        policy = self._call.policy
-        offer = self._call.offer
-        assert offer is not None
+        policy = self._policy
         repair = self._options.repair_rounds > self._repair_rounds
         questioned = self._probe or self._in_question
-        return ChoiceStream(
+        keep: Literal["all", "prose"] | None = None
+        if self._format is not None:
+            keep = "all" if self._answering or self._holds_format_back or questioned else "prose"
+        state = ChoiceStream(
             index,
             self._parser(prefilled=self._memory.prefilled(self._call.model) or None),
             policy,
             hold=policy.needed or questioned or repair or (self._call.count > 1 and not policy.free),
-            tentative=not policy.free or questioned or repair,
+            tentative=not policy.free or questioned or repair or keep is not None,
             legacy=self._call.legacy,
+            keep=keep,
         )
+        state.opened = self._begun is not None
+        return state
 
     def _parser(self, *, prefilled: bool | None) -> StreamParser:
         options, offer = self._options, self._call.offer
         assert offer is not None
         return StreamParser(
-            offer.rules,
+            offer.rules if not self._answering else _NO_TOOLS,
             format=options.format,
             tool_call_tag=options.tool_call_tag,
             lenient_fences=options.lenient_fences,
@@ -239,7 +313,7 @@ class Exchange:
         parser = self._parser(prefilled=None)
         events = (parser.feed(content) if isinstance(content, str) else []) + parser.close()
         reply = parser.reply
-        policy = self._call.policy
+        policy = self._policy
         if not policy.single or len(reply.tool_calls) + len(reply.incomplete) == 0:
             return reply
         prose = []
@@ -277,7 +351,8 @@ class Exchange:
         self._usage = stream.usage
         outcomes = stream.outcomes()
         if self._questioned(outcomes):
-            if self._kind == "native":
+            if self._fits(outcomes):
+                self._write_answer(stream)
                 self._fallback = stream
             self._ask_text()
         elif self._stands(outcomes):
@@ -285,9 +360,15 @@ class Exchange:
         else:
             self._settle_mode(called=any(outcome.called for outcome in outcomes))
             if not self._must_ask_again(outcomes):
+                self._write_answer(stream)
                 stream.out += stream.ends(self._total)
                 self._note_reasoning(stream)
         stream.discard = self._again
+
+    def _write_answer(self, stream: StreamedAnswer) -> None:
+        """Put the answer in the form in which it fits."""
+        if self._fitting is not None:
+            stream.choices[min(stream.choices)].kept = [self._fitting]
 
     def _note_reasoning(self, stream: StreamedAnswer) -> None:
         """Remember whether the model's prompt opens its reasoning."""
@@ -311,13 +392,16 @@ class Exchange:
             return self.end()
         self._usage = completion.get("usage")
         reads = [
-            read_choice(choice, self._reply(choice["message"].get("content")), self._call.policy, legacy=self._call.legacy)
+            read_choice(choice, self._reply(choice["message"].get("content")), self._policy, legacy=self._call.legacy)
             for choice in completion["choices"]
         ]
+        if self._format is not None:
+            reads = [without_prose(outcome, choice) for outcome, choice in reads]
         outcomes = [outcome for outcome, _ in reads]
         changed = {**completion, "choices": [choice for _, choice in reads]}
         if self._questioned(outcomes):
-            if self._kind == "native":
+            if self._fits(outcomes):
+                self._set_answer(changed)
                 self._fallback = changed
             self._ask_text()
             self._next()
@@ -328,11 +412,18 @@ class Exchange:
         if self._must_ask_again(outcomes):
             self._next()
             return b"", True
+        self._set_answer(changed)
         if self._spent:
             changed["usage"] = self._total(self._usage)
         elif not any(map(is_not, changed["choices"], completion["choices"])):
             return body, False
         return encode(changed), False
+
+    def _set_answer(self, completion: dict[str, Any]) -> None:
+        """Put the answer in the form in which it fits; ``completion`` has a list of choices of its own."""
+        choice = completion["choices"][0]
+        if self._fitting is not None and choice["message"].get("content") != self._fitting:
+            completion["choices"][0] = {**choice, "message": {**choice["message"], "content": self._fitting}}
 
     # asking again
 
@@ -351,7 +442,7 @@ class Exchange:
 
     def _stands(self, outcomes: Sequence[Outcome]) -> bool:
         """Whether the first answer stands: it was in question, and the contract brought no call either."""
-        if not self._in_question or self._call.policy.needed or any(outcome.called for outcome in outcomes):
+        if not self._in_question or self._fallback is None or self._call.policy.needed or any(outcome.called for outcome in outcomes):
             return False
         self._settle_mode(called=False)
         return True
@@ -365,7 +456,12 @@ class Exchange:
         self._in_question = True
 
     def _must_ask_again(self, outcomes: Sequence[Outcome]) -> bool:
-        """Hold the answer against the policy and the schemas; prepare the next attempt where it fails. Raises ToolChoiceError."""
+        """Check the answer against the policy, the schemas and the format; prepare the next attempt where it fails.
+
+        Raises ToolChoiceError, ResponseFormatError.
+        """
+        if self._answering:
+            return self._must_ask_for_answer(outcomes)
         policy = self._call.policy
         for outcome in outcomes:
             missing = policy.needed and not outcome.calls and not outcome.cut
@@ -387,7 +483,33 @@ class Exchange:
                     self._extra += ask_for_repair(outcome, complaints)
                     self._again = True
                     return True
-        return False
+        return self._format is not None and self._must_ask_for_answer(outcomes)
+
+    def _fits(self, outcomes: Sequence[Outcome]) -> bool:
+        """Whether the answer is what ``response_format`` asks for. What a server enforced beside tools is trusted to fit its schema."""
+        answer = outcomes[0].answer if outcomes else None
+        if self._format is None or answer is None:
+            return True
+        checked = self._answering or self._holds_format_back or self._learning
+        self._fitting, self._complaint = self._format.read(answer, check_schema=checked)
+        return self._fitting is not None
+
+    def _must_ask_for_answer(self, outcomes: Sequence[Outcome]) -> bool:
+        """Prepare to ask for the answer alone, where this one does not fit. Raises ResponseFormatError."""
+        if any(outcome.called for outcome in outcomes) or self._fits(outcomes):
+            return False
+        assert self._format is not None
+        complaint = self._complaint if self._answering else ""
+        if self._answering:
+            if self._answer_rounds >= self._options.choice_rounds:
+                raise ResponseFormatError(
+                    f"The model's answer does not fit response_format (asked {self._answer_rounds + 1} times): {complaint}."
+                )
+            self._answer_rounds += 1
+        self._answering = True
+        self._extra += ask_for_answer(outcomes[0], self._format.demand(complaint))
+        self._again = True
+        return True
 
     def _next(self) -> None:
         """Go on to the attempt that was prepared; what this one used is added to the client's usage."""

@@ -1,4 +1,4 @@
-"""What was learnt of each model: whether its server takes tools and ``tool_choice``, and whether its prompt opens the reasoning.
+"""What was learnt of each model: if its server takes tools and ``tool_choice``, which roles, and if its prompt opens reasoning.
 
 "auto" begins native. A server that refuses ``tools`` says so, and that settles it. A server that ignores them says nothing, so
 the first answers without a call are questioned: unless the prompt's token count shows that the tools were in it, the model is
@@ -13,9 +13,11 @@ import logging
 import re
 from collections import OrderedDict
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final, Literal
 
 from patchbay.legible import one_line, printable
+from patchbay.models.roles import Roles
 
 _MOST_MODELS = 1024
 _MOST_READ = 4096
@@ -45,7 +47,21 @@ _LEARNT: Final = {
     "native": "takes tools natively",
     "text": "takes no tools: they are written into its prompt, and calls are read from its text",
 }
+_ROLES: Final = {
+    Roles.ALL: "all are sent",
+    Roles.NO_DEVELOPER: "developer is sent as system",
+    Roles.SYSTEM_FIRST: "one system message is sent, in front",
+    Roles.NO_SYSTEM: "instructions are sent as marked text of the user",
+}
 _logger = logging.getLogger(__name__)
+
+
+class FormatUse(IntEnum):
+    """Where a model's server takes ``response_format``."""
+
+    BESIDE_TOOLS = 0
+    ALONE = 1
+    NEVER = 2
 
 
 @dataclass(slots=True)
@@ -54,6 +70,8 @@ class _Model:
     open_answers: int = 0
     unopened: int = 0
     choice_in_words: bool = False
+    roles: Roles = Roles.ALL
+    format_use: FormatUse = FormatUse.BESIDE_TOOLS
 
 
 class ModeMemory:
@@ -110,6 +128,29 @@ class ModeMemory:
         if not known.choice_in_words:
             known.choice_in_words = True
             _logger.info("The server of the model %s takes no tool_choice: it is asked for in the prompt", _shown(model))
+
+    def roles(self, model: str) -> Roles:
+        """Which roles of messages the model's server takes."""
+        return self._of(model).roles
+
+    def learn_roles(self, model: str, roles: Roles) -> None:
+        """Note which roles of messages the model's server takes."""
+        known = self._of(model)
+        if known.roles is not roles:
+            known.roles = roles
+            _logger.info("The server of the model %s does not take all roles of messages: %s", _shown(model), _ROLES[roles])
+
+    def format_use(self, model: str) -> FormatUse:
+        """Where the model's server takes ``response_format``."""
+        return self._of(model).format_use
+
+    def learn_format_use(self, model: str, use: FormatUse) -> None:
+        """Note where the model's server takes ``response_format``."""
+        known = self._of(model)
+        if known.format_use is not use:
+            known.format_use = use
+            where = "beside tools" if use is FormatUse.ALONE else "at all"
+            _logger.info("The server of the model %s takes no response_format %s", _shown(model), where)
 
     def prefilled(self, model: str) -> bool:
         """Whether the model's prompt opens the reasoning."""

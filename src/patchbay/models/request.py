@@ -18,9 +18,11 @@ from patchbay.formats.contract import render_contract, render_tool_choice
 from patchbay.formats.parts import ToolRules, make_rules
 from patchbay.formats.rows import Format
 from patchbay.history import flatten_messages, text_of
+from patchbay.models.answerformat import AnswerFormat, read_answer_format
 from patchbay.models.body import ChatBody, has_foreign_kind
 from patchbay.models.choice import Policy, read_policy
 from patchbay.models.options import TextOptions
+from patchbay.models.roles import Roles, leading_instructions, with_roles
 from patchbay.models.wire import decode, encode
 from patchbay.types import Message, ToolSpec, read_specs
 
@@ -99,7 +101,11 @@ class ChatRequest(ChatBody):
             self.offer = _offer(bytes(raw), options, self._how, legacy=self.legacy)
             if not self.offer.names and self.offer.specs is not None:
                 self.offer = None
+        self.answer_format: AnswerFormat | None = None
+        """What ``response_format`` asks for, where there are tools beside it."""
         if self.offer is not None:
+            if "response_format" in self.fields:
+                self.answer_format = read_answer_format(bytes(self.fields["response_format"]))
             self.policy = (
                 read_policy(
                     self._tool_choice(), self.value("parallel_tool_calls") if not self.legacy else False, self.offer.names
@@ -123,58 +129,93 @@ class ChatRequest(ChatBody):
             plain = plain and (content is None or isinstance(content, str))
         return size, plain
 
-    def native(self, extra: list[Message], *, choice_in_words: bool = False) -> bytes:
+    def native(
+        self, extra: list[Message], *, choice_in_words: bool = False, format_apart: bool = False, roles: Roles = Roles.ALL
+    ) -> bytes:
         """The body as the client sent it, with ``extra`` messages behind it.
 
-        ``choice_in_words``: the server takes no ``tool_choice``, so it is left out and said to the model.
+        ``choice_in_words``: the server takes no ``tool_choice``, so it is left out and said to the model. ``format_apart``: it takes
+        no ``response_format`` beside tools, so that is left out and said to the model.
         """
-        if choice_in_words and self.chooses:
-            view = [*self.messages]
-            _demand(view, render_tool_choice(self._tool_choice(), parallel=not self.policy.single))
-            fields = {name: raw for name, raw in self.fields.items() if name not in ("tool_choice", "function_call")}
-            return encode({**fields, "messages": [*view, *extra]})
-        if not extra:
+        in_words = choice_in_words and self.chooses
+        apart = format_apart and self.answer_format is not None
+        if not (extra or in_words or apart or roles is not Roles.ALL):
             return self.body
-        return encode({**self.fields, "messages": [*self.messages, *extra]})
+        view = [*self.messages]
+        if apart and self.answer_format is not None and not self.policy.needed:
+            _add_instruction(view, self.answer_format.instruction)
+        view = with_roles(view, roles)
+        left_out: set[str] = {"response_format"} if apart else set()
+        if in_words:
+            _demand(view, render_tool_choice(self._tool_choice(), parallel=not self.policy.single))
+            left_out |= {"tool_choice", "function_call"}
+        fields = {name: raw for name, raw in self.fields.items() if name not in left_out}
+        return encode({**fields, "messages": [*view, *extra]})
+
+    def answer_alone(self, extra: list[Message], *, as_text: bool, format_in_words: bool, roles: Roles) -> bytes:
+        """The body that asks for the answer as ``response_format`` has it, where no tool can be called.
+
+        ``as_text``: the model only knows text. ``format_in_words``: the server takes no ``response_format`` at all.
+        """
+        assert self.answer_format is not None
+        view = with_roles(self._flat() if as_text else self.messages, roles)
+        if not extra:
+            _demand(view, self.answer_format.demand())
+        body: dict[str, Any] = {name: raw for name, raw in self.fields.items() if name not in _TOOL_FIELDS}
+        if format_in_words:
+            del body["response_format"]
+        return encode({**body, "messages": [*view, *extra]})
 
     @property
     def chooses(self) -> bool:
         """Whether the client's ``tool_choice`` says more than that the model may choose."""
         return self.policy.needed or self.policy.forbidden or self.policy.names is not None
 
-    def text(self, extra: list[Message]) -> bytes:
+    def text(self, extra: list[Message], *, roles: Roles = Roles.SYSTEM_FIRST) -> bytes:
         """The body for a model that only knows text: no tools in it, the contract in its system message."""
         assert self.offer is not None
         if self.offer.problem is not None:
             raise self.offer.problem
         options = self._options
-        view = flatten_messages(
-            self.messages,
-            format=self._how,
-            tool_call_tag=options.tool_call_tag,
-            tool_result_tag=options.tool_result_tag,
-        )
+        view = self._flat()
+        contract = "" if self.policy.forbidden else self.offer.contract
+        if self.answer_format is not None:
+            if self.count > 1:
+                raise InvalidRequestError("'n' must be 1 with 'tools' and 'response_format': this model is asked twice.", param="n")
+            if not self.policy.needed:
+                contract += f"\n\n{self.answer_format.instruction}"
+        apart = options.system_injection == "prepend" and roles is not Roles.NO_SYSTEM
+        if contract and not apart:
+            _add_instruction(view, contract)
+        view = with_roles(view, roles)
+        if contract and apart:
+            view.insert(0, {"role": "system", "content": contract})
         if not self.policy.forbidden:
-            _inject(view, self.offer.contract, options.system_injection)
             _demand(view, render_tool_choice(self._tool_choice(), parallel=not self.policy.single))
         view += extra
         body: dict[str, Any] = {}
         for name, raw in self.fields.items():
             if name == "messages":
                 body[name] = view
-            elif name not in _TOOL_FIELDS:
+            elif name not in _TOOL_FIELDS and (name != "response_format" or self.answer_format is None):
                 body[name] = raw
         return encode(body)
 
+    def _flat(self) -> list[Message]:
+        """The messages without tool roles."""
+        options = self._options
+        return flatten_messages(
+            self.messages, format=self._how, tool_call_tag=options.tool_call_tag, tool_result_tag=options.tool_result_tag
+        )
 
-def _inject(view: list[Message], contract: str, how: str) -> None:
-    """Put the contract into the first system (or developer) message, or into one of its own in front."""
-    if how == "merge":
-        for index, message in enumerate(view):
-            if message.get("role") in ("system", "developer"):
-                view[index] = {**message, "content": _with_text(message.get("content"), contract)}
-                return
-    view.insert(0, {"role": "system", "content": contract})
+
+def _add_instruction(view: list[Message], text: str) -> None:
+    """Add to the system (or developer) message in front, or put one there."""
+    last = leading_instructions(view) - 1
+    if last < 0:
+        view.insert(0, {"role": "system", "content": text})
+    else:
+        view[last] = {**view[last], "content": _with_text(view[last].get("content"), text)}
 
 
 def _demand(view: list[Message], sentence: str) -> None:

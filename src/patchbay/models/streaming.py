@@ -99,6 +99,7 @@ class StreamedAnswer:
                 visible=state.shown,
                 prose=state.wrote_text,
                 text="".join(state.raw_text),
+                answer=state.answer,
             )
             for state in self._states()
         ]
@@ -284,6 +285,7 @@ class StreamedAnswer:
             }
             state = self.choices[choice.get("index") or 0]
             if extra and not state.closed:
+                state.refused = state.refused or "refusal" in extra
                 state.write_delta(envelope, extra, self.out.append)
 
     # the client asked for a stream and the upstream sent one JSON
@@ -308,6 +310,7 @@ class StreamedAnswer:
         self.choices[position] = state
         extra = {key: value for key, value in message.items() if key not in _READ_FIELDS and value is not None}
         if extra:
+            state.refused = "refusal" in extra
             state.write_delta(envelope, extra, write)
         content = text_of(message.get("content"))
         if content and state.text(envelope, content, write, passable=state.passes):

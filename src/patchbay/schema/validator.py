@@ -70,13 +70,16 @@ class SchemaValidator:
             )
         if coerce_types or use_defaults:
             value = Bend(self._schema, coerce_types, use_defaults).apply(value)
+        errors = self.complaints(value)
+        return ValidationResult(valid=not errors, value=value, errors=errors)
+
+    def complaints(self, value: Any) -> tuple[str, ...]:
+        """What is wrong with a JSON value, in lines; nothing where the schema cannot be used."""
+        compiled = self._compiled
         try:
-            if compiled.is_valid(value):
-                return ValidationResult(valid=True, value=value)
-            errors = schema_complaints(compiled.iter_errors(value))
+            return () if isinstance(compiled, str) or compiled.is_valid(value) else schema_complaints(compiled.iter_errors(value))
         except UnicodeEncodeError:
-            errors = ("(root) must not have a property name with half of a surrogate pair in it",)
-        return ValidationResult(valid=False, value=value, errors=errors)
+            return ("(root) must not have a property name with half of a surrogate pair in it",)
 
     @cached_property
     def _compiled(self) -> Any:

@@ -1,0 +1,118 @@
+"""Which roles of messages a model's server takes, and the messages for one that takes fewer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Any, Final
+
+from patchbay.formats.writing.marks import Marks
+from patchbay.history import text_of
+from patchbay.types import Message
+
+_MOST_READ: Final = 4096
+_STATUSES: Final = frozenset({400, 422, 500})
+_INSTRUCTIONS: Final = ("system", "developer")
+_TAG: Final = "system_instruction"
+_MARKS: Final = Marks((f"<{_TAG}",))
+_ODD_ROLE: Final = r"\b(?:un[a-z]+|invalid)\W+(?:message )?role\b"
+_NO_DEVELOPER: Final = re.compile(
+    rf"['\"`]developer['\"`]|\bdeveloper (?:role|message|instruction|prompt)|\broles?\b[^\n]{{0,80}}\bdeveloper\b|{_ODD_ROLE}",
+    re.IGNORECASE,
+)
+_NO_SYSTEM: Final = re.compile(
+    r"\bsystem['\"`]?[ _-](?:role|message|instruction|prompt)|\broles?\b[^\n]{0,80}\bsystem\b"
+    rf"|only ['\"`]?user['\"`]? (?:and|or) ['\"`]?assistant['\"`]? roles|{_ODD_ROLE}",
+    re.IGNORECASE,
+)
+
+
+class Roles(IntEnum):
+    """What a server takes; each level takes less than the one before it."""
+
+    ALL = 0
+    NO_DEVELOPER = 1
+    """"developer" is sent as "system"."""
+    SYSTEM_FIRST = 2
+    """One system message, in front; what came later is marked text of the user."""
+    NO_SYSTEM = 3
+    """All instructions are marked text of the user."""
+
+
+def with_roles(messages: Sequence[Message], roles: Roles) -> list[Message]:
+    """The messages in the roles that the server takes.
+
+    Marked text stands between tags that no other user message, and no tool result in one, can write.
+    """
+    if roles is Roles.NO_DEVELOPER:
+        return [{**message, "role": "system"} if message.get("role") == "developer" else message for message in messages]
+    at = [index for index, message in enumerate(messages) if message.get("role") in _INSTRUCTIONS]
+    if roles is Roles.ALL or not at:
+        return list(messages)
+    leading = leading_instructions(messages)
+    kept = leading if roles is Roles.SYSTEM_FIRST else 0
+    view: list[Message] = []
+    if kept:
+        content = messages[0].get("content") if kept == 1 else _joined(messages[:kept])
+        view.append({**messages[0], "role": "system", "content": content})
+    rest = list(messages[kept:])
+    if len(at) > kept:
+        rest = [_marked(message) if message.get("role") in _INSTRUCTIONS else _defused(message) for message in rest]
+        if leading > kept and leading < len(rest) and rest[leading].get("role") == "user":
+            # In front of the first user's own words: templates that know no system role mostly want the roles to alternate.
+            first = rest[leading]
+            rest = [{**first, "content": _before(_joined(rest[:leading]), first.get("content"))}, *rest[leading + 1 :]]
+    return [*view, *rest]
+
+
+def leading_instructions(messages: Sequence[Message]) -> int:
+    """How many messages in front are instructions."""
+    for index, message in enumerate(messages):
+        if message.get("role") not in _INSTRUCTIONS:
+            return index
+    return len(messages)
+
+
+def fewer_roles(status: int, text: str, messages: Sequence[Message], roles: Roles) -> Roles | None:
+    """The roles to try after an upstream's error about them; None for an error about something else."""
+    if status not in _STATUSES:
+        return None
+    text = text[:_MOST_READ]
+    used = [message.get("role") for message in messages]
+    if roles < Roles.NO_DEVELOPER and "developer" in used and _NO_DEVELOPER.search(text):
+        return Roles.NO_DEVELOPER
+    if roles is Roles.NO_SYSTEM or not _NO_SYSTEM.search(text):
+        return None
+    if roles < Roles.SYSTEM_FIRST and any(role in _INSTRUCTIONS for role in used[1:]):
+        return Roles.SYSTEM_FIRST
+    return Roles.NO_SYSTEM if any(role in _INSTRUCTIONS for role in used) else None
+
+
+def _joined(messages: Sequence[Mapping[str, Any]]) -> str:
+    return "\n\n".join(text_of(message.get("content")) for message in messages)
+
+
+def _before(text: str, content: Any) -> Any:
+    if isinstance(content, list):
+        return [{"type": "text", "text": text}, *content]
+    return f"{text}\n\n{text_of(content)}"
+
+
+def _marked(message: Message) -> Message:
+    return {"role": "user", "content": f"<{_TAG}>\n{_MARKS.defused(text_of(message.get('content')))}\n</{_TAG}>"}
+
+
+def _defused(message: Message) -> Message:
+    content = message.get("content")
+    if message.get("role") != "user":
+        return message
+    if isinstance(content, str):
+        return {**message, "content": _MARKS.defused(content)}
+    if not isinstance(content, list):
+        return message
+    parts = [
+        {**part, "text": _MARKS.defused(part["text"])} if isinstance(part, dict) and isinstance(part.get("text"), str) else part
+        for part in content
+    ]
+    return {**message, "content": parts}
