@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 _MOST_REMEMBERED: Final = 64 * 1024
 _MOST_READ: Final = 4096
 _FENCED: Final = re.compile(r"```(?:json)?[ \t]*\n(.*)\n[ \t]*```", re.DOTALL | re.IGNORECASE)
-_FORMAT: Final = r"(?:response[_ ]?format|json[_ ](?:mode|schema|object|response|output)|response mime ?type|structured output|grammar)"
+_FORMAT: Final = (
+    r"(?:response[_ ]?format|json[_ ](?:mode|schema|object|response|output)|response mime ?type|structured output|grammar)"
+)
 _NOT_TAKEN: Final = (
     r"(?:not|n't|un)[ -]?(?:yet )?(?:support|available|allow|permit|compatible|implement)|unsupported|unavailable|incompatible"
     r"|cannot|can't|can not|together|at the same time|combin|unknown|unrecogni[sz]ed|unexpected"

@@ -112,9 +112,7 @@ class Exchange:
             self.request = self._call.text(self._extra, roles=roles)
         else:
             apart = self._format_use is not FormatUse.BESIDE_TOOLS
-            self.request = self._call.native(
-                self._extra, choice_in_words=self._choice_in_words, format_apart=apart, roles=roles
-            )
+            self.request = self._call.native(self._extra, choice_in_words=self._choice_in_words, format_apart=apart, roles=roles)
         self._again = False
         self._judged = False
         self._finished = False
@@ -442,7 +440,12 @@ class Exchange:
 
     def _stands(self, outcomes: Sequence[Outcome]) -> bool:
         """Whether the first answer stands: it was in question, and the contract brought no call either."""
-        if not self._in_question or self._fallback is None or self._call.policy.needed or any(outcome.called for outcome in outcomes):
+        if (
+            not self._in_question
+            or self._fallback is None
+            or self._call.policy.needed
+            or any(outcome.called for outcome in outcomes)
+        ):
             return False
         self._settle_mode(called=False)
         return True

@@ -181,7 +181,9 @@ class ChatRequest(ChatBody):
         contract = "" if self.policy.forbidden else self.offer.contract
         if self.answer_format is not None:
             if self.count > 1:
-                raise InvalidRequestError("'n' must be 1 with 'tools' and 'response_format': this model is asked twice.", param="n")
+                raise InvalidRequestError(
+                    "'n' must be 1 with 'tools' and 'response_format': this model is asked twice.", param="n"
+                )
             if not self.policy.needed:
                 contract += f"\n\n{self.answer_format.instruction}"
         apart = options.system_injection == "prepend" and roles is not Roles.NO_SYSTEM
