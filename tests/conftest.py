@@ -71,9 +71,13 @@ def postgres_url():
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request, tmp_path):
     """A database without tables, of each kind: a SQLite file, and one on the PostgreSQL server."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'kept.db'}"
-    server = sa.make_url(request.getfixturevalue("postgres_url"))
+    return f"sqlite:///{tmp_path / 'kept.db'}" if request.param == "sqlite" else request.getfixturevalue("new_postgres")
+
+
+@pytest.fixture
+def new_postgres(postgres_url):
+    """A database without tables on the PostgreSQL server."""
+    server = sa.make_url(postgres_url)
     name = f"kept_{next(_databases)}"
     engine = sa.create_engine(server.set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:

@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -29,6 +29,8 @@ DEFAULT_URL: Final = "sqlite:///tools.db"
 
 _logger = logging.getLogger(__name__)
 
+Write = Callable[[Callable[[Connection], "dict[Key, int]"]], Awaitable["dict[Key, int]"]]
+
 # An advisory lock of the database: writers of PostgreSQL come one after the other, as those of SQLite do.
 _WRITING: Final = 0x7061746368746F6F
 
@@ -43,6 +45,11 @@ _table = sa.Table(
     sa.Column("place", sa.Integer, nullable=False),
     sa.Column("body", sa.Text, nullable=False),
 )
+
+serving = sa.Table(
+    "patchbay_serving", _metadata, sa.Column("one", sa.Integer, primary_key=True), sa.Column("server", sa.Text, nullable=False)
+)
+"""One row: the server that has taken the database last."""
 
 
 class RegistrationStore:
@@ -72,22 +79,34 @@ class RegistrationStore:
         found = (_read(body, place) for place, body in rows)
         return sorted((each for each in found if each is not None), key=lambda registration: registration.order)
 
-    async def save(self, registry: ToolRegistry, *changes: Change) -> None:
+    async def save(self, registry: ToolRegistry, *changes: Change, write: Write | None = None) -> None:
         """Keep what the registry has under the keys of ``changes``, in one transaction; when it returns, that has been done.
 
         What it raises, it has kept nothing of; the next call writes that too. A caller that is cancelled waits for the end of it
-        all the same.
+        all the same. ``write`` runs the transaction in the place of the database's own ``write``.
         """
         with self._guard:
             self._asked += 1
             self._owed.update((key, self._asked) for change in changes for key in change.keys)
             if not self._owed:
                 return
-        written = await self._store.write(lambda connection: self._write(connection, registry))
+        write = write if write is not None else self._store.write
+        written = await write(lambda connection: self._write(connection, registry))
         with self._guard:
             for key, asked in written.items():
                 if self._owed.get(key) == asked:
                     del self._owed[key]
+
+    def owe(self, keys: Iterable[Key]) -> None:
+        """Have the next ``save`` write what the registry has under these keys, too."""
+        with self._guard:
+            self._asked += 1
+            self._owed.update((key, self._asked) for key in keys)
+
+    def owed(self) -> list[Key]:
+        """Return the keys of what has not been written yet."""
+        with self._guard:
+            return list(self._owed)
 
     async def close(self) -> None:
         """Finish what is under way and close the database."""

@@ -36,6 +36,9 @@ BUSY_SECONDS = 30.0
 """How long a transaction waits for another process's before it fails."""
 
 _POSTGRES_THREADS = 8
+_LIVENESS = {"connect_timeout": "5", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3"}
+"""How a PostgreSQL server that has gone without a word is noticed: seconds, and unanswered probes."""
+
 _DRIVERS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 _WRITES = "patchbay_writes"
 # An advisory lock of the database that no other program is likely to take: the tables are being made.
@@ -119,10 +122,10 @@ class Store:
         return await self._run(lambda _opened: work())
 
     def connect(self) -> Connection:
-        """Open a PostgreSQL connection to use inside of ``run``; each statement commits itself. The caller closes it."""
+        """Open a PostgreSQL connection to use inside of ``run``. The caller closes it."""
         with self._guard:
             engine = self._opened().engine
-        return engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        return engine.connect()
 
     async def close(self) -> None:
         """Finish what is under way and close all connections. The store may be used again."""
@@ -220,7 +223,8 @@ class Store:
         import sqlalchemy
 
         try:
-            engine = sqlalchemy.create_engine(self.url, pool_size=_POSTGRES_THREADS, pool_pre_ping=True, hide_parameters=True)
+            url = self.url.update_query_dict({name: value for name, value in _LIVENESS.items() if name not in self.url.query})
+            engine = sqlalchemy.create_engine(url, pool_size=_POSTGRES_THREADS, pool_pre_ping=True, hide_parameters=True)
         except ModuleNotFoundError as error:
             raise ConfigurationError("PostgreSQL needs its driver: install 'patchbay[postgres]'.") from error
         return _Open(engine, ThreadPoolExecutor(_POSTGRES_THREADS, thread_name_prefix="patchbay-store"))

@@ -86,8 +86,8 @@ async def served(calls, *, timeout=30.0, secret=None):
         await callback.close()
 
 
-def failure(message, error, code):
-    return {"output": {"error": message}, "is_error": True, "error": error, "code": code}
+def failure(message, error, code, ran):
+    return {"output": {"error": message}, "is_error": True, "error": error, "code": code, "ran": ran}
 
 
 def test_arguments_and_results_are_handed_on_as_they_are(tmp_path):
@@ -129,8 +129,8 @@ def test_the_bodies_of_calls_that_reach_no_plugin(tmp_path):
         calls = Calls("p")
         async with served(calls) as url:
             other = await post(url[:-1] + "x", {})
-            assert failure("tool 'x' is not registered for plugin 'p'", "TOOL_NOT_REGISTERED", "unknown_tool") == other
-            assert failure("plugin 'p' is not running", "PLUGIN_NOT_RUNNING", "plugin_not_running") == await post(url, {})
+            assert failure("tool 'x' is not registered for plugin 'p'", "TOOL_NOT_REGISTERED", "unknown_tool", "no") == other
+            assert failure("plugin 'p' is not running", "PLUGIN_NOT_RUNNING", "plugin_not_running", "no") == await post(url, {})
 
     run(main())
 
@@ -139,7 +139,7 @@ def test_a_plugin_that_does_not_answer_in_time_is_answered_for_and_told_to_stop(
     async def main():
         calls = Calls("p")
         async with connected(calls, tmp_path) as plugin, served(calls, timeout=0.2) as url:
-            assert failure("tool 't' timed out after 0.2s", "TOOL_TIMEOUT", "tool_timeout") == await post(url, {})
+            assert failure("tool 't' timed out after 0.2s", "TOOL_TIMEOUT", "tool_timeout", "unknown") == await post(url, {})
             [trigger] = await plugin.hear(Trigger)
             [cancel] = await plugin.hear(CancelRun)
             assert trigger.run_id == cancel.run_id
@@ -176,6 +176,7 @@ def test_of_a_plugin_that_is_gone_a_call_says_whether_it_may_have_begun(tmp_path
             plugin.connection.abort()
             bodies = [json.loads(body) for body in await asyncio.gather(begun, sent)]
             assert ["PLUGIN_NOT_RUNNING"] * 2 == [body["error"] for body in bodies]
+            assert ["unknown", "no"] == [body["ran"] for body in bodies]
             assert "nobody knows what it did" in bodies[0]["output"]["error"]
             assert "it did not run" in bodies[1]["output"]["error"]
             assert not calls.is_attached

@@ -89,6 +89,7 @@ def test_a_plugin_that_is_killed_answers_every_call_and_its_tools_come_back(weat
             os.kill(killed, signal.SIGKILL)
             bodies = await asyncio.gather(*calls)
             assert {("PLUGIN_NOT_RUNNING", "plugin_not_running")} == {(body["error"], body["code"]) for body in bodies}
+            assert {"unknown"} == {body["ran"] for body in bodies}
             assert all("nobody knows what it did" in body["output"]["error"] for body in bodies)
             await stand.host.until(lambda: plugin.restarts == 1)
             await stand.registered()
@@ -136,7 +137,8 @@ def test_a_call_of_a_plugin_that_does_not_run_says_so(weather):
             assert set() == server.names()
             body = await stand.call("weather", "get_weather", {"city": "Rome"})
             message = {"error": "plugin 'weather' is not running"}
-            assert {"output": message, "is_error": True, "error": "PLUGIN_NOT_RUNNING", "code": "plugin_not_running"} == body
+            error = {"error": "PLUGIN_NOT_RUNNING", "code": "plugin_not_running", "ran": "no"}
+            assert {"output": message, "is_error": True, **error} == body
             await stand.host.start_plugin("weather")
             await stand.registered()
             assert not (await stand.call("weather", "get_weather", {"city": "Rome"}))["is_error"]

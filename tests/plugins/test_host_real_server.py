@@ -16,7 +16,7 @@ import pytest
 from faults.rig import BOUND, House, is_alive, until, write_plugin
 
 WEATHER = """
-import asyncio, os, pathlib, subprocess
+import asyncio, os, pathlib, subprocess, time
 
 @neko_plugin
 class Plugin(NekoPluginBase):
@@ -32,12 +32,20 @@ class Plugin(NekoPluginBase):
             await asyncio.sleep(0.01)
         return tool_context.idempotency_key
 
+    @llm_tool(name="slow", timeout=60)
+    def slow(self):
+        with open(self.ctx.folder / "runs", "a") as runs:
+            print("slow", file=runs)
+        while not (self.ctx.folder / "go").exists():
+            time.sleep(0.01)
+        return "done"
+
     @llm_tool(name="start_a_process", annotations={"destructiveHint": True, "read_only": False})
     async def start_a_process(self):
         return subprocess.Popen(["sleep", "600"]).pid
 """
 
-NAMES = ["get_weather", "once", "start_a_process"]
+NAMES = ["get_weather", "once", "slow", "start_a_process"]
 
 
 def write(folder: Path, *, version: int = 22) -> Path:
@@ -108,6 +116,19 @@ def test_a_server_that_has_forgotten_everything_is_told_again(house):
         file.unlink()
     house.server.start()
     until(lambda: house.names() == NAMES and temperature(house) == 22, what="the tools")
+
+
+def test_a_call_whose_server_is_killed_goes_on_and_the_same_call_gets_its_result(house):
+    folder = house.plugins / "weather"
+    with ThreadPoolExecutor(1) as threads:
+        lost = threads.submit(house.call, "slow", key="k")
+        until(lambda: runs(folder) == ["slow"], what="the call")
+        house.server.kill()
+        assert lost.exception(BOUND) is not None
+        (folder / "go").touch()
+        house.server.start()
+        until(lambda: house.names() == NAMES, what="the tools")
+        assert ("done", ["slow"]) == (house.call("slow", key="k")["output"], runs(folder))
 
 
 def test_a_call_that_is_made_again_after_the_server_was_killed_runs_once(house):

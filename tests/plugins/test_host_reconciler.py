@@ -255,6 +255,22 @@ def test_clear_takes_all_tools_of_one_plugin_away():
     run(main())
 
 
+def test_clear_reaches_a_server_that_is_back_before_it_was_asked_again():
+    async def main():
+        policy = replace(QUICK, poll_interval=600, poll_retry=600)
+        async with ToolServer() as server, reconciling(server.url, policy=policy) as (reconciler, told):
+            reconciler.want(wanted("one"))
+            await told.until("p", "one", "active")
+            await server.stop()
+            reconciler.want(wanted("two"))
+            await told.until("p", "one", "stale")
+            await server.restart()
+            assert await reconciler.clear("p")
+            assert "clear" in server.requests[-1][0]
+
+    run(main())
+
+
 def test_clear_does_not_wait_for_a_server_that_is_away():
     async def main():
         async with ToolServer() as server:

@@ -163,6 +163,50 @@ def test_only_when_the_last_caller_has_left_is_a_call_stopped_and_its_end_is_kep
     run(main())
 
 
+def test_a_call_goes_on_for_its_grace_without_a_caller_and_its_result_is_there_for_the_key(tmp_path):
+    async def main():
+        calls = Calls("p")
+        async with connected(calls, tmp_path) as plugin, served(calls) as url:
+            headers = [(b"Idempotency-Key", b"k"), (b"X-Patchbay-Grace", b"60")]
+            lost = asyncio.create_task(post(url, {}, headers=headers))
+            [trigger] = await plugin.hear(Trigger)
+            while not callers(calls):
+                await asyncio.sleep(0)
+            lost.cancel()
+            while callers(calls):
+                await asyncio.sleep(0)
+            await calls._connection.delivered()
+            await plugin.answer(trigger, 1)
+            while calls:
+                await asyncio.sleep(0)
+            assert DONE == await post(url, {}, headers=headers)
+            assert [trigger] == plugin.heard, "it was not stopped, and not made again"
+
+    run(main())
+
+
+def test_a_call_whose_grace_is_over_is_stopped_unless_its_caller_is_back(tmp_path):
+    async def main():
+        calls = Calls("p")
+        async with connected(calls, tmp_path) as plugin:
+            for back in (True, False):
+                lost = asyncio.create_task(calls.call("t", "{}", within=30, idempotency_key=f"{back}", grace=0.01))
+                [*_, trigger] = await plugin.hear(Trigger, 1 if back else 2)
+                lost.cancel()
+                await asyncio.wait([lost])
+                if back:
+                    again = ask(calls, f"{back}")
+                    while not callers(calls):
+                        await asyncio.sleep(0)
+                    assert calls._waiting[trigger.req_id].grace is None
+                    await plugin.answer(trigger, 1)
+                    assert DONE == json.loads(await again)
+            [cancel] = await plugin.hear(CancelRun)
+            assert trigger.run_id == cancel.run_id
+
+    run(main())
+
+
 def test_a_timeout_is_kept_too(tmp_path):
     async def main():
         calls = Calls("p")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
+from patchbay.server.tools import ToolsSettings, create_tools_app
+from patchbay.server.tools import lease as lease_module
+from patchbay.server.tools.lease import Lease, Place
 from patchbay.tools import Tool
+from patchbay.tools.registry import Registration
 from ports import kept_port
 from tools_server.rig import calling_back, hangs, says, serving, writes
 
@@ -125,3 +130,58 @@ def test_a_look_from_time_to_time_hides_what_is_gone_and_shows_what_is_back() ->
 def test_a_plugin_that_stays_away_is_dropped() -> None:
     with serving(lease=0.01) as server, server.awaiting("clear"):
         plugin(server, "a", kept_port())
+
+
+def test_without_a_lease_a_tool_is_hidden_for_a_while_only(server: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(lease_module, "UNWATCHED", 0.05)
+    port = kept_port()
+    plugin(server, "a", port, source="my_plugin")
+    for _ in range(2):
+        with server.awaiting("show"):
+            assert "Connection refused" in server.call("a")["content"]
+    with calling_back(says("done"), port=port):
+        assert "done" == server.call("a")["output"]
+
+
+def test_dead_origins_are_probed_less_and_less_and_hidden_once(monkeypatch: Any) -> None:
+    probed: list[str] = []
+    answers = lease_module._answers
+
+    async def counted(url: str, limit: float) -> bool:
+        probed.append(url)
+        return await answers(url, limit)
+
+    monkeypatch.setattr(lease_module, "_answers", counted)
+    app = create_tools_app(("ann",), settings=ToolsSettings(lease=60.0))
+    lease = Lease(max_failures=3, connect_timeout=5.0)
+    registry = lease.registry = app.registry
+    hidden: list[Any] = []
+    hide = registry.hide
+    monkeypatch.setattr(registry, "hide", lambda *args, **options: hidden.append(args) or hide(*args, **options))
+    port = kept_port()
+    urls = [f"http://127.0.{n // 200}.{1 + n % 200}:{port}/" for n in range(300)]
+    for number, url in enumerate(urls):
+        registry.register(Registration(f"t{number}", source="s", callback_url=url))
+
+    async def main(looks: int) -> list[int]:
+        counts = []
+        for _ in range(looks):
+            probed.clear()
+            await lease.look()
+            counts.append(len(probed))
+        return counts
+
+    first, *others = asyncio.run(main(31))
+    assert (300, 300) == (first, len(hidden))
+    assert lease_module.DEAD_AT_ONCE >= max(others)
+    asyncio.run(main(100))  # all of them rest as long as they may
+    assert 2 * 300 >= sum(asyncio.run(main(lease_module.REST)))
+    assert 300 == len(hidden)
+
+    async def back() -> bool:
+        lease.renewed(Place("s", f"http://127.0.0.1:{port}"))
+        probed.clear()
+        await lease.look()
+        return urls[0] in probed
+
+    assert asyncio.run(back()), "who registers again is looked after at once"

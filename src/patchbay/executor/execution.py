@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, cast
 
+from patchbay.errors import ToolTimeoutError
 from patchbay.tools.actions import ToolActions
 from patchbay.tools.output import OutputError, ToolOutput
 from patchbay.types import ToolCall, ToolResult
@@ -32,6 +34,16 @@ class ToolExecution:
     def is_error(self) -> bool:
         """Whether the call failed."""
         return self.error is not None
+
+    @property
+    def ran(self) -> Literal["no", "yes", "unknown"]:
+        """Whether the tool ran: "unknown" where it was stopped, or its process did not say."""
+        if self.arguments is None:
+            return "no"
+        if isinstance(self.error, ToolTimeoutError | asyncio.CancelledError):
+            return "unknown"
+        said = getattr(self.error, "ran", None)  # of what other processes answered
+        return cast('Literal["no", "yes", "unknown"]', said) if said in ("no", "unknown") else "yes"
 
     @property
     def content(self) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -63,41 +63,47 @@ def body_of(value: Any) -> Body:
     return Body(f'{{"output":{as_json(value)},"is_error":false}}')
 
 
-def body_of_failure(name: str, error: BaseException) -> Body:
+def body_of_failure(name: str, error: BaseException, *, ran: Literal["no", "yes", "unknown"] = "yes") -> Body:
     """Return the body for a call of the tool ``name`` that failed: with what it raised, or with what kept it from running."""
     if isinstance(error, ToolTimeoutError):
         return timed_out(name, error.limit)
     if isinstance(error, ToolArgumentsError):
-        return failure(error.for_model, error="INVALID_ARGUMENTS", code=error.code)
+        return failure(error.for_model, error="INVALID_ARGUMENTS", code=error.code, ran=ran)
     if isinstance(error, ToolError):
-        return failure(_for_model(error), error=type(error).__name__, code=error.code)
-    return failure(describe(error), error=type(error).__name__, code=ToolError.code)
+        return failure(_for_model(error), error=type(error).__name__, code=error.code, ran=ran)
+    return failure(describe(error), error=type(error).__name__, code=ToolError.code, ran=ran)
 
 
-def failure(message: str, *, error: str, code: str) -> Body:
-    """Return the body of a failure: ``message`` is for the model, ``error`` its short name, ``code`` for programs."""
-    return Body(as_json({"output": {"error": message}, "is_error": True, "error": error, "code": code}), error=error)
+def failure(message: str, *, error: str, code: str, ran: Literal["no", "yes", "unknown"] = "yes") -> Body:
+    """Return the body of a failure: ``message`` is for the model, ``error`` its short name, ``code`` for programs.
+
+    ``ran`` is whether the handler ran; a body that does not say so is of one that did.
+    """
+    body = {"output": {"error": message}, "is_error": True, "error": error, "code": code}
+    return Body(as_json(body if ran == "yes" else {**body, "ran": ran}), error=error)
 
 
 def not_registered(plugin_id: str, name: str) -> Body:
     """Return the body for a tool that the plugin does not have."""
     message = f"tool {name!r} is not registered for plugin {plugin_id!r}"
-    return failure(message, error="TOOL_NOT_REGISTERED", code="unknown_tool")
+    return failure(message, error="TOOL_NOT_REGISTERED", code="unknown_tool", ran="no")
 
 
-def not_running(plugin_id: str, *, why: str = "is not running") -> Body:
-    """Return the body for a plugin that takes no calls."""
-    return failure(f"plugin {plugin_id!r} {why}", error="PLUGIN_NOT_RUNNING", code="plugin_not_running")
+def not_running(plugin_id: str, *, why: str = "is not running", ran: Literal["no", "unknown"] = "no") -> Body:
+    """Return the body for a plugin that takes no calls, or has ended during this one."""
+    return failure(f"plugin {plugin_id!r} {why}", error="PLUGIN_NOT_RUNNING", code="plugin_not_running", ran=ran)
 
 
 def timed_out(name: str, seconds: float) -> Body:
     """Return the body for a tool that was stopped at its limit."""
-    return failure(f"tool {name!r} timed out after {float(seconds)}s", error="TOOL_TIMEOUT", code=ToolTimeoutError.code)
+    message = f"tool {name!r} timed out after {float(seconds)}s"
+    return failure(message, error="TOOL_TIMEOUT", code=ToolTimeoutError.code, ran="unknown")
 
 
-def cancelled(name: str) -> Body:
-    """Return the body for a call that was stopped."""
-    return failure(f"tool {name!r} was cancelled before it finished", error="TOOL_CANCELLED", code="cancelled")
+def cancelled(name: str, *, ran: Literal["no", "unknown"]) -> Body:
+    """Return the body for a call that was stopped, before it had begun or under way."""
+    said = "before it began: it did not run" if ran == "no" else "before it gave a result: it may have run, in part or to its end"
+    return failure(f"tool {name!r} was cancelled {said}", error="TOOL_CANCELLED", code="cancelled", ran=ran)
 
 
 def too_large(name: str, size: int, limit: int) -> Body:

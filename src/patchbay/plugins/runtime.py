@@ -247,7 +247,7 @@ class PluginRuntime:
         del self._batches[call.req_id]
         if not self._batches:
             self._idle.set()
-        self._answer(call.req_id, call.name, _body(call, execution))
+        self._answer(call.req_id, call.name, _body(call, execution), ran=execution.ran != "no")
 
     def _answer(self, req_id: str, name: str, body: Body, *, ran: bool = True) -> None:
         data = body.encode()
@@ -309,7 +309,7 @@ def _body(call: _Call, execution: ToolExecution) -> Body:
         return execution.value
     error = execution.error
     if isinstance(error, asyncio.CancelledError):
-        return envelope.cancelled(call.name)
+        return envelope.cancelled(call.name, ran="no" if execution.ran == "no" else "unknown")
     if isinstance(error, ToolTimeoutError):
         return envelope.timed_out(call.name, call.promised)
-    return envelope.body_of_failure(call.name, error or PluginError("it gave nothing"))
+    return envelope.body_of_failure(call.name, error or PluginError("it gave nothing"), ran=execution.ran)

@@ -24,6 +24,7 @@ import uvicorn
 
 from patchbay.errors import ConfigurationError, PatchbayError
 from patchbay.legible import printable
+from patchbay.server.http_protocol import BoundedHeads
 from patchbay.server.routes import own_path
 from patchbay.valve import Valve
 
@@ -122,7 +123,7 @@ def run_server(
             access_log=False,
             lifespan="on",
             loop="auto",
-            http="httptools",
+            http=BoundedHeads,
             ws="patchbay.server.sockets:WebSockets" if getattr(app, "speaks_websocket", False) else "none",
             ws_max_size=_MAX_MESSAGE,
             ws_ping_interval=_PING,

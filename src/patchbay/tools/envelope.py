@@ -28,12 +28,15 @@ class ReportedError(ToolError):
     """A tool said that it failed. ``output`` is what it gave back all the same; the model is shown both.
 
     ``code`` is what the tool calls the failure, where that is a word of up to 64 letters, digits, ``_``, ``.`` and ``-``; else
-    it is that of any failure.
+    it is that of any failure. ``ran`` is whether its handler ran, as the tool says it: "no", "yes" or "unknown".
     """
 
-    def __init__(self, message: str, output: Any = None, *, tool_name: str = "", code: object = None) -> None:
+    def __init__(
+        self, message: str, output: Any = None, *, tool_name: str = "", code: object = None, ran: object = "yes"
+    ) -> None:
         super().__init__(message, tool_name=tool_name)
         self.output = output
+        self.ran = ran if ran in ("no", "unknown") else "yes"
         if isinstance(code, str) and _CODE.fullmatch(code):
             self.code = code
 
@@ -70,7 +73,7 @@ def open_envelope(envelope: Mapping[str, Any], *, tool_name: str = "") -> Any:
         images = envelope.get("images")
         return _with_images(output, images) if images else output
     reason = NO_REASON if message in (None, "") else render_result(message)
-    raise ReportedError(reason, output, tool_name=tool_name, code=envelope.get("code"))
+    raise ReportedError(reason, output, tool_name=tool_name, code=envelope.get("code"), ran=envelope.get("ran"))
 
 
 def _with_images(output: Any, images: Any) -> Any:

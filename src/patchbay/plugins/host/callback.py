@@ -44,6 +44,9 @@ MAX_BODY_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024
 
 SIGNATURE: Final = b"x-patchbay-signature"
 IDEMPOTENCY: Final = b"idempotency-key"
+GRACE: Final = b"x-patchbay-grace"
+MAX_GRACE: Final = 60
+"""Seconds that a call may go on without a caller."""
 
 _JSON_TYPE: Final = (b"content-type", b"application/json")
 _KEY_CHARS: Final = 256
@@ -136,6 +139,7 @@ class CallbackApp:
             within=target.timeout,
             call_id=call.call_id[:_KEY_CHARS] if isinstance(call.call_id, str) else "",
             idempotency_key=keys[0].decode("latin-1") if keys else "",
+            grace=min(int(seconds), MAX_GRACE) if (seconds := _only(headers, GRACE)[:9]).isdigit() else 0,
             on_progress=telling.hear if is_accepted(headers.get(b"accept", ())) else None,
         )
         return await _unless_left(work, receive)

@@ -5,8 +5,8 @@ behind the connection (``process``), HTTP (``callback``), and which calls were m
 
 An answer is the body of ``plugins.envelope``, as bytes. There are five ways to one, and the first of them takes it: the plugin's
 RESULT, the deadline, the end of the connection, no connection at all, too much under way. A caller that is cancelled gets none;
-when it was the call's last one, the plugin is told to stop. A call under an idempotency key may have several callers, and is
-waited for to its end also when none of them is left, since its key may come again.
+when it was the call's last one, the plugin is told to stop, after the grace that this caller has asked for. A call under an
+idempotency key may have several callers, and is waited for to its end also when none of them is left: its key may come again.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class _Waiting:
     callers: list[asyncio.Future[bytes]] = field(default_factory=list)
     listeners: list[Callable[[Progress], object]] = field(default_factory=list)
     timer: asyncio.TimerHandle | None = None
+    grace: asyncio.TimerHandle | None = None
 
 
 class Calls:
@@ -87,7 +88,9 @@ class Calls:
         begun = connection.acknowledged if connection.was_heard_out else None
         for req_id, call in tuple(self._waiting.items()):
             ran = begun is None or call.number <= begun
-            body = envelope.not_running(self._plugin_id, why=UNDER_WAY if ran else NOT_BEGUN).encode()
+            body = envelope.not_running(
+                self._plugin_id, why=UNDER_WAY if ran else NOT_BEGUN, ran="unknown" if ran else "no"
+            ).encode()
             self._settle(req_id, body, ran=ran)
 
     async def call(
@@ -98,14 +101,15 @@ class Calls:
         within: float,
         call_id: str = "",
         idempotency_key: str = "",
+        grace: float = 0.0,
         on_progress: Callable[[Progress], object] | None = None,
     ) -> bytes:
         """Carry out one call and return the body that answers it; never later than ``within`` seconds, and a little before.
 
         ``args`` is the JSON text of an object. A call whose ``idempotency_key`` is under way joins that one, and one whose key
         was answered lately gets the same answer; the key of another call is refused. ``on_progress`` is told what the tool says
-        before its answer, and must not raise. Cancelling this cancels the call in the plugin, unless others wait for it too.
-        Raises nothing else.
+        before its answer, and must not raise. Cancelling this cancels the call in the plugin, unless others wait for it too; one
+        with a key goes on for ``grace`` seconds, so that its caller can come again for the result. Raises nothing else.
         """
         if not idempotency_key:
             call = self._begin(name, args, within, call_id, "")
@@ -123,7 +127,7 @@ class Calls:
                 call = self._begin(name, args, within, call_id, idempotency_key)
                 if isinstance(call, _Waiting):
                     self._repeats.begin(idempotency_key, digest, call.req_id)
-        return call if isinstance(call, bytes) else await self._wait(call, on_progress)
+        return call if isinstance(call, bytes) else await self._wait(call, grace, on_progress)
 
     def _begin(self, name: str, args: str, within: float, call_id: str, key: str) -> _Waiting | bytes:
         """Send a call to the plugin; return the answer at once where that cannot be, and nothing has run."""
@@ -149,7 +153,7 @@ class Calls:
             number = connection.send(trigger)
         except FrameError as error:
             return envelope.failure(
-                f"the arguments cannot be sent: {error}", error="INVALID_ARGUMENTS", code="invalid_arguments"
+                f"the arguments cannot be sent: {error}", error="INVALID_ARGUMENTS", code="invalid_arguments", ran="no"
             ).encode()
         call = self._waiting[req_id] = _Waiting(req_id, name, within, number, size, key)
         self._bytes += size
@@ -157,8 +161,11 @@ class Calls:
         call.timer = loop.call_later(deadlines.for_host(within), self._expire, req_id)
         return call
 
-    async def _wait(self, call: _Waiting, on_progress: Callable[[Progress], object] | None) -> bytes:
+    async def _wait(self, call: _Waiting, grace: float, on_progress: Callable[[Progress], object] | None) -> bytes:
         """Be one of a call's callers until its answer is there."""
+        if call.grace is not None:
+            call.grace.cancel()
+            call.grace = None
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         call.callers.append(answer)
         if on_progress is not None:
@@ -172,7 +179,11 @@ class Calls:
             if not call.callers and call.req_id in self._waiting:
                 if not call.key:
                     self._forget(call.req_id)
-                self._send(CancelRun(run_id=call.req_id))
+                if call.key and grace > 0:
+                    stop = CancelRun(run_id=call.req_id)
+                    call.grace = asyncio.get_running_loop().call_later(grace, self._send, stop)
+                else:
+                    self._send(CancelRun(run_id=call.req_id))
             raise
 
     def settle(self, result: Result) -> None:
@@ -207,8 +218,9 @@ class Calls:
         call = self._waiting.pop(req_id, None)
         if call is not None:
             self._bytes -= call.size
-            if call.timer is not None:
-                call.timer.cancel()
+            for timer in (call.timer, call.grace):
+                if timer is not None:
+                    timer.cancel()
         return call
 
     def _send(self, message: Message) -> None:
@@ -217,4 +229,4 @@ class Calls:
 
     def _busy(self) -> envelope.Body:
         message = f"plugin {self._plugin_id!r} has {len(self._waiting)} calls under way, and takes no more now: call again later"
-        return envelope.failure(message, error="PLUGIN_BUSY", code="plugin_busy")
+        return envelope.failure(message, error="PLUGIN_BUSY", code="plugin_busy", ran="no")

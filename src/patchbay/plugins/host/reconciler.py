@@ -143,10 +143,10 @@ class Reconciler:
         self._clock += 1
         return self._clock
 
-    async def ask(self, request: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    async def ask(self, request: Callable[[], Coroutine[Any, Any, Any]], *, even_if_down: bool = False) -> Any:
         """Make one request, when the server is there and not too many are under way. Raises ServerUnavailableError."""
         async with self._requests:
-            if not self._up.is_set():
+            if not self._up.is_set() and not even_if_down:
                 raise ServerUnavailableError(self._problem)
             try:
                 answer = await request()
@@ -345,7 +345,8 @@ class _PluginSync:
         assert clearing is not None
         done = True
         try:
-            await self._owner.ask(lambda: self._owner.api.clear(source_of(self.plugin_id)))
+            # It may be back since the last poll, and a host that stops has no other chance.
+            await self._owner.ask(lambda: self._owner.api.clear(source_of(self.plugin_id)), even_if_down=True)
         except ServerUnavailableError:
             done = False  # the poll finds what is left
         finally:

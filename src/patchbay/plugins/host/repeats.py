@@ -115,7 +115,7 @@ def reused(plugin_id: str, key: str) -> bytes:
         f"the idempotency key {key!r} stands for another call of plugin {plugin_id!r}: this one did not run. "
         "A key is for one call, and for the same call when it is sent again"
     )
-    return envelope.failure(message, error="IDEMPOTENCY_KEY_REUSED", code="idempotency_key_reused").encode()
+    return envelope.failure(message, error="IDEMPOTENCY_KEY_REUSED", code="idempotency_key_reused", ran="no").encode()
 
 
 def _same(known: bytes, digest: bytes, found: str | bytes) -> str | bytes:

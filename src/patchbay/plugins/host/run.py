@@ -23,6 +23,7 @@ from patchbay.plugins.host.logs import LogLine
 from patchbay.plugins.host.policy import HostPolicy
 from patchbay.plugins.host.reconciler import Registered
 from patchbay.plugins.host.spec import PluginSpec
+from patchbay.server.http_protocol import BoundedHeads
 
 _LAST_ANSWERS = 5
 """Seconds that the last answers have to be written in."""
@@ -83,7 +84,7 @@ async def run_host(
             access_log=False,
             lifespan="off",
             interface="asgi3",
-            http="httptools",
+            http=BoundedHeads,
             ws="none",
             proxy_headers=False,
             server_header=False,

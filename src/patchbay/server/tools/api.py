@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import DBAPIError
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
@@ -105,6 +106,7 @@ def handle_errors(app: FastAPI) -> None:
         ConfigurationError: _impossible,
         RequestValidationError: _unprocessable,
         HTTPException: _refused,
+        DBAPIError: _no_database,
     }
     for kind, handler in handlers.items():
         app.add_exception_handler(kind, _reporting(handler))
@@ -136,6 +138,13 @@ async def _impossible(_request: Request, error: ConfigurationError) -> Response:
 
 async def _unprocessable(_request: Request, error: RequestValidationError) -> Response:
     return _json({"detail": [_plain(each) for each in error.errors()]}, 422)
+
+
+async def _no_database(request: Request, error: DBAPIError) -> Response:
+    why = " ".join(str(error.orig).split())[:_SHOWN]
+    refusals.REFUSALS.tell(f"{request.method} {request.url.path}: the database cannot be used: {why}")
+    body = {"ok": False, "detail": f"The database cannot be used now: {why}", "error_code": "database_unavailable"}
+    return Response(msgspec.json.encode(body), 503, {"retry-after": "5"}, media_type="application/json")
 
 
 async def _refused(request: Request, error: HTTPException) -> Response:

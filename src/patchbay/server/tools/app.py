@@ -28,6 +28,7 @@ from patchbay.server.tools.dispatch import Dispatcher
 from patchbay.server.tools.guard import OPENAI_BASE, AsgiApp, Guard
 from patchbay.server.tools.keeper import Keeper
 from patchbay.server.tools.lease import Lease
+from patchbay.server.tools.models import Health
 from patchbay.server.tools.settings import ToolsSettings
 from patchbay.tools.manager import LLMSessionManager
 from patchbay.tools.registry import DEFAULT_ROLE, RESERVED, Change, ToolRegistry
@@ -107,7 +108,7 @@ def create_tools_app(
         raise ConfigurationError("chat says how an upstream's models are given tools: it needs an upstream.")
     settings = settings if settings is not None else ToolsSettings()
     oversight = oversight if oversight is not None else Oversight()
-    lease = Lease(max_failures=settings.max_failures, connect_timeout=settings.connect_timeout)
+    lease = Lease(max_failures=settings.max_failures, connect_timeout=settings.connect_timeout, is_watched=settings.lease > 0)
     dispatcher = Dispatcher(
         max_result_size=settings.max_result_size,
         connect_timeout=settings.connect_timeout,
@@ -156,11 +157,17 @@ def create_tools_app(
         redoc_url=None,
     )
     api.include_router(make_router(desk, callback_ports=settings.callback_ports))
+    api.add_api_route("/health", partial(_health, desk), response_model=Health, tags=["tools"], summary="Whether all is well")
     oversight.serve_by(api, needs_token=settings.token is not None)
     handle_errors(api)
     describe_token(api)
     guard = Guard(_by_path(api, door if door is not None else no_upstream), settings, sockets=sessions)
     return ToolsApp(registry, managers, api, guard, oversight, sessions)
+
+
+async def _health(desk: Desk) -> Health:
+    problem = desk.store_problem
+    return Health(status="ok" if problem is None else "degraded", problem=problem)
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

@@ -7,7 +7,6 @@ who may do what (``guard``, and the registry itself).
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 import uuid
 from collections.abc import Iterable, Mapping
@@ -29,8 +28,6 @@ from patchbay.tools.manager import LLMSessionManager
 from patchbay.tools.output import ToolOutput
 from patchbay.tools.registry import Change, Failure, Key, Registration, ToolRegistry
 from patchbay.types import Illustrated, ToolCall
-
-_logger = logging.getLogger(__name__)
 
 Body = dict[str, Any]
 
@@ -89,14 +86,14 @@ class Desk:
         change = self.registry.register(registration, trusted=trusted, secret=body.secret)
         if change.ok and registration.origin is not None:
             self._lease.renewed(Place(registration.source, registration.origin))
-        affected, failed, stored = await self._carry_on(change, body.name)
+        affected, failed, kept = await self._carry_on(change, body.name)
         answer = self._answer(
             ok=bool(affected),
             registered=body.name,
             affected_roles=affected,
             failed_roles=failed,
             pending_roles=self._pending_roles(),
-            stored=stored,
+            **kept,
         )
         if change.ok:
             answer["secret"] = registration.secret
@@ -152,7 +149,7 @@ class Desk:
         except UnknownToolError as unknown:
             error = HiddenToolError(body.name) if body.name in snapshot.hidden else unknown
             message, code = told(body.name, error)
-            return self._called(role, call, content=message, error=str(error), code=code)
+            return self._called(role, call, content=message, error=str(error), code=code, ran="no")
         execution = await self._carried_out(role, tool, call, body, session)
         if execution.error is not None:
             return self._called(
@@ -161,6 +158,7 @@ class Desk:
                 content=execution.content,
                 error=_reason(execution),
                 code=execution.result.code,
+                ran=execution.ran,
                 seconds=execution.seconds,
             )
         return self._called(role, call, content=execution.content, output=execution.value, seconds=execution.seconds)
@@ -178,27 +176,27 @@ class Desk:
             await batch.stop()
 
     async def _removal(self, change: Change) -> Body:
-        affected, failed, stored = await self._carry_on(change)
+        affected, failed, kept = await self._carry_on(change)
         return self._answer(
             ok=not failed or change.removed > 0,
             affected_roles=affected,
             failed_roles=failed,
             refused_roles=[{"role": refusal.role, "owned_by": refusal.owned_by} for refusal in change.refused_roles],
             pending_roles=self._pending_roles(),
-            stored=stored,
+            **kept,
         )
 
-    async def _carry_on(self, change: Change, name: str = "") -> tuple[list[str], list[Body], bool]:
-        """Write a change down and tell the sessions; return the roles it was done for, the failures, and whether it is kept.
+    async def _carry_on(self, change: Change, name: str = "") -> tuple[list[str], list[Body], Body]:
+        """Write a change down and tell the sessions; return the roles it was done for, the failures, and whether it is stored.
 
         What a session could not be told of is done all the same, and is a failure too: the next turn has it.
         """
         failed = [self._failed(each, name) for each in change.failed_roles]
         if not change.affected_roles and not change.keys:
-            return [], failed, self._keeper is not None
-        stored, errors = await asyncio.gather(self._store(), self._sync(change.affected_roles))
+            return [], failed, self._stored(self.store_problem)
+        problem, errors = await asyncio.gather(self._store(), self._sync(change.affected_roles))
         failed += [{"role": role, "error": error, "code": "sync_failed"} for role, error in errors.items()]
-        return list(change.affected_roles), failed, stored
+        return list(change.affected_roles), failed, self._stored(problem)
 
     def _failed(self, failure: Failure, name: str) -> Body:
         """Return what is told of a role for which the tool ``name`` could not be registered."""
@@ -211,15 +209,18 @@ class Desk:
         owner = owner or self.registry.get(Key(None, name)) or self.registry.get(Key(failure.role, name))
         return {**said, "owned_by": owner.source if owner is not None else None}
 
-    async def _store(self) -> bool:
-        if self._keeper is None:
-            return False
-        try:
-            await self._keeper.flush()
-        except Exception:
-            _logger.exception("A change of the tools could not be written down; it will be tried again")
-            return False
-        return True
+    @property
+    def store_problem(self) -> str | None:
+        """Why nothing can be stored at the moment, None where it can, and where nothing is to be stored."""
+        return self._keeper.problem if self._keeper is not None else None
+
+    async def _store(self) -> str | None:
+        return await self._keeper.saved() if self._keeper is not None else None
+
+    def _stored(self, problem: str | None) -> Body:
+        """Return what an answer says of the store."""
+        stored = self._keeper is not None and problem is None
+        return {"stored": stored} if problem is None else {"stored": stored, "not_stored": problem}
 
     async def _sync(self, roles: Iterable[str]) -> dict[str, str]:
         """Tell the sessions of these roles, all at the same time; return what went wrong, by role."""
@@ -261,12 +262,13 @@ class Desk:
         output: Any = None,
         error: str | None = None,
         code: str | None = None,
+        ran: str | None = None,
         seconds: float = 0.0,
     ) -> Body:
         failed = error is not None
         answer = self._answer(ok=not failed, name=call.name, role=role, call_id=call.id, is_error=failed)
         answer |= {"output": _shown(output, content), "content": content, "seconds": round(seconds, 6)}
-        return {**answer, "error": error, "code": code} if failed else answer
+        return {**answer, "error": error, "code": code, "ran": ran} if failed else answer
 
 
 def _digest(*texts: str) -> str:

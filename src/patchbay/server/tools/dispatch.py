@@ -17,7 +17,7 @@ import re
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from patchbay.errors import ConfigurationError, ToolError, ToolFailed
 from patchbay.media.inline import without_half
@@ -49,6 +49,11 @@ SIGNATURE: Final = "X-Patchbay-Signature"
 IDEMPOTENCY: Final = "Idempotency-Key"
 """The header that is the same when a call is sent again."""
 
+GRACE: Final = "X-Patchbay-Grace"
+"""The header that says for how many seconds a call is to go on when the connection ends: its key may come again."""
+
+GRACE_SECONDS: Final = 60
+
 _logger = logging.getLogger(__name__)
 
 IMAGE_ROOM: Final = MOST_IMAGES * MOST_CHARS
@@ -67,18 +72,18 @@ _HEADERS: Final = (
 
 
 class CallbackError(ToolError):
-    """The process of a tool did not answer a call as it should. ``ran`` is whether the tool may have run."""
+    """The process of a tool did not answer a call as it should. ``ran`` is whether the tool ran: "no" or "unknown"."""
 
     code = "callback_failed"
 
-    def __init__(self, message: str, *, tool_name: str = "", ran: bool = True) -> None:
+    def __init__(self, message: str, *, tool_name: str = "", ran: Literal["no", "unknown"] = "unknown") -> None:
         super().__init__(message, tool_name=tool_name)
         self.ran = ran
 
     @property
     def for_model(self) -> str:
         """The failure as the JSON object that callbacks themselves tell errors by."""
-        return render_result({"error": f"{self}" if self.ran else f"{self}; the tool did not run"})
+        return render_result({"error": f"{self}; the tool did not run" if self.ran == "no" else f"{self}"})
 
 
 class UnusableSchemaError(ToolFailed):
@@ -240,6 +245,8 @@ class CallbackTool(Tool):
         }
         body = json.dumps(call, separators=(",", ":")).encode()
         headers = [*_HEADERS, (IDEMPOTENCY.encode(), context.idempotency_key.encode())]
+        if context.surroundings.idempotency_key:  # the caller's own, by which it can ask for the result again
+            headers.append((GRACE.encode(), b"%d" % GRACE_SECONDS))
         if self._secret is not None:
             headers.append((SIGNATURE.encode(), signature_of(body, self._secret).encode()))
         try:
@@ -303,7 +310,7 @@ class CallbackTool(Tool):
 
     def _failure(self, error: ClientError) -> CallbackError:
         if isinstance(error, ConnectError | ConnectTimeoutError):
-            return self._error(f"remote tool callback HTTP failure: no connection: {error}", ran=False)
+            return self._error(f"remote tool callback HTTP failure: no connection: {error}", ran="no")
         if isinstance(error, DisconnectedError):
             what = "the connection ended before the answer"
         elif isinstance(error, BrokenOffError):
@@ -314,7 +321,7 @@ class CallbackTool(Tool):
             what = str(error)
         return self._error(f"remote tool callback HTTP failure: {what}; the tool may have run")
 
-    def _error(self, message: str, *, ran: bool = True) -> CallbackError:
+    def _error(self, message: str, *, ran: Literal["no", "unknown"] = "unknown") -> CallbackError:
         return CallbackError(message, tool_name=self.name, ran=ran)
 
 

@@ -5,6 +5,8 @@ calling one (``dispatch``). A tool whose process is gone stays registered, and k
 
     a connection fails      its tools are hidden; the third time in a row those of ``plugin:*`` are dropped
     a connection succeeds   they are shown
+
+An origin that stays dead is looked at less and less often, and only so many of the dead ones at a time.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from patchbay.server.client import ClientError, Origin
@@ -25,9 +28,16 @@ PLUGIN: Final = "plugin:"
 AT_ONCE: Final = 32
 """How many callbacks are looked after at the same time."""
 
-_logger = logging.getLogger(__name__)
+DEAD_AT_ONCE: Final = 100
+"""How many origins that are known to be dead are looked after in one look."""
 
-Reaches = Callable[["Place", str, float], Awaitable[bool]]
+REST: Final = 15
+"""How many looks may pass until a dead origin is looked after again."""
+
+UNWATCHED: Final = 30.0
+"""Seconds for which tools are hidden where nobody looks whether their callback is back."""
+
+_logger = logging.getLogger(__name__)
 
 
 class Place(NamedTuple):
@@ -37,19 +47,31 @@ class Place(NamedTuple):
     origin: str
 
 
+@dataclass(slots=True)
+class _Dead:
+    """An origin that did not answer: how often in a row, and the number of the look that it is due in."""
+
+    failures: int = 0
+    next_look: int = 0
+
+
 class Lease:
     """Counts for each place how many connections have failed in a row. For one event loop at a time.
 
     The registry is given after it was made (``registry``), since its tools are made with this. ``tell`` is called with each
-    change that is made here, which no request waits for.
+    change that is made here, which no request waits for. Where nobody will ``watch`` (``is_watched``), what is hidden is shown
+    again after UNWATCHED.
     """
 
-    def __init__(self, *, max_failures: int, connect_timeout: float) -> None:
+    def __init__(self, *, max_failures: int, connect_timeout: float, is_watched: bool = True) -> None:
         self.registry: ToolRegistry | None = None
         self.tell: Callable[[Change], object] | None = None
         self._max_failures = max_failures
         self._connect_timeout = connect_timeout
+        self._is_watched = is_watched
         self._failures: dict[Place, int] = {}
+        self._dead: dict[str, _Dead] = {}
+        self._looks = 0
 
     def failed(self, place: Place) -> None:
         """Note that a connection failed: refused, or not made in time."""
@@ -59,19 +81,28 @@ class Lease:
             self._failures.pop(place, None)
             change = self.registry.clear(place.source, origin=place.origin, inside=True)
             self._made(change, "Nobody answers at %s: the tools of %s there are dropped", place)
-        else:
+        elif count == 1 or not self._is_watched:  # else they are hidden already, and hiding is a walk through the registry
             change = self.registry.hide(place.source, origin=place.origin)
             self._made(change, "Nobody answers at %s: the tools of %s there are hidden", place)
+            if change.changed and not self._is_watched:
+                asyncio.get_running_loop().call_later(UNWATCHED, self._try_again, place)
+
+    def _try_again(self, place: Place) -> None:
+        assert self.registry is not None
+        change = self.registry.show(place.source, origin=place.origin)
+        self._made(change, "Nobody looks after %s: the tools of %s there are shown again", place)
 
     def reached(self, place: Place) -> None:
         """Note that a connection was made: what was hidden is shown, and failures are counted anew."""
         assert self.registry is not None
+        self._dead.pop(place.origin, None)
         if self._failures.pop(place, None) is not None:
             change = self.registry.show(place.source, origin=place.origin)
             self._made(change, "Somebody answers at %s again: the tools of %s there are back", place)
 
     def renewed(self, place: Place) -> None:
         """Note that a tool was registered there: it is counted anew, and what is hidden stays so until somebody answers."""
+        self._dead.pop(place.origin, None)
         if place in self._failures:
             self._failures[place] = 0
 
@@ -91,23 +122,37 @@ class Lease:
                 self.tell(change)
 
     async def look(self) -> Collection[str]:
-        """Try to connect to every callback, once for each origin; return the origins."""
+        """Try to connect to every callback whose turn it is, once for each origin; return all origins."""
         places = self.places()
         urls = {place.origin: url for place, url in places.items()}
+        self._looks += 1
+        now = self._due(urls)
         slots = asyncio.Semaphore(AT_ONCE)
 
         async def reached(url: str) -> bool:
             async with slots:
                 return await _answers(url, self._connect_timeout)
 
-        found = dict(zip(urls, await asyncio.gather(*map(reached, urls.values())), strict=True))
+        found = dict(zip(now, await asyncio.gather(*(reached(urls[origin]) for origin in now)), strict=True))
         still = self.places()
+        for origin, is_there in found.items():
+            if not is_there:
+                dead = self._dead.setdefault(origin, _Dead())
+                dead.failures += 1
+                dead.next_look = self._looks + min(2 ** max(dead.failures - self._max_failures, 0), REST)
         for place in places:
-            if place in still:  # it may have been removed meanwhile
+            if place in still and place.origin in found:  # it may have been removed meanwhile
                 (self.reached if found[place.origin] else self.failed)(place)
         for place in [each for each in self._failures if each not in still]:
             del self._failures[place]
+        origins = {place.origin for place in still}
+        self._dead = {origin: dead for origin, dead in self._dead.items() if origin in origins}
         return urls.keys()
+
+    def _due(self, origins: Collection[str]) -> list[str]:
+        """Return the origins to look after now: those not known to be dead, and the dead that have waited longest."""
+        due = [(dead.next_look, each) for each in origins if (dead := self._dead.get(each)) and dead.next_look <= self._looks]
+        return [each for each in origins if each not in self._dead] + [each for _, each in sorted(due)[:DEAD_AT_ONCE]]
 
     async def watch(self, interval: float, looked: Callable[[Collection[str]], Awaitable[None]]) -> None:
         """Look every ``interval`` seconds, for ever, and tell ``looked`` of the origins that there are."""

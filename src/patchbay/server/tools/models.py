@@ -129,7 +129,8 @@ class CallBody(BaseModel):
     idempotency_key: str | None = Field(
         None,
         pattern=r"^[\x21-\x7e]{1,256}$",
-        description="Sent on as `Idempotency-Key`. A plugin's tool runs once for each key, however often the call is made.",
+        description="Sent on as `Idempotency-Key`. A plugin's tool runs once for each key, however often the call is made. It "
+        "goes on for 60 s when its caller has left or the server has died: the same call under its key then gets its result.",
     )
 
 
@@ -164,6 +165,7 @@ class Changed(Answer):
     failed_roles: list[FailedRole]
     pending_roles: list[str] = Field(description="Roles with a live session that was not told yet; it is told again by itself.")
     stored: bool = Field(description="Whether it will outlive the server.")
+    not_stored: str | None = Field(None, description="Why it is not stored though the server has a store; it is tried again.")
 
 
 class Registered(Changed):
@@ -229,7 +231,17 @@ class Called(Answer):
     is_error: bool
     error: str | None = None
     code: str | None = None
+    ran: Literal["no", "yes", "unknown"] | None = Field(
+        None, description="Of a call that failed: whether the tool ran. `unknown`: it may have run, in part or to its end."
+    )
     seconds: float
+
+
+class Health(BaseModel):
+    """How the server is."""
+
+    status: Literal["ok", "degraded"]
+    problem: str | None = Field(None, description="What is wrong: why changes of the tools are not stored at the moment.")
 
 
 class Refused(BaseModel):

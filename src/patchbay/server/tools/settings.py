@@ -28,8 +28,8 @@ class ToolsSettings:
 
     ``strict_arguments``: calls whose arguments do not fit the tool's schema are answered with an error and not passed on.
     ``needs_secret``: who replaces or removes a tool must know its secret, or show the token.
-    ``lease`` is how often callbacks are looked after (0: never); ``max_failures`` how many connections in a row may fail before
-    the tools of a plugin are dropped.
+    ``lease`` is how often callbacks are looked after (0: never; then what is hidden is shown again after 30 s); ``max_failures``
+    how many connections in a row may fail before the tools of a plugin are dropped.
     """
 
     token: str | None = field(default=None, repr=False)

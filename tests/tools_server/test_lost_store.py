@@ -1,0 +1,164 @@
+"""A server whose PostgreSQL session ends or hangs: nothing is said to be stored that is not, and nothing is lost for good."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import sqlalchemy as sa
+
+from patchbay.errors import ConfigurationError
+from patchbay.registrations import RegistrationStore
+from patchbay.server.oversight import Oversight, OversightSettings
+from patchbay.server.tools import ToolsSettings, create_tools_app
+from patchbay.server.tools import keeper as keeping
+from patchbay.server.tools.holding import Hold
+from tools_server.rig import serving, until
+
+LOCKS = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"  # fmt: skip
+
+
+@pytest.fixture
+def store(new_postgres: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(keeping, "AGAIN", 0.05)
+    return new_postgres
+
+
+@contextmanager
+def asking(store: str) -> Iterator[sa.Connection]:
+    """A connection of the test's own."""
+    engine = sa.create_engine(sa.make_url(store).set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        yield connection
+    engine.dispose()
+
+
+def holder(store: str) -> int:
+    """The PostgreSQL process whose session has the lock, 0 for none."""
+    with asking(store) as connection:
+        return connection.exec_driver_sql(LOCKS).scalar() or 0
+
+
+def terminate(store: str) -> None:
+    with asking(store) as connection:
+        assert connection.exec_driver_sql(f"SELECT pg_terminate_backend({holder(store)})").scalar()
+
+
+def stored(store: str) -> dict[str, str]:
+    async def load() -> dict[str, str]:
+        async with RegistrationStore(store) as opened:
+            return {each.name: each.source for each in await opened.load()}
+
+    return asyncio.run(load())
+
+
+def test_a_session_that_ends_is_noticed_and_the_lock_taken_again(store: str, caplog: pytest.LogCaptureFixture) -> None:
+    with serving(store=store) as server:
+        assert server.register("a")["stored"]
+        was = holder(store)
+        terminate(store)
+        until(lambda: holder(store) not in (0, was))
+        assert server.register("b")["stored"]
+        assert {"a": "external", "b": "external"} == stored(store)
+        with pytest.raises(ConfigurationError, match="in use by another server"):
+            asyncio.run(Hold(RegistrationStore(store).database).take())
+    assert "Traceback" not in caplog.text
+
+
+def test_what_is_registered_right_after_the_session_ended_is_stored_or_not_said_to_be(store: str) -> None:
+    with serving(store=store) as server:
+        for number in range(5):
+            terminate(store)
+            assert server.register(f"t{number}")["stored"]
+            assert f"t{number}" in stored(store)
+
+
+def test_while_another_server_has_the_lock_nothing_is_said_to_be_stored(
+    store: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(keeping, "AGAIN", 600.0)  # the second server is there first
+    with serving(store=store) as first:
+        first.register("mine", source="first")
+        terminate(store)
+        with serving(store=store) as second:
+            monkeypatch.setattr(keeping, "AGAIN", 0.05)
+            for _ in range(3):
+                answer = first.register("b", source="first")
+                assert (True, False) == (answer["ok"], answer["stored"])
+                assert "in use by another server" in answer["not_stored"]
+            assert {"status": "degraded", "problem": answer["not_stored"]} == first.ask("GET", "/health").json
+            assert second.register("b", source="second")["stored"]
+            assert "source_conflict" == second.register("mine", source="third")["failed_roles"][0]["code"]
+            assert {"mine": "first", "b": "second"} == stored(store)
+        until(lambda: first.ask("GET", "/health").json["status"] == "ok")
+        assert {"mine": "first", "b": "second"} == {name: tool["source"] for name, tool in first.tools().items()}
+        assert first.register("c")["stored"]
+    assert {"mine": "first", "b": "second", "c": "external"} == stored(store)
+    assert 1 == caplog.text.count("are not stored, and will be tried again")
+    assert "Dropped the tool 'b' of 'first'" in caplog.text
+
+
+def test_what_was_unsaved_is_saved_when_another_server_has_let_go(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "AGAIN", 600.0)
+    with serving(store=store) as first:
+        first.register("gone")
+        terminate(store)
+        with serving(store=store) as second:
+            assert not first.register("unsaved")["stored"]
+            second.post("unregister", name="gone")
+        assert first.register("c")["stored"]
+        assert {"unsaved", "c"} == set(first.tools()) == set(stored(store))
+
+
+def test_a_store_that_hangs_is_waited_for_with_a_limit(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "DEADLINE", 0.2)
+    with serving(store=store) as server:
+        server.register("a")
+        hung = holder(store)
+        os.kill(hung, signal.SIGSTOP)
+        try:
+            answer = server.register("b")
+            assert (True, False, "the store has not answered within 0.2 s") == (
+                answer["ok"],
+                answer["stored"],
+                answer["not_stored"],
+            )
+            assert "degraded" == server.ask("GET", "/health").json["status"]
+        finally:
+            os.kill(hung, signal.SIGCONT)
+        until(lambda: server.ask("GET", "/health").json["status"] == "ok")
+        assert {"a", "b"} == set(stored(store))
+
+
+def test_a_server_whose_store_hangs_can_be_stopped(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "DEADLINE", 0.2)
+    with serving(store=store) as server:
+        hung = holder(store)
+        os.kill(hung, signal.SIGSTOP)
+        server.register("a")
+    os.kill(hung, signal.SIGCONT)
+
+
+def test_a_database_that_is_down_is_said_in_one_line_and_is_back_when_it_is(
+    store: str, postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = sa.make_url(store).database
+    oversight = Oversight(OversightSettings(approvals=store))
+    app = create_tools_app(("ann",), store=store, settings=ToolsSettings(lease=0.0), oversight=oversight)
+    with serving(app=app) as server, asking(postgres_url) as admin:
+        assert 200 == server.ask("GET", "/api/approvals").status
+        admin.exec_driver_sql(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS false")
+        admin.exec_driver_sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+        answer = server.register("a")
+        assert (True, False) == (answer["ok"], answer["stored"])
+        assert "not currently accepting connections" in answer["not_stored"]
+        refused = server.ask("GET", "/api/approvals")
+        assert (503, "database_unavailable") == (refused.status, refused.json["error_code"])
+        admin.exec_driver_sql(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS true")
+        until(lambda: server.ask("GET", "/health").json["status"] == "ok")
+        assert (200, {"a": "external"}) == (server.ask("GET", "/api/approvals").status, stored(store))
+    assert (False, 1) == ("Traceback" in caplog.text, caplog.text.count("are not stored, and will be tried again"))

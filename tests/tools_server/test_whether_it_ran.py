@@ -1,0 +1,58 @@
+"""A call that failed says whether its tool ran: "no" only where that is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from patchbay.tools import Tool
+from ports import kept_port
+from tools_server.rig import calling_back, hangs, says, serving, writes
+
+FAILED = {"output": None, "is_error": True, "error": "x"}
+
+
+@pytest.mark.parametrize(
+    ("script", "ran"),
+    [
+        (says(FAILED), "yes"),
+        (says({**FAILED, "ran": "no"}), "no"),
+        (says({**FAILED, "ran": "unknown"}), "unknown"),
+        (says({**FAILED, "ran": ["no"]}), "yes"),
+        (says(b"", status="500 Oops"), "unknown"),
+        (says(b"", status="302 Found"), "unknown"),
+        (writes(b""), "unknown"),
+        (hangs, "unknown"),
+    ],
+)
+def test_a_callback_that_failed(server: Any, script: Any, ran: str) -> None:
+    with calling_back(script) as callback:
+        server.register("a", callback.url, timeout_seconds=0.2 if script is hangs else 30)
+        assert (True, ran) == ((answer := server.call("a"))["is_error"], answer["ran"])
+
+
+def test_a_call_that_reaches_no_tool_did_not_run(server: Any) -> None:
+    server.register("gone", f"http://127.0.0.1:{kept_port()}/", source="s")
+    assert ["no", "no", "no"] == [server.call(name)["ran"] for name in ("nowhere", "gone", "gone")]
+
+
+def test_arguments_that_do_not_fit_did_not_run_and_what_a_tool_raises_has_run() -> None:
+    class Fails(Tool):
+        async def run(self, arguments: Any, context: Any) -> Any:
+            raise ValueError("x")
+
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    with serving(strict_arguments=True) as server, calling_back(says("done")) as callback:
+        server.register("a", callback.url, parameters=schema)
+        server.app.managers["ann"].register_tool(Fails("fails"))
+        assert ("no", "yes") == (server.call("a")["ran"], server.call("fails")["ran"])
+        assert "ran" not in server.call("a", arguments={"n": 1})
+
+
+@pytest.mark.parametrize("key", ["k", None])
+def test_a_call_under_its_callers_key_asks_the_callback_for_a_grace(server: Any, key: str | None) -> None:
+    with calling_back(says("done")) as callback:
+        server.register("a", callback.url)
+        server.call("a", idempotency_key=key)
+    assert ("60" if key else None) == callback.calls[0].header("x-patchbay-grace")
