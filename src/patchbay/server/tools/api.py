@@ -121,7 +121,7 @@ def _reporting(handler: Callable[[Request, Any], Awaitable[Response]]) -> Callab
             first = error.errors()[0]
             reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         else:
-            reason = str(getattr(error, "detail", error))
+            reason = str(getattr(error, "detail", None) or getattr(error, "orig", None) or error)
         refusals.REFUSALS.report(request.scope, response.status_code, reason)
         return response
 
@@ -140,9 +140,8 @@ async def _unprocessable(_request: Request, error: RequestValidationError) -> Re
     return _json({"detail": [_plain(each) for each in error.errors()]}, 422)
 
 
-async def _no_database(request: Request, error: DBAPIError) -> Response:
+async def _no_database(_request: Request, error: DBAPIError) -> Response:
     why = " ".join(str(error.orig).split())[:_SHOWN]
-    refusals.REFUSALS.tell(f"{request.method} {request.url.path}: the database cannot be used: {why}")
     body = {"ok": False, "detail": f"The database cannot be used now: {why}", "error_code": "database_unavailable"}
     return Response(msgspec.json.encode(body), 503, {"retry-after": "5"}, media_type="application/json")
 

@@ -143,6 +143,7 @@ class Lease:
         for place in places:
             if place in still and place.origin in found:  # it may have been removed meanwhile
                 (self.reached if found[place.origin] else self.failed)(place)
+                await asyncio.sleep(0)  # where thousands die together, others have their turn meanwhile
         for place in [each for each in self._failures if each not in still]:
             del self._failures[place]
         origins = {place.origin for place in still}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -123,7 +124,7 @@ class Registration:
         """Whether another process answers its calls."""
         return self.tool is None
 
-    @property
+    @cached_property
     def origin(self) -> str | None:
         """The callback's ``scheme://host:port``; None for a tool of this process, and for a URL that cannot be read."""
         if self.callback_url is None:
