@@ -25,7 +25,7 @@ _STAND_IN = "\u2603"
 class ContentShape:
     """What stands around the content."""
 
-    __slots__ = ("_after", "_before", "_between", "_head", "_inner", "_tail")
+    __slots__ = ("_after", "_before", "_begin", "_between", "_end", "_head", "_inner", "_tail")
 
     def __init__(self, before: bytes, after: bytes) -> None:
         self._before = before
@@ -33,13 +33,16 @@ class ContentShape:
         self._head = b"data: " + before
         self._tail = after + b"\n\n"
         self._between = self._tail + self._head
-        self._inner = len(self._head) + len(self._tail)
+        self._begin, self._end = len(self._head), -len(self._tail)
+        self._inner = self._begin - self._end
 
     def only_content(self, data: bytes) -> str | None:
         """The content of a read that is nothing but such events, with no escape in it; None for any other read."""
         if len(data) <= self._inner or not data.startswith(self._head) or not data.endswith(self._tail):
             return None
-        content = data[len(self._head) : -len(self._tail)].replace(self._between, b"")
+        content = data[self._begin : self._end]
+        if b"\n" in content:
+            content = content.replace(self._between, b"")
         if b'"' in content or b"\\" in content or b"\n" in content:
             return None
         try:
