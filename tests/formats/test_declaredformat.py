@@ -132,12 +132,6 @@ TOOLS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the engine take a row where it takes a format's name."""
-    monkeypatch.setattr("patchbay.formats.parser.choose", lambda row: (row,))
-
-
 def read(row: Any, text: str, *, size: int = 0, tools: Any = TOOLS) -> tuple[Any, ...]:
     parser = StreamParser(tools, format=row)
     for start in range(0, len(text), size or len(text) or 1):

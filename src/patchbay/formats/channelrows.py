@@ -66,7 +66,7 @@ class Body:
     damaged: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Channels:
     """The markers of one format's messages, and how its headers are read.
 
@@ -79,6 +79,7 @@ class Channels:
     ``noise``: they stand in bodies and are no part of them; one that ends in ":" goes on up to the next ">".
     ``fits``: whether a text may be, or become, what stands behind a start; None: any text of some length.
     ``implied``: the same for a header whose start the prompt holds; None: there is no such header.
+    ``implied_words``, ``implied_name``: what such a header begins with, behind white space: words, an offered tool's name.
     ``words``: how many characters at a text's beginning are words of a header whose last marker was left out.
     ``loud`` is False where the start is no special token but text: until the format is known, it counts only before the name of
     an offered tool.
@@ -96,11 +97,10 @@ class Channels:
     noise: tuple[str, ...] = ()
     fits: Callable[[str, ToolRules], bool] | None = None
     implied: Callable[[str, ToolRules], bool] | None = None
+    implied_words: tuple[str, ...] = ()
+    implied_name: bool = False
     words: Callable[[str], int] | None = None
     loud: bool = True
-
-    def __hash__(self) -> int:
-        return hash(self.starts)  # rows are the keys of caches: to hash all their fields would cost more than what is kept
 
     @cached_property
     def endings(self) -> tuple[str, ...]:

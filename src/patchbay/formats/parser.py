@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
@@ -12,23 +12,19 @@ from patchbay.errors import ConfigurationError
 from patchbay.formats.engine.emitter import Emitter
 from patchbay.formats.engine.scanner import Scanner
 from patchbay.formats.engine.source import Source, Steps
-from patchbay.formats.engine.telling import Telling
-from patchbay.formats.events import Event
-from patchbay.formats.fences.fencedmarkup import FencedMarkup
-from patchbay.formats.fences.fencemarks import FenceMarks
-from patchbay.formats.fences.reader import FenceReader
+from patchbay.formats.events import Event, TextDelta
 from patchbay.formats.parts import Parts, ToolRules, UnknownTools, make_rules
-from patchbay.formats.readers import Readers, literals, plan_of, tags
-from patchbay.formats.rows import Format, Opening
-from patchbay.formats.table import choose
-from patchbay.formats.unmarked.loose import LooseReader
-from patchbay.formats.values.jsonreader import JsonReader
+from patchbay.formats.readers import Readers, plan_of
+from patchbay.formats.rows import Format
+from patchbay.formats.table import unknown_format
 from patchbay.types import Reply
+
+_new_event = object.__new__
 
 
 def random_call_id(_index: int) -> str:
     """The default id of a call."""
-    return "call_" + secrets.token_hex(12)
+    return "call_" + os.urandom(12).hex()
 
 
 class StreamParser:
@@ -55,80 +51,90 @@ class StreamParser:
         unknown_tools: UnknownTools = "text",
         generate_id: Callable[[int], str] | None = None,
     ) -> None:
-        formats = choose(format)
         check_tag(tool_call_tag, "tool_call_tag")
         check_tag(reasoning_tag, "reasoning_tag")
         if unknown_tools not in ("text", "keep", "drop"):
             raise ConfigurationError(f"unknown_tools is {unknown_tools!r}: use 'text', 'keep' or 'drop'.")
+        plan = plan_of(format, reasoning_tag) if isinstance(format, str | Format) else unknown_format(format)
         self._source = source = Source()
         self._emitter = emitter = Emitter(source, generate_id or random_call_id)
-        rules = make_rules(tools, unknown_tools)
-        named = format != "auto"
-        plan = plan_of(formats)
-        calls = Telling(emitter, (lambda name: rules.offered(name) is None) if unknown_tools == "drop" else None)
-        reader = JsonReader(source, emitter.note, plan.ends)
-        parts = Parts(
-            source, emitter, rules, calls, reader, tag=tool_call_tag, lenient=lenient_fences, named=named, reasoning=reasoning
+        self._parts = parts = Parts(
+            source,
+            emitter,
+            make_rules(tools, unknown_tools),
+            plan.ends,
+            tag=tool_call_tag,
+            lenient=lenient_fences,
+            named=plan.named,
+            reasoning=reasoning,
+            drops=unknown_tools == "drop",
         )
-        fence_marks = FenceMarks(source, tool_call_tag)
-        blocks = next((row.blocks(parts, fence_marks) for row in formats if row.blocks is not None), None)
-        loose = LooseReader(parts) if lenient_fences or plan.bare else None
-        self._fences = FenceReader(parts, fence_marks, blocks, loose, any_label=plan.bare and rules.has_tools)
-        self._readers = readers = Readers(plan, parts, self._fences, reasoning_tag, prefilled=reasoning_prefilled)
-        self._fences.markup = FencedMarkup(parts, fence_marks, tags(plan), readers.on_trial)
-        self._openings: list[Opening] = [row.opening(parts) for row in formats if row.opening is not None]
-        if readers.messages is not None:
-            self._openings.insert(0, readers.messages)
-        found = literals(plan, reasoning_tag, named=named)
-        self._scanner = Scanner(source, emitter, found, readers.regions, loose if plan.bare and rules.has_tools else None)
-        self._quiet = self._scanner.quiet
+        self._readers = readers = Readers(plan, parts, prefilled=reasoning_prefilled)
+        lines = readers.loose if plan.bare and parts.rules.has_tools else None
+        self._scanner = Scanner(source, emitter, plan.marks, readers.region, lines)
+        self._prose = emitter.prose
+        self._told = 0
+        """How many pieces of prose had been told when a chunk was last read by the readers."""
+        self._pause: Callable[[str], object] = len
+        """What finds None in a chunk that is prose as a whole; while no chunk can be, it finds something in each."""
         self._closed = False
         self._inside = bool(reasoning_prefilled)
         self.prefilled = reasoning and self._inside
         """The text was read as beginning inside the reasoning."""
         self._steps = self._run()
-        next(self._steps)
 
     def _run(self) -> Steps[None]:
+        readers = self._readers
         if self._inside:
-            yield from self._readers.thoughts.begin()
-        else:
-            for opening in self._openings:
+            yield from readers.thoughts.begin()
+        elif readers.plan.may_open(self._source.buf, self._parts.rules):
+            for opening in readers.openings():
                 if (yield from opening.read()):
                     break
         yield from self._scanner.run()
 
     def feed(self, text: str) -> list[Event]:
         """Read the next piece; the events it brought out. Raises ValueError after ``close()``."""
+        # Most chunks are prose without any marker, or the inside of a string of a call: they need no reader.
+        if self._pause(text) is None and text:
+            self._prose.append(text)
+            event = _new_event(TextDelta)  # TextDelta(text) would cost as much as all the rest
+            event.text = text
+            return [event]
         if self._closed:
             raise ValueError("The parser is closed.")
         if not text:
             return []
-        source, emitter = self._source, self._emitter
-        # Most chunks are prose without any marker, or the inside of a string of a call: they need no scanner.
-        if self._scanner.idle:
-            if not emitter.blank and emitter.clear and self._quiet(text):
-                source.skip_ahead(text)
-                return [emitter.passed(text)]
-        elif source.live is not None:
-            piece = source.live(text) if emitter.in_call and source.pos == len(source.buf) else None
-            if piece is not None:
-                source.skip_ahead(text)
-                return [emitter.argument_text(piece)]
-        elif self._fences.shown.idle and emitter.clear and "`" not in text and "~" not in text:
+        source = self._catch_up()
+        passed: Event | None = None
+        if source.pass_on is not None:
+            passed = source.pass_on(text)
+        elif source.live is not None and self._emitter.in_call and source.pos == len(source.buf):
+            piece = source.live(text)
+            passed = self._emitter.argument_text(piece) if piece is not None else None
+        if passed is not None:
             source.skip_ahead(text)
-            self._fences.shown.line_passed |= "\n" in text
-            return [emitter.passed_verbatim(text)]
-        source.push(text)
-        self._steps.send(None)
-        return emitter.flush()
+            events = [passed]
+        else:
+            source.push(text)
+            self._steps.send(None)
+            events = self._emitter.flush()
+            self._pause = self._scanner.pause if self._scanner.open else len
+        self._told = len(self._prose)
+        return events
+
+    def _catch_up(self) -> Source:
+        """The source, at the place behind the chunks that no reader has seen."""
+        self._source.base += sum(map(len, self._prose[self._told :]))
+        return self._source
 
     def close(self) -> list[Event]:
         """The text is over; the last events. Closing twice is harmless."""
         if self._closed:
             return []
         self._closed = True
-        self._source.ended = True
+        self._pause = len
+        self._catch_up().ended = True
         for _ in self._steps:
             pass
         self._emitter.finish()
@@ -148,7 +154,7 @@ class StreamParser:
 def parse(text: str, tools: Iterable[Any] | None = None, **options: Any) -> Reply:
     """Read a whole text; the options are StreamParser's. Never raises on any text."""
     parser = StreamParser(tools, **options)
-    parser.feed(text)
+    parser._source.push(text)  # noqa: SLF001 - not fed: no reader needs to wait at its end
     parser.close()
     return parser.reply
 

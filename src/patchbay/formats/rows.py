@@ -5,9 +5,9 @@ Plain data. What reads it is the engine (``scanner``, ``wrapped``, ``reasoning``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 if TYPE_CHECKING:
     from patchbay.formats.channelrows import Channels
@@ -92,13 +92,28 @@ class Frame:
 
 
 class Opening(Protocol):
-    """Reads what a text begins with."""
+    """Reads what a text begins with, behind white space: one of ``words``, or if there are none a tool's name."""
+
+    words: ClassVar[tuple[str, ...]]
+
+    def __init__(self, parts: Parts) -> None: ...
 
     def read(self) -> Steps[bool]:
         """Read from the first character on. False, with nothing read, where it is not there.
 
         The text waits meanwhile, so it may look on no further than it must to be sure.
         """
+
+
+class Marked(Protocol):
+    """Calls behind ``markers`` that no wrapper describes: called with a text's parts, it makes their reader."""
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """The markers."""
+
+    def __call__(self, parts: Parts) -> Region:
+        """The reader of what they open."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +125,7 @@ class Format:
     ``loose``: calls of offered tools that nothing marks are read too, for these markers are sometimes left out.
     ``inline``: lists of calls in Python are, where the format is named, no less calls in the middle of a line.
     ``channels``: the messages that its replies are sequences of. ``opening``: the reader of what only a text's start may hold.
-    ``regions``: readers for markers that no wrapper describes. ``blocks``: the reader of calls in fences.
+    ``regions``: markers that no wrapper describes, and their reader. ``blocks``: the reader of calls in fences.
     """
 
     name: str
@@ -123,8 +138,8 @@ class Format:
     loose: bool = True
     inline: bool = False
     channels: tuple[Channels, ...] = ()
-    opening: Callable[[Parts], Opening] | None = None
-    regions: Callable[[Parts], Mapping[str, Region]] | None = None
+    opening: type[Opening] | None = None
+    regions: Marked | None = None
     blocks: Callable[[Parts, FenceMarks], BlockReader] | None = None
 
     def __hash__(self) -> int:

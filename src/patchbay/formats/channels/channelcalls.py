@@ -7,7 +7,7 @@ shapes that stand in wrappers, and code for a tool that takes code.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 from patchbay.formats.channelrows import Body, Channels, Kind
 from patchbay.formats.channels.parameters import Parameters
@@ -27,7 +27,7 @@ _BEGINNINGS = frozenset("{[<")
 class ChannelCalls:
     """Reads bodies. ``shapes``: those of calls with their names. ``ends``: all markers and special tokens."""
 
-    def __init__(self, parts: Parts, shapes: Sequence[Shape], ends: Marks) -> None:
+    def __init__(self, parts: Parts, shapes: Iterable[Shape], ends: Marks) -> None:
         self.source = parts.source
         self.telling = parts.calls
         self.rules = parts.rules

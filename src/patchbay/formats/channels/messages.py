@@ -9,18 +9,17 @@ A start that no header follows is prose, like every marker in it; where a messag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cached_property, lru_cache
 
 from patchbay.formats.channelrows import Body, Channels, Kind
 from patchbay.formats.channels.channelcalls import ChannelCalls
 from patchbay.formats.channels.channelheaders import CALLS, HeaderReader, Message
-from patchbay.formats.engine.marks import marks
-from patchbay.formats.engine.scanner import Region
+from patchbay.formats.engine.marks import Marks, marks
 from patchbay.formats.engine.source import CutOff, NotACall, Steps
 from patchbay.formats.parts import Parts
 from patchbay.formats.regions.leaks import LeakReader
+from patchbay.formats.regions.wrapped import Shape
 
 _NOISE_ROOM = 128
 _ANSWERS = (Kind.CONTENT, Kind.QUOTED, Kind.FOREIGN)
@@ -29,14 +28,14 @@ _ANSWERS = (Kind.CONTENT, Kind.QUOTED, Kind.FOREIGN)
 class ChannelReader:
     """Reads the messages of ``rows``. Where reasoning is not told as such, its messages stay in the answer as they stand."""
 
-    def __init__(self, parts: Parts, rows: tuple[Channels, ...], make_calls: Callable[[], ChannelCalls]) -> None:
+    def __init__(self, parts: Parts, rows: tuple[Channels, ...], shapes: Iterable[Shape], ends: Marks) -> None:
         self.source = parts.source
         self.emitter = parts.emitter
         self.headers = HeaderReader(parts)
-        self._make_calls = make_calls
+        self.calls = ChannelCalls(parts, shapes, ends)
         self.reasoning = parts.reasoning
         self._rows = rows
-        self._leaks = LeakReader(parts.source, parts.emitter, ())
+        self._leaks = LeakReader(parts.source, parts.emitter)
         self._open: Channels | None = None
         """The format of the message that the scanner is in."""
         self._made_up = False
@@ -45,21 +44,6 @@ class ChannelReader:
         """The last message was told as it stands."""
         self._ended = False
         """The last body was read to the marker that ends it."""
-
-    @cached_property
-    def calls(self) -> ChannelCalls:
-        """The reader of bodies that are calls."""
-        return self._make_calls()
-
-    def regions(self) -> Mapping[str, Region]:
-        """What the scanner hands over."""
-        found: dict[str, Region] = {}
-        for row in self._rows:
-            found |= dict.fromkeys(row.noise, self.noise)
-            found |= dict.fromkeys(row.ends, self.end)
-        for row in self._rows:
-            found |= dict.fromkeys((*row.starts, *row.alone), self.open)
-        return found
 
     def read(self) -> Steps[bool]:
         """Read a message whose start stands in the prompt; False if none is there."""
@@ -84,10 +68,6 @@ class ChannelReader:
         source.rewind_to(message.start)
         source.release()
         return True
-
-    def starts(self) -> Mapping[str, Region]:
-        """The special tokens at which a message begins, whatever stands before them."""
-        return {marker: self.begin for row in self._rows if row.loud for marker in (*row.starts, *row.alone)}
 
     def open(self, marker: str) -> Steps[bool]:
         """Read from a start on, up to where the answer goes on."""
@@ -249,7 +229,6 @@ def _leave_out(_text: str) -> None:
     pass
 
 
-@lru_cache(maxsize=64)
-def channel_marks(rows: tuple[Channels, ...]) -> tuple[str, ...]:
+def channel_marks(rows: Iterable[Channels]) -> tuple[str, ...]:
     """The markers that end a value of a call, outside of its strings."""
     return tuple(mark for row in rows for mark in (*row.divides, *row.begins, *row.endings) if mark[0] == "<")

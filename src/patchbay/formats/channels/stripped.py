@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from patchbay.formats.channelrows import Kind
 from patchbay.formats.engine.marks import marks
@@ -21,7 +22,8 @@ from patchbay.formats.shapes.jsonarguments import JsonArguments
 _KINDS = {"analysis": Kind.REASONING, "commentary": Kind.CONTENT, "final": Kind.CONTENT}
 _CHANNELS = tuple(_KINDS)
 _NEXT = (*(f"assistant{channel}" for channel in _CHANNELS), "assistant to=")
-_FIRST = marks((*_CHANNELS, *_NEXT, "to=", " to="))
+_BEGINNINGS = (*_CHANNELS, *_NEXT, "to=", " to=")
+_FIRST = marks(_BEGINNINGS)
 _FOLLOWING = marks(_NEXT)
 _TO = marks((" to=", "to="))
 _TYPE = marks((" json", "json", " code", "code"))
@@ -41,6 +43,8 @@ class _Header:
 
 class StrippedHarmony:
     """Reads a whole reply, from its first character on."""
+
+    words: ClassVar[tuple[str, ...]] = tuple(word.lstrip() for word in _BEGINNINGS)
 
     def __init__(self, parts: Parts) -> None:
         self.source = parts.source

@@ -27,6 +27,7 @@ _MOST_REPAIRS = 1000
 _OPENS_QUOTE = re.compile(r"[\w:,(][ \t]+\"\Z")
 _QUOTE_ROOM = 4
 _CODE_ROOM = 1024
+_LINE_END = re.compile("[\r\n]")
 _TICKS = re.compile("`+")
 LAYOUT = " \t\r\n>"
 """What may stand between prose and markup; ``>`` is a blockquote's."""
@@ -40,7 +41,8 @@ class Emitter:
         self._generate_id = generate_id
         self._events: list[Event] = []
         self._run: list[str] = []  # prose of this flush, joined into one event
-        self._content: list[str] = []
+        self.prose: list[str] = []
+        """The pieces of the answer's prose."""
         self._reasoning: list[str] = []
         self._calls: list[ToolCall] = []
         self._cut: list[IncompleteCall] = []
@@ -56,7 +58,7 @@ class Emitter:
         self._new_thought = True
         self.blank = True
         """The line so far holds nothing but layout."""
-        self.before_flush: Callable[[], None] = _nothing
+        self.before_flush: Callable[[], None] | None = None
         self.over = False
         """The model's turn is over: what comes is a conversation that it invents, and no call in it is one."""
         self.muted = False
@@ -77,7 +79,7 @@ class Emitter:
     @property
     def has_text(self) -> bool:
         """Some prose was told."""
-        return bool(self._content)
+        return bool(self.prose)
 
     @property
     def has_calls(self) -> bool:
@@ -97,12 +99,12 @@ class Emitter:
     @property
     def quoted(self) -> bool:
         """The line so far is the mark of a blockquote."""
-        return self.blank and any(">" in piece for piece in self._gap)
+        return self.blank and ">" in "".join(self._gap)
 
     @property
     def last(self) -> str:
         """The last character of the prose, "" if it is white space or there is none."""
-        return self._content[-1][-1] if self._content and not self._gap and not self._after_region else ""
+        return self.prose[-1][-1] if self.prose and not self._gap and not self._after_region else ""
 
     @property
     def opens_code(self) -> bool:
@@ -115,7 +117,7 @@ class Emitter:
             return False
         line: list[str] = []
         size = 0
-        for piece in reversed(self._content):
+        for piece in reversed(self.prose):
             line.append(piece)
             size += len(piece)
             if size >= _CODE_ROOM or "\n" in piece:
@@ -131,7 +133,7 @@ class Emitter:
     def tail(self, room: int) -> str:
         """The last characters of the prose, ``room`` at the most."""
         pieces: list[str] = []
-        for piece in reversed(self._content):
+        for piece in reversed(self.prose):
             pieces.append(piece[-room:])
             room -= len(piece)
             if room <= 0:
@@ -149,20 +151,20 @@ class Emitter:
         """Prose outside of fences."""
         if not text:
             return
+        kept = len(text.rstrip(LAYOUT)) if text[-1] in LAYOUT else len(text)
         if self.muted:
-            self._track(text)
-            return
-        kept = text.rstrip(LAYOUT)
-        tail = text[len(kept) :]
-        if not kept and (self.blank or self._after_region):
-            self._track(text)
+            pass
+        elif not kept and (self.blank or self._after_region):
             self._gap.append(text)
-            return
-        cut = min((at for at in (tail.find("\n"), tail.find("\r")) if at >= 0), default=len(tail))
-        self._out(kept + tail[:cut])
-        if cut < len(tail):
-            self._gap.append(tail[cut:])
-        self._track(text)
+        else:
+            cut = _LINE_END.search(text, kept)
+            if cut is None:
+                self._out(text)
+            else:
+                self._out(text[: cut.start()])
+                self._gap.append(text[cut.start() :])
+        if self.blank or "\n" in text or "\r" in text:
+            self._track(text)
 
     def verbatim(self, text: str) -> None:
         """Prose whose white space is its own: what stands in a fence, or what turned out not to be a call."""
@@ -172,15 +174,11 @@ class Emitter:
         if not self.muted:
             self._out(text)
 
-    def passed(self, text: str) -> TextDelta:
-        """A piece of prose that goes out by the fast path, as its event; only when ``clear``."""
-        self._content.append(text)
-        return TextDelta(text)
-
     def passed_verbatim(self, text: str) -> TextDelta:
-        """The same for the inside of a fence."""
+        """A piece of what stands in a fence, as its event; only when ``clear``."""
         self._track(text)
-        return self.passed(text)
+        self.prose.append(text)
+        return TextDelta(text)
 
     def _out(self, text: str) -> None:
         if self._after_region:
@@ -190,7 +188,7 @@ class Emitter:
             space = text[: len(text) - len(text.lstrip(" \t\r\n"))]
             line = space.rfind("\n") + 1 or len(space)
             gap, text = text[:line], text[line:]
-            if self._content and (self._joint or gap):
+            if self.prose and (self._joint or gap):
                 text = (self._joint or gap) + text
             self._after_region = False
             self._joint = ""
@@ -199,7 +197,7 @@ class Emitter:
             self._gap.clear()
         if text:
             self._run.append(text)
-            self._content.append(text)
+            self.prose.append(text)
 
     def _region(self) -> None:
         """Markup follows: what white space is held back was layout."""
@@ -257,16 +255,16 @@ class Emitter:
 
     def all_was_reasoning(self) -> None:
         """A closing marker came whose opener was in the prompt."""
-        if any(">" in piece for piece in self._gap):
+        if ">" in "".join(self._gap):
             self._out("")
         self._flush_run()
         self._gap.clear()
-        text = "".join(self._content).strip()
-        if self._content:
+        text = "".join(self.prose).strip()
+        if self.prose:
             self._events.append(TextWasReasoning())
         if text:
             self._reasoning.append(text)
-        self._content.clear()
+        self.prose.clear()
         self._joint = ""
         self.thought_ends()
 
@@ -352,30 +350,29 @@ class Emitter:
 
     def flush(self) -> list[Event]:
         """The events since the last flush."""
-        self.before_flush()
+        if self.before_flush is not None:
+            self.before_flush()
         if self._call is not None:
             self._flush_arguments()
-        self._flush_run()
+        if self._run:
+            self._flush_run()
         events = self._events
         self._events = []
         return events
 
     def finish(self) -> None:
         """The text is over: white space at its end is prose unless markup came before it."""
-        if any(">" in piece for piece in self._gap) or (self._gap and not (self._after_region or self._count or self._cut)):
-            self._out("")
-        self._gap.clear()
+        if self._gap:
+            if ">" in "".join(self._gap) or not (self._after_region or self._count or self._cut):
+                self._out("")
+            self._gap.clear()
 
     def reply(self) -> Reply:
         """All that was told."""
         return Reply(
-            content="".join(self._content) or None,
+            content="".join(self.prose) or None,
             reasoning="".join(self._reasoning) or None,
             tool_calls=tuple(self._calls),
             incomplete=tuple(self._cut),
             repairs=tuple(self._repairs),
         )
-
-
-def _nothing() -> None:
-    pass

@@ -16,13 +16,13 @@ _IN_PROSE = frozenset("-/>")
 class Marks:
     """Markers to look for. Made once for each set (``marks``)."""
 
-    __slots__ = ("_any", "_firsts", "_longest", "_starts", "first", "literals")
+    __slots__ = ("_any", "_first_in", "_longest", "_starts", "first", "literals")
 
     def __init__(self, literals: tuple[str, ...]) -> None:
         self.literals = frozenset(literals)
         self._any = re.compile(_longest(_trie(literals)) if literals else "(?!)")
         self.first = frozenset(literal[0] for literal in literals)
-        self._firsts = re.compile("|".join(map(re.escape, self.first)) or "(?!)").finditer
+        self._first_in = re.compile("|".join(map(re.escape, self.first)) or "(?!)").search
         self._starts = frozenset(literal[:length] for literal in literals for length in range(1, len(literal)))
         self._longest = max(map(len, literals), default=0)
 
@@ -32,10 +32,12 @@ class Marks:
         found = self._any.search(buf, pos)
         stop = found.start() if found else len(buf)
         if not source.ended:
-            starts = self._starts
-            for first in self._firsts(buf, max(pos, len(buf) - self._longest + 1), stop):
-                if buf[first.start() :] in starts:
+            tail = len(buf) - self._longest + 1
+            first = self._first_in(buf, max(pos, tail), stop)
+            while first:
+                if buf[first.start() :] in self._starts:
                     return first.start(), ""  # it may come to more, and hold what was found
+                first = self._first_in(buf, first.end(), stop)
             if found and self._may_grow(source, stop, found.group()):
                 return stop, ""
         return stop, found.group() if found else ""
@@ -93,30 +95,38 @@ def marks(literals: tuple[str, ...]) -> Marks:
 
 
 @lru_cache(maxsize=256)
-def beginnings(literals: tuple[str, ...]) -> re.Pattern[str]:
-    """Finds where a chunk may begin a marker.
+def pauses(markers: Marks, words: frozenset[str] | None) -> re.Pattern[str]:
+    """Finds where a chunk may begin a marker, or a line that begins with one of ``words`` (None: any).
 
     A character that prose seldom has says so alone. Markers that begin with another must stand there as far as the chunk goes.
+    Each branch begins with a literal, so that the search passes over other characters at once.
     """
-    rare: set[str] = set()
-    words: list[str] = []
-    for literal in literals:
+    found = set()
+    common = []
+    for literal in markers.literals:
         if literal[0].isascii() and (literal[0].isalnum() or literal[0] in _IN_PROSE):
-            words.append(literal)
+            common.append(literal)
         else:
-            rare.add(literal[0])
-    common = _trie(words)
-    found = [_one_of(rare)] if rare else []
-    found += (re.escape(char) + _rest(common[char]) for char in sorted(common))
-    return re.compile("|".join(found) or "(?!)")
+            found.add(re.escape(literal[0]))
+    found |= {re.escape(char) + _rest(node) for char, node in _trie(common).items()}
+    line = _line(words)
+    return re.compile("|".join(sorted(found | {"\n" + line, "\r" + line})))
 
 
 @lru_cache(maxsize=256)
-def line_starts(beginnings: frozenset[str] | None) -> re.Pattern[str]:
+def line_starts(words: frozenset[str] | None) -> re.Pattern[str]:
     """Finds the break and the blanks before a line that begins with one of these words (None: any), as far as the chunk goes."""
-    if beginnings is None:
-        return re.compile(r"[\r\n]")
-    return re.compile(r"[\r\n][ \t>]*(?=" + _rest(_trie(beginnings)) + ")")
+    return re.compile(r"[\r\n]" + _line(words))
+
+
+def prefix(words: Iterable[str]) -> str:
+    """A pattern for one of these words, or as much of it as the text has so far."""
+    return _rest(_trie(words))
+
+
+def _line(words: frozenset[str] | None) -> str:
+    """What follows a line break that is looked for."""
+    return "" if words is None else r"[ \t>]*(?=" + (prefix(words) or r"\Z") + ")"
 
 
 _Trie = dict[str, "_Trie"]
@@ -148,7 +158,3 @@ def _longest(node: _Trie) -> str:
     if len(found) == 1 and not ends:
         return found[0]
     return "(?:" + "|".join(found) + ")" + ("?" if ends else "")
-
-
-def _one_of(chars: Iterable[str]) -> str:
-    return "[" + "".join(sorted(map(re.escape, chars))) + "]"

@@ -6,12 +6,11 @@ place in the text, never at the border of a chunk. What may begin a marker is he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
-from functools import cached_property
+from collections.abc import Callable
 from typing import Protocol
 
 from patchbay.formats.engine.emitter import LAYOUT, Emitter
-from patchbay.formats.engine.marks import beginnings, line_starts, marks
+from patchbay.formats.engine.marks import Marks, line_starts, pauses
 from patchbay.formats.engine.source import Source, Steps
 
 _NOTHING: frozenset[str] = frozenset()
@@ -24,14 +23,16 @@ told. False where it opens nothing: the scanner takes the reading back, and the 
 class LineStart(Protocol):
     """Reads what begins without any marker, at the beginning of a line or behind words that lead to it.
 
-    ``first``: the characters it may begin with; ``starts``: the words, as far as they tell (None: any). ``leading``: the line
-    so far may lead to it; ``led``: it does.
+    ``starts``: the words it may begin with, as far as they tell (None: any). ``leading``: the line so far may lead to it;
+    ``led``: it does.
     """
 
-    first: Container[str]
     starts: frozenset[str] | None
     leading: bool
     led: bool
+
+    def looks_at(self, char: str) -> bool:
+        """Whether to read what begins with ``char``; False: it is prose."""
 
     def read(self) -> Steps[bool]:
         """Read at ``source.pos``, which is marked and behind the blanks. False: what stands there is prose."""
@@ -41,43 +42,34 @@ class LineStart(Protocol):
 
 
 class Scanner:
-    """Tells prose to ``emitter``, and hands each of the markers ``literals``, and each line's beginning, to its reader."""
+    """Tells prose to ``emitter``, and hands each of ``markers``, and each line's beginning, to its reader."""
 
     def __init__(
         self,
         source: Source,
         emitter: Emitter,
-        literals: tuple[str, ...],
-        make_regions: Callable[[], Mapping[str, Region]],
+        markers: Marks,
+        region: Callable[[str], Region],
         line_start: LineStart | None = None,
     ) -> None:
         self.source = source
         self.emitter = emitter
         self.line_start = line_start
-        self._make_regions = make_regions
-        self._marks = marks(literals)
-        self._marker = beginnings(literals).search
-        self._starts = line_start.starts if line_start else _NOTHING
-        self._line = line_starts(self._starts).search
+        self._markers = markers
+        self._reader_of = region
+        self._look_for(line_start.starts if line_start else _NOTHING)
         self.idle = False
         """Waiting in prose with nothing held back in the source."""
+        self.open = False
+        """The same with nothing held back at all: a chunk that does not ``pause`` is prose and goes out as it is."""
         self._spent = 0
-
-    @cached_property
-    def regions(self) -> Mapping[str, Region]:
-        """The readers of the markers."""
-        return self._make_regions()
-
-    def quiet(self, text: str) -> bool:
-        """Whether a chunk that comes behind prose, while the scanner is idle, is prose: no marker nor line begins in it."""
-        return self._marker(text) is None and (("\n" not in text and "\r" not in text) or self._line(text) is None)
 
     def run(self) -> Steps[None]:
         """Read to the end of the text."""
         source = self.source
         while True:
             ended, total = source.ended, source.base + len(source.buf)
-            end, marker = self._marks.next(source, source.pos)
+            end, marker = self._markers.next(source, source.pos)
             if self.line_start is None:
                 self._tell(end)
             elif not (yield from self._lines(self.line_start, end)):
@@ -88,11 +80,12 @@ class Scanner:
                 return
             elif not source.ended and source.base + len(source.buf) == total:
                 lines = self.line_start
-                if lines is not None:
-                    self._look_for(lines)
+                if lines is not None and lines.starts is not self._starts:
+                    self._look_for(lines.starts)
                 self.idle = source.pos == len(source.buf) and not (lines is not None and (lines.leading or lines.led))
+                self.open = self.idle and not self.emitter.blank and self.emitter.clear
                 yield
-                self.idle = False
+                self.idle = self.open = False
 
     def _tell(self, end: int) -> None:
         source = self.source
@@ -112,25 +105,27 @@ class Scanner:
                 if begin > source.pos:
                     self._tell(begin)
                     continue
-                offered = source.buf[begin] in lines.first and source.offset >= self._spent and not emitter.quoted
+                offered = source.offset >= self._spent and not emitter.quoted and lines.looks_at(source.buf[begin])
                 if offered and (yield from self._read(lines.read())):
                     return False
                 lines.led = False
-            self._look_for(lines)
+            if lines.starts is not self._starts:
+                self._look_for(lines.starts)
             line = self._line(source.buf, source.pos, stop - source.base)
             told = line.end() if line else stop - source.base
             self._tell(lines.lead(told) if lines.leading else told)
         return True
 
-    def _look_for(self, lines: LineStart) -> None:
-        """Search only for lines that ``lines`` looks at from now on."""
-        if lines.starts is not self._starts:
-            self._starts = lines.starts
-            self._line = line_starts(self._starts).search
+    def _look_for(self, starts: frozenset[str] | None) -> None:
+        """Search only for lines that begin so from now on."""
+        self._starts = starts
+        self._line = line_starts(starts).search
+        self.pause = pauses(self._markers, starts).search
+        """Finds where a chunk behind prose may begin a marker, or a line that is looked at."""
 
     def _region(self, marker: str) -> Steps[None]:
         source = self.source
-        if source.offset >= self._spent and (yield from self._read(self.regions[marker](marker))):
+        if source.offset >= self._spent and (yield from self._read(self._reader_of(marker)(marker))):
             return
         self.emitter.text(marker)
         source.pos += len(marker)

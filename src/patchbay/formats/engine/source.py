@@ -9,7 +9,10 @@ reader still looks at. A reader that may have to take its reading back sets ``ma
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from patchbay.formats.events import TextDelta
 
 
 class CutOff(Exception):  # noqa: N818 - a signal between readers, not an error of the program
@@ -32,7 +35,7 @@ Steps = Generator[None, None, T]
 class Source:
     """A window on a growing text. ``ended`` says that no more will come."""
 
-    __slots__ = ("_found", "_kept", "_mark", "base", "buf", "ended", "live", "pos")
+    __slots__ = ("_found", "_kept", "_mark", "base", "buf", "ended", "live", "pass_on", "pos")
 
     def __init__(self) -> None:
         self.buf = ""
@@ -41,6 +44,8 @@ class Source:
         self.base = 0
         self.live: Callable[[str], str | None] | None = None
         """Set by a reader that waits inside a value it passes on: what a chunk adds to it, or None where the reader must look."""
+        self.pass_on: Callable[[str], TextDelta | None] | None = None
+        """Set by a reader that waits inside of prose: tells a chunk and returns the event, or None where the reader must look."""
         self._kept: list[str] = []
         self._mark = -1
         self._found: dict[str, tuple[int, int, int]] = {}

@@ -45,7 +45,6 @@ class Telling:
         """The model has lost the thread: it writes openers in openers, and its calls again and again."""
         self._repeats = Repeats()
         self._held: list[str] | None = None
-        emitter.before_flush = self._look
 
     def start(self, name: str) -> list[str]:
         """Begin a call; one that is dropped is read into a list that nobody reads."""
@@ -60,6 +59,7 @@ class Telling:
             return []
         if self.astray and self._repeats.may_come(name, self.emitter.calls):
             self._held = []
+            self.emitter.before_flush = self._look
             return self._held
         return self.emitter.start(name)
 

@@ -59,7 +59,15 @@ V32 = Format(
     loose=False,
     channels=(
         Channels(
-            _reads, starts=(">>>",), begins=("\n",), ends=("<|eot_id|>", "<|eom_id|>"), fits=_names, implied=_opens, loud=False
+            _reads,
+            starts=(">>>",),
+            begins=("\n",),
+            ends=("<|eot_id|>", "<|eom_id|>"),
+            fits=_names,
+            implied=_opens,
+            implied_words=(_ALL,),
+            implied_name=True,
+            loud=False,
         ),
     ),
 )
@@ -76,6 +84,8 @@ V2 = Format(
             begins=("<|content|>",),
             ends=("<|stop|>",),
             implied=_first,
+            implied_words=(_ALL,),
+            implied_name=True,
         ),
     ),
 )

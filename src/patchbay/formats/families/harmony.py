@@ -22,7 +22,7 @@ _ROLE = re.compile(r"\s*([\w.-]*)")
 _FOREIGN = frozenset({"user", "system", "developer", "tool", "functions"})
 _WORDS = re.compile(r"\s*(?:(?:assistant|analysis|commentary|final)\b[ \t]*|to=[\w.:-]+[ \t]*)*")
 _IMPLIED = re.compile(r"\s*(?:(?:assistant|analysis|commentary|final|json|code|xml|to=[^\s<>{}]*)\s*)*")
-_BEGINNINGS = ("assistant", "analysis", "commentary", "final", "json", "code", "xml", "to=")
+IMPLIED_WORDS = ("assistant", "analysis", "commentary", "final", "json", "code", "xml", "to=")
 
 
 def _reads(header: Header) -> Body:
@@ -43,7 +43,7 @@ def _reads(header: Header) -> Body:
 def implied(text: str, _rules: ToolRules) -> bool:
     """Whether a text is, or may become, words of a header whose start stands in the prompt."""
     rest = text[_end(_IMPLIED, text) :]
-    return not rest or any(word.startswith(rest) for word in _BEGINNINGS)
+    return not rest or any(word.startswith(rest) for word in IMPLIED_WORDS)
 
 
 def _end(pattern: re.Pattern[str], text: str) -> int:
@@ -58,6 +58,7 @@ CHANNELS = Channels(
     alone=("<|message|>",),
     ends=("<|end|>", "<|call|>", "<|return|>"),
     implied=implied,
+    implied_words=IMPLIED_WORDS,
     words=lambda text: _end(_WORDS, text),
 )
 _ANALYSIS = Thought(openers=("<|channel|>analysis<|message|>",), closers=("<|end|>",), loud=True, alone=False)

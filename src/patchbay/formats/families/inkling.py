@@ -48,6 +48,7 @@ INKLING = Format(
             alone=tuple(_KINDS),
             ends=_ENDS,
             implied=_implied,
+            implied_name=True,
             words=lambda _text: 0,
         ),
     ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from patchbay.formats.channelrows import Body, Channels, Header, Kind
 from patchbay.formats.families.common import TURNS
-from patchbay.formats.families.harmony import implied
+from patchbay.formats.families.harmony import IMPLIED_WORDS, implied
 from patchbay.formats.rows import Format, Thought
 
 _KINDS = {"self": Kind.REASONING, "user": Kind.QUOTED, "commentary": Kind.QUOTED, "developer": Kind.DROPPED}
@@ -42,6 +42,7 @@ MUSE = Format(
             ends=("<|eom|>", "<|eot|>"),
             leads=("<atem:function_calls>", "</atem:function_calls>"),
             implied=implied,
+            implied_words=IMPLIED_WORDS,
         ),
     ),
 )

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from patchbay.formats.engine.scanner import Region
 from patchbay.formats.families.common import THINK, TURNS
-from patchbay.formats.parts import Parts
 from patchbay.formats.rows import Format, Frame
-from patchbay.formats.shapes.promptedcalls import NameOnLine, PromptedCalls, Words
+from patchbay.formats.shapes.promptedcalls import NameOnLine, Words
 
-_REACT = Words(begins=("Action:",), inputs=("Action Input:",), ends=("Observation:",))
-_QWEN_AGENT = Words(begins=("✿FUNCTION✿:", "✿FUNCTION✿"), inputs=("✿ARGS✿:", "✿ARGS✿"), ends=("✿RESULT✿:", "✿RESULT✿"), loud=True)
-
-
-def _react(parts: Parts) -> Mapping[str, Region]:
-    return PromptedCalls(parts, _REACT).regions()
-
-
-def _qwen_agent(parts: Parts) -> Mapping[str, Region]:
-    return PromptedCalls(parts, _QWEN_AGENT).regions()
+_REACT = Words(markers=("Action:",), inputs=("Action Input:",), ends=("Observation:",))
+_QWEN_AGENT = Words(
+    markers=("✿FUNCTION✿:", "✿FUNCTION✿"), inputs=("✿ARGS✿:", "✿ARGS✿"), ends=("✿RESULT✿:", "✿RESULT✿"), loud=True
+)
 
 
 REACT = Format(
@@ -27,7 +17,7 @@ REACT = Format(
     families=("any model that is prompted so: LangChain, LlamaIndex",),
     frames=(Frame(openers=("Final Answer:",), closers=()),),
     leaks=TURNS,
-    regions=_react,
+    regions=_REACT,
 )
 QWEN_AGENT = Format(
     "qwen_agent",
@@ -35,7 +25,7 @@ QWEN_AGENT = Format(
     thoughts=(THINK,),
     frames=(Frame(openers=("✿RETURN✿:", "✿RETURN✿"), closers=(), loud=True),),
     leaks=TURNS,
-    regions=_qwen_agent,
+    regions=_QWEN_AGENT,
 )
 GLM4 = Format(
     "glm4_9b",

@@ -12,14 +12,14 @@ stands in it. So it is read on trial, by the readers that read the same markup o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from patchbay.formats.engine.emitter import Emitter
 from patchbay.formats.engine.marks import Marks
 from patchbay.formats.engine.repeats import call_key
 from patchbay.formats.engine.scanner import Region
 from patchbay.formats.engine.source import Steps
-from patchbay.formats.fences.fencemarks import LABEL, FenceMarks
+from patchbay.formats.fences.fencemarks import LABEL
 from patchbay.formats.fences.shown import QUOTING_LABELS
 from patchbay.formats.parts import Parts
 from patchbay.types import ToolCall
@@ -31,14 +31,12 @@ _QUOTES = QUOTING_LABELS - {"xml"}
 class FencedMarkup:
     """Reads such fences. ``openers``: what opens a call; ``on_trial``: their readers, made to tell an emitter and nobody else."""
 
-    def __init__(
-        self, parts: Parts, fences: FenceMarks, openers: Marks, on_trial: Callable[[Emitter], Mapping[str, Region]]
-    ) -> None:
+    def __init__(self, parts: Parts, openers: Marks, on_trial: Callable[[Emitter], Callable[[str], Region]]) -> None:
         self.source = parts.source
         self.emitter = parts.emitter
         self.rules = parts.rules
         self.calls = parts.calls
-        self._fences = fences
+        self._fences = parts.fences
         self._openers = openers
         self._on_trial = on_trial
         self._before: set[str] = set()
@@ -71,13 +69,13 @@ class FencedMarkup:
 
     def _whole(self, char: str, trial: Emitter) -> Steps[bool]:
         """Read calls to the fence's end, or the text's; False where anything else is in it."""
-        source, regions = self.source, self._on_trial(trial)
+        source, region = self.source, self._on_trial(trial)
         while True:
             following = yield from self._space()
             if following in ("", char):
                 break
             marker = yield from self._openers.at(source)
-            if not marker or not (yield from regions[marker](marker)):
+            if not marker or not (yield from region(marker)(marker)):
                 return False
         if not following:
             return True

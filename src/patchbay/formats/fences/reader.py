@@ -7,7 +7,6 @@ import re
 from patchbay.formats.engine.source import Steps
 from patchbay.formats.fences.fenced import BlockReader
 from patchbay.formats.fences.fencedmarkup import FencedMarkup
-from patchbay.formats.fences.fencemarks import FenceMarks
 from patchbay.formats.fences.shown import ShownReader
 from patchbay.formats.parts import Parts
 from patchbay.formats.unmarked.loose import LooseReader
@@ -24,23 +23,22 @@ _SHOWN_LABEL = re.compile(
 class FenceReader:
     """Reads the fences of a text.
 
-    ``blocks`` reads those that are labelled as calls (None: none is), ``loose`` those that hold nothing but calls.
-    ``any_label``: whatever such a block is labelled.
+    ``blocks`` reads those that are labelled as calls (None: none is), ``loose`` those that hold nothing but calls, ``markup``
+    those that hold nothing but marked calls. ``any_label``: whatever a block for ``loose`` is labelled.
     """
 
     def __init__(
-        self, parts: Parts, marks: FenceMarks, blocks: BlockReader | None, loose: LooseReader | None, *, any_label: bool
+        self, parts: Parts, blocks: BlockReader | None, loose: LooseReader | None, markup: FencedMarkup, *, any_label: bool
     ) -> None:
         self.source = parts.source
         self.emitter = parts.emitter
         self.lenient = parts.lenient
-        self.marks = marks
+        self.marks = parts.fences
         self.blocks = blocks
         self.loose = loose
         self.any_label = any_label
-        self.shown = ShownReader(parts.source, parts.emitter, marks)
-        self.markup: FencedMarkup | None = None
-        """Reads those that hold nothing but marked calls; made with the readers of markers."""
+        self.markup = markup
+        self.shown = ShownReader(parts.source, parts.emitter, parts.fences)
         self._tagged_seen = False
 
     def region(self, marker: str) -> Steps[bool]:
@@ -79,10 +77,9 @@ class FenceReader:
         yield from self.shown.read(char, length, line_start=line_start, kind=kind)
 
     def _unwrapped(self, char: str, label: str) -> Steps[bool]:
-        markup, emitter = self.markup, self.emitter
-        if markup is None or not self.lenient or emitter.quoted or emitter.over:
+        if not self.lenient or self.emitter.quoted or self.emitter.over:
             return False
-        return (yield from markup.read(char, label))
+        return (yield from self.markup.read(char, label))
 
     def _may_hold_calls(self, label: str) -> bool:
         if label.lower() in _LENIENT_LABELS:

@@ -10,6 +10,7 @@ import re
 
 from patchbay.formats.engine.emitter import Emitter
 from patchbay.formats.engine.source import Source, Steps
+from patchbay.formats.events import TextDelta
 from patchbay.formats.fences.fencemarks import LABEL_ROOM, FenceMarks
 
 _BARE_WORD = re.compile(r"[\w+#.-]*")
@@ -50,8 +51,6 @@ class ShownReader:
         self.marks = marks
         self.promote = False
         """The end of the text was seen: fences that are still open will not be closed."""
-        self.idle = False
-        """Waiting inside a fence with nothing held back in the source."""
         self.line_passed = False
         """A line ended since the last run of fence characters."""
 
@@ -141,9 +140,17 @@ class ShownReader:
             source.pos = end
             if found or source.ended:
                 return found
-            self.idle = end == len(buf) and not emitter.muted
+            if end == len(buf) and not emitter.muted:
+                source.pass_on = self._pass_on
             yield
-            self.idle = False
+            source.pass_on = None
+
+    def _pass_on(self, text: str) -> TextDelta | None:
+        """Tell a piece of text without any fence character, as the event that is returned."""
+        if "`" in text or "~" in text or not self.emitter.clear:
+            return None
+        self.line_passed = self.line_passed or "\n" in text
+        return self.emitter.passed_verbatim(text)
 
     def _is_bare(self) -> Steps[bool]:
         """Whether nothing but blanks follows on the line; not read."""

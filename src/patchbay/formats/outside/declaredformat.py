@@ -63,13 +63,18 @@ def with_fields(row: Format, fields: Sequence[Field]) -> Format:
 
 @dataclass(frozen=True)
 class FieldRegions:
-    """The readers of ``fields``, made for a parser."""
+    """``fields``, as what a parser reads."""
 
     fields: tuple[Field, ...]
 
-    def __call__(self, parts: Parts) -> Mapping[str, Region]:
-        """The reader of each marker."""
-        return FieldReader(parts, self.fields).regions()
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """What their openings begin with."""
+        return tuple(start for field in self.fields if field.open is not None for start in field.open.starts)
+
+    def __call__(self, parts: Parts) -> Region:
+        """The reader of such markers."""
+        return FieldReader(parts, self.fields).open
 
 
 def _is_plain(field: Field) -> bool:

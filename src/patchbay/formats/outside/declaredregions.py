@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from patchbay.formats.engine.marks import marks
-from patchbay.formats.engine.scanner import Region
 from patchbay.formats.engine.source import CutOff, NotACall, Steps
 from patchbay.formats.outside.attempts import Attempt, Match, Pattern, Verdict
 from patchbay.formats.outside.jsonvalues import quoted
@@ -39,10 +38,6 @@ class FieldReader:
             if field.open is not None:
                 for start in field.open.starts:
                     self._fields.setdefault(start, []).append((field.open, field))
-
-    def regions(self) -> Mapping[str, Region]:
-        """What the scanner hands over."""
-        return dict.fromkeys(self._fields, self.open)
 
     def open(self, marker: str) -> Steps[bool]:
         """Read from where a field may begin; of several that do, the one whose opening is longest."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 from patchbay.formats.engine.marks import Marks, marks
@@ -72,23 +73,33 @@ class JsonCalls:
         return name if name in self.telling.idle else self.rules.resolve(name)
 
 
-def shapes(parts: Parts, closers: tuple[str, ...], ends: Marks) -> tuple[Shape, ...]:
-    """All shapes of calls, in the order in which they are tried.
+class Shapes:
+    """All shapes of calls, in the order in which they are tried; each is made when the ones before it did not fit.
 
     ``closers``: the markers that end wrappers. ``ends``: all markers and tokens that cannot be a part of a call.
     """
+
+    def __init__(self, parts: Parts, closers: tuple[str, ...], ends: Marks) -> None:
+        self._made: list[Shape] = []
+        self._others = _shapes(parts, closers, ends)
+
+    def __iter__(self) -> Iterator[Shape]:
+        yield from self._made
+        for shape in self._others:
+            self._made.append(shape)
+            yield shape
+
+
+def _shapes(parts: Parts, closers: tuple[str, ...], ends: Marks) -> Iterator[Shape]:
+    yield JsonCalls(parts)
+    yield XmlCalls(parts, closers, ends)
+    yield NestedCalls(parts)
+    yield KeyValueCalls(parts, closers, ends)
+    yield GemmaCalls(parts, ends)
+    yield PythonCalls(parts, parts.source, parts.calls, lambda name: _noted(parts, name))
     arguments: tuple[ArgumentShape, ...] = (JsonArguments(parts), BracketArguments(parts))
-    python = PythonCalls(parts, parts.source, parts.calls, lambda name: _noted(parts, name))
-    return (
-        JsonCalls(parts),
-        XmlCalls(parts, closers, ends),
-        NestedCalls(parts),
-        KeyValueCalls(parts, closers, ends),
-        GemmaCalls(parts, ends),
-        python,
-        NamedCalls(parts, arguments, closers),
-        CodeCalls(parts, _tags(ends)),
-    )
+    yield NamedCalls(parts, arguments, closers)
+    yield CodeCalls(parts, _tags(ends))
 
 
 def _noted(parts: Parts, name: str) -> str | None:

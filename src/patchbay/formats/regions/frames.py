@@ -7,10 +7,9 @@ closer at the end of what such an opener began, or right behind calls.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from patchbay.formats.engine.emitter import Emitter
-from patchbay.formats.engine.scanner import Region
 from patchbay.formats.engine.source import Source, Steps
 from patchbay.formats.regions.leaks import ends_or_tag
 from patchbay.formats.rows import Frame
@@ -23,17 +22,8 @@ class FrameReader:
         self.source = source
         self.emitter = emitter
         self.named = named
-        self._frames = frames
         self._due: frozenset[str] = frozenset()
         self._closers_of = {opener: frozenset(frame.closers) for frame in frames for opener in frame.openers}
-
-    def regions(self) -> Mapping[str, Region]:
-        """What the scanner hands over."""
-        found: dict[str, Region] = {}
-        for frame in self._frames:
-            found |= dict.fromkeys(frame.openers, self.drop if frame.loud else self.open)
-            found |= dict.fromkeys(frame.closers, self.drop if frame.loud else self.close)
-        return found
 
     def drop(self, marker: str) -> Steps[bool]:
         """Drop a special token."""

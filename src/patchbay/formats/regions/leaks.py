@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 from patchbay.formats.engine.emitter import Emitter
 from patchbay.formats.engine.marks import extent
-from patchbay.formats.engine.scanner import Region
 from patchbay.formats.engine.source import Source, Steps
 
 _TURN = re.compile("assistant|model|user", re.IGNORECASE)
@@ -26,16 +24,11 @@ def ends_or_tag(source: Source) -> Steps[bool]:
 
 
 class LeakReader:
-    """Reads ``tokens``."""
+    """Reads such tokens."""
 
-    def __init__(self, source: Source, emitter: Emitter, tokens: Iterable[str]) -> None:
+    def __init__(self, source: Source, emitter: Emitter) -> None:
         self.source = source
         self.emitter = emitter
-        self._tokens = tuple(tokens)
-
-    def regions(self) -> dict[str, Region]:
-        """What the scanner hands over."""
-        return dict.fromkeys(self._tokens, self.read)
 
     def read(self, marker: str) -> Steps[bool]:
         """Drop the token where it stands at an end of the answer or beside markup."""

@@ -8,81 +8,86 @@ call inside is a draft if the closer follows; if the text ends without one, the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
-from patchbay.formats.engine.emitter import Emitter
-from patchbay.formats.engine.marks import extent, marks
+from patchbay.formats.engine.marks import Marks, extent, marks
 from patchbay.formats.engine.scanner import Region
-from patchbay.formats.engine.source import Source, Steps
-from patchbay.formats.fences.reader import FenceReader
-from patchbay.formats.regions.thoughts import TakenOut, Thoughts
+from patchbay.formats.engine.source import Steps
+from patchbay.formats.parts import Parts
+from patchbay.formats.regions.thoughts import Thoughts
 from patchbay.formats.rows import Thought
 
 _FENCE = "```"
 
 
-class ReasoningReader:
-    """Reads what ``thoughts`` mark.
+class ThoughtMarks:
+    """What some reasoning markers come to, made once for each set of formats.
 
     ``calls``: the markers that open calls. ``messages``: those that begin the next message, and so end the reasoning that the
-    prompt opened. ``prefilled``: the prompt opened the reasoning (None: found out from the text). ``named``: ``thoughts`` are
-    those of the one format that the text is known to be in. ``told``: where the reasoning goes. ``stops``: special tokens,
+    prompt opened. ``named``: ``thoughts`` are those of the one format that the text is known to be in. ``stops``: special tokens,
     no part of the reasoning where the text ends behind them.
     """
 
     def __init__(
-        self,
-        source: Source,
-        emitter: Emitter,
-        thoughts: Sequence[Thought],
-        *,
-        fences: FenceReader | None = None,
-        calls: Mapping[str, Region] | None = None,
-        messages: Mapping[str, Region] | None = None,
-        prefilled: bool | None = None,
-        named: bool = False,
-        told: Thoughts | None = None,
-        stops: tuple[str, ...] = (),
+        self, thoughts: Sequence[Thought], *, calls: Iterable[str], messages: Iterable[str], stops: Iterable[str], named: bool
     ) -> None:
-        self.source = source
-        self.emitter = emitter
-        self.told = told or TakenOut(emitter)
-        self.fences = fences
+        self.calls = frozenset(calls)
+        self.messages = frozenset(messages)
+        self.by_opener = {opener: thought for thought in reversed(thoughts) for opener in thought.openers}
+        self.named = named
+        self.loud = frozenset(closer for thought in thoughts if thought.loud for closer in thought.closers)
+        self.alone = _closers(thought for thought in thoughts if thought.alone)
+        self.ends = _closers(thought for thought in thoughts if named or thought.alone or thought.loud)
+        self.stops = marks(tuple(sorted({*stops} - self.calls - self.messages)))
+
+
+class ReasoningReader:
+    """Reads what ``thoughts`` mark.
+
+    ``call``: the reader of a marker that opens calls; ``message``: that of markers that begin messages. ``prefilled``: the prompt
+    opened the reasoning (None: found out from the text). ``told``: where the reasoning goes.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        thoughts: ThoughtMarks,
+        call: Callable[[str], Region],
+        message: Callable[[], Region],
+        *,
+        prefilled: bool | None,
+        told: Thoughts,
+    ) -> None:
+        self.source = parts.source
+        self.emitter = parts.emitter
+        self.fences = parts.fences
+        self.told = told
         self.prefilled = prefilled
-        self._calls = calls or {}
-        self._messages = messages or {}
-        self._thoughts = {opener: thought for thought in reversed(thoughts) for opener in thought.openers}
-        self._named = named
-        self._loud = frozenset(closer for thought in thoughts if thought.loud for closer in thought.closers)
-        self._alone = _closers(thought for thought in thoughts if thought.alone)
-        self._ends = _closers(thought for thought in thoughts if named or thought.alone or thought.loud)
-        self._drafts = (*self._calls, _FENCE) if fences else tuple(self._calls)
-        self._stops = marks(tuple(token for token in stops if token not in self._calls and token not in self._messages))
+        self.thoughts = thoughts
+        self._call = call
+        self._message = message
         self._seen = False
         self._unclosed = False
         self._mentioned = False
         self._no_closer = False
         self._spent = 0
 
-    def regions(self) -> Mapping[str, Region]:
-        """What the scanner hands over."""
-        return dict.fromkeys(self._alone, self.stray) | dict.fromkeys(self._thoughts, self.open)
-
     def begin(self) -> Steps[None]:
         """Read the reasoning that the prompt opened."""
         self.told.begins("")
-        yield from self._read(self._ends, closer_due=False, messages=tuple(self._messages))
+        yield from self._read(self.thoughts.ends, closer_due=False, prefilled=True)
 
     def open(self, marker: str) -> Steps[bool]:
         """Read from an opener on."""
         source, emitter = self.source, self.emitter
-        thought = self._thoughts[marker]
+        thought = self.thoughts.by_opener[marker]
         if emitter.opens_code or not (thought.loud or (emitter.blank and not emitter.quoted and not self._unclosed)):
             self._mentioned |= not thought.paired
             return False
         if thought.paired and emitter.has_text:
             return False
-        closer_due = (emitter.has_text and not thought.loud) or (thought.paired and not self._named)
+        closer_due = (emitter.has_text and not thought.loud) or (thought.paired and not self.thoughts.named)
         size = yield from extent(source, marker)
         written = source.buf[source.pos : source.pos + size]
         source.pos += size
@@ -111,11 +116,11 @@ class ReasoningReader:
                 return bool(marker)
             yield
 
-    def _read(self, closers: tuple[str, ...], *, closer_due: bool, messages: tuple[str, ...] = ()) -> Steps[None]:
+    def _read(self, closers: tuple[str, ...], *, closer_due: bool, prefilled: bool = False) -> Steps[None]:
         """Read up to and with the closer, or to the end of the text."""
-        source = self.source
+        source, thoughts = self.source, self.thoughts
         self._seen = True
-        wanted = marks(closers if closer_due else (*closers, *self._drafts, *messages, *self._stops.literals))
+        wanted = marks(closers) if closer_due else _wanted(thoughts, closers, prefilled)
         while True:
             end, marker = wanted.next(source, source.pos)
             self.told.text(source.buf[source.pos : end])
@@ -129,15 +134,15 @@ class ReasoningReader:
                 self.told.text(marker)
                 source.pos += len(marker)
                 continue
-            if marker in messages:
+            if prefilled and marker in thoughts.messages:
                 self.told.stays_open()
                 source.mark()
-                if (yield from self._messages[marker](marker)):
+                if (yield from self._message()(marker)):
                     source.release()
                     return
                 source.pos += len(marker)
                 self.told.text(source.take())
-            elif marker in self._stops.literals:
+            elif marker in thoughts.stops.literals:
                 if (yield from self._stopped()):
                     return
             elif marker:
@@ -154,7 +159,7 @@ class ReasoningReader:
         """Read special tokens and the white space behind them: dropped, and True, if the text ends there; else they are text."""
         source = self.source
         source.mark()
-        while token := (yield from self._stops.at(source)):
+        while token := (yield from self.thoughts.stops.at(source)):
             size = yield from extent(source, token)
             source.pos += size or len(token)
             while (char := (yield from source.peek())) and char in " \t\r\n":
@@ -187,7 +192,7 @@ class ReasoningReader:
             self._unclosed = True
             source.release()
             return True
-        if begin >= self._spent and (yield from self._calls[marker](marker)):
+        if begin >= self._spent and (yield from self._call(marker)(marker)):
             self._unclosed = True
             source.release()
             return True
@@ -198,11 +203,10 @@ class ReasoningReader:
 
     def _is_call_block(self) -> Steps[bool]:
         """Read a fence's run; whether the fence is one of calls."""
-        assert self.fences is not None
         at_line_start = self.emitter.blank
-        yield from self.fences.marks.run("`")
-        label = yield from self.fences.marks.peek_label()
-        return at_line_start and self.fences.marks.is_tag(label)
+        yield from self.fences.run("`")
+        label = yield from self.fences.peek_label()
+        return at_line_start and self.fences.is_tag(label)
 
     def stray(self, marker: str) -> Steps[bool]:
         """A closer outside of reasoning: what came before it was reasoning, if nothing speaks against it.
@@ -213,7 +217,7 @@ class ReasoningReader:
         size = yield from extent(self.source, marker)
         if emitter.opens_code or not size:
             return False
-        loud = marker in self._loud
+        loud = marker in self.thoughts.loud
         # Where the prompt is said to have opened nothing, a tag may be prose: but no special token, nor what a reply begins with.
         word = self.prefilled is False and not loud and emitter.has_text
         if self._seen or self._mentioned or emitter.has_calls or word:
@@ -226,6 +230,13 @@ class ReasoningReader:
         self.source.pos += size
         tell(self.source.buf[self.source.pos - size : self.source.pos])
         return True
+
+
+@lru_cache(maxsize=256)
+def _wanted(thoughts: ThoughtMarks, closers: tuple[str, ...], prefilled: bool) -> Marks:  # noqa: FBT001 - positional for the cache
+    """What reasoning is read up to where its closer is not known to follow."""
+    messages = thoughts.messages if prefilled else ()
+    return marks(tuple(sorted({*closers, *thoughts.calls, _FENCE, *messages, *thoughts.stops.literals})))
 
 
 def _closers(thoughts: Iterable[Thought]) -> tuple[str, ...]:

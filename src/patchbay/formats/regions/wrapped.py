@@ -8,13 +8,11 @@ that was read can still become prose.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Protocol
 
-from patchbay.formats.engine.marks import Marks, extent, marks
-from patchbay.formats.engine.scanner import Region
+from patchbay.formats.engine.marks import extent, marks
 from patchbay.formats.engine.source import CutOff, NotACall, NotOffered, Steps
 from patchbay.formats.parts import Parts
 from patchbay.formats.rows import Wrapper, last_part
@@ -32,19 +30,18 @@ class Shape(Protocol):
         """How many calls were told. Raises NotACall while none was, CutOff. ``first``: it stands right behind the opener."""
 
 
-@lru_cache(maxsize=64)
-def closers_of(wrappers: tuple[Wrapper, ...]) -> tuple[str, ...]:
-    """All closers of ``wrappers``, once each."""
-    return tuple(dict.fromkeys(closer for wrapper in wrappers for closer in wrapper.closers))
+class Wrappers:
+    """What some wrappers come to, made once for each set of formats: by their openers, all their closers, all their markers."""
 
-
-@lru_cache(maxsize=64)
-def _by_opener(wrappers: tuple[Wrapper, ...]) -> Mapping[str, Wrapper]:
-    found: dict[str, Wrapper] = {}
-    for wrapper in wrappers:
-        for opener in wrapper.openers:
-            found[opener] = _joined(found[opener], wrapper) if opener in found else wrapper
-    return found
+    def __init__(self, wrappers: Sequence[Wrapper]) -> None:
+        self.by_opener: dict[str, Wrapper] = {}
+        for wrapper in wrappers:
+            for opener in wrapper.openers:
+                known = self.by_opener.get(opener)
+                self.by_opener[opener] = _joined(known, wrapper) if known else wrapper
+        self.closers = tuple(dict.fromkeys(closer for wrapper in wrappers for closer in wrapper.closers))
+        self.literals = (*self.by_opener, *self.closers, *(lead for wrapper in wrappers for lead in wrapper.leads))
+        self.marks = marks(self.literals)
 
 
 def _joined(one: Wrapper, other: Wrapper) -> Wrapper:
@@ -63,36 +60,21 @@ def _joined(one: Wrapper, other: Wrapper) -> Wrapper:
     )
 
 
-@lru_cache(maxsize=64)
-def wrapper_marks(wrappers: tuple[Wrapper, ...], tokens: tuple[str, ...] = ()) -> Marks:
-    """What the reader looks for between items; with ``tokens``, what ends a value outside of its strings."""
-    leads = (lead for wrapper in wrappers for lead in wrapper.leads)
-    return marks((*_by_opener(wrappers), *closers_of(wrappers), *leads, *tokens))
-
-
 class WrapperReader:
     """Reads what the openers of ``wrappers`` open. ``shapes`` are tried in their order."""
 
-    def __init__(self, parts: Parts, wrappers: tuple[Wrapper, ...], shapes: Sequence[Shape]) -> None:
+    def __init__(self, parts: Parts, wrappers: Wrappers, shapes: Iterable[Shape]) -> None:
         self.source = parts.source
         self.emitter = parts.emitter
         self.calls = parts.calls
         self.shapes = shapes
-        self._wrappers = _by_opener(wrappers)
-        self._closers = closers_of(wrappers)
-        self._marks = wrapper_marks(wrappers)
+        self._wrappers = wrappers.by_opener
+        self._closers = wrappers.closers
+        self._marks = wrappers.marks
         self._open: frozenset[str] = frozenset()
         """The closers that are due, where a wrapper was left before its end."""
         self._far = 0
         """How far was read in vain."""
-
-    def openers(self) -> Mapping[str, Region]:
-        """What the scanner hands over to have calls read."""
-        return dict.fromkeys(self._wrappers, self.open)
-
-    def closers(self) -> Mapping[str, Region]:
-        """What the scanner hands over where it stands outside of its wrapper."""
-        return dict.fromkeys(self._closers, self.stray)
 
     def open(self, marker: str) -> Steps[bool]:
         """Read from an opener on."""

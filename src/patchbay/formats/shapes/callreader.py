@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from patchbay.formats.engine.source import CutOff, NotACall, NotOffered, Source, Steps
 from patchbay.formats.engine.telling import CallSink
 from patchbay.formats.parts import ToolRules
-from patchbay.formats.shapes.jsonmembers import object_text, strict_json, tell_object, tell_text
+from patchbay.formats.shapes.jsonmembers import no_constant, object_text, tell_object, tell_text
 from patchbay.formats.values.jsonreader import JsonReader
 
 _NAME_KEYS = frozenset({"name", "tool", "tool_name", "function_name", "action"})
@@ -31,7 +31,12 @@ _CALL_KEYS = frozenset({"function", "function_call", "tool_call"})
 _MESSAGE_KEYS = frozenset({"role", "content", "refusal"})
 _MAX_NAME = 256
 _BY_THE_BOOK = re.compile(r'\{\s*"name"\s*:\s*"([^"\\\x00-\x1f]{1,256})"\s*,\s*"arguments"\s*:\s*(?=\{)')
+_CLOSING = re.compile(r"[ \t\r\n]*\}")
 _MAX_DEPTH = 3  # tool_calls -> item -> function
+
+
+_members_at = json.JSONDecoder(parse_constant=no_constant, parse_int=float, object_pairs_hook=tuple).raw_decode
+"""The members of the object at a place, and its end; raises ValueError, RecursionError where it is not valid JSON."""
 
 
 @dataclass
@@ -87,30 +92,26 @@ class CallReader:
         raise NotACall
 
     def _whole(self) -> bool:
-        """Read a call that is written by the book, on the one line of its block, at one blow; else read nothing."""
+        """Read a call that is valid JSON, all of it arrived, its name first, at once; else read nothing."""
         source = self.source
         found = _BY_THE_BOOK.match(source.buf, source.pos)
-        if found is None:
+        name = self.resolve(found.group(1)) if found else None
+        if found is None or name is None:
             return False
-        # up to its own line's end and no further: many lines of calls in one block must not each look at all that follow
-        end = source.find("\n", found.end())
-        if end < 0 or not source.buf.startswith("```", end + 1) or source.buf[end - 1] != "}":
-            return False
-        name = self.resolve(found.group(1))
-        if name is None or self.rules.types(name).unquoted:
-            return False
-        arguments = source.buf[found.end() : end - 1].rstrip()
+        begin = found.end()
         try:
-            value = strict_json(arguments)
+            members, end = _members_at(source.buf, begin)
         except (ValueError, RecursionError):
             return False
-        if not isinstance(value, dict):
+        closing = _CLOSING.match(source.buf, end)
+        unquoted = self.rules.types(name).unquoted
+        if closing is None or (unquoted and any(key in unquoted and isinstance(value, str) for key, value in members)):
             return False
-        source.pos = found.end()  # where the reading by the character would tell the call
+        source.pos = begin  # where the reading by the character would tell the call
         self._commit()
-        self.calls.start(name).append(arguments)
+        self.calls.start(name).append(source.buf[begin:end])
         self.calls.end()
-        source.pos = end
+        source.pos = closing.end()
         return True
 
     def _array(self) -> Steps[int]:

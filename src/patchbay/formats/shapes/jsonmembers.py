@@ -20,11 +20,12 @@ def _no_note(_kind: str) -> None:
     pass
 
 
-def _no_constant(name: str) -> None:
+def no_constant(name: str) -> None:
+    """Refuse what Python would read and JSON does not know: NaN, Infinity."""
     raise ValueError(f"{name} is not JSON")
 
 
-strict_json: Callable[[str], object] = json.JSONDecoder(parse_constant=_no_constant, parse_int=str).decode
+strict_json: Callable[[str], object] = json.JSONDecoder(parse_constant=no_constant, parse_int=str).decode
 """The value of a JSON text, its integers as they are written; raises ValueError, RecursionError."""
 
 

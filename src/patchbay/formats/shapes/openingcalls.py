@@ -9,6 +9,7 @@ Only offered tools count, and anywhere else the words are words.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 from patchbay.formats.engine.marks import marks
 from patchbay.formats.engine.source import CutOff, NotACall, Steps
@@ -22,9 +23,9 @@ _NEXUS_END = marks(("<bot_end>",))
 
 
 class _Opening(ABC):
-    """Reads ``word`` and the calls behind it."""
+    """Reads the one word of ``words`` and the calls behind it."""
 
-    word = ""
+    words: ClassVar[tuple[str, ...]]
 
     def __init__(self, parts: Parts) -> None:
         self.source = parts.source
@@ -59,11 +60,10 @@ class _Opening(ABC):
         source = self.source
         while (char := (yield from source.peek())) and char in " \t\r\n":
             source.pos += 1
-        while (
-            not source.ended and len(source.buf) - source.pos < len(self.word) and self.word.startswith(source.buf[source.pos :])
-        ):
+        (word,) = self.words
+        while not source.ended and len(source.buf) - source.pos < len(word) and word.startswith(source.buf[source.pos :]):
             yield
-        return source.buf.startswith(self.word, source.pos)
+        return source.buf.startswith(word, source.pos)
 
     @abstractmethod
     def _read(self) -> Steps[bool]:
@@ -73,7 +73,7 @@ class _Opening(ABC):
 class GemmaAtStart(_Opening):
     """``call:f{...}``; its closer is read like any that stands behind calls."""
 
-    word = "call:"
+    words: ClassVar[tuple[str, ...]] = ("call:",)
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
@@ -91,7 +91,7 @@ class GemmaAtStart(_Opening):
 class NexusAtStart(_Opening):
     """``Call: f(...); g(...)<bot_end>``."""
 
-    word = "Call:"
+    words: ClassVar[tuple[str, ...]] = ("Call:",)
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
@@ -103,7 +103,7 @@ class NexusAtStart(_Opening):
 
     def _read(self) -> Steps[bool]:
         source, told = self.source, 0
-        source.pos += len(self.word)
+        source.pos += len(self.words[0])
         while True:
             end = source.offset
             yield from self._python.space(" \t\r\n;,")

@@ -10,8 +10,8 @@ The model is to stop at the last word. What it writes behind that it made up, an
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from patchbay.formats.engine.marks import marks
 from patchbay.formats.engine.scanner import Region
@@ -34,10 +34,14 @@ class Words:
     of an offered tool.
     """
 
-    begins: tuple[str, ...]
+    markers: tuple[str, ...]
     inputs: tuple[str, ...]
     ends: tuple[str, ...]
     loud: bool = False
+
+    def __call__(self, parts: Parts) -> Region:
+        """The reader of such calls."""
+        return PromptedCalls(parts, self).read
 
 
 class PromptedCalls:
@@ -54,10 +58,6 @@ class PromptedCalls:
         self._inputs = marks(words.inputs)
         self._ends = marks(words.ends)
         self._stops = self._ends if words.loud else marks(tuple(f"\n{end}" for end in words.ends))
-
-    def regions(self) -> Mapping[str, Region]:
-        """What the scanner hands over."""
-        return dict.fromkeys(self.words.begins, self.read)
 
     def read(self, marker: str) -> Steps[bool]:
         """Read one call from the word before its name on, and the word behind it."""
@@ -156,6 +156,8 @@ class PromptedCalls:
 
 class NameOnLine:
     """Reads, at the beginning of a text, an offered tool's name that is all of its line, and the object on the next line."""
+
+    words: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, parts: Parts) -> None:
         self.source = parts.source

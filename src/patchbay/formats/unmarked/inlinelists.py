@@ -7,13 +7,13 @@ begins one is handed on to it.
 
 from __future__ import annotations
 
-from patchbay.formats.engine.scanner import LineStart, Region
+from patchbay.formats.engine.scanner import LineStart
 from patchbay.formats.engine.source import CutOff, NotACall, Steps
 from patchbay.formats.engine.telling import Staged
 from patchbay.formats.parts import Parts
 from patchbay.formats.shapes.pycalls import PythonCalls
 
-_OPENER = "["
+OPENER = "["
 _BEFORE = frozenset(("", " ", "\t", ":", ".", "!", "?"))
 """What the prose before a list ends in: behind a letter a bracket is an index, behind a quote or a bracket an example."""
 
@@ -31,17 +31,13 @@ class InlineLists:
         self._python.strict = True
         self._staged.ended = self._forget_name
 
-    def regions(self) -> dict[str, Region]:
-        """What the scanner hands over."""
-        return {_OPENER: self.read}
-
     def read(self, _marker: str) -> Steps[bool]:
         """Read a list, and tell its calls when it was read to its end."""
         emitter, lines = self.emitter, self._lines
         if lines is None:
             return False
         if emitter.blank or lines.led:
-            return not emitter.quoted and _OPENER in lines.first and (yield from lines.read())
+            return not emitter.quoted and lines.looks_at(OPENER) and (yield from lines.read())
         if emitter.over or emitter.last not in _BEFORE:
             return False
         begin = self.source.offset

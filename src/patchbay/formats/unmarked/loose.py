@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container
+from functools import cached_property, lru_cache
 
 from patchbay.formats.engine.repeats import call_key
 from patchbay.formats.engine.source import CutOff, NotACall, Steps
@@ -59,48 +59,53 @@ _LEAD_ROOM = 80
 _SHOWS = re.compile(r"(?i)\b(?:example|usage)\b[^\n]{0,40}:\s*\Z")
 """What announces that something is only shown."""
 _SHOW_ROOM = 80
+_LEAD_FIRST = frozenset("rap0123456789_")
+"""What the words begin with that may lead to a call on a text's first line."""
 _OR = "or "
 _CALLED = "()"
 _NONE = "'[]'"
 
 
-class _Every(Container[str]):
-    """Holds everything."""
-
-    def __contains__(self, _: object) -> bool:
-        return True
-
-
-_EVERY = _Every()
-
-
 class LooseReader:
-    """Reads blocks of calls of offered tools. ``first``, ``starts``: what a line that is looked at begins with."""
+    """Reads blocks of calls of offered tools. ``starts``: what a line that is looked at begins with (None: anything)."""
 
     def __init__(self, parts: Parts) -> None:
         self.source = parts.source
         self.emitter = parts.emitter
         self.calls = parts.calls
         self.rules = parts.rules
-        self._json = parts.json
-        self._bare = BareCalls(parts, Staged())
-        self._programs = Programs(parts.source, parts.rules.offered)
+        self._parts = parts
         self._told: set[str] = set()
         self._over = False
         self._program = False
         self.leading = True
         self.led = False
         self._line = ""
-        self._starts = frozenset("[{`'\"#") | parts.rules.beginnings
-        self._first = frozenset(start[0] for start in self._starts)
-        self.first: Container[str] = _EVERY
+        self._starts, self._first = _beginnings(parts.rules.beginnings)
         self.starts: frozenset[str] | None = None
+
+    @cached_property
+    def _bare(self) -> BareCalls:
+        return BareCalls(self._parts, Staged())
+
+    @cached_property
+    def _programs(self) -> Programs:
+        return Programs(self.source, self.rules.offered)
+
+    def looks_at(self, char: str) -> bool:
+        """Whether a line that begins with ``char`` is read: any once calls were told, and the first one if words may lead it."""
+        if self._told:
+            return True
+        first, self.starts = self.starts is None, self._starts
+        if char in self._first or (first and (self.led or self.emitter.has_text or char in _LEAD_FIRST)):
+            return True
+        if first:
+            self.leading, self._line = True, ""
+        return False
 
     def read(self) -> Steps[bool]:
         """Read a block at the beginning of a line, or behind words that lead to it."""
         led, self.led = self.led, False
-        if not self._told:
-            self.first, self.starts = self._first, self._starts
         if self._over or self.emitter.over:
             return False
         if not led:
@@ -138,7 +143,7 @@ class LooseReader:
     def lead(self, end: int) -> int:
         """Follow the words of a line that may lead to a call, ``Calls:`` or ``x =``; they are prose."""
         source = self.source
-        found = _LEAD_ENDS.search(source.buf, source.pos, end)
+        found = _LEAD_ENDS.search(source.buf, source.pos, min(end, source.pos + _LEAD_ROOM - len(self._line)))
         stop = found.end() if found else end
         self._line += source.buf[source.pos : min(stop, source.pos + _LEAD_ROOM)]
         self.leading = not found and len(self._line) < _LEAD_ROOM
@@ -181,7 +186,7 @@ class LooseReader:
         if all(call_key(name, arguments) in self._told for name, arguments in calls):
             return False
         staged.drop_repeated(self._told)
-        self.first, self.starts = _EVERY, None
+        self.starts = None
         staged.tell(self.calls)
         return True
 
@@ -204,7 +209,7 @@ class LooseReader:
                 return False
             while True:
                 char = yield from self._statement()
-                if not char or (char in FENCES and (yield from self._json.at_fence())):
+                if not char or (char in FENCES and (yield from self._parts.json.at_fence())):
                     break
                 if not (yield from self._called(char)):
                     return False
@@ -351,3 +356,10 @@ class LooseReader:
             yield
         ends = _OVER if self._told else _TURNED
         return ends.match(source.buf, source.pos, source.pos + _OVER_ROOM) is not None
+
+
+@lru_cache(maxsize=64)
+def _beginnings(names: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
+    """What a line with a call begins with where tools' names begin so, and the first characters of that."""
+    starts = frozenset("[{`'\"#") | names
+    return starts, frozenset(start[0] for start in starts)

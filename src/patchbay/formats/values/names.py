@@ -3,13 +3,16 @@
 A name is a tool's by what was agreed, never by likeness: exact, or one of the ways of writing it that lead back to one offered
 tool only, or all of the last dotted part of just one. A wrong guess here would run a tool that the model did not call.
 
-What is made per request is little: the names. The table of spellings and the tools' schemas are read when a call first asks.
+Rules are kept for tools of the same value. The tables of spellings and the tools' schemas are read when a call first asks.
 """
 
 from __future__ import annotations
 
+import marshal
 import re
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cached_property, lru_cache
 from typing import Any, Final, Literal
 
 from patchbay.formats.values.coerce import decoded_to, typed
@@ -22,6 +25,11 @@ UnknownTools = Literal["text", "keep", "drop"]
 _NAMESPACES = ("functions.", "default_api.", "tools.")
 """What a model may have been told that its tools live in. Any other prefix is a part of the name."""
 _BEGINNING = re.compile(r"[^._\s][^._\s\\]{0,4}|.", re.DOTALL)
+_BY_VALUE: Final = 2
+"""The version of marshal's format that writes equal values as equal bytes."""
+_MOST_REMEMBERED: Final = 100_000
+"""Rules are kept for no more tools than are written in so many bytes: what is kept is bounded."""
+_ANY_NAME = re.compile(r"[\w.-]{1,64}\n?(?:\Z|<)")
 _ESCAPED = re.compile(r"(?<!\\)\\+_")
 
 
@@ -81,13 +89,9 @@ UNTYPED: Final = ToolTypes(None)
 class ToolRules:
     """The offered tools (None: not known, any name may be one's) and what is done with names that are none's."""
 
-    __slots__ = ("_lasts", "_open", "_spellings", "_tools", "_types", "drops")
-
     def __init__(self, tools: Mapping[str, ToolSpec] | None, unknown_tools: UnknownTools = "text") -> None:
         self._tools: Mapping[str, ToolSpec] = tools or {}
         self._open = tools is None or unknown_tools != "text"
-        self._spellings: Mapping[str, str | None] | None = None
-        self._lasts: Mapping[str, str | None] | None = None
         self._types: dict[str, ToolTypes] = {}
         self.drops = unknown_tools == "drop"
         """A call of a tool that was not offered is read like any other, and left out."""
@@ -110,20 +114,31 @@ class ToolRules:
         for candidate in candidates:
             if candidate in tools:
                 return candidate
-        if self._spellings is None:
-            self._spellings = _spellings(tools)
         meant = {self._spellings.get(folded) for folded in map(_folded, candidates) if folded in self._spellings}
         meant = (meant or {self._last_parts.get(candidate) for candidate in candidates}) - {None}
         return meant.pop() if len(meant) == 1 else None
 
-    @property
+    @cached_property
+    def _spellings(self) -> Mapping[str, str | None]:
+        """The tool of each name with its dots written as underscores; None where two tools would be written the same."""
+        return _unambiguous((_folded(name), name) for name in self._tools)
+
+    @cached_property
     def _last_parts(self) -> Mapping[str, str | None]:
         """The tool of each last dotted part (``get_rate`` for ``currency.get_rate``); None where several tools end in it."""
-        if self._lasts is None:
-            self._lasts = _unambiguous((name.rpartition(".")[2], name) for name in self._tools if "." in name and name[-1] != ".")
-        return self._lasts
+        return _unambiguous((name.rpartition(".")[2], name) for name in self._tools if "." in name and name[-1] != ".")
 
-    @property
+    @cached_property
+    def _folded_names(self) -> list[str]:
+        """All that is a tool's name, with its dots written as underscores, sorted."""
+        return sorted({_folded(name) for name in (*self._tools, *self._last_parts)})
+
+    @cached_property
+    def _firsts(self) -> frozenset[str]:
+        """What a name may begin with: its own first character, that of a namespace, or how either is spelt otherwise."""
+        return frozenset("._\\").union(name[0] for name in (*self._tools, *self._last_parts, *_NAMESPACES) if name)
+
+    @cached_property
     def beginnings(self) -> frozenset[str]:
         """What a word begins with that may mean an offered tool: few characters, up to where a name may be spelt otherwise."""
         if not self._tools:
@@ -142,11 +157,20 @@ class ToolRules:
 
     def begins_name(self, text: str) -> bool:
         """Whether an offered tool's name may come of ``text`` when more of it arrives."""
-        readings = [_folded(reading) for reading in _readings(text)]
-        names = [_folded(name) for name in (*self._tools, *self._last_parts)]
-        return any(name.startswith(reading) for name in names for reading in readings) or any(
-            namespace.startswith(text) for namespace in _NAMESPACES
-        )
+        names = self._folded_names
+        for reading in _readings(text):
+            folded = _folded(reading)
+            at = bisect_left(names, folded)
+            if at < len(names) and names[at].startswith(folded):
+                return True
+        return any(namespace.startswith(text) for namespace in _NAMESPACES)
+
+    def may_begin(self, text: str) -> bool:
+        """Whether a text may begin with an offered tool's name (any, where the tools are not known), as far as it goes."""
+        head = text.lstrip()
+        if not head or head[0] in self._firsts:
+            return True
+        return self.any_name and _ANY_NAME.match(head) is not None
 
     def begins_marked_name(self, text: str) -> bool:
         """The same where a call is marked: any name may come of it where any may be a tool's."""
@@ -177,8 +201,28 @@ def make_rules(tools: Iterable[Any] | ToolRules | None, unknown_tools: UnknownTo
     if isinstance(tools, ToolRules):
         return tools
     if tools is None:
-        return ToolRules(None, unknown_tools)
-    return ToolRules({spec.name: spec for spec in read_specs(list(tools))}, unknown_tools)
+        return _no_rules(unknown_tools)
+    tools = list(tools)
+    try:
+        written = marshal.dumps(tools, _BY_VALUE)
+    except ValueError:  # not only JSON: ToolSpec, mappings of other classes
+        return _read(tools, unknown_tools)
+    return _remembered(written, unknown_tools) if len(written) <= _MOST_REMEMBERED else _read(tools, unknown_tools)
+
+
+def _read(tools: list[Any], unknown_tools: UnknownTools) -> ToolRules:
+    return ToolRules({spec.name: spec for spec in read_specs(tools)}, unknown_tools)
+
+
+@lru_cache(maxsize=32)
+def _remembered(written: bytes, unknown_tools: UnknownTools) -> ToolRules:
+    """The rules of tools by their value: of a copy, which no caller changes."""
+    return _read(marshal.loads(written), unknown_tools)  # noqa: S302 - bytes that were written right before
+
+
+@lru_cache(maxsize=3)
+def _no_rules(unknown_tools: UnknownTools) -> ToolRules:
+    return ToolRules(None, unknown_tools)
 
 
 def _readings(name: str) -> Iterator[str]:
@@ -195,11 +239,6 @@ def _readings(name: str) -> Iterator[str]:
 
 def _folded(name: str) -> str:
     return name.replace(".", "_")
-
-
-def _spellings(tools: Iterable[str]) -> Mapping[str, str | None]:
-    """The tool of each name with its dots written as underscores; None where two tools would be written the same."""
-    return _unambiguous((_folded(name), name) for name in tools)
 
 
 def _unambiguous(written: Iterable[tuple[str, str]]) -> Mapping[str, str | None]:

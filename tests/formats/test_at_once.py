@@ -1,0 +1,124 @@
+"""What is read at once, or passed over without a look at each character, comes to what reading by the character does."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from patchbay import StreamParser, parse
+from patchbay.errors import ConfigurationError
+from patchbay.formats import FORMATS
+from patchbay.formats.readers import Plan
+from patchbay.formats.values.names import make_rules
+
+from .cuts import read
+from .golden import cases
+
+TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "count",
+            "parameters": {"type": "object", "properties": {"times": {"type": "integer"}, "word": {"type": "string"}}},
+        },
+    }
+]
+
+
+@pytest.mark.parametrize(
+    ("expected", "arguments"),
+    [
+        ('{"times": 3, "word": "a"}', '{"times": 3, "word": "a"}'),
+        ('{"times":3 ,\n "word":"b"}', '{"times":3 ,\n "word":"b"}'),
+        ('{"times": 3}', '{"times": "3"}'),
+        ('{"times": 3, "times": 4}', '{"times": "3", "times": 4}'),
+        ('{"word": {"times": "3"}}', '{"word": {"times": "3"}}'),
+        ('{"times": null}', '{"times": NaN}'),
+        ('{"times": 1e999}', '{"times": 1e999}'),
+        ('{"times": ' + "9" * 5000 + "}", '{"times": ' + "9" * 5000 + "}"),
+        ('{"word": ' + "[" * 5000 + "]" * 5000 + "}", '{"word": ' + "[" * 5000 + "]" * 5000 + "}"),
+        ('{"word": "</tool_call>"}', '{"word": "</tool_call>"}'),
+        ('{"word": "```"}', '{"word": "```"}'),
+        ("{}", "{}"),
+    ],
+)
+@pytest.mark.parametrize("around", ["```tool_call\n%s\n```", "<tool_call>\n%s\n</tool_call>", "<tool_call>%s</tool_call> Done."])
+def test_arguments_are_the_same_read_at_once_and_by_the_character(around: str, arguments: str, expected: str) -> None:
+    text = around % f'{{"name": "count", "arguments": {arguments}}}'
+    whole = parse(text, TOOLS, generate_id="call_{}".format)
+    assert [expected] == [call.raw_arguments for call in whole.tool_calls]
+    assert whole == read(text, TOOLS)
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.id)
+def test_no_beginning_is_passed_over_that_its_readers_would_take(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def replies() -> list[Any]:
+        given = [(case.tools, way) for way in case.ways] + [(None, "auto")]
+        return [parse(case.text, tools, format=way, generate_id="call_{}".format, **case.options) for tools, way in given]
+
+    expected = replies()
+    monkeypatch.setattr(Plan, "may_open", lambda *_: True)
+    assert expected == replies()
+
+
+def test_each_message_whose_start_the_prompt_holds_says_what_it_begins_with() -> None:
+    rows = {row.name: channel for row in FORMATS.values() for channel in row.channels}
+    assert len(rows) > 3
+    assert [] == [name for name, row in rows.items() if (row.implied is not None) != bool(row.implied_words or row.implied_name)]
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_words_lead_to_a_call_by_the_length_of_their_line_and_not_of_its_pieces(size: int) -> None:
+    text = "a" * 70 + " b" * 10 + ': count(word="x")'
+    parser = StreamParser(TOOLS)
+    for at in range(0, len(text), size):
+        parser.feed(text[at : at + size])
+    parser.close()
+    assert text == parser.reply.content
+
+
+def test_chunks_that_no_reader_sees_count_in_the_places_of_repairs() -> None:
+    prose, call = "Some words. " * 20, '\n```tool_call\n{"name": "count", "arguments": {"times": 3,}}\n```'
+    pieces = [prose[at : at + 5] for at in range(0, len(prose), 5)]
+    parser = StreamParser(TOOLS)
+    for piece in [*pieces, call]:
+        parser.feed(piece)
+    parser.close()
+    assert parse(prose + call, TOOLS).repairs == parser.reply.repairs != ()
+
+
+def test_tools_of_the_same_value_are_read_once() -> None:
+    assert make_rules(TOOLS, "text") is make_rules(copy.deepcopy(TOOLS), "text")
+    assert make_rules(TOOLS, "text") is not make_rules(TOOLS, "keep")
+
+
+def test_tools_that_were_changed_in_place_are_read_again() -> None:
+    def arguments(name: str) -> list[str]:
+        reply = parse(f'<tool_call>{{"name": "{name}", "arguments": {{"times": "3"}}}}</tool_call>', tools)
+        return [call.raw_arguments for call in reply.tool_calls]
+
+    tools = copy.deepcopy(TOOLS)
+    assert ['{"times": 3}'] == arguments("count")
+    tools[0]["function"]["parameters"]["properties"]["times"]["type"] = "string"
+    assert ['{"times": "3"}'] == arguments("count")
+    tools[0]["function"]["name"] = "tally"
+    assert [[], ['{"times": "3"}']] == [arguments("count"), arguments("tally")]
+    tools = copy.deepcopy(TOOLS)
+    assert ['{"times": 3}'] == arguments("count")
+
+
+def test_tools_that_are_no_plain_json_are_read_too() -> None:
+    class Name(str):
+        __slots__ = ()
+
+    tools = [{"type": "function", "function": {"name": Name("count"), "parameters": {}}}]
+    assert make_rules(tools, "text").has_tools
+    assert make_rules(tools, "text") is not make_rules(tools, "text")
+
+
+@pytest.mark.parametrize("format", [None, 7, ["hermes"]])
+def test_a_format_that_is_none_is_refused(format: Any) -> None:  # noqa: A002 - the name the API fixes
+    with pytest.raises(ConfigurationError):
+        StreamParser(format=format)
