@@ -9,11 +9,12 @@ from typing import Any
 import openai
 import pytest
 
-from chat_door.rig import USER, call, calls, door, finish_of, report_of, text_of
+from chat_door.rig import THEIRS, USER, call, calls, door, finish_of, report_of, text_of
 from patchbay.errors import ConfigurationError
 from patchbay.server.tools import create_tools_app
 from patchbay.server.tools.chat.settings import ChatSettings
 from patchbay.testing import ContractModel, Message, Raw, Text, events
+from structured import RESPONSE_FORMAT, RESULT, WeatherModel
 from tools_server.rig import BOUND, calling_back, says
 
 SUNNY = says({"output": {"sky": "clear"}, "is_error": False})
@@ -194,6 +195,24 @@ def test_of_an_answer_in_json_only_the_last_round_counts() -> None:
         assert '{"sky": "clear"}' == at.ask(**wanted).choices[0].message.content
         assert '{"sky": "clear"}' == text_of(at.stream(**wanted))
         assert wanted.items() <= at.asked[0].items()
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("kind", ["enforces", "ignores"])
+def test_a_text_only_model_uses_the_tool_and_gives_the_json_that_was_asked_for(kind: Any, streamed: bool) -> None:
+    with calling_back(says({"output": RESULT})) as callback, door(WeatherModel(kind), tools="auto") as at:
+        at.server.register("get_degrees", callback.url)
+        wanted = {"response_format": RESPONSE_FORMAT}
+        content = text_of(at.stream(**wanted)) if streamed else at.ask(**wanted).choices[0].message.content
+        assert ({"city": "Rome", "degrees": 21}, 1) == (json.loads(content), len(callback.calls))
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_beside_calls_for_the_client_no_content_stands_where_json_was_asked_for(streamed: bool) -> None:
+    with door([calls(call("open_door"), content='{"sky":')]) as at:
+        at.server.register("weather", "http://127.0.0.1:9/x")
+        wanted = {"response_format": {"type": "json_object"}, "tools": [THEIRS]}
+        assert not (text_of(at.stream(**wanted)) if streamed else at.ask(**wanted).choices[0].message.content)
 
 
 def test_reasoning_is_told_as_reasoning_content() -> None:

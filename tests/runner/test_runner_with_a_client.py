@@ -13,6 +13,7 @@ import pytest
 
 from patchbay import ToolRunner, UpstreamError
 from patchbay.testing import Raw, ScriptedUpstream, events
+from structured import RESPONSE_FORMAT, RESULT, WeatherModel
 
 
 def block(name: str, **arguments: Any) -> str:
@@ -128,3 +129,23 @@ def test_making_a_runner_of_a_chat_model_imports_no_third_party_package():
         "[]"
         == subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout.strip()
     )
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("kind", ["enforces", "ignores"])
+def test_a_run_ends_with_the_json_that_was_asked_for(client_class, kind, streamed):
+    def get_degrees(city: str) -> str:
+        """Tell the temperature."""
+        return f"{RESULT} in {city}"
+
+    async def answer(runner: ToolRunner) -> Any:
+        request = {"messages": "How warm is Rome?", "model": "m", "response_format": RESPONSE_FORMAT}
+        if not streamed:
+            return await runner.run(**request)
+        return [event async for event in runner.run_stream(**request)][-1]
+
+    with ScriptedUpstream(WeatherModel(kind)) as upstream:
+        client = client_class(base_url=upstream.url, api_key="unused")
+        final = run(client, answer(ToolRunner(client, [get_degrees])))
+    assert {"city": "Rome", "degrees": 21} == json.loads(final.content)
+    assert ["21.0 degrees in Rome"] == [execution.content for execution in final.tool_executions]

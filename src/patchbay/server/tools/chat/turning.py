@@ -145,6 +145,8 @@ class Turn:
         if end.aborted is not None and not end.aborted.hard:
             raise end.aborted
         pending = self._handed_out(end) if end.pending else ()
+        if pending and self._asked.wants_json:  # clients parse all content as JSON
+            self._content = Said()
         usage = summed(model.usages)
         snapshot = self._tools.snapshot
         report = report_of(snapshot.role, snapshot.revision, end, self._outputs)
