@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from patchbay.models.answerformat import refuses_format
 from patchbay.models.modes import ModeMemory, refuses_choice, refuses_tools, tools_were_seen
 
 
@@ -84,3 +85,33 @@ def test_a_server_that_is_known_to_take_tools_is_not_questioned_but_may_refuse_t
     assert not memory.probe_due("m")
     memory.learn("m", "text")
     assert "text" == memory.mode("m")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "json mode cannot be combined with tool/function calling",
+        "Function calling with a response mime type: 'application/json' is unsupported",
+        "You cannot specify response format and function call at the same time",
+        "Cannot use custom grammar constraints with tools.",
+        "This response_format type is unavailable now",
+        "Unsupported parameter: 'response_format'",
+        '{"detail":[{"loc":["body","response_format"],"msg":"Extra inputs are not permitted"}]}',
+    ],
+)
+def test_an_error_that_refuses_the_response_format_is_known(text: str) -> None:
+    assert refuses_format(400, text)
+    assert not refuses_format(429, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Invalid schema for response_format 'w': In context=('properties', 'x'), 'oneOf' is not permitted.",
+        "Invalid 'response_format.json_schema.name': string does not match pattern.",
+        "'messages' must contain the word 'json' in some form, to use 'response_format' of type 'json_object'.",
+        "this model does not support tools",
+    ],
+)
+def test_an_error_about_what_stands_in_the_response_format_is_no_refusal_of_it(text: str) -> None:
+    assert not refuses_format(400, text)

@@ -234,6 +234,24 @@ def test_a_model_without_tools_and_system_role_is_taught_in_text_and_that_is_lea
     assert [True, False, False, False, False] == ["tools" in body for body in server.bodies]
 
 
+def test_a_model_that_takes_no_schema_beside_tools_is_given_it_with_the_last_question_alone(stream: bool) -> None:
+    def script(body: Any) -> Any:
+        formatted = "responseMimeType" in body["generationConfig"]
+        if formatted and "tools" in body:
+            return error(400, "Function calling with a response mime type: 'application/json' is unsupported")
+        return response(text('{"sky": "clear"}' if formatted else "It is clear."))
+
+    wanted = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}}
+    with GeminiServer(script) as server:
+        model = model_at(server)
+
+        async def two() -> list[str | None]:
+            return [(await reply_of(model, [QUESTION], stream=stream, parameters=wanted)).reply.content for _ in range(2)]
+
+        assert ['{"sky": "clear"}'] * 2 == run(model, two())
+    assert [True, True, False, True, False] == ["tools" in body for body in server.bodies]
+
+
 def chunk_of(message: str) -> dict[str, Any]:
     piece = types.GenerateContentResponse.model_validate(response(finish="MALFORMED_FUNCTION_CALL", message=message))
     return GeminiAnswer("gemini-3-pro", [WEATHER.to_openai()]).chunk(piece)["choices"][0]
