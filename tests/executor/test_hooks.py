@@ -195,7 +195,7 @@ class Parcel:
     items: list[int]
 
 
-class Box(msgspec.Struct):
+class Crate(msgspec.Struct):
     items: list[int]
 
 
@@ -213,7 +213,7 @@ class Pair(NamedTuple):
         (defaultdict[str, list[int]], '{"a": [1]}', lambda kept: kept["a"].append(666)),
         (list[tuple[set[int], int]], "[[[1], 2]]", lambda kept: kept[0][0].add(666)),
         (Parcel, '{"items": [1]}', lambda kept: kept.items.append(666)),
-        (Box, '{"items": [1]}', lambda kept: kept.items.append(666)),
+        (Crate, '{"items": [1]}', lambda kept: kept.items.append(666)),
     ],
 )  # fmt: skip
 def test_no_container_is_left_open_to_a_change(kind, raw, change):
