@@ -562,6 +562,23 @@ def test_calls_can_be_added_to_an_answer_and_taken_from_one():
     assert ["I would rather not."] == kinds(play([ADD], add, after_model_callback=refuse))
 
 
+@pytest.mark.parametrize("model", ["", "gpt-4o-mini", "nobody/knows"], ids=["no model", "no key", "no provider"])
+@pytest.mark.parametrize("has_bus", [False, True], ids=["alone", "with a bus"])
+def test_a_before_model_callback_answers_for_a_model_that_cannot_be_used(model, has_bus, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    seen = []
+
+    def answer(ctx: Any, request: LlmRequest) -> str | None:
+        seen.append(request.model)
+        return "from the cache" if ctx.user_content.text == "known" else None
+
+    runner = Runner(LlmAgent(name="a", model=model, before_model_callback=answer), bus=EventBus() if has_bus else None)
+    known, unknown = (list(runner.run("u", "s", said)) for said in ("known", "unknown"))
+    assert [("from the cache", None)] == [(event.content.text, event.error_code) for event in known]
+    assert ["CONFIGURATION"] == [event.error_code for event in unknown]
+    assert [model or None] * 2 == seen
+
+
 # before_tool, after_tool
 
 
@@ -625,11 +642,24 @@ def test_tool_callbacks_may_ask_for_the_tools_context():
     assert {"before": 1, "after": 2} == events[1].actions.state_delta
 
 
-def test_tool_callbacks_are_not_asked_about_calls_that_never_begin():
-    asked = []
-    calls_ = [ToolCall("1", "nope"), ToolCall("2", "add", '{"a": "x"}')]
-    play([calls_, "done"], add, before_tool_callback=lambda ctx, name, args: asked.append(name))
-    assert [] == asked
+def test_a_before_tool_callback_may_mend_or_answer_a_call_whose_arguments_do_not_fit():
+    def callback(ctx: Any, name: str, args: dict[str, Any]) -> Any:
+        if args.get("a") == "mock":
+            return {"mocked": True}
+        args.setdefault("a", 3)
+        return None
+
+    calls_ = [
+        ToolCall("1", "nope"),
+        ToolCall("2", "add"),
+        ToolCall("3", "add", '{"a": "mock"}'),
+        ToolCall("4", "add", '{"a": "x"}'),
+    ]
+    events = play([calls_, "done"], add, before_tool_callback=callback)
+    unknown, mended, mocked, wrong = [each.response for each in events[1].get_function_responses()]
+    assert ({"result": 4}, {"mocked": True}) == (mended, mocked)
+    assert "no tool" in unknown["error"] or "nope" in unknown["error"]
+    assert "/a must be a valid integer" in wrong["error"]
 
 
 def test_tool_callbacks_see_a_hand_over_and_can_keep_it_from_happening():

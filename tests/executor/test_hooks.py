@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import attrs
@@ -167,7 +168,45 @@ def test_a_hook_that_breaks_behind_the_tool_hides_its_value_and_says_that_it_has
     )
 
 
-def test_calls_that_fail_are_not_shown_to_hooks():
+def test_a_before_callback_is_asked_about_arguments_that_do_not_fit_and_what_it_leaves_is_checked():
+    seen = []
+
+    def before(call, tool, arguments, context):
+        seen.append(dict(arguments))
+        arguments.update(fill.get(call.raw_arguments, {}))
+
+    fill = {'{"b": "3"}': {"a": "4"}, '{"a": 1}': {"b": "many"}, '{"a": 2}': {"b": "5"}}
+    mended, broken, changed, left = (one(add, raw, before=before) for raw in (*fill, '{"b": 1}'))
+    assert [{"b": "3"}, {"a": 1, "b": 2}, {"a": 2, "b": 2}, {"b": 1}] == seen
+    assert [(4, 3), (2, 5)] == ran
+    assert ({"a": 4, "b": 3}, {"a": 2, "b": 5}) == (mended.arguments, changed.arguments)
+    assert "/b must be a valid integer" in broken.content
+    assert "must have required property 'a'" in left.content
+    assert "not valid JSON" in one(add, '{"a"', before=before).content
+    assert 4 == len(seen)  # of the last there is nothing to be shown
+
+
+def test_what_a_before_callback_answers_stands_also_where_the_arguments_do_not_fit():
+    done = one(add, "{}", before=lambda *_: {"mocked": True})
+    assert ({"mocked": True}, False, []) == (done.value, done.is_error, ran)
+
+
+def test_a_before_callback_cannot_give_a_tool_what_is_not_json():
+    done = one(add, '{"a": 1}', before=lambda call, tool, arguments, context: arguments.update(b=add))
+    assert "TypeError: a function is not JSON" in done.content
+    assert [] == ran
+
+
+def test_arguments_that_can_be_read_only_once_are_left_to_the_tool():
+    def total(numbers: Iterator[int], more: int = 0) -> int:
+        return sum(numbers) + more
+
+    assert 3 == one(total, '{"numbers": [1, 2]}', before=lambda *_: None).value
+    more = one(total, '{"numbers": [1, 2]}', before=lambda call, tool, arguments, context: arguments.update(more=4))
+    assert 7 == more.value
+
+
+def test_calls_that_fail_are_not_shown_to_callbacks_behind_the_tool():
     asked = []
 
     async def fail() -> None:
@@ -176,7 +215,7 @@ def test_calls_that_fail_are_not_shown_to_hooks():
     calls = [ToolCall("1", "nope"), ToolCall("2", "add", "{}"), ToolCall("3", "fail")]
     done = carry_out([add, fail], *calls, before=lambda call, *_: asked.append(call.name), after=lambda *_: asked.append("after"))
     assert [True] * 3 == [execution.is_error for execution in done]
-    assert ["fail"] == asked
+    assert ["add", "fail"] == asked  # also where the arguments do not fit, before that is found
 
 
 def test_a_hook_may_write_state_for_the_call():

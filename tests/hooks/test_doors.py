@@ -364,7 +364,7 @@ def test_each_turn_of_a_run_has_an_id_of_its_own():
     assert 2 == len({turn_id for _, turn_id in seen})
 
 
-def test_callbacks_of_an_agent_and_hooks_are_one_chain():
+def test_callbacks_of_an_agent_stand_among_the_hooks_but_for_the_one_before_a_tool_which_is_first():
     asked = []
 
     def noted(name: str, answer: Any = None) -> Any:
@@ -385,8 +385,9 @@ def test_callbacks_of_an_agent_and_hooks_are_one_chain():
 
     run(main())
     llm = [f"{who} {point}" for point in ("before_llm", "after_llm") for who in ("before", "own", "behind")]
-    tools = [f"{who} {point}" for point in ("before_tool", "after_tool") for who in ("before", "own", "behind")]
-    assert [*llm, *tools, *llm] == asked
+    before = [f"{who} before_tool" for who in ("own", "before", "behind")]
+    after = [f"{who} after_tool" for who in ("before", "own", "behind")]
+    assert [*llm, *before, *after, *llm] == asked
 
 
 def test_a_model_callback_sees_what_a_hook_before_it_made_of_the_request_and_the_next_hook_what_the_callback_did():

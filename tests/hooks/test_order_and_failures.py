@@ -47,20 +47,20 @@ def test_hooks_of_this_program_come_first_then_the_lower_number_then_the_name():
     assert ["n", "a", "b2", "late", "z", "b"] == asked == [each.name for each in manager.mounted]
 
 
-def test_a_programs_own_callbacks_stand_in_the_same_chain_at_zero():
+def test_a_programs_own_callbacks_before_a_tool_are_asked_before_all_hooks():
     asked = []
     manager = HookManager()
     for name, priority in (("before", -1), ("behind", 1)):
         manager.mount(name, hook(before_tool=lambda _call, name=name: asked.append(name)), priority=priority)
     executor_asks = {"before": lambda *_: asked.append("own"), "after": lambda *_: None}
     play(manager, **executor_asks)
-    assert ["before", "own", "behind"] == asked
+    assert ["own", "before", "behind"] == asked
 
 
-def test_a_callback_sees_what_a_hook_before_it_changed_and_a_hook_what_a_callback_changed():
+def test_a_hook_sees_what_a_callback_changed_and_may_change_it_again():
     seen = []
     manager = HookManager()
-    manager.mount("first", hook(before_tool=Modify({"arguments": {"a": 5}})), priority=-1)
+    manager.mount("first", hook(before_tool=lambda call: Modify({"arguments": {**call.arguments, "a": 5}})), priority=-1)
     manager.mount("last", hook(before_tool=lambda call: seen.append(call.arguments)), priority=1)
 
     def own(_call, _tool, arguments, _context):
@@ -68,7 +68,7 @@ def test_a_callback_sees_what_a_hook_before_it_changed_and_a_hook_what_a_callbac
         arguments["b"] = 9
 
     assert [("add", 5, 9)] == play(manager, before=own).ran
-    assert [{"a": 5, "b": 2}, {"a": 5, "b": 9}] == seen
+    assert [{"a": 1, "b": 2}, {"a": 5, "b": 9}] == seen
 
 
 RAISED = {

@@ -205,8 +205,8 @@ def test_what_hooks_keep_and_change_later_is_not_what_runs():
     assert 5 == len(kept)
 
 
-def test_what_a_callback_changes_behind_the_back_of_a_hook_is_what_approvers_see_or_nothing():
-    """Law 9: a callback has the arguments themselves. What it does to them after a hook has looked is approved as it runs."""
+def test_what_a_callback_changes_after_it_has_answered_reaches_neither_hooks_nor_approvers_nor_the_tool():
+    """Law 9: a callback may hold on to the arguments that it was given."""
     kept: list[Any] = []
     seen: list[Any] = []
 
@@ -224,8 +224,8 @@ def test_what_a_callback_changes_behind_the_back_of_a_hook_is_what_approvers_see
 
     manager = managed(hook(approve_tool=approve_tool))
     manager.mount("last", hook(before_tool=looks), priority=1)
-    assert [("add", 40, 2)] == play(manager, before=before).ran
-    assert [{"a": 1, "b": 2}, {"a": 40, "b": 2}] == seen
+    assert [("add", 1, 2)] == play(manager, before=before).ran
+    assert [{"a": 1, "b": 2}] * 2 == seen
 
 
 def test_a_view_that_is_looked_at_late_shows_what_was_asked_about():

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from patchbay.agents import topics
 from patchbay.agents.context import InvocationContext
 from patchbay.agents.failures import NoAnswerError
-from patchbay.errors import PatchbayError
+from patchbay.errors import ConfigurationError, PatchbayError
 from patchbay.loop.answer import OutOfTimeError, UnfinishedError, next_event
 from patchbay.models.chat import ChatModel, ChatRequest, ModelEvent, ModelReply, TextDelta
 from patchbay.tools.results import describe
@@ -26,8 +26,14 @@ _logger = logging.getLogger(__name__)
 
 
 def asked_model(ctx: InvocationContext, agent: LlmAgent) -> ChatModel:
-    """Return the agent's model, with what there is to be done around it. Raises what ``LlmAgent.chat_model`` does."""
-    model = agent.chat_model()
+    """Return the agent's model, with what there is to be done around it.
+
+    One that cannot be used raises what ``LlmAgent.chat_model`` does when it is first asked: a callback may answer in its place.
+    """
+    try:
+        model = agent.chat_model()
+    except ConfigurationError as error:
+        return UnusableModel(error)
     is_plain = ctx.bus is None and ctx.run_config.llm_timeout is None
     return model if is_plain else AskedModel(ctx, agent, model)
 
@@ -40,6 +46,17 @@ def no_answer(error: Exception) -> NoAnswerError:
         return NoAnswerError(error.code.upper(), str(error))
     _logger.error("The model failed", exc_info=error)
     return NoAnswerError("MODEL_ERROR", describe(error))
+
+
+class UnusableModel:
+    """A model that raises ``error`` when it is asked."""
+
+    def __init__(self, error: ConfigurationError) -> None:
+        self._error = error
+
+    def respond(self, request: ChatRequest) -> AsyncIterator[ModelEvent]:  # noqa: ARG002  (a ChatModel's)
+        """Raise the error."""
+        raise self._error
 
 
 class AskedModel:

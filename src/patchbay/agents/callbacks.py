@@ -11,7 +11,6 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from patchbay.agents.structured import AnswerTool
 from patchbay.executor.callbacks import as_hooks, called, first_answer
 from patchbay.tools import Tool, ToolContext
 from patchbay.types import ToolCall
@@ -33,8 +32,6 @@ def before_hook(callback: Callback) -> Callback:
     wants_context = _takes_tool_context(callback)
 
     async def hook(_call: ToolCall, tool: Tool, arguments: dict[str, Any], context: ToolContext) -> Any:
-        if isinstance(tool, AnswerTool):
-            return None
         named = {"tool_context": context} if wants_context else {}
         return await called(callback, context.invocation_context, tool.name, arguments, **named)
 
@@ -46,8 +43,6 @@ def after_hook(callback: Callback) -> Callback:
     wants_context = _takes_tool_context(callback)
 
     async def hook(_call: ToolCall, tool: Tool, _arguments: dict[str, Any], context: ToolContext, value: Any) -> Any:
-        if isinstance(tool, AnswerTool):
-            return None
         named = {"tool_context": context} if wants_context else {}
         return await called(callback, context.invocation_context, tool.name, value, **named)
 

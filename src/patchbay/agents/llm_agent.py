@@ -128,8 +128,11 @@ class LlmAgent(BaseAgent):
 
     @property
     def model_name(self) -> str:
-        """The model's name, "" where it has none."""
-        model = self.canonical_model
+        """The model's name, "" where it has none, and where there is no model."""
+        try:
+            model = self.canonical_model
+        except ConfigurationError:
+            return ""
         return model if isinstance(model, str) else str(getattr(model, "name", None) or "")
 
     def chat_model(self) -> ChatModel:

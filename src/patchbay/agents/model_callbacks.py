@@ -24,6 +24,7 @@ from patchbay.agents.request import (
     as_response,
     changed,
 )
+from patchbay.errors import ConfigurationError
 from patchbay.loop.hooked import AskedReply, AskedRequest
 from patchbay.models.chat import ModelReply
 from patchbay.tools import collect_tools
@@ -51,7 +52,10 @@ async def _before(agent: LlmAgent, asked: AskedRequest) -> ModelReply | None:
     """Ask what is to be asked; return the answer if it has been given. Raises NoAnswerError."""
     ctx: InvocationContext = asked.run.surroundings.invocation_context
     run, request = asked.run, asked.request
-    name = getattr(agent.chat_model(), "name", None)
+    try:
+        name = getattr(agent.chat_model(), "name", None)
+    except ConfigurationError:  # it is no use, and may not be asked
+        name = agent.model_name or None
     with callbacks_fail():
         shown = as_llm_request(
             request,

@@ -15,12 +15,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from patchbay.errors import CallBudgetError, HookAbortError, IncompleteCallError, RunTimeoutError, ToolTimeoutError
+from patchbay.errors import (
+    CallBudgetError,
+    HookAbortError,
+    IncompleteCallError,
+    RunTimeoutError,
+    ToolArgumentsError,
+    ToolTimeoutError,
+)
 from patchbay.executor.clock import Alarm
 from patchbay.executor.execution import ToolExecution
 from patchbay.executor.flight import Flight
 from patchbay.executor.settle import NAME_SHOWN, NOT_BEGUN, note, told
 from patchbay.executor.told import tell_settled
+from patchbay.schema.arguments import UnreadableArgumentsError, read_arguments
 from patchbay.tools import well_formed
 from patchbay.tools.context import Progress
 from patchbay.tools.interrupts import is_users_interrupt
@@ -220,7 +228,12 @@ class Batch:
         else:
             try:
                 tool = run.find(mine.name)
-                return Flight(self, index, mine, tool, tool.validate(mine.raw_arguments, run.executor.validation))
+                try:
+                    return Flight(self, index, mine, tool, tool.validate(mine.raw_arguments, run.executor.validation))
+                except ToolArgumentsError as misfit:
+                    if not (run.executor.before and tool.acts):
+                        raise
+                    return Flight(self, index, mine, tool, written_arguments(mine, misfit), misfit)
             except BaseException as failure:  # (a validator may run the caller's code, and that may do anything)
                 if is_users_interrupt(failure):
                     raise
@@ -352,6 +365,14 @@ def _forget(task: asyncio.Task[Any]) -> None:
     _left_running.discard(task)
     if not task.cancelled():
         task.exception()  # looked at, so that asyncio does not report it as never retrieved
+
+
+def written_arguments(call: ToolCall, misfit: ToolArgumentsError) -> dict[str, Any]:
+    """Return the arguments as the model wrote them. Raises ``misfit`` where they are not even a JSON object."""
+    try:
+        return read_arguments(call.raw_arguments)
+    except UnreadableArgumentsError:
+        raise misfit from None
 
 
 def as_call(call: ToolCall | IncompleteCall) -> ToolCall:

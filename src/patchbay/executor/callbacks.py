@@ -1,12 +1,13 @@
 """Callbacks of the caller's own: they may answer a call before its tool runs, or change what it returned.
 
-They are links in the chain of hooks (``patchbay.hooks``), of priority 0, and differ from what is mounted in this: they are given
-the objects themselves.
+Those before a tool are asked before all hooks (``patchbay.hooks``). Those after it are links in the chain of hooks, of priority
+0, which are given the objects themselves.
 
-``before(call, tool, arguments, context)`` may change ``arguments`` in place; what it returns, if not None, is the call's value
-and the tool is not run (then ``after`` is not asked either). ``after(call, tool, arguments, context, value)`` sees what a tool
-returned, as it returned it; what it returns, if not None, stands for it. Neither is asked about calls that failed. Both may be
-async. What a hook raises is the failure of the call: a guard that breaks lets nothing through.
+``before(call, tool, arguments, context)`` may change ``arguments`` in place: they are checked and of the tool's types, or what
+the model wrote where that does not fit. What it returns, if not None, is the call's value and the tool is not run (then ``after``
+is not asked either). What all of them leave of the arguments is checked again. ``after(call, tool, arguments, context, value)``
+sees what a tool returned, as it returned it; what it returns, if not None, stands for it; it is not asked about calls that
+failed. Both may be async. What a callback raises is the failure of the call: a guard that breaks lets nothing through.
 """
 
 from __future__ import annotations
@@ -48,17 +49,13 @@ def checked_hooks(given: Any) -> HookManager | None:
     return given
 
 
-def links_of(before: Sequence[Hook], after: Sequence[Hook]) -> tuple[Mounted, ...]:
-    """Return the callbacks as links of the chain of hooks, in their order."""
-    if not before and not after:
+def links_of(after: Sequence[Hook]) -> tuple[Mounted, ...]:
+    """Return the callbacks after a tool as links of the chain of hooks, in their order."""
+    if not after:
         return ()
     from patchbay.hooks import native  # here: most programs have none
 
-    return tuple(
-        native(f"callback {number:03}", **{point: partial(called, hook)})
-        for point, hooks in (("before_tool", before), ("after_tool", after))
-        for number, hook in enumerate(hooks)
-    )
+    return tuple(native(f"callback {number:03}", after_tool=partial(called, hook)) for number, hook in enumerate(after))
 
 
 async def first_answer(hooks: Sequence[Hook], *about: Any) -> Any:

@@ -46,8 +46,9 @@ class Executor:
     (None: all of it).
 
     ``hooks`` are those that are mounted (``patchbay.hooks``), ``before`` and ``after`` callbacks of the caller's own, or lists of
-    them (``patchbay.executor.callbacks``): links of the same chain, and so are ``links``. ``on_progress(call, progress)`` is told
-    what running tools say of their work, and must not block. ``media`` has the files that go along with results (None: the
+    them (``patchbay.executor.callbacks``): the former are asked first, the latter are links of the same chain, as are ``links``.
+    ``on_progress(call, progress)`` is told what running tools say of their work, and must not block.
+    ``media`` has the files that go along with results (None: the
     process's own store, ``patchbay.media.shared_store``).
 
     Raises TypeError for what is no tool, ConfigurationError for limits that cannot be kept.
@@ -86,7 +87,8 @@ class Executor:
         self.cancel_grace = cancel_grace
         self.max_repeats = checked_count(max_repeats, "max_repeats")
         self.max_result_chars = max_result_chars
-        self._links = (*links_of(as_hooks(before, "before"), as_hooks(after, "after")), *links)
+        self.before = as_hooks(before, "before")
+        self._links = (*links_of(as_hooks(after, "after")), *links)
         self._merged: tuple[Chains, Chains] | None = None
         self._unhooked: HookManager | None = None
         self.hooks = hooks

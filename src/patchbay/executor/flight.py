@@ -1,4 +1,4 @@
-"""The way of one call: before -> frozen -> approved -> a slot -> run under its deadline -> after -> settle.
+"""The way of one call: callbacks -> before -> frozen -> approved -> a slot -> run under its deadline -> after -> settle.
 
 A tool that finds out facts about its calls (``Tool.facts``) does so before it is approved, and again under its deadline.
 
@@ -14,19 +14,22 @@ import time
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from patchbay.errors import HookAbortError, RepeatedCallError, ToolDeniedError
+from patchbay.errors import ConfigurationError, HookAbortError, RepeatedCallError, ToolArgumentsError, ToolDeniedError
+from patchbay.executor.callbacks import first_answer
 from patchbay.executor.clock import Alarm, standing_still, within
 from patchbay.executor.execution import ToolExecution
 from patchbay.executor.files import has_files, with_files
 from patchbay.executor.freeze import frozen_copy
 from patchbay.executor.slots import Slots
 from patchbay.executor.told import tell_begun
-from patchbay.hooks.asked import Asked
+from patchbay.hooks.asked import Asked, as_plain, is_same_json
+from patchbay.schema.arguments import read_arguments
 from patchbay.tools import Tool
 from patchbay.tools.context import Progress, ToolContext
 from patchbay.tools.facts import DENIED, changed_facts, facts_of
 from patchbay.tools.interrupts import is_users_interrupt
 from patchbay.tools.output import OutputError, ToolOutput
+from patchbay.tools.results import write_strictly
 from patchbay.types import Attachment, ToolCall, ToolResult
 
 if TYPE_CHECKING:
@@ -37,12 +40,22 @@ if TYPE_CHECKING:
 class Flight(Asked):
     """One call on its way. ``given`` is what its tool was given (None: it has not begun), ``ending`` why it is being stopped.
 
+    ``misfit`` is what is wrong with ``arguments`` (None: nothing): only callbacks may see those, and mend them.
+
     It is also what hooks are asked about.
     """
 
-    __slots__ = ("_batch", "_ended", "_started", "ending", "given", "grace", "index", "slots", "task")
+    __slots__ = ("_batch", "_ended", "_started", "ending", "given", "grace", "index", "misfit", "slots", "task")
 
-    def __init__(self, batch: Batch, index: int, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        batch: Batch,
+        index: int,
+        call: ToolCall,
+        tool: Tool,
+        arguments: dict[str, Any],
+        misfit: ToolArgumentsError | None = None,
+    ) -> None:
         self._batch = batch
         self._started = self._ended = 0.0
         self._plain = self.trail = None
@@ -50,6 +63,7 @@ class Flight(Asked):
         self.call = call
         self.tool = tool
         self.arguments = arguments
+        self.misfit = misfit
         self.slots = Slots(tool, batch.run.slots)
         self.context: ToolContext | None = None
         self.given: dict[str, Any] | None = None
@@ -151,10 +165,15 @@ class Flight(Asked):
         executor = run.executor
         if executor.max_repeats is not None and (times := run.repeats.times(call)) >= executor.max_repeats:
             raise RepeatedCallError(tool.name, times=times)
-        mine = self.arguments
         hooks = run.hooks
         if hooks is not None:
             context.hooks = hooks
+        if executor.before and tool.acts:
+            if (answer := await first_answer(executor.before, call, tool, self._shown_to_callbacks(), context)) is not None:
+                return answer
+            self._take_from_callbacks(context)
+        mine = self.arguments
+        if hooks is not None:
             chains = hooks.chains
             if not chains.of_tools or not tool.acts:
                 hooks = None
@@ -166,13 +185,7 @@ class Flight(Asked):
                         tool = self.tool
                         self.slots = Slots(tool, run.slots)
                 is_other = self.arguments is not mine
-                # From here on the arguments are what they are. Hooks are shown copies. A program's own callbacks have had the
-                # arguments themselves, and may hold on to them: the tool gets others, and approvers and hooks see those.
-                mine = self.arguments
-                if chains.has_native_tool_links:
-                    mine = frozen_copy(mine)
-                    self.arguments = frozen_copy(mine)
-                    self.touched()
+                mine = self.arguments  # from here on they are what they are: hooks are shown copies
                 if chains.approve_tool and (not tool.owner or chains.policy.respond_approval == "always"):
                     await hooks.approve(self)
                     is_other = True
@@ -195,6 +208,39 @@ class Flight(Asked):
             return value
         going = hooks.after_tool(self, value)
         return value if going is None else await going
+
+    def _shown_to_callbacks(self) -> dict[str, Any]:
+        """Return the arguments for callbacks to change; they may hold on to them."""
+        _ = self.plain  # as they are now
+        return self.arguments
+
+    def _take_from_callbacks(self, context: ToolContext) -> None:
+        """Take the arguments as callbacks left them, checked again if they have changed. Raises ToolArgumentsError.
+
+        What has not changed is checked as the model wrote it: not all defaults are JSON.
+        """
+        before, left = self.plain, self.arguments
+        after = as_plain(left)
+        if is_same_json(before, after):
+            if self.misfit is not None:
+                raise self.misfit
+            self.arguments = frozen_copy(left)
+            return
+        arguments = read_arguments(self.call.raw_arguments)
+        properties = self.tool.parameters.get("properties") or {}
+        for name in before.keys() | after.keys():
+            if name not in after:
+                arguments.pop(name, None)
+            elif name not in before or not is_same_json(before[name], after[name]):
+                if name in before and name not in arguments and name not in properties:
+                    raise ConfigurationError(
+                        f"A callback cannot change {name!r} of {self.tool.name!r}: its schema has another name for it."
+                    )
+                arguments[name] = left[name]
+        self.arguments = self.tool.validate(write_strictly(arguments), self._batch.run.executor.validation)
+        self.misfit = None
+        self.touched()
+        context.raw_arguments = json.dumps(self.plain)
 
     def owner_of(self, name: str) -> str:
         """Return the hook that has added the tool of this name, "" for one that no hook has. Raises UnknownToolError."""

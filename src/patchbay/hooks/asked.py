@@ -6,6 +6,7 @@ use for.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -115,7 +116,7 @@ class Asked:
         """
         name = changes.get("tool", self.tool.name)
         arguments = changes.get("arguments", self.plain)
-        is_other = {"tool": name != self.tool.name, "arguments": not _is_same_json(arguments, self.plain)}
+        is_other = {"tool": name != self.tool.name, "arguments": not is_same_json(arguments, self.plain)}
         changed = tuple(what for what, is_changed in is_other.items() if is_changed)
         if changed:
             self.tool, self.arguments = self.resolve(name, arguments)
@@ -149,13 +150,22 @@ def as_plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
         read = read_exactly(write_exactly(arguments))
     except (TypeError, ValueError, RecursionError):  # keys that are no texts, cycles, what can be read only once
         try:
-            read = json.loads(render_result(arguments))
+            read = json.loads(render_result(_copied(arguments)))
         except (ValueError, RecursionError):
             return {}
     return read if isinstance(read, dict) else {}
 
 
-def _is_same_json(one: Any, other: Any) -> bool:
+def _copied(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a copy, so that what can be read only once is left to the tool; the arguments themselves where there can be none."""
+    try:
+        return copy.deepcopy(arguments)
+    except Exception:  # noqa: BLE001  (a value may refuse to be copied, in any way)
+        return arguments
+
+
+def is_same_json(one: Any, other: Any) -> bool:
+    """Whether two values are the same to JSON."""
     # To Python 1 and True are the same; to a tool they are not.
     return one is other or (one == other and json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True))
 

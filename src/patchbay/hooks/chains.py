@@ -60,8 +60,8 @@ class Chains:
     """The hooks of each point, in order: one state of a manager's, as one turn sees it. It never changes."""
 
     __slots__ = (
-        "after_llm", "after_tool", "approve_tool", "before_llm", "before_tool", "has_native_tool_links", "mounted", "of_tools",
-        "on_runtime_event", "policy",
+        "after_llm", "after_tool", "approve_tool", "before_llm", "before_tool", "mounted", "of_tools", "on_runtime_event",
+        "policy",
     )  # fmt: skip
 
     def __init__(self, mounted: Sequence[Mounted] = (), policy: HookPolicy | None = None) -> None:
@@ -74,7 +74,6 @@ class Chains:
         self.approve_tool = self._links("approve_tool")
         self.on_runtime_event = self._links("on_runtime_event")
         self.of_tools = bool(self.before_tool or self.after_tool or self.approve_tool)
-        self.has_native_tool_links = any(each.native for each, _ in (*self.before_tool, *self.after_tool))
 
     def _links(self, method: str) -> tuple[Link, ...]:
         return tuple((each, each.asked[method]) for each in self.mounted if method in each.asked)

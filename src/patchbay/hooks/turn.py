@@ -158,27 +158,26 @@ class TurnHooks:
     def before_tool(self, asked: Asked) -> Going:
         """Ask about a call; what hooks change goes into it.
 
-        Awaited is the answer of a hook in the tool's place: a ToolOutput, or what a program's own callback returned; None where
-        the tool is to run. Raises ToolDeniedError, and what a change raises.
+        Awaited is the answer of a hook in the tool's place, a ToolOutput; None where the tool is to run. Raises ToolDeniedError,
+        and what a change raises.
         """
         links = self.chains.before_tool
         owner = asked.tool.owner
         for each, ask in links:
-            if owner and each.name == owner and not each.native:
+            if owner and each.name == owner:
                 continue  # it is asked when the tool runs
             if each.tools and each.ignores(asked.tool.name):
                 continue
-            answer: Any = None
-            if not each.native:
-                try:  # as first_step does: a call that costs as much as all else here
-                    begun = ask(ToolRequest(asked, BEFORE))
-                    answer = Waiting(begun, begun.send(None))
-                except StopIteration as end:
-                    if end.value is None:
-                        continue
-                    answer = end.value
-                except BaseException as error:  # noqa: BLE001  (as there)
-                    answer = failed(error)
+            answer: Any
+            try:  # as first_step does: a call that costs as much as all else here
+                begun = ask(ToolRequest(asked, BEFORE))
+                answer = Waiting(begun, begun.send(None))
+            except StopIteration as end:
+                if end.value is None:
+                    continue
+                answer = end.value
+            except BaseException as error:  # noqa: BLE001  (as there)
+                answer = failed(error)
             return self._before_tool(asked, _from(each, links), answer)
         return None
 
@@ -277,12 +276,6 @@ class TurnHooks:
 
     async def _before_tool(self, asked: Asked, links: Sequence[Link], answer: Any) -> Any:
         for each, ask in links:
-            if each.native:
-                given = await ask(asked.call, asked.tool, asked.arguments, asked.context)
-                if given is not None:
-                    return given
-                asked.touched()
-                continue
             if answer is None:
                 if each.name == asked.tool.owner or (each.tools and each.ignores(asked.tool.name)):
                     continue

@@ -283,6 +283,16 @@ write_exactly = json.JSONEncoder(default=json_stand_in).encode
 Raises TypeError, ValueError, and RecursionError for what JSON does not have.
 """
 
+
+def _stand_in_or_fail(value: Any) -> Any:
+    if (stand_in := _stand_in(value)) is _UNKNOWN:
+        raise TypeError(f"a {type(value).__name__} is not JSON")
+    return stand_in
+
+
+write_strictly = json.JSONEncoder(ensure_ascii=False, default=_stand_in_or_fail).encode
+"""Write a value as JSON; raises TypeError for what could only be written as text that says little of it."""
+
 read_exactly = json.JSONDecoder(parse_constant=str).decode
 """Read what was written so: a number that JSON does not have is its name ("Infinity")."""
 
