@@ -60,10 +60,8 @@ class ChatBody:
     def messages(self) -> list[Message]:
         """The messages, decoded once. Raises InvalidRequestError."""
         if self._messages is None:
-            raw = bytes(self.fields["messages"])
-            messages = _guarded(raw)
-            if not _is_well_formed(raw):
-                _check(messages)
+            messages = _guarded(bytes(self.fields["messages"]))
+            _check(messages)
             self._messages = messages
         return self._messages
 

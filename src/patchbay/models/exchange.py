@@ -72,7 +72,6 @@ class Exchange:
         self._begun: Envelope | None = None
         """The envelope of what the client saw of an earlier attempt."""
         if not self.transparent:
-            self._call.check_messages()  # before anything is sent
             self._choice_in_words = memory.choice_in_words(self._call.model)
             """The server takes no ``tool_choice``."""
             self._roles = memory.roles(self._call.model)

@@ -106,15 +106,12 @@ class ChatRequest(ChatBody):
         if self.offer is not None:
             if "response_format" in self.fields:
                 self.answer_format = read_answer_format(bytes(self.fields["response_format"]))
-            self.policy = (
-                read_policy(
-                    self._tool_choice(), self.value("parallel_tool_calls") if not self.legacy else False, self.offer.names
-                )
-                if self.offer.specs is not None
-                else Policy()
-            )
+            self._tool_choice = self._read_tool_choice()
+            if self.offer.specs is not None:
+                parallel = self.value("parallel_tool_calls") if not self.legacy else False
+                self.policy = read_policy(self._tool_choice, parallel, self.offer.names)
 
-    def _tool_choice(self) -> Any:
+    def _read_tool_choice(self) -> Any:
         if not self.legacy:
             return self.value("tool_choice")
         choice = self.value("function_call")
@@ -140,6 +137,7 @@ class ChatRequest(ChatBody):
         in_words = choice_in_words and self.chooses
         apart = format_apart and self.answer_format is not None
         if not (extra or in_words or apart or roles is not Roles.ALL):
+            self.check_messages()
             return self.body
         view = [*self.messages]
         if apart and self.answer_format is not None and not self.policy.needed:
@@ -147,7 +145,7 @@ class ChatRequest(ChatBody):
         view = with_roles(view, roles)
         left_out: set[str] = {"response_format"} if apart else set()
         if in_words:
-            _demand(view, render_tool_choice(self._tool_choice(), parallel=not self.policy.single))
+            _demand(view, render_tool_choice(self._tool_choice, parallel=not self.policy.single))
             left_out |= {"tool_choice", "function_call"}
         fields = {name: raw for name, raw in self.fields.items() if name not in left_out}
         return encode({**fields, "messages": [*view, *extra]})
@@ -193,7 +191,7 @@ class ChatRequest(ChatBody):
         if contract and apart:
             view.insert(0, {"role": "system", "content": contract})
         if not self.policy.forbidden:
-            _demand(view, render_tool_choice(self._tool_choice(), parallel=not self.policy.single))
+            _demand(view, render_tool_choice(self._tool_choice, parallel=not self.policy.single))
         view += extra
         body: dict[str, Any] = {}
         for name, raw in self.fields.items():
