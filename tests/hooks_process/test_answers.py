@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hooks_process import shown
-from patchbay.hooks import AbortTurn, Approval, DenyTool, HardAbort, Modify, Respond, ToolOutput
+from patchbay.hooks import AbortTurn, Approval, Ask, DenyTool, HardAbort, Modify, Respond, ToolOutput
 from patchbay.hooks.process import answers, params
 from patchbay.hooks.process.params import Around
 from patchbay.hooks.process.shapes import Findings, WrongTypeError
@@ -241,6 +241,9 @@ def test_an_action_that_a_point_does_not_have_is_passed_over_with_all_that_came_
         ({}, Approval(approved=False)),
         (None, Approval(approved=False)),
         ({"approved": None}, Approval(approved=False)),
+        ({"action": "ask", "reason": "large"}, Ask("large")),
+        ({"approved": True, "action": "ask"}, Ask()),
+        ({"approved": True, "action": ""}, Approval(approved=True)),
     ],
 )
 def test_an_approver_must_say_yes(result, expected):

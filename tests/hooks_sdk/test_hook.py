@@ -6,6 +6,7 @@ import asyncio
 import threading
 from enum import Enum
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -14,6 +15,7 @@ from patchbay.errors import ConfigurationError
 from patchbay.hooks.sdk import (
     AbortTurn,
     Approval,
+    Ask,
     Continue,
     DenyTool,
     Event,
@@ -527,3 +529,20 @@ def test_async_functions_run_in_one_loop_that_stays():
 
     asked("before_tool", CALL, look, look)
     assert loops[0] == loops[1]
+
+
+@pytest.mark.parametrize(
+    ("point", "asks", "refuses"),
+    [
+        ("before_tool", {"action": "ask", "reason": "large"}, {"action": "deny_tool", "reason": ANY}),
+        ("approve_tool", {"approved": False, "action": "ask", "reason": "large"}, {"approved": False, "reason": ANY}),
+    ],
+)
+def test_a_person_is_asked_by_hosts_that_can_and_others_are_told_to_refuse(point, asks, refuses):
+    hook = Hook()
+    getattr(hook, point)(lambda _: Ask("large"))
+    assert asks == hook.answer(f"hook.{point}", CALL)
+    hook.answer("hook.hello", {"name": "h", "asks": True})
+    assert asks == hook.answer(f"hook.{point}", CALL)
+    hook.answer("hook.hello", {"name": "h"})
+    assert refuses == hook.answer(f"hook.{point}", CALL)

@@ -149,6 +149,49 @@ def test_the_configuration_is_read_again_at_a_signal_and_a_broken_one_changes_no
         assert "Beijing: sunny" not in ask(child, BEIJING)
 
 
+GUARD = """
+from patchbay.hooks.sdk import Ask, Hook
+
+hook = Hook()
+
+
+@hook.before_tool
+def guard(call):
+    if call.tool == "erase":
+        return Ask("cities stay")
+
+
+hook.run()
+"""
+
+
+@pytest.mark.parametrize(("decision", "count"), [("approve", 1), ("deny", 0)])
+def test_a_hook_process_has_a_person_asked_over_http_without_any_policy(decision, count, folder) -> None:
+    (folder / "guard.py").write_text(GUARD)
+    (folder / "config.json").write_text(json.dumps(hooks(command=[sys.executable, str(folder / "guard.py")])))
+    with (
+        ScriptedUpstream(ContractModel(), tools="refuse") as upstream,
+        calling_back(says("it is gone")) as callback,
+        running("serve", folder, upstream.url) as child,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        registered = {"name": "erase", "callback_url": callback.url, "parameters": CITY, "description": "Erase."}
+        assert request(child, "POST", "/api/tools/register", registered)["ok"]
+        answer = pool.submit(ask, child, ERASE)
+        asked = waiting(child)
+        assert ("weather: cities stay", "erase", []) == (asked["why"], asked["tool"], callback.calls)
+        shown = subprocess.run(
+            [*COMMAND, "approvals", "show", asked["id"], "--server", child.url.removesuffix("/v1")],
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert "asked for by weather: cities stay" in shown.stdout, shown.stderr
+        assert request(child, "POST", f"/api/approvals/{asked['id']}", {"decision": decision, "by": "ann"})["ok"]
+        answer.result(BOUND)
+        assert count == len(callback.calls)
+        [entry] = found(child, "/api/audit", "entries")
+        assert {"by": "weather", "point": "before_tool", "decision": "asked a person: cities stay"} == entry["decisions"][0]
+
+
 def test_what_waits_for_approval_outlives_a_server_that_is_killed(folder) -> None:
     session = {"extra_headers": {"X-Patchbay-Session": "s1"}}
     with (

@@ -26,7 +26,7 @@ from patchbay.approvals.tables import covered_by
 from patchbay.approvals.told import tell_decided, tell_requested
 from patchbay.approvals.waits import Waits
 from patchbay.errors import ApprovalConflictError, ApprovalForbiddenError, ApprovalNotFoundError, InvalidRequestError
-from patchbay.hooks import PROCESS, Approval, HookManager, HookTimeouts, ToolRequest
+from patchbay.hooks import PROCESS, Approval, HookManager, HookTimeouts, Mounted, ToolRequest
 
 KEPT: Final = 3600.0
 """Seconds for which a decision that no run was there for is kept for the same call."""
@@ -109,7 +109,13 @@ class ApprovalDesk:
         self.name = name
         usual = hooks.timeouts
         timeouts = HookTimeouts(usual.observer, usual.interceptor, self.policy.longest + _SLACK, usual.tool)
-        hooks.mount(name, self, timeouts=timeouts, group=_LAST)
+        hooks.people = hooks.mount(name, self, timeouts=timeouts, group=_LAST)
+        self._managers.add(hooks)
+
+    def stand_by(self, hooks: HookManager) -> None:
+        """Ask people about the calls for which a hook wants that, and about no others."""
+        timeouts = HookTimeouts(approval=self.policy.longest + _SLACK)
+        hooks.people = Mounted(self.name, self, 0, _LAST, timeouts, {"approve_tool": self.approve_tool})
         self._managers.add(hooks)
 
     def open_door(self, door: str) -> None:
@@ -135,15 +141,17 @@ class ApprovalDesk:
     async def approve_tool(self, call: ToolRequest) -> Approval:
         """Decide about a call, which may take as long as the rule's deadline."""
         rule = self.policy.rule_for(call)
-        if rule.outcome == "allow":
+        if rule.outcome == "allow" and not call.asks:
             return Approval(approved=True, by=_policy(rule))
         if rule.outcome == "deny":
             return _no(rule, rule.reason or "the policy does not allow it")
-        if "hooks" in rule.who:
+        if rule.outcome == "ask" and "hooks" in rule.who:
             if all(each == self.name for each in call.approvers):
                 return _no(rule, "no hook is there to approve it")
-            if not rule.asks_people:
+            if not rule.asks_people and not call.asks:
                 return Approval(approved=True, reason="as the other approvers say", by=_policy(rule))
+        if not rule.asks_people:
+            rule = self.policy.asked_for([who for who, _ in call.asks])
         if self._doors.isdisjoint(rule.who):
             return _no(rule, "it needs a person's approval, and nobody can be asked here")
         if len(self._waiting) >= MOST_WAITING:
@@ -397,6 +405,7 @@ class ApprovalDesk:
             turn=meta.turn_id,
             parent_turn=meta.parent_turn_id,
             rule=rule.name,
+            why="; ".join(f"{who}: {why}" if why else who for who, why in call.asks)[:MOST_REASON],
             who=rule.who,
             session=rule.session if meta.session_key else "never",
             at_deadline=rule.at_deadline,

@@ -172,6 +172,12 @@ class ApprovalPolicy:
             found.append(self.otherwise)
         return max(found, key=lambda rule: rule.strictness)  # the first of those that are alike
 
+    def asked_for(self, hooks: Sequence[str]) -> Rule:
+        """Return the rule for a call of which hooks want a person to decide, and no rule does: what holds for all rules here."""
+        people = tuple(each for each in self.otherwise.who if each in PEOPLE) or PEOPLE
+        session: Session = "never" if self.otherwise.session == "never" else "call"
+        return replace(self.otherwise, name=f"hook {', '.join(hooks)}", outcome="ask", who=people, session=session)
+
     @property
     def longest(self) -> float:
         """The longest deadline of all, in seconds."""

@@ -51,6 +51,8 @@ class ApprovalRequest:
     ``rule`` is the policy's rule, ``who`` may decide, ``session`` is what a yes for the session would be for ("never": there is
     none). ``at_deadline`` says whether silence is a yes.
 
+    ``why`` says which hooks want a person to decide, and for what reason; "" where the policy alone does.
+
     ``by`` and ``reason`` are the decision's; ``for_session`` says that it is for more than this call. ``used`` is when a run was
     given the decision, None while none was. ``awaited`` says whether a run waits for it now; of one that was decided just now,
     whether one did. Requests are equal whether or not.
@@ -72,6 +74,7 @@ class ApprovalRequest:
     turn: str = ""
     parent_turn: str = ""
     rule: str = ""
+    why: str = ""
     who: tuple[str, ...] = ()
     session: str = "never"
     at_deadline: str = "deny"

@@ -42,6 +42,8 @@ def written(request: ApprovalRequest, *, whole: bool = False) -> str:
     about = [f"{name} {printable(said)}" for name, said in whose.items() if said]
     if about:
         lines.append(f"  {', '.join(about)}")
+    if request.why:
+        lines.append(f"  asked for by {printable(request.why)}")
     text = _pretty(request.arguments)
     left = 0 if whole else max(0, len(text) - SHOWN)
     lines += [f"  {printable(line)}" for line in (text[:-left] if left else text).split("\n")]

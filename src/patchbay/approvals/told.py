@@ -25,6 +25,7 @@ def tell_requested(managers: Iterable[HookManager], call: ToolRequest, request: 
         **({"Facts": dict(request.facts)} if request.facts else {}),
         "Who": list(request.who),
         "Rule": request.rule,
+        **({"Why": request.why} if request.why else {}),
         "Deadline": request.deadline,
         "AtDeadline": request.at_deadline,
     }

@@ -186,7 +186,8 @@ class Flight(Asked):
                         self.slots = Slots(tool, run.slots)
                 is_other = self.arguments is not mine
                 mine = self.arguments  # from here on they are what they are: hooks are shown copies
-                if chains.approve_tool and (not tool.owner or chains.policy.respond_approval == "always"):
+                is_asked = chains.approve_tool and (not tool.owner or chains.policy.respond_approval == "always")
+                if is_asked or self.needs_person:
                     await hooks.approve(self)
                     is_other = True
                 if is_other:  # the text too: what the model wrote may be spelled so that somebody else reads it otherwise (law 9)

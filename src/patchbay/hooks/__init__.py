@@ -16,7 +16,7 @@ from patchbay._lazy import lazy_exports
 if TYPE_CHECKING:
     from patchbay.hooks.asked import Asked, Trail
     from patchbay.hooks.chains import IN_PROCESS, NO_CHAINS, PROCESS, Chains, Mounted, native
-    from patchbay.hooks.decisions import AbortTurn, Approval, Continue, Decision, DenyTool, HardAbort, Modify, Respond
+    from patchbay.hooks.decisions import AbortTurn, Approval, Ask, Continue, Decision, DenyTool, HardAbort, Modify, Respond
     from patchbay.hooks.manager import HookManager
     from patchbay.hooks.owned import OwnedTool
     from patchbay.hooks.policy import HookPolicy, HookTimeouts
@@ -36,6 +36,7 @@ __all__ = [
     "AfterTool",
     "Approval",
     "Approver",
+    "Ask",
     "Asked",
     "BeforeLLM",
     "BeforeTool",
@@ -69,7 +70,7 @@ __all__ = [
 
 _HOMES = {
     "asked": ("Asked", "Trail"),
-    "decisions": ("AbortTurn", "Approval", "Continue", "Decision", "DenyTool", "HardAbort", "Modify", "Respond"),
+    "decisions": ("AbortTurn", "Approval", "Ask", "Continue", "Decision", "DenyTool", "HardAbort", "Modify", "Respond"),
     "chains": ("IN_PROCESS", "NO_CHAINS", "PROCESS", "Chains", "Mounted", "native"),
     "manager": ("HookManager",),
     "owned": ("OwnedTool",),

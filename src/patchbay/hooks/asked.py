@@ -25,13 +25,14 @@ class Trail:
     """What was decided about one call, for the record: ``decisions`` are who, at which point, and what.
 
     ``approvers`` are those whose approval it needs, by their names. ``facts`` are what its tool has found out about the call as
-    it is now, None where nobody has asked for them.
+    it is now, None where nobody has asked for them. ``asks`` are the hooks that want a person to decide, each with its reason.
     """
 
-    __slots__ = ("approvers", "decisions", "digest", "facts", "responded_by")
+    __slots__ = ("approvers", "asks", "decisions", "digest", "facts", "responded_by")
 
     def __init__(self) -> None:
         self.approvers: tuple[str, ...] = ()
+        self.asks: list[tuple[str, str]] = []
         self.digest = ""
         self.facts: dict[str, Any] | None = None
         self.responded_by = ""
@@ -123,6 +124,16 @@ class Asked:
             self.touched()
         return changed
 
+    @property
+    def needs_person(self) -> bool:
+        """Whether a hook wants a person to decide about the call."""
+        return self.trail is not None and bool(self.trail.asks)
+
+    def ask_person(self, who: str, point: str, reason: str) -> None:
+        """Have a person decide about the call before it runs, because the hook ``who`` wants that."""
+        self.decided.asks.append((who, reason))
+        self.decided.note(who, point, "asked a person", reason)
+
     def digest(self) -> str:
         """What an approval of exactly this call is bound to."""
         from patchbay.hooks.digest import digest_of
@@ -177,6 +188,7 @@ _OTHERS: Final[Mapping[str, Callable[[Asked, str], Any]]] = {
     "call_id": lambda asked, _point: asked.call.id,
     "digest": lambda asked, _point: asked.trail.digest if asked.trail is not None else "",
     "approvers": lambda asked, _point: asked.trail.approvers if asked.trail is not None else (),
+    "asks": lambda asked, _point: asked.trail.asks if asked.trail is not None else (),
     "facts": lambda asked, _point: (asked.trail.facts if asked.trail is not None else None) or {},
     "source": lambda asked, _point: getattr(asked.tool, "source", None) or "",
     "endpoint": lambda asked, _point: getattr(asked.tool, "endpoint", None) or "",

@@ -39,6 +39,16 @@ class DenyTool:
 
 
 @dataclass(frozen=True, slots=True)
+class Ask:
+    """For ``before_tool`` and ``approve_tool``: the call waits until a person has decided, who is shown the reason.
+
+    Where no person can be asked, the call is denied.
+    """
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class AbortTurn:
     """End the turn; what was said and done until now stays in the history."""
 
@@ -52,7 +62,7 @@ class HardAbort:
     reason: str = ""
 
 
-Decision: TypeAlias = Continue | Modify | Respond | DenyTool | AbortTurn | HardAbort
+Decision: TypeAlias = Continue | Modify | Respond | DenyTool | Ask | AbortTurn | HardAbort
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,8 @@ class HookManager:
         self._unscoped: TurnHooks | None = None
         self.events = Dispatcher()
         self.complaints = Complaints()
+        self.people: Mounted | None = None
+        """The approver by which a person is asked where a hook wants that, mounted or not."""
         self.recorders: list[Recorder] = []
         """Each is told of every call the moment it has settled, hooks or no hooks; what one of them raises is logged."""
 

@@ -10,7 +10,7 @@ import difflib
 import logging
 from typing import Final, Protocol, runtime_checkable
 
-from patchbay.hooks.decisions import Approval, Decision
+from patchbay.hooks.decisions import Approval, Ask, Decision
 from patchbay.hooks.views import Event, LLMRequest, LLMResponse, ToolRequest, ToolResultView
 
 _logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class BeforeTool(Protocol):
     """Is asked before each call."""
 
     async def before_tool(self, call: ToolRequest, /) -> Decision | None:
-        """Let the call go, change it, answer it (``Respond``), refuse it (``DenyTool``), or end the turn."""
+        """Let the call go, change or answer it (``Respond``), refuse it (``DenyTool``), ``Ask`` a person, or end the turn."""
 
 
 @runtime_checkable
@@ -60,8 +60,8 @@ class AfterTool(Protocol):
 class Approver(Protocol):
     """Is asked whether a call may be carried out, exactly as it is; all approvers must agree."""
 
-    async def approve_tool(self, call: ToolRequest, /) -> Approval | bool | None:
-        """Say yes or no. None is no."""
+    async def approve_tool(self, call: ToolRequest, /) -> Approval | Ask | bool | None:
+        """Say yes or no, or have a person asked. None is no."""
 
 
 METHODS: Final = ("before_llm", "after_llm", "before_tool", "after_tool", "approve_tool", "on_runtime_event")

@@ -21,7 +21,7 @@ from patchbay.hooks.answers import WrongAnswerError, changes_of, ends_without_ca
 from patchbay.hooks.asked import Asked, Trail
 from patchbay.hooks.bounded import Failed, HookTimeoutError, Waiting, failed, first_step, within
 from patchbay.hooks.chains import Chains, Link, Mounted
-from patchbay.hooks.decisions import AbortTurn, Approval, Continue, DenyTool, HardAbort, Modify, Respond
+from patchbay.hooks.decisions import AbortTurn, Approval, Ask, Continue, DenyTool, HardAbort, Modify, Respond
 from patchbay.hooks.digest import digest_of
 from patchbay.hooks.events import NOTHING
 from patchbay.hooks.failing import (
@@ -204,19 +204,34 @@ class TurnHooks:
     async def approve(self, asked: Asked) -> None:
         """Ask the approvers about exactly this call. Raises ToolDeniedError with the first no, and what finding facts raises."""
         approvers = [link for link in self.chains.approve_tool if not link[0].ignores(asked.tool.name)]
-        if not approvers:
+        if not approvers and not asked.needs_person:
             return
         if asked.tool.facts is not None:
             asked.decided.facts = await asked.find_facts()
         asked.digest()
         asked.decided.approvers = tuple(each.name for each, _ in approvers)
+        people = self.manager.people if self.manager is not None else None
         for each, ask in approvers:
-            with asked.paused():
-                said = await self._approval(each, ask, ToolRequest(asked, APPROVE))
-            by = said.by or each.name
-            asked.decided.note(by, "approve_tool", "approved" if said.approved else "denied", said.reason)
-            if not said.approved:
-                raise ToolDeniedError(NOT_APPROVED, said.reason, tool_name=asked.tool.name, by=by)
+            await self._approve_by(each, ask, asked)
+        if not asked.needs_person or any(people is not None and each.hook is people.hook for each, _ in approvers):
+            return  # that one was asked last
+        if people is None:
+            who, why = asked.decided.asks[0]
+            reason = f"the hook {who!r} wants a person to decide{f' ({why})' if why else ''}, and nobody can be asked here"
+            raise ToolDeniedError(NOT_APPROVED, reason, tool_name=asked.tool.name, by=who)
+        await self._approve_by(people, people.asked["approve_tool"], asked)
+
+    async def _approve_by(self, each: Mounted, ask: Any, asked: Asked) -> None:
+        """Ask one approver. Raises ToolDeniedError."""
+        with asked.paused():
+            said = await self._approval(each, ask, ToolRequest(asked, APPROVE))
+        if isinstance(said, Ask):
+            asked.ask_person(each.name, "approve_tool", _words(said.reason))
+            return
+        by = said.by or each.name
+        asked.decided.note(by, "approve_tool", "approved" if said.approved else "denied", said.reason)
+        if not said.approved:
+            raise ToolDeniedError(NOT_APPROVED, said.reason, tool_name=asked.tool.name, by=by)
 
     async def own_response(self, owner: Mounted, asked: Asked) -> ToolOutput:
         """Ask a hook for the result of a tool of its own.
@@ -225,6 +240,9 @@ class TurnHooks:
         """
         decision = await within(owner.timeouts.own_tool, owner.asked["before_tool"], ToolRequest(asked, BEFORE))
         _end_of_turn(owner, "before_tool", decision)
+        if isinstance(decision, Ask):
+            reason = "its hook wants a person to decide, which it can for tools of others: an approval rule can for its own"
+            raise ToolDeniedError(DENIED, reason, tool_name=asked.tool.name, by=owner.name)
         if isinstance(decision, DenyTool):
             raise ToolDeniedError(DENIED, _words(decision.reason), tool_name=asked.tool.name, by=owner.name)
         return respond_with(owner, decision)
@@ -286,7 +304,9 @@ class TurnHooks:
                 reason = _words(decision.reason)
                 asked.decided.note(each.name, "before_tool", "denied", reason)
                 raise ToolDeniedError(DENIED, reason, tool_name=asked.tool.name, by=each.name)
-            if isinstance(decision, Respond):
+            if isinstance(decision, Ask):
+                asked.ask_person(each.name, "before_tool", _words(decision.reason))
+            elif isinstance(decision, Respond):
                 if (output := await self._response(each, decision, asked)) is not None:
                     return output
             elif decision is not None:
@@ -375,7 +395,7 @@ class TurnHooks:
         if changed := asked.change(changes):
             asked.decided.note(each.name, "before_tool", f"changed {' and '.join(changed)}")
 
-    async def _approval(self, each: Mounted, ask: Any, view: ToolRequest) -> Approval:
+    async def _approval(self, each: Mounted, ask: Any, view: ToolRequest) -> Approval | Ask:
         try:
             said = await within(each.timeouts.approval, ask, view)
         except HookTimeoutError:
@@ -383,6 +403,8 @@ class TurnHooks:
         except Exception as error:  # noqa: BLE001  (approvers fail closed)
             log_failure(each, "approve_tool", error)
             return Approval(approved=False, reason=f'tool approval hook "{each.name}" failed')
+        if isinstance(said, Ask):
+            return said
         if isinstance(said, Approval):
             return Approval(said.approved is True, _words(said.reason), _words(said.by))
         if isinstance(said, type):
@@ -404,7 +426,7 @@ class TurnHooks:
         except NoOutputError as error:
             has_answered_wrongly(each, "before_tool", error, asked, in_its_place=True)
             return None
-        if policy.respond_approval != "seed":
+        if policy.respond_approval != "seed" or asked.needs_person:
             await self.approve(asked)
         _logger.info("The hook %r has answered a call of the tool %r in its place", each.name, tool)
         asked.decided.responded_by = each.name
@@ -415,7 +437,7 @@ class TurnHooks:
 _KNOWN: Final[Mapping[str, Any]] = {
     "before_llm": Modify,
     "after_llm": Modify,
-    "before_tool": (Modify, Respond, DenyTool),
+    "before_tool": (Modify, Respond, DenyTool, Ask),
     "after_tool": Modify,
 }
 

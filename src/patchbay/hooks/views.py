@@ -101,7 +101,8 @@ class ToolRequest(View):
 
     ``call_id`` is the call's. For ``approve_tool`` only: ``facts`` are what its tool has found out about the call, which runs
     only if they are still so then; ``digest`` is that of tool, arguments and facts: an approval is for nothing else;
-    ``approvers`` are the hooks that must all approve it, by their names.
+    ``approvers`` are the hooks that must all approve it, by their names; ``asks`` are those that want a person to decide, each
+    with its reason.
     ``source`` is where the tool is from, "" for this program's own; ``endpoint`` the address that its calls are sent to, "" for
     this process; ``annotations`` what it says of itself (``read_only``, ...), ``parameters`` the JSON Schema of its arguments.
     """
@@ -114,6 +115,7 @@ class ToolRequest(View):
     call_id: str
     digest: str
     approvers: list[str]
+    asks: list[list[str]]
     facts: dict[str, Any]
     source: str
     endpoint: str

@@ -66,6 +66,7 @@ class RequestModel(BaseModel):
     turn: str
     parent_turn: str = Field(description="The turn that a sub-agent works for.")
     rule: str = Field(description="The policy's rule that asks.")
+    why: str = Field(description="Which hooks want a person to decide, and for what reason; empty where the policy alone asks.")
     who: list[str] = Field(description="Who may decide.")
     session: Literal["tool", "call", "never"] = Field(description="What an approval for the session would be for.")
     meta: dict[str, Any]

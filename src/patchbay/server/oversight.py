@@ -173,3 +173,5 @@ class Oversight:
         # A server without a policy does not ask for each call. One that had a policy before keeps asking the desk.
         if self.approvals.policy != ApprovalPolicy() or any(each.hook is self.approvals for each in self.hooks.mounted):
             self.approvals.mount(self.hooks)
+        else:
+            self.approvals.stand_by(self.hooks)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from patchbay.hooks.answers import ends_without_calls
-from patchbay.hooks.decisions import AbortTurn, Approval, Continue, DenyTool, HardAbort, Modify, Respond
+from patchbay.hooks.decisions import AbortTurn, Approval, Ask, Continue, DenyTool, HardAbort, Modify, Respond
 from patchbay.hooks.process.messages import messages_back, tools_back
 from patchbay.hooks.process.outputs import output_members
 from patchbay.hooks.process.shapes import FLAG, NUMBER, OBJECT, TEXT, TEXTS, Findings, ListOf, Members, Plain, Shape
@@ -75,7 +75,7 @@ _REPLIES: Final[Mapping[str, Members]] = {
     "after_tool": Members(
         {**_HEAD, "result": Members({"tool": TEXT, "result": RESULT, "duration": NUMBER}, _CALL | {"arguments"})}
     ),
-    "approve_tool": Members({"approved": FLAG, "reason": TEXT}),
+    "approve_tool": Members({"approved": FLAG, "reason": TEXT, "action": TEXT}),
 }
 _FLAT: Final[Mapping[str, tuple[str, Members]]] = {"after_llm": ("response", _RESPONSE), "after_tool": ("result", RESULT)}
 """The points whose payload is often sent without the object around it: the name of both, and what is in it."""
@@ -126,6 +126,8 @@ def read_answer(point: str, result: Any, findings: Findings, *, shown: Any = Non
     if shown is not None and isinstance(result, dict) and isinstance(request := result.get("request"), dict):
         result = {**result, "request": {name: item for name, item in request.items() if item != shown.get(name)}}
     read = shape.read(result, "", findings)
+    if point == "approve_tool" and read.get("action", "ask") != "ask":  # there is no other
+        findings.note("action", "")
     for about in [about for about, words in findings if not words]:
         meant = findings.meant.get(about) or _INSTEAD[point].get(about.lower())
         hint = f": {meant!r} is meant" if meant else ""
@@ -170,7 +172,7 @@ def response_decision(answer: Mapping[str, Any], findings: Findings, shown: Mapp
 
 def call_decision(answer: Mapping[str, Any], findings: Findings, shown: Mapping[str, Any]) -> Any:
     """Return the decision of ``before_tool``; ``shown`` are the tool and the arguments that the hook was shown."""
-    decision = _head(answer, findings, {"respond": Respond, "deny_tool": DenyTool})
+    decision = _head(answer, findings, {"respond": Respond, "deny_tool": DenyTool, "ask": Ask})
     call = answer.get("call") or {}
     if decision is Respond:
         result = answer.get("result", call.get("hook_result"))
@@ -195,8 +197,10 @@ def result_decision(answer: Mapping[str, Any], findings: Findings, shown: Mappin
     return _modified({"result": output_members(changed)} if changed else {})
 
 
-def approval(answer: Mapping[str, Any]) -> Approval:
+def approval(answer: Mapping[str, Any]) -> Approval | Ask:
     """Return the decision of ``approve_tool``: no, where nothing is said."""
+    if answer.get("action") == "ask":
+        return Ask(answer.get("reason", "")[:MOST_OF_REASON])
     return Approval(answer.get("approved", False), answer.get("reason", "")[:MOST_OF_REASON])
 
 
@@ -213,8 +217,8 @@ def _head(answer: Mapping[str, Any], findings: Findings, more: Mapping[str, Any]
     if action == "hard_abort":
         return HardAbort(reason)
     kind = more.get(action)
-    if kind is DenyTool:
-        return DenyTool(reason)
+    if kind in (DenyTool, Ask):
+        return kind(reason)
     if kind is None:
         actions = ", ".join(["continue", "modify", *more, "abort_turn", "hard_abort"])
         words = f"the action {action!r:.80} is not known there ({actions}): the reply is passed over"

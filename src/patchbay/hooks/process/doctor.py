@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from patchbay.hooks.decisions import Modify, Respond
+from patchbay.hooks.decisions import Ask, Modify, Respond
 from patchbay.hooks.injection import keeps_system
 from patchbay.hooks.process import advice, answers, canned
 from patchbay.hooks.process.errors import HookProcessError, HookReplyError, UnreadableReplyError
@@ -166,7 +166,8 @@ class _Doctor:
         shown = {name: params.get(name, nothing) for name, nothing in empty.items()}
         read = answers.read_answer(point, result, findings, shown=shown if point == "before_llm" else None)
         if point == "approve_tool":
-            return "approves" if answers.approval(read).approved else "does not approve"
+            said = answers.approval(read)
+            return "asks a person" if isinstance(said, Ask) else "approves" if said.approved else "does not approve"
         decision: Any
         if point == "before_llm":
             decision = answers.llm_decision(read, findings, LLMRequest(Case(params), point), shown)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from patchbay.hooks.decisions import Approval, Decision, Modify
+from patchbay.hooks.decisions import Approval, Ask, Decision, Modify
 from patchbay.hooks.process import answers, params
 from patchbay.hooks.process.child import HookProcess
 from patchbay.hooks.process.envelope import enveloped
@@ -143,7 +143,7 @@ class ProcessHook:
         self._tell("after_tool", findings)
         return decision
 
-    async def approve_tool(self, call: ToolRequest) -> Approval:
+    async def approve_tool(self, call: ToolRequest) -> Approval | Ask:
         """Ask ``hook.approve_tool``."""
         asked = params.tool_call(call, self._around, digest=call.digest, facts=call.facts)
         answer, findings = await self._ask("approve_tool", asked)
@@ -210,7 +210,7 @@ def hello_params(spec: ProcessSpec) -> dict[str, Any]:
     if modes := [mode for mode in MODES if mode in spec.modes]:
         hello["modes"] = modes
     # What our own SDK wants to know of its host; others pass it over.
-    hello |= {"merges": True, "line_limit": spec.limits.line}
+    hello |= {"merges": True, "asks": True, "line_limit": spec.limits.line}
     if spec.media_folder is not None:
         hello["media_dir"] = str(spec.media_folder)
     return hello

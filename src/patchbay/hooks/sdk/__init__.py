@@ -18,7 +18,7 @@ every hook is given and may decide (``patchbay.hooks``). What does not: the host
 
 from __future__ import annotations
 
-from patchbay.hooks.decisions import AbortTurn, Approval, Continue, Decision, DenyTool, HardAbort, Modify, Respond
+from patchbay.hooks.decisions import AbortTurn, Approval, Ask, Continue, Decision, DenyTool, HardAbort, Modify, Respond
 from patchbay.hooks.sdk.hook import Hook
 from patchbay.hooks.views import Event, LLMRequest, LLMResponse, Meta, ToolRequest, ToolResultView
 from patchbay.tools.output import ToolOutput
@@ -26,6 +26,7 @@ from patchbay.tools.output import ToolOutput
 __all__ = [
     "AbortTurn",
     "Approval",
+    "Ask",
     "Continue",
     "Decision",
     "DenyTool",

@@ -47,6 +47,7 @@ class Hook:
         self._observers: list[Callable[..., Any]] = []
         self._known_as = ""
         self._merges = False
+        self._asks = True
         self._may_answer = True
         self.media_dir: Path | None = None
         """The folder where the host takes files from, None where it has none, and before it has said hello."""
@@ -147,7 +148,7 @@ class Hook:
             decision = self._own_response(view, params) or decision
         if point == "before_llm" and self.tools and self._may_answer and (decision is None or isinstance(decision, Modify)):
             decision = self._with_tools(view, decision)
-        return reply_of(point, decision, view, params, merges=self._merges)
+        return reply_of(point, decision, view, params, merges=self._merges, asks=self._asks)
 
     def asks(self, method: str) -> bool:
         """Whether a request needs an author's function: others are answered at once."""
@@ -168,6 +169,7 @@ class Hook:
     def _hello(self, params: Mapping[str, Any]) -> dict[str, Any]:
         self._known_as = str(params.get("name") or "")
         self._merges = params.get("merges") is True
+        self._asks = params.get("asks") is True
         limit = params.get("line_limit")
         folder = params.get("media_dir")
         self.media_dir = Path(folder) if isinstance(folder, str) and folder else None
@@ -201,7 +203,7 @@ class Hook:
     def _approval(self, handlers: list[Callable[..., Any]], view: View, params: Mapping[str, Any]) -> dict[str, Any]:
         reply: dict[str, Any] = {"approved": False}
         for function in handlers:
-            reply = reply_of("approve_tool", finished(function(view)), view, params, merges=self._merges)
+            reply = reply_of("approve_tool", finished(function(view)), view, params, merges=self._merges, asks=self._asks)
             if not reply["approved"]:
                 break
         return reply

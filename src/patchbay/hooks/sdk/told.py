@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from patchbay.hooks.decisions import AbortTurn, Approval, Continue, DenyTool, HardAbort, Modify, Respond
+from patchbay.hooks.decisions import AbortTurn, Approval, Ask, Continue, DenyTool, HardAbort, Modify, Respond
 from patchbay.hooks.process.outputs import output_members, shown_output
 from patchbay.hooks.results import MEMBERS
 from patchbay.hooks.views import Event, LLMRequest, LLMResponse, Meta, ToolRequest, ToolResultView, View
@@ -20,9 +20,13 @@ _META: Final = ("AgentID", "TurnID", "ParentTurnID", "SessionKey", "Iteration", 
 _EMPTY: Final[Mapping[str, Any]] = {
     "context": {}, "model": "", "messages": [], "tools": [], "options": {}, "graceful_terminal": False,
     "content": "", "reasoning": "", "tool_calls": [], "finish_reason": "", "usage": {},
-    "tool": "", "arguments": {}, "call_id": "", "digest": "", "facts": {}, "approvers": [], "source": "", "endpoint": "",
-    "annotations": {}, "parameters": {},
+    "tool": "", "arguments": {}, "call_id": "", "digest": "", "facts": {}, "approvers": [], "asks": [], "source": "",
+    "endpoint": "", "annotations": {}, "parameters": {},
 }  # fmt: skip
+
+
+_WHY: Final = "a person would have to decide, and this host cannot ask one"
+_NO_PERSON: Final[Mapping[str, Any]] = {"before_tool": DenyTool(_WHY), "approve_tool": Approval(approved=False, reason=_WHY)}
 
 
 class Told:
@@ -79,13 +83,20 @@ def event_of(params: Mapping[str, Any]) -> Event:
     )
 
 
-def reply_of(point: str, decision: Any, view: Any, params: Mapping[str, Any], *, merges: bool) -> dict[str, Any]:
+def reply_of(
+    point: str, decision: Any, view: Any, params: Mapping[str, Any], *, merges: bool, asks: bool = True
+) -> dict[str, Any]:
     """Return the result that says ``decision``. Raises TypeError for what a handler of this point cannot decide.
 
     A host that ``merges`` is told what is to be another; any other takes what it is told in place of all that it has asked about.
+    One that ``asks`` can have a person decide; any other is told to refuse the call.
     """
     if isinstance(decision, type):
         raise TypeError(f"{point} cannot be answered with the class {decision.__name__}: give one, {decision.__name__}(...)")
+    if isinstance(decision, Ask) and point in _NO_PERSON:
+        if not asks:  # such a host would carry out the call
+            return reply_of(point, _NO_PERSON[point], view, params, merges=merges)
+        return {**({"approved": False} if point == "approve_tool" else {}), **_with_reason("ask", decision.reason)}
     if point == "approve_tool":
         approved = decision if isinstance(decision, Approval) else Approval(decision is True)
         return {"approved": approved.approved is True, **({"reason": approved.reason} if approved.reason else {})}

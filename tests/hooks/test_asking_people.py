@@ -1,0 +1,112 @@
+"""``Ask``: a hook has a person decide about a call, who is shown why; where no person can be asked, the call is denied."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from patchbay.approvals import ApprovalDesk, parse_policy
+from patchbay.hooks import Ask, DenyTool, HookManager, HookPolicy, Modify, Respond
+
+from .turns import called, hook, managed, play, run, turned
+
+RM = called("rm", '{"path": "/srv"}')
+
+
+async def decided(
+    manager: HookManager, verdict: Any = "approve", *, policy: Any = None, stands_by: bool = False, steps: Any = (RM, "done")
+) -> tuple[Any, Any]:
+    """Run a turn whose one request for approval is decided so; return both."""
+    desk = ApprovalDesk(parse_policy(policy))
+    desk.open_door("http")
+    (desk.stand_by if stands_by else desk.mount)(manager)
+    turn = asyncio.create_task(turned(manager, steps))
+    try:
+        async with asyncio.timeout(60):
+            while not (pending := await desk.pending()) and not turn.done():
+                await asyncio.sleep(0.005)
+        [request] = pending or [None]
+        if request is not None:
+            await desk.decide(request.id, verdict, by="ann")
+        return await turn, request
+    finally:
+        await desk.aclose()
+
+
+@pytest.mark.parametrize("stands_by", [False, True])
+@pytest.mark.parametrize("point", ["before_tool", "approve_tool"])
+@pytest.mark.parametrize(("verdict", "ran"), [("approve", [("rm", "/srv")]), ("deny", [])])
+def test_a_call_that_a_hook_asks_about_waits_for_a_person(point, verdict, ran, stands_by):
+    turned, request = run(decided(managed(guard=hook(**{point: Ask("it is large")})), verdict, stands_by=stands_by))
+    assert ("hook guard", "guard: it is large", "rm") == (request.rule, request.why, request.tool)
+    assert ran == turned.ran
+
+
+def test_where_no_person_can_be_asked_the_call_is_denied_with_the_reason():
+    turned = play(managed(guard=hook(before_tool=Ask("it is large"))), RM, "done")
+    words = "the hook 'guard' wants a person to decide (it is large), and nobody can be asked here"
+    assert ([f"Tool execution denied by approval hook: {words}"], ["tool_denied"], []) == (
+        turned.results,
+        turned.codes,
+        turned.ran,
+    )
+
+
+def test_where_the_desk_has_no_door_to_a_person_the_call_is_denied():
+    async def work():
+        manager = managed(guard=hook(before_tool=Ask()))
+        ApprovalDesk().mount(manager)
+        return await turned(manager, (RM, "done"))
+
+    assert "nobody can be asked here" in run(work()).results[0]
+
+
+@pytest.mark.parametrize(
+    ("rule", "asked", "ran"),
+    [
+        ({"outcome": "allow"}, "hook guard", True),
+        ({"outcome": "deny"}, None, False),
+        ({"name": "removing", "outcome": "ask", "session": "never"}, "removing", True),
+        ({"outcome": "ask", "who": ["hooks"]}, "hook guard", True),
+    ],
+)
+def test_a_hook_that_asks_takes_nothing_from_the_policy(rule, asked, ran):
+    manager = managed(guard=hook(before_tool=Ask()), other=hook(approve_tool=True))
+    turned, request = run(decided(manager, policy={"rules": [{"tools": ["rm"], **rule}]}))
+    assert (asked, ran) == (request.rule if request else None, bool(turned.ran))
+
+
+def test_a_person_is_shown_the_call_as_hooks_have_left_it_and_every_reason():
+    hooks = {
+        "a": hook(before_tool=Ask("one")),
+        "b": hook(before_tool=Modify({"arguments": {"path": "/tmp"}})),
+        "c": hook(before_tool=Ask("two")),
+    }
+    turned, request = run(decided(managed(**hooks)))
+    assert ('{"path": "/tmp"}', "a: one; c: two", [("rm", "/tmp")]) == (request.arguments, request.why, turned.ran)
+
+
+def test_a_no_of_another_hook_comes_before_a_person_is_asked():
+    turned, request = run(decided(managed(a=hook(before_tool=Ask()), b=hook(before_tool=DenyTool("no")))))
+    assert (None, ["Tool execution denied by hook: no"]) == (request, turned.results)
+
+
+def test_an_answer_in_the_tools_place_waits_for_the_person_too():
+    manager = managed(a=hook(before_tool=Ask()), b=hook(before_tool=Respond("mine")), policy=HookPolicy(respond_approval="seed"))
+    turned, request = run(decided(manager, "deny", stands_by=True))
+    assert ("hook a", ["tool_denied"]) == (request.rule, turned.codes)
+
+
+def test_calls_that_no_hook_asks_about_are_no_matter_of_a_desk_that_stands_by():
+    turned, request = run(decided(managed(guard=hook(before_tool=None)), stands_by=True))
+    assert (None, [("rm", "/srv")]) == (request, turned.ran)
+
+
+def test_a_record_says_who_has_asked_and_what_the_person_decided():
+    records: list[Any] = []
+    manager = managed(guard=hook(before_tool=Ask("it is large")))
+    manager.recorders.append(records.append)
+    run(decided(manager))
+    assert (("guard", "before_tool", "asked a person: it is large"), ("ann", "approve_tool", "approved")) == records[0].decisions
