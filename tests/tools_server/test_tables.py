@@ -468,7 +468,7 @@ def test_the_description_names_every_path_and_field(server: Any) -> None:
         "/api/tools": ["get"], "/api/tools/register": ["post"], "/api/tools/unregister": ["post"], "/api/tools/clear": ["post"],
         "/api/tools/call": ["post"], "/api/approvals": ["get"], "/api/approvals/events": ["get"],
         "/api/approvals/{request_id}": ["get", "post"], "/api/approvals/sessions": ["get"],
-        "/api/approvals/sessions/{request_id}": ["delete"], "/api/events": ["get"],
+        "/api/approvals/sessions/{request_id}": ["delete"], "/api/events": ["get"], "/health": ["get"],
     } == {path: list(methods) for path, methods in described["paths"].items()}  # fmt: skip
     fields = described["components"]["schemas"]["RegisterBody"]
     assert ["name", "callback_url"] == fields["required"]
