@@ -15,7 +15,7 @@ from bench.turns import cases
 
 MODEL = "canned"
 RESULT = "ok of this turn"
-"""What the function returns: a request that holds it is the turn's second one."""
+"""What the function returns: the turn's second request holds it."""
 
 
 class Turns(cases.Turns):
@@ -67,6 +67,7 @@ class _Server(httpx2.AsyncBaseTransport):
         text = '```tool_call\n{"name": "noop", "arguments": ' + row.arguments_text(0) + "}\n```"
         self._call = _completion({"role": "assistant", "content": text} if row.writes else native)
         self._done = _completion({"role": "assistant", "content": cases.DONE})
+        self._ran = 0
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         row = self._row
@@ -75,7 +76,9 @@ class _Server(httpx2.AsyncBaseTransport):
         # Of the tools every one is there, natively or in the contract; of the history its first and last words.
         assert row.case.tools < 2 or b"other_%d" % (row.case.tools - 1) in body
         assert not row.case.messages or (b"Question 0:" in body and b"Answer %d:" % (row.case.messages // 4 - 1) in body)
-        answer = self._done if RESULT.encode() in body else self._call
+        has_run, self._ran = row.tool_runs > self._ran, row.tool_runs
+        assert not has_run or RESULT.encode() in body
+        answer = self._done if has_run else self._call
         return httpx2.Response(200, headers={"content-type": "application/json"}, content=answer)
 
 

@@ -87,6 +87,9 @@ class Agent(client.Turns):
     async def turn(self) -> object:
         if not self._number:
             await self.forget()
+        return await self._run()
+
+    async def _run(self) -> object:
         said = None
         async for event in self._runner.run("u", f"s{self._number}", cases.MESSAGE, self._config):
             if event.is_final_response() and event.content is not None:
@@ -94,7 +97,8 @@ class Agent(client.Turns):
         return said
 
     async def forget(self) -> None:
-        """Begin the next session."""
+        """Begin the next session, with its history and a first run."""
+        counted = self.model_calls, self.tool_runs
         await self._sessions.delete_session("bench", "u", f"s{self._number}")
         self._number += 1
         session = await self._sessions.create_session("bench", "u", session_id=f"s{self._number}")
@@ -103,6 +107,8 @@ class Agent(client.Turns):
             await self._sessions.append_event(
                 session, Event(author=author, invocation_id="i", content=msgspec.structs.replace(content))
             )
+        await self._run()
+        self.model_calls, self.tool_runs = counted
 
 
 class AgentText(Agent):

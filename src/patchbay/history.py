@@ -45,13 +45,13 @@ def flatten_messages(
     writer = writer_for(format, tool_call_tag=tool_call_tag, tool_result_tag=tool_result_tag)
     view: list[Message] = []
     results: list[_Answer] = []
-    answers, seen = _match_results(messages)
+    called = [_calls_of(message) if message.get("role") == "assistant" else [] for message in messages]
+    answers, seen = _match_results(messages, called)
     count = 0
 
     def flush() -> None:
-        if results:
-            view.append(_result_message(results, writer))
-            results.clear()
+        view.append(_result_message(results, writer))
+        results.clear()
 
     for at, message in enumerate(messages):
         role = message.get("role")
@@ -60,8 +60,9 @@ def flatten_messages(
                 call_id = str(message.get("tool_call_id") or message.get("name") or "")
                 results.append(_Answer(call_id, str(message.get("name") or "tool"), message.get("content")))
             continue
-        flush()
-        given = _calls_of(message) if role == "assistant" else []
+        if results:
+            flush()
+        given = called[at]
         if not given:
             view.append(_plain(message, writer))
             continue
@@ -72,19 +73,21 @@ def flatten_messages(
         count += len(calls)
         view.append({"role": "assistant", "content": writer.turn(text_of(message.get("content")), calls)})
         results += [_Answer(call.id, call.name, answers.get((at, position), NO_RESULT)) for position, call in enumerate(calls)]
-    flush()
+    if results:
+        flush()
     return view
 
 
 def _calls_of(message: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """(id, name, arguments as text) of each call of an assistant message; malformed ones are passed over."""
+    given, legacy = message.get("tool_calls"), message.get("function_call")
+    if not given and legacy is None:
+        return []
     calls = []
-    given = message.get("tool_calls")
     for call in given if isinstance(given, list | tuple) else ():
         function = call.get("function") if isinstance(call, Mapping) else None
         if isinstance(function, Mapping) and isinstance(function.get("name"), str):
             calls.append((str(call.get("id") or ""), function["name"], _arguments_text(function.get("arguments"))))
-    legacy = message.get("function_call")
     if not calls and isinstance(legacy, Mapping) and isinstance(legacy.get("name"), str):
         calls.append((legacy["name"], legacy["name"], _arguments_text(legacy.get("arguments"))))
     return calls
@@ -96,7 +99,9 @@ def _arguments_text(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
-def _match_results(messages: Sequence[Mapping[str, Any]]) -> tuple[dict[tuple[int, int], Any], set[int]]:
+def _match_results(
+    messages: Sequence[Mapping[str, Any]], called: Sequence[list[tuple[str, str, str]]]
+) -> tuple[dict[tuple[int, int], Any], set[int]]:
     """Which result answers which call: by (message, place of the call), and the messages that are shown with their call.
 
     A result belongs to the last call before it with its id (ids may come again in later turns), however much was said between
@@ -109,7 +114,7 @@ def _match_results(messages: Sequence[Mapping[str, Any]]) -> tuple[dict[tuple[in
         role = message.get("role")
         if role == "assistant":
             fresh: dict[str, list[tuple[int, int]]] = {}
-            for position, (call_id, _, _) in enumerate(_calls_of(message)):
+            for position, (call_id, _, _) in enumerate(called[at]):
                 fresh.setdefault(call_id, []).append((at, position))
             waiting |= fresh
         elif role in ("tool", "function"):

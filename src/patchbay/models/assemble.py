@@ -205,7 +205,9 @@ def _is_json(text: str) -> bool:
 
 
 def _get(holder: Any, name: str) -> Any:
-    return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
+    if type(holder) is dict or isinstance(holder, Mapping):
+        return holder.get(name)
+    return getattr(holder, name, None)
 
 
 def _string(value: Any) -> str | None:

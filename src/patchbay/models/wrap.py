@@ -183,11 +183,16 @@ class _Door:
         kind = "text/event-stream; charset=utf-8" if exchange.streaming else "application/json"
         return self.patchbay.library.Response(200, headers={"content-type": kind}, content=saved, request=request)
 
-    def _response(self, request: Any, upstream: Any, exchange: Exchange, body: Any) -> Any:
+    def _whole(self, request: Any, upstream: Any, exchange: Exchange, content: bytes) -> Any:
+        """A whole answer; the upstream's own where nothing in it was changed."""
+        unchanged = content is upstream.content
+        return upstream if unchanged else self._response(request, upstream, exchange, content=content)
+
+    def _response(self, request: Any, upstream: Any, exchange: Exchange, **body: Any) -> Any:
         kept = {name: value for name, value in upstream.headers.items() if name.lower() not in _CHANGED_HEADERS}
         kept["content-type"] = "text/event-stream; charset=utf-8" if exchange.streaming else "application/json"
         return self.patchbay.library.Response(
-            upstream.status_code, headers=kept, request=request, extensions=upstream.extensions, stream=body
+            upstream.status_code, headers=kept, request=request, extensions=upstream.extensions, **body
         )
 
 
@@ -213,7 +218,7 @@ class _SyncDoor(_Door):
         exchange = self._exchange(request)
         if not isinstance(exchange, Exchange):
             return exchange if exchange is not None else forward(request, stream=stream, **rest)
-        answer = _SyncAnswer(lambda: forward(self._request(request, exchange), stream=True, **rest), exchange)
+        answer = _SyncAnswer(lambda: forward(self._request(request, exchange), stream=exchange.streaming, **rest), exchange)
         try:
             answer.start()
         except _RefusalError as refusal:
@@ -229,6 +234,9 @@ class _SyncDoor(_Door):
         except BaseException:
             answer.close()
             raise
+        if not (exchange.streaming or stream):
+            answer.close()
+            return self._whole(request, answer.upstream, exchange, answer.first)
         library = self.patchbay.library
 
         class Body(library.SyncByteStream):  # type: ignore[misc,name-defined]
@@ -238,7 +246,7 @@ class _SyncDoor(_Door):
             def close(self) -> None:
                 answer.close()
 
-        answer.made = made = self._response(request, answer.upstream, exchange, Body())
+        answer.made = made = self._response(request, answer.upstream, exchange, stream=Body())
         if not stream:
             made.read()
         return made
@@ -254,17 +262,17 @@ class _SyncAnswer:
         self._ask = ask
         self._exchange = exchange
         self._chunks = self._attempts()
-        self._first = b""
+        self.first = b""
         self.upstream: Any = None
         self.made: Any = None
 
     def start(self) -> None:
         """Read up to the first bytes for the client: what fails until then is an error answer."""
-        self._first = next(self._chunks, b"")
+        self.first = next(self._chunks, b"")
 
     def rest(self, broken: type[Exception]) -> Iterator[bytes]:
         """All bytes. A failure of ours is an event of the stream; one of the connection is raised, as the SDK expects it."""
-        yield self._first
+        yield self.first
         try:
             yield from self._chunks
         except (PatchbayError, broken) as error:
@@ -317,7 +325,7 @@ class _AsyncDoor(_Door):
         exchange = self._exchange(request)
         if not isinstance(exchange, Exchange):
             return exchange if exchange is not None else await forward(request, stream=stream, **rest)
-        answer = _AsyncAnswer(lambda: forward(self._request(request, exchange), stream=True, **rest), exchange)
+        answer = _AsyncAnswer(lambda: forward(self._request(request, exchange), stream=exchange.streaming, **rest), exchange)
         try:
             await answer.start()
         except _RefusalError as refusal:
@@ -333,6 +341,9 @@ class _AsyncDoor(_Door):
         except BaseException:
             await answer.close()
             raise
+        if not (exchange.streaming or stream):
+            await answer.close()
+            return self._whole(request, answer.upstream, exchange, answer.first)
         library = self.patchbay.library
 
         class Body(library.AsyncByteStream):  # type: ignore[misc,name-defined]
@@ -343,7 +354,7 @@ class _AsyncDoor(_Door):
             async def aclose(self) -> None:
                 await answer.close()
 
-        answer.made = made = self._response(request, answer.upstream, exchange, Body())
+        answer.made = made = self._response(request, answer.upstream, exchange, stream=Body())
         if not stream:
             await made.aread()
         return made
@@ -359,17 +370,17 @@ class _AsyncAnswer:
         self._ask = ask
         self._exchange = exchange
         self._chunks = self._attempts()
-        self._first = b""
+        self.first = b""
         self.upstream: Any = None
         self.made: Any = None
 
     async def start(self) -> None:
         """Read up to the first bytes for the client: what fails until then is an error answer."""
-        self._first = await anext(self._chunks, b"")
+        self.first = await anext(self._chunks, b"")
 
     async def rest(self, broken: type[Exception]) -> AsyncIterator[bytes]:
         """All bytes. A failure of ours is an event of the stream; one of the connection is raised, as the SDK expects it."""
-        yield self._first
+        yield self.first
         try:
             async for data in self._chunks:
                 yield data

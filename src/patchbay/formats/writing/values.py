@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from json.encoder import encode_basestring
 from typing import Any
 
 _DECODER = json.JSONDecoder()
@@ -22,7 +23,7 @@ class Number(str):
 
 def quoted(text: str) -> str:
     """A text as a JSON string."""
-    return json.dumps(text, ensure_ascii=False)
+    return encode_basestring(text)
 
 
 def json_arguments(raw: str) -> str:
