@@ -15,7 +15,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import FrameType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import pytest
 from bench.turns import client, client_patchbay
@@ -32,19 +32,24 @@ from patchbay.models.exchange import Exchange
 from patchbay.models.modes import ModeMemory
 from patchbay.models.options import TextOptions
 from patchbay.proxy import create_app
+from patchbay.server.tools import ToolsSettings, create_tools_app
+from patchbay.server.tools.chat.settings import ChatSettings
 from patchbay.testing import ScriptedModel, ScriptedUpstream
+from patchbay.tools.registry import Registration
 
 MOST_CALLS = {
     "parse a sentence": 33,
     "parse a reply with a fenced call": 141,
     "parse a reply with a Hermes call": 138,
     "feed a chunk of prose": 1.1,
-    "turn of a runner, 300 tools, 200 messages": 6950,
-    "turn of a runner in text, 300 tools, 200 messages": 14000,
+    "turn of a runner, 300 tools, 200 messages": 6200,
+    "turn of a runner in text, 300 tools, 200 messages": 11200,
     "run of an agent on a session of 1,000 events": 715,
     "ask for a reply with a fenced call": 249,
     "pass on a chunk of a stream": 13.2,
     "proxy a request": 350,
+    "chat on a server with 1,000 tools": 540,
+    "chat on a server with 1,000 tools, in text": 540,
     "run a tool": 92,
     "turn of a runner": 225,
     "turn of an agent": 500,
@@ -197,22 +202,49 @@ async def proxy() -> AsyncIterator[Callable[[], Awaitable[object]]]:
     """Open a proxy in this process before a real upstream."""
 
     async def ask() -> None:
-        bodies = iter([{"type": "http.request", "body": REQUEST, "more_body": False}])
-        sent: list[dict[str, Any]] = []
-
-        async def receive() -> dict[str, Any]:
-            return next(bodies, None) or await asyncio.Future()
-
-        async def send(message: dict[str, Any]) -> None:
-            sent.append(message)
-
-        await app({"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": HEADERS}, receive, send)
-        assert [200, True] == [sent[0]["status"], b"tool_calls" in sent[1]["body"]]
+        assert b"tool_calls" in await post(app, REQUEST)
 
     with ScriptedUpstream(lambda _: FENCED) as upstream:
         app = create_app(upstream.url, tools="text")
         yield ask
         await app.aclose()
+
+
+async def post(app: Any, body: bytes) -> bytes:
+    """The answer of an application to a chat request."""
+    bodies = iter([{"type": "http.request", "body": body, "more_body": False}])
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return next(bodies, None) or await asyncio.Future()
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "query_string": b"", "headers": headers}
+    await app({**scope, "client": ("127.0.0.1", 1)}, receive, send)
+    assert 200 == sent[0]["status"]
+    return bytes(sent[1]["body"])
+
+
+@asynccontextmanager
+async def chats(tools: Literal["native", "text"]) -> AsyncIterator[Callable[[], Awaitable[object]]]:
+    """Open a tool server in this process, with 1,000 registered tools, before a real upstream."""
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Find abc."}]}).encode()
+    with ScriptedUpstream(lambda _: "Fine.") as upstream:
+        app = create_tools_app(
+            upstream=upstream.url, settings=ToolsSettings(lease=0.0), chat=ChatSettings(TextOptions(tools=tools))
+        )
+        for number in range(1000):
+            described = f"Search {number} by a query.", TOOLS[0]["function"]["parameters"]
+            app.registry.register(Registration(f"tool_{number}", *described, callback_url="http://127.0.0.1:9/"))
+
+        async def ask() -> None:
+            assert b"Fine." in await post(app, body)
+
+        async with app.api.router.lifespan_context(app.api):
+            yield ask
 
 
 @tool
@@ -250,7 +282,6 @@ async def agent() -> AsyncIterator[Callable[[], Awaitable[object]]]:
 
 
 REQUEST, STREAM_REQUEST = request(stream=False), request(stream=True)
-HEADERS = [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"content-length", b"%d" % len(REQUEST))]
 REPLY = json.dumps({"id": "c", "choices": [{"index": 0, "message": {"content": FENCED}, "finish_reason": "stop"}]}).encode()
 PIECES = [*CHUNKS, *(FENCED[at : at + 4] for at in range(0, len(FENCED), 4))]
 STREAM = [*(chunk({"content": piece}) for piece in PIECES), chunk({}, "stop")]
@@ -270,7 +301,14 @@ WORK: dict[str, tuple[Callable[[], object], int]] = {
     "pass on a chunk of a stream": (stream, len(STREAM)),
 }
 """What is done, and by how many its calls are divided."""
-OPENED = {"proxy a request": proxy, "run a tool": executor, "turn of a runner": runner, "turn of an agent": agent}
+OPENED = {
+    "proxy a request": proxy,
+    "chat on a server with 1,000 tools": functools.partial(chats, "native"),
+    "chat on a server with 1,000 tools, in text": functools.partial(chats, "text"),
+    "run a tool": executor,
+    "turn of a runner": runner,
+    "turn of an agent": agent,
+}
 """What is opened, and gives what is awaited."""
 
 

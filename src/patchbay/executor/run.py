@@ -79,7 +79,7 @@ class Run:
     def specs(self) -> tuple[ToolSpec, ...]:
         """What the model is told of the tools."""
         if self._specs is None:
-            self._specs = tuple(tool.spec for tool in self.tools.values() if tool.offered)
+            self._specs = tuple([tool.spec for tool in self.tools.values() if tool.offered])
         return self._specs
 
     def use(self, tools: Mapping[str, Tool]) -> None:

@@ -216,7 +216,7 @@ class CallbackTool(Tool):
         """Why no model can be told of the tool, None where one can."""
         return why_unusable(self.parameters)
 
-    @property
+    @cached_property
     def offered(self) -> bool:
         """Whether a model is told of the tool: one with a schema that no provider takes would take all others with it."""
         return self.problem is None
