@@ -12,6 +12,7 @@ FROZEN = [
     "MaxIterationsError",
     "PatchbayError",
     "Reply",
+    "ResponseFormatError",
     "StreamParser",
     "ToolArgumentsError",
     "ToolCall",

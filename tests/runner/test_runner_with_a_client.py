@@ -11,7 +11,7 @@ from typing import Any
 import openai
 import pytest
 
-from patchbay import ToolRunner, UpstreamError
+from patchbay import ResponseFormatError, ToolRunner, UpstreamError
 from patchbay.testing import Raw, ScriptedUpstream, events
 from structured import RESPONSE_FORMAT, RESULT, WeatherModel
 
@@ -149,3 +149,16 @@ def test_a_run_ends_with_the_json_that_was_asked_for(client_class, kind, streame
         final = run(client, answer(ToolRunner(client, [get_degrees])))
     assert {"city": "Rome", "degrees": 21} == json.loads(final.content)
     assert ["21.0 degrees in Rome"] == [execution.content for execution in final.tool_executions]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_answer_that_never_fits_ends_the_run_with_an_error(client_class, streamed):
+    async def answer(runner: ToolRunner) -> Any:
+        request = {"messages": RESULT, "model": "m", "response_format": RESPONSE_FORMAT}
+        return [event async for event in runner.run_stream(**request)] if streamed else await runner.run(**request)
+
+    with ScriptedUpstream(["<think>Hm.</think>It is warm."] * 4) as upstream:
+        client = client_class(base_url=upstream.url, api_key="unused")
+        with pytest.raises(ResponseFormatError, match="asked 3 times"):
+            run(client, answer(ToolRunner(client, [get_weather], tool_mode="text")))
+        assert 4 == len(upstream.chats)
