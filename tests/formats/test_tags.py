@@ -330,7 +330,7 @@ def test_what_is_cut_off_begins_with_its_own_marker() -> None:
 
 def test_a_malformed_block_leaves_the_others_alone() -> None:
     broken = "<tool_call>\n{broken\n</tool_call>"
-    check("hermes", f"{broken}\n<tool_call>{ONE_JSON}</tool_call>", [ONE], content=broken)
+    check("hermes", f"{broken}\n<tool_call>{ONE_JSON}</tool_call>", [ONE], incomplete=("",))
     other = '<tool_call>{"name": "dig"}</tool_call>'
     check("hermes", f"{other}\n<tool_call>{ONE_JSON}</tool_call>", [ONE], content=other)
     check("hermes", f'<tool_call>{ONE_JSON}\n{{"name": "dig"}}\n{TWO_JSON}</tool_call>', [ONE, TWO], content='{"name": "dig"}')

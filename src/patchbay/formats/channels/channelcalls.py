@@ -30,6 +30,7 @@ class ChannelCalls:
     def __init__(self, parts: Parts, shapes: Iterable[Shape], ends: Marks) -> None:
         self.source = parts.source
         self.telling = parts.calls
+        self.json = parts.json
         self.rules = parts.rules
         self.shapes = shapes
         self.arguments: tuple[ArgumentShape, ...] = (JsonArguments(parts), TagArguments(parts), Parameters(parts, ends))
@@ -55,13 +56,17 @@ class ChannelCalls:
         self.item = 0
         if name is None and body.name:
             raise NotACall
-        if body.kind is Kind.CALLS:
-            begin = self.source.offset
-            told = yield from self._items(row)
-            if told or name is None:
-                return told
-            self.source.rewind_to(begin)
-        return (yield from self._named(name, row)) if name is not None else 0
+        self.json.stops = marks(row.endings)
+        try:
+            if body.kind is Kind.CALLS:
+                begin = self.source.offset
+                told = yield from self._items(row)
+                if told or name is None:
+                    return told
+                self.source.rewind_to(begin)
+            return (yield from self._named(name, row)) if name is not None else 0
+        finally:
+            self.json.stops = None
 
     def look_like_one(self) -> Steps[bool]:
         """Whether what stands at ``pos`` begins as calls do; nothing but blanks is read."""

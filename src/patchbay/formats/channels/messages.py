@@ -16,7 +16,7 @@ from patchbay.formats.channelrows import Body, Channels, Kind
 from patchbay.formats.channels.channelcalls import ChannelCalls
 from patchbay.formats.channels.channelheaders import CALLS, HeaderReader, Message
 from patchbay.formats.engine.marks import Marks, marks
-from patchbay.formats.engine.source import CutOff, NotACall, Steps
+from patchbay.formats.engine.source import BrokenOff, CutOff, NotACall, Steps
 from patchbay.formats.parts import Parts
 from patchbay.formats.regions.leaks import LeakReader
 from patchbay.formats.regions.wrapped import Shape
@@ -151,6 +151,10 @@ class ChannelReader:
             source.pos = len(source.buf)
             calls.telling.cut(source.since(max(message.start, calls.item)))
             return None
+        except BrokenOff:
+            yield from calls.json.skip_to_end()
+            calls.telling.cut(source.since(max(message.start, calls.item)))
+            told = 1
         except NotACall:
             told = 0
         if told:

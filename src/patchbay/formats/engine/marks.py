@@ -16,13 +16,13 @@ _IN_PROSE = frozenset("-/>")
 class Marks:
     """Markers to look for. Made once for each set (``marks``)."""
 
-    __slots__ = ("_any", "_first_in", "_longest", "_starts", "first", "literals")
+    __slots__ = ("_any", "_longest", "_starts", "first", "first_in", "literals")
 
     def __init__(self, literals: tuple[str, ...]) -> None:
         self.literals = frozenset(literals)
         self._any = re.compile(_longest(_trie(literals)) if literals else "(?!)")
         self.first = frozenset(literal[0] for literal in literals)
-        self._first_in = re.compile("|".join(map(re.escape, self.first)) or "(?!)").search
+        self.first_in = re.compile("|".join(map(re.escape, self.first)) or "(?!)").search
         self._starts = frozenset(literal[:length] for literal in literals for length in range(1, len(literal)))
         self._longest = max(map(len, literals), default=0)
 
@@ -33,11 +33,11 @@ class Marks:
         stop = found.start() if found else len(buf)
         if not source.ended:
             tail = len(buf) - self._longest + 1
-            first = self._first_in(buf, max(pos, tail), stop)
+            first = self.first_in(buf, max(pos, tail), stop)
             while first:
                 if buf[first.start() :] in self._starts:
                     return first.start(), ""  # it may come to more, and hold what was found
-                first = self._first_in(buf, first.end(), stop)
+                first = self.first_in(buf, first.end(), stop)
             if found and self._may_grow(source, stop, found.group()):
                 return stop, ""
         return stop, found.group() if found else ""

@@ -19,6 +19,10 @@ class CutOff(Exception):  # noqa: N818 - a signal between readers, not an error 
     """The text ended inside what was being read."""
 
 
+class BrokenOff(Exception):  # noqa: N818 - a signal between readers, not an error of the program
+    """A call is no JSON up to the end of its block; what was read is at most the text before the block's end marker."""
+
+
 class NotACall(Exception):  # noqa: N818 - a signal between readers, not an error of the program
     """What was read is not a call; its text is prose."""
 

@@ -16,7 +16,7 @@ PLAMO3 = Format(
     wrappers=(
         Wrapper(openers=_token("begin_tool_requests"), closers=_token("end_tool_requests")),
         Wrapper(
-            openers=_token("begin_tool_request"),
+            openers=(*_token("begin_tool_request"), *_token("begin_tool_name")),  # the first is sometimes left out
             closers=_token("end_tool_request"),
             leads=(*_token("begin_tool_name"), *_token("end_tool_arguments")),
             separators=(*_token("end_tool_name"), *_token("begin_tool_arguments"), "<|plamo:constrain|>", "<|plamo:msg|>"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from patchbay.formats.engine.emitter import Emitter
-from patchbay.formats.engine.source import CutOff, NotACall, Steps
+from patchbay.formats.engine.source import BrokenOff, CutOff, NotACall, Steps
 from patchbay.formats.engine.telling import CallSink
 from patchbay.formats.fences.fencemarks import LABEL, FenceMarks
 from patchbay.formats.parts import Parts
@@ -46,6 +46,10 @@ class _Told:
             self.before.append(text)
 
 
+def _leave_out(_text: str) -> None:
+    pass
+
+
 class BlockReader:
     """Reads the blocks that hold calls, from behind their opening run; the source is marked before it."""
 
@@ -62,7 +66,7 @@ class BlockReader:
     def tagged(self, *, line_start: bool) -> Steps[bool]:
         """Read a block whose label is the tag; False, with the source rewound to the mark, if it holds no call."""
         self._json.quoted = self.emitter.quoted
-        self._json.guarded = True
+        self._json.guarded = self._json.fenced = True
         self._told.before.clear()
         self._told.begun = False
         try:
@@ -71,7 +75,7 @@ class BlockReader:
         except NotACall:
             read = False
         finally:
-            self._json.guarded = False
+            self._json.guarded = self._json.fenced = False
         if not read:
             self.source.rewind()
         return read
@@ -135,6 +139,12 @@ class BlockReader:
                     told.passed_over("".join(blanks))
                     told.passed_over((yield from self._calls.skip_value()))
                     after_value = False
+                except BrokenOff:
+                    while (char := (yield from source.peek())) and not (char in FENCES and (yield from reader.at_fence())):
+                        yield from self._prose(_leave_out)
+                    self._telling.name = self._calls.name
+                    self._telling.cut(source.since(start))
+                    count += 1
                 except CutOff:
                     self._telling.name = self._calls.name
                     self._telling.cut(source.since(start) if count else source.take())

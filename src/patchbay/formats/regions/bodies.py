@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from patchbay.formats.engine.marks import Marks, marks
-from patchbay.formats.engine.source import CutOff, NotACall, NotOffered, Steps
+from patchbay.formats.engine.source import BrokenOff, CutOff, NotACall, NotOffered, Steps
 from patchbay.formats.parts import Parts
 from patchbay.formats.regions.wrapped import Shape
 from patchbay.formats.rows import Wrapper
@@ -52,8 +52,13 @@ class JsonCalls:
             self.source.rewind_to(begin)
             yield from self._pass_over()
             raise
-        except CutOff:
+        except (BrokenOff, CutOff):
             self.telling.name = self.calls.name
+            raise
+        except NotACall:
+            self.source.rewind_to(begin)
+            if (yield from self._is_object(char)) and (yield from self.json.breaks_off()):
+                raise BrokenOff from None
             raise
         finally:
             self.json.guarded = False
@@ -61,11 +66,20 @@ class JsonCalls:
             self.source.pos += 3
         return told
 
+    def _is_object(self, char: str) -> Steps[bool]:
+        """Whether an object begins at ``pos``, or a list of them: a list of anything else may be Python."""
+        begin = self.source.offset
+        if char == "[":
+            self.source.pos += 1
+            char = yield from self.json.space()
+            self.source.rewind_to(begin)
+        return char == "{"
+
     def _pass_over(self) -> Steps[None]:
         self.json.guarded = False
         try:
             yield from self.json.value([])
-        except CutOff:
+        except (BrokenOff, CutOff):
             pass
         self.telling.passed = self.source.offset
 

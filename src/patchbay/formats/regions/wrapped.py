@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from patchbay.formats.engine.marks import extent, marks
-from patchbay.formats.engine.source import CutOff, NotACall, NotOffered, Steps
+from patchbay.formats.engine.source import BrokenOff, CutOff, NotACall, NotOffered, Steps
 from patchbay.formats.parts import Parts
 from patchbay.formats.rows import Wrapper, last_part
 
@@ -67,6 +67,7 @@ class WrapperReader:
         self.source = parts.source
         self.emitter = parts.emitter
         self.calls = parts.calls
+        self.json = parts.json
         self.shapes = shapes
         self._wrappers = wrappers.by_opener
         self._closers = wrappers.closers
@@ -106,7 +107,15 @@ class WrapperReader:
 
     def _items(self, marker: str, *, depth: int, outer: frozenset[str]) -> Steps[int]:
         """Read a wrapper from its opener to its closer; how many calls were told in it. Raises NotACall while none was."""
-        source, wrapper = self.source, self._wrappers[marker]
+        wrapper, stops = self._wrappers[marker], self.json.stops
+        self.json.stops = marks(tuple(sorted({*wrapper.openers, *wrapper.closers, *outer})))
+        try:
+            return (yield from self._inside(wrapper, marker, depth=depth, outer=outer))
+        finally:
+            self.json.stops = stops
+
+    def _inside(self, wrapper: Wrapper, marker: str, *, depth: int, outer: frozenset[str]) -> Steps[int]:
+        source = self.source
         if not depth:
             self._item = source.offset
         size = yield from extent(source, marker)
@@ -166,7 +175,12 @@ class WrapperReader:
             else:
                 if told:
                     self._item = source.offset
-                read = yield from self._shaped(wrapper, first=first)
+                try:
+                    read = yield from self._shaped(wrapper, first=first)
+                except BrokenOff:
+                    yield from self.json.skip_to_end()
+                    self.calls.cut(source.since(max(self.calls.passed, self._item)))
+                    read = 1
                 if not read and not told and (yield from self._words()):
                     self.calls.ahead = source.since(after)
                     read = yield from self._shaped(wrapper, first=True)

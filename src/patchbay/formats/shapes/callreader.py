@@ -18,11 +18,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from patchbay.formats.engine.source import CutOff, NotACall, NotOffered, Source, Steps
+from patchbay.formats.engine.source import BrokenOff, CutOff, NotACall, NotOffered, Source, Steps
 from patchbay.formats.engine.telling import CallSink
 from patchbay.formats.parts import ToolRules
 from patchbay.formats.shapes.jsonmembers import no_constant, object_text, tell_object, tell_text
 from patchbay.formats.values.jsonreader import JsonReader
+from patchbay.formats.values.jsonstrings import QUOTES
 
 _NAME_KEYS = frozenset({"name", "tool", "tool_name", "function_name", "action"})
 _ARGUMENT_KEYS = frozenset({"arguments", "parameters", "args", "input", "params", "tool_input", "action_input"})
@@ -173,7 +174,7 @@ class CallReader:
         start = source.offset
         try:
             yield from self.json.value([])
-        except (NotACall, CutOff):
+        except (NotACall, BrokenOff, CutOff):
             pass
         if source.offset == start:
             source.pos += 1  # a marker stands there, which no value begins with
@@ -233,7 +234,7 @@ class CallReader:
                     self.note("unclosed_bracket")
                     return draft.keyed or int(draft.told)
                 raise NotACall if char else CutOff
-            if char not in "\"'" and not (char.isalpha() or char == "_"):
+            if char not in QUOTES and not (char.isalpha() or char == "_"):
                 raise NotACall
             count = yield from self._member(draft)
             if count:
@@ -258,11 +259,11 @@ class CallReader:
                 source.rewind_to(start)
                 self.note("unclosed_bracket")
                 return
-            except CutOff:
+            except (BrokenOff, CutOff):
                 return
 
     def _late_member(self) -> Steps[None]:
-        if (yield from self.json.space()) not in ('"', "'"):
+        if (yield from self.json.space()) not in QUOTES:
             raise NotACall
         yield from self._member(_Draft(told=True))
 
@@ -277,8 +278,8 @@ class CallReader:
         char = yield from self.json.space()
         if draft.told:
             yield from self.json.value([])
-        elif draft.name is None and (key in _NAME_KEYS or (key == "function" and char in "\"'")):
-            if not char or char not in "\"'":
+        elif draft.name is None and (key in _NAME_KEYS or (key == "function" and char in QUOTES)):
+            if char not in QUOTES:
                 if char:
                     raise NotACall
                 raise CutOff
@@ -362,7 +363,7 @@ class CallReader:
             if (yield from self.json.space()) == char:
                 self.source.pos += 1
             return
-        if char and char in "\"'":
+        if char in QUOTES:
             arguments = yield from self._text_arguments()
         else:
             sink: list[str] = []

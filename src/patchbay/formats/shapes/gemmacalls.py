@@ -96,7 +96,7 @@ class GemmaCalls:
                 raise NotACall
             if found.end() < len(source.buf) or source.ended:
                 source.pos = found.end()
-                return found.group()
+                return found.group().lstrip(":")
             yield
 
     def _space(self) -> Steps[str]:

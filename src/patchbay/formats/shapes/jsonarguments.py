@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from patchbay.formats.engine.source import CutOff, NotACall, Source, Steps
+from patchbay.formats.engine.source import BrokenOff, CutOff, NotACall, Source, Steps
 from patchbay.formats.parts import Parts
 from patchbay.formats.shapes.jsonmembers import object_text, tell_object, tell_text
 
@@ -54,7 +54,7 @@ class JsonArguments:
             yield from self.json.value([])
             if fenced:
                 yield from self._closed()
-        except CutOff:
+        except (BrokenOff, CutOff):
             pass
 
     def _opened(self) -> Steps[bool]:

@@ -60,13 +60,19 @@ class NamedCalls:
                 yield from shape.read(name)
                 return 1
         closer = yield from self._closers.at(self.source)
-        if not closer:
+        alone = self._may_stand_alone(wrapper, name) and (not (yield from self.source.peek()) or (yield from self._json.at_end()))
+        if not closer and not alone:
             if self._closers.begun(self.source) and self.rules.offered(name) is not None:
                 raise CutOff
             raise NotACall
         self.calls.start(name).append("{}")
         self.calls.end()
         return 1
+
+    def _may_stand_alone(self, wrapper: Wrapper, name: str) -> bool:
+        """Whether a name behind an opener that has no closer may be all of a call: the tool must need no arguments."""
+        bare = bool(wrapper.separators) and not wrapper.closers
+        return bare and self.rules.offered(name) == name and not self.rules.types(name).required
 
     def _counted(self) -> Steps[int]:
         """Read a call with a number for a name: its parameters tell the tool, if there is just one that takes them."""
@@ -101,7 +107,9 @@ class NamedCalls:
             found = _PLAIN.match(source.buf, source.pos)
             if not found:
                 header = "".join(pieces).strip()
-                self._cut(wrapper.name(header), in_name=not char and pieces[-1:] != ["\n"], separators=separators)
+                name, in_name = wrapper.name(header), not char and pieces[-1:] != ["\n"]
+                if char or "\n" in pieces or not (self._may_stand_alone(wrapper, name) and self.rules.is_whole(name)):
+                    self._cut(name, in_name=in_name, separators=separators)
                 return header
             pieces.append(found.group())
             source.pos = found.end()

@@ -84,10 +84,10 @@ class NestedCalls:
                 source.pos += tag.size
 
     def _skipped(self) -> Steps[bool]:
-        """Read what stands between two tags and belongs to neither, if it is short."""
+        """Read what stands between two tags and belongs to neither, if it is short: at least a character."""
         source = self.source
         while True:
-            end, token = _TOKEN.next(source, source.pos)
+            end, token = _TOKEN.next(source, source.pos + 1)
             if token and end - source.pos <= _STRAY_ROOM:
                 source.pos = end
                 self.note("stray_text")

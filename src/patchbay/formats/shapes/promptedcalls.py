@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from patchbay.formats.engine.marks import marks
 from patchbay.formats.engine.scanner import Region
-from patchbay.formats.engine.source import CutOff, NotACall, Source, Steps
+from patchbay.formats.engine.source import BrokenOff, CutOff, NotACall, Source, Steps
 from patchbay.formats.parts import Parts
 from patchbay.formats.shapes.bracketarguments import BracketArguments
 from patchbay.formats.shapes.jsonarguments import JsonArguments
@@ -57,6 +57,7 @@ class PromptedCalls:
         self._brackets = BracketArguments(parts)
         self._inputs = marks(words.inputs)
         self._ends = marks(words.ends)
+        self._bounds = marks((*words.markers, *words.ends))
         self._stops = self._ends if words.loud else marks(tuple(f"\n{end}" for end in words.ends))
 
     def read(self, marker: str) -> Steps[bool]:
@@ -75,6 +76,13 @@ class PromptedCalls:
             source.pos = len(source.buf)
             self.calls.cut(source.since(begin))
             return True
+        except BrokenOff:
+            while True:
+                source.pos, bound = self._bounds.next(source, source.pos)
+                if bound or source.ended:
+                    break
+                yield
+            self.calls.cut(source.since(begin))
         except NotACall:
             return False
         behind = source.offset
@@ -111,7 +119,12 @@ class PromptedCalls:
         if not (yield from _space(source)):
             raise CutOff
         if (yield from self._objects.fits()):
-            yield from self._objects.read(name)
+            json = self._objects.json
+            json.stops = self._bounds
+            try:
+                yield from self._objects.read(name)
+            finally:
+                json.stops = None
         else:
             yield from self._text(name)
 

@@ -44,7 +44,13 @@ class PythonCalls:
         char = yield from self.source.peek()
         if char == "[":
             return (yield from self.several())
-        return (yield from self.one())
+        self.called = ""
+        try:
+            return (yield from self.one())
+        except CutOff:
+            if self.called or wrapper.closers or not wrapper.separators:
+                raise
+            raise NotACall from None  # a name alone may be all of the call: ``namedcalls``
 
     def name(self) -> Steps[str]:
         """Read a tool's name up to the bracket that follows it; raises NotACall, CutOff."""

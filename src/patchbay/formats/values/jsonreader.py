@@ -16,15 +16,15 @@ import re
 from collections.abc import Callable
 
 from patchbay.formats.engine.marks import Marks
-from patchbay.formats.engine.source import CutOff, NotACall, Source, Steps
-from patchbay.formats.values.jsonstrings import StringReader
+from patchbay.formats.engine.source import BrokenOff, CutOff, NotACall, Source, Steps
+from patchbay.formats.values.jsonstrings import QUOTES, StringReader
 from patchbay.formats.values.names import ToolTypes
 from patchbay.formats.values.nesting import COLON, KEY, Nesting
 
 _SPACE = re.compile(r"[ \t\r\n]+")
 _QUOTED_SPACE = re.compile(r"[ \t\r\n>]+")
-_BARE = re.compile(r"[^\s,:{}\[\]\"'`~]+")
-_BARE_VALUE = re.compile(r"[^,{}\[\]\"\n`~]+")
+_BARE = re.compile(r"[^\s,:{}\[\]\"'`~<]+")
+_BARE_VALUE = re.compile(r"[^,{}\[\]\"\n`~<]+")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 _CONSTANTS = frozenset({"true", "false", "null"})
 _FOREIGN = {
@@ -97,17 +97,26 @@ class JsonReader(StringReader):
     def value(self, sink: list[str], types: ToolTypes | None = None) -> Steps[None]:
         """Read one value, appending its JSON text to ``sink``; raises CutOff at the end of the text.
 
+        Where the block around it has an end that is known (``stops``, ``fenced``), raises BrokenOff for what cannot be put right
+        without inventing something: a string, a key or a value that is missing or breaks off, a word where a member should be.
+
         ``types``: the value is the arguments of such a tool, and members whose schema wants a list or an object may be strings
         that hold one.
         """
         source = self.source
         nesting = Nesting(sink, self.note)
         member = ""
+        word = False
         while not nesting.complete:
             char = yield from self.space(nesting.gap)
             if not char:
                 raise CutOff
-            if char in _ENDS and (yield from self.at_end()):
+            word = word and nesting.due == COLON
+            if word and self.bounded and char not in ":=":
+                raise BrokenOff
+            if self._may_end(char) and (yield from self.at_end()):
+                if self.bounded and nesting.lacks_value:
+                    raise BrokenOff
                 nesting.end()
             elif char in "}])":
                 source.pos += nesting.close("]" if char == ")" else char)
@@ -115,6 +124,7 @@ class JsonReader(StringReader):
                 source.pos += 1
             elif nesting.due == KEY:
                 nesting.bring_out()
+                word = char not in QUOTES
                 if types is not None and nesting.depth == 1:
                     member = yield from self._member_key(sink)
                 else:
@@ -127,7 +137,7 @@ class JsonReader(StringReader):
                 nesting.open("[" if char == "(" else char)
             else:
                 nesting.bring_out()
-                if char not in "\"'":
+                if char not in QUOTES:
                     yield from self._word(sink)
                 elif types is not None and nesting.depth == 1 and member in types.unquoted:
                     yield from self._member_string(sink, member, types)
@@ -153,11 +163,40 @@ class JsonReader(StringReader):
             self.note("json_in_string")
         sink.append(value)
 
+    @property
+    def bounded(self) -> bool:
+        """The end of the block around the value is known."""
+        return self.fenced or self.stops is not None
+
+    def breaks_off(self) -> Steps[bool]:
+        """Read the value at ``pos``; whether it is no JSON up to the end of its block."""
+        try:
+            yield from self.value([])
+        except BrokenOff:
+            return True
+        except CutOff:
+            pass
+        return False
+
+    def skip_to_end(self) -> Steps[None]:
+        """Read up to the next marker, or to the end of the text."""
+        source, ends = self.source, self._ends
+        while ends is not None:
+            source.pos, marker = ends.next(source, source.pos)
+            if marker or source.ended:
+                return
+            yield
+
+    def _may_end(self, char: str) -> bool:
+        return char in _ENDS or (self.stops is not None and char in self.stops.first)
+
     def at_end(self) -> Steps[bool]:
         """Whether a fence or a marker stands at ``pos``: the value is over, whatever is still open."""
         if self.source.buf[self.source.pos] in FENCES:
             return (yield from self.at_fence())
-        return self._ends is not None and bool((yield from self._ends.at(self.source)))
+        if self._ends is not None and (yield from self._ends.at(self.source)):
+            return True
+        return (yield from self._at_stop())
 
     def at_fence(self) -> Steps[bool]:
         """Whether three fence characters stand at ``pos``."""
@@ -169,7 +208,7 @@ class JsonReader(StringReader):
     def key(self, sink: list[str], *, told: bool = True) -> Steps[None]:
         """Read a key: a string in any quotes, or a bare word. ``told`` as in ``string``."""
         char = yield from self.space()
-        if char in ('"', "'"):
+        if char in QUOTES:
             yield from self.string(sink, told=told)
             return
         word = yield from self._run(_BARE)
@@ -180,16 +219,23 @@ class JsonReader(StringReader):
         sink.append(json.dumps(word))
 
     def _run(self, pattern: re.Pattern[str]) -> Steps[str]:
+        """Read what matches, and angle brackets that begin no marker."""
         source = self.source
         parts: list[str] = []
         while True:
             found = pattern.match(source.buf, source.pos)
-            if found:
-                parts.append(found.group())
-                source.pos = found.end()
-            if source.pos < len(source.buf) or source.ended:
+            end = self._before_stop(found.end()) if found else source.pos
+            parts.append(source.buf[source.pos : end])
+            source.pos = end
+            if end < len(source.buf):
+                if not (source.buf[end] == "<" or (found and end < found.end())) or (yield from self.at_end()):
+                    return "".join(parts)
+                parts.append(source.buf[source.pos])
+                source.pos += 1
+            elif source.ended:
                 return "".join(parts)
-            yield
+            else:
+                yield
 
     def _word(self, sink: list[str]) -> Steps[None]:
         """Read a number, a constant, or bare text, which becomes a string."""

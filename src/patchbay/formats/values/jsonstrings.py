@@ -10,30 +10,53 @@ import json
 import re
 from collections.abc import Callable
 
-from patchbay.formats.engine.source import CutOff, NotACall, Source, Steps
+from patchbay.formats.engine.marks import Marks
+from patchbay.formats.engine.source import BrokenOff, CutOff, NotACall, Source, Steps
 
 _DOUBLE = re.compile(r'[^"\\\x00-\x1f]+')
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]*').fullmatch
 _SINGLE = re.compile(r"""[^'"\\\x00-\x1f]+""")
+_TYPOGRAPHIC = re.compile(r"""[^“”„‘’"\\\x00-\x1f]+""")
+_CLOSING = {'"': '"', "'": "'", **dict.fromkeys("“”„", "“”"), **dict.fromkeys("‘’", "’")}
+"""What ends a string, by what opens it."""
+QUOTES = frozenset(_CLOSING)
 _ESCAPES = frozenset('"\\/bfnrt')
 _CONTROL = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _AFTER_STRING = frozenset(",:}]\n\r")
 
 
-def _passes(chunk: str) -> str | None:
-    return chunk if _PLAIN(chunk) else None
+def _nothing(_chunk: str) -> None:
+    return None
 
 
 class StringReader:
     """Reads strings from ``source``. ``note`` is told of each repair.
 
     ``guarded``: a fence line inside a string raises NotACall instead of being part of it.
+    ``stops``: the markers that end the block around the value. A string may hold one, but only if it ends behind it without any
+    repair: else it ends before the marker, and the value is no JSON (``BrokenOff``). ``fenced``: so does a fence line.
     """
 
     def __init__(self, source: Source, note: Callable[[str], None]) -> None:
         self.source = source
         self.note = note
         self.guarded = False
+        self.fenced = False
+        self._stops: Marks | None = None
+        self._begins_stop: Callable[[str], object] = _nothing
+        self._clear = (0, 0)
+        """From where up to where no stop begins."""
+
+    @property
+    def stops(self) -> Marks | None:
+        """The markers that end the block around the value."""
+        return self._stops
+
+    @stops.setter
+    def stops(self, stops: Marks | None) -> None:
+        self._stops = stops
+        self._begins_stop = _nothing if stops is None else stops.first_in
+        self._clear = (0, 0)
 
     def text(self) -> Steps[str]:
         """Read a string and return what it says, not its JSON."""
@@ -48,43 +71,91 @@ class StringReader:
         """
         source = self.source
         quote = source.buf[source.pos]
-        plain = _DOUBLE if quote == '"' else _SINGLE
+        plain = _DOUBLE if quote == '"' else _SINGLE if quote == "'" else _TYPOGRAPHIC
+        closing = _CLOSING[quote]
         source.pos += 1
         if quote == "'":
             self.note("single_quotes")
+        elif quote != '"':
+            self.note("typographic_quotes")
         sink.append('"')
-        if (yield from self._is_triple(quote)):
+        if quote in "\"'" and (yield from self._is_triple(quote)):
             yield from self._triple(sink, quote)
             return
+        held: list[str] | None = None
+        out = sink
         while True:
             found = plain.match(source.buf, source.pos)
             if found:
-                sink.append(found.group())
-                source.pos = found.end()
+                end = found.end() if held is not None else self._before_stop(found.end())
+                if end > source.pos:
+                    out.append(source.buf[source.pos : end])
+                    source.pos = end
+                if end < found.end():
+                    if (yield from self._at_stop()):
+                        stop = source.offset
+                        out = held = []
+                    out.append(source.buf[source.pos])
+                    source.pos += 1
+                    continue
             if source.pos >= len(source.buf):
                 if source.ended:
-                    raise CutOff
-                if quote == '"' and told:
-                    source.live = _passes
+                    break
+                if quote == '"' and told and held is None:
+                    source.live = self._passes
                 yield
                 source.live = None
                 continue
             char = source.buf[source.pos]
-            if char == quote:
+            if char in closing:
                 closes = yield from self._closes()
+                if held is not None and not closes:
+                    break
                 source.pos += 1
                 if closes:
+                    sink.extend(held or ())
                     sink.append('"')
                     return
                 self.note("unescaped_quote")
-                sink.append("'" if quote == "'" else '\\"')
+                out.append('\\"' if char == '"' else char)
             elif char == "\\":
-                yield from self._escape(sink)
+                try:
+                    yield from self._escape(out)
+                except CutOff:
+                    break
             elif char == '"':
                 source.pos += 1
-                sink.append('\\"')
+                out.append('\\"')
+            elif char in QUOTES:
+                source.pos += 1
+                out.append(char)
             else:
-                yield from self._control(sink, char)
+                if char == "\n" and self.fenced and held is None and not self.guarded and (yield from self._fence_line()):
+                    stop = source.offset
+                    out = held = []
+                yield from self._control(out, char)
+        if held is None:
+            raise CutOff
+        source.rewind_to(stop)
+        raise BrokenOff
+
+    def _passes(self, chunk: str) -> str | None:
+        return chunk if _PLAIN(chunk) and self._begins_stop(chunk) is None else None
+
+    def _before_stop(self, end: int) -> int:
+        """How far before ``end`` there surely is no stop."""
+        if self._stops is None:
+            return end
+        source = self.source
+        begin, clear = self._clear
+        if not begin <= source.offset < clear:
+            clear = self._stops.next(source, source.pos)[0] + source.base
+            self._clear = (source.offset, clear)
+        return min(end, clear - source.base)
+
+    def _at_stop(self) -> Steps[bool]:
+        """Whether a stop stands at ``pos``."""
+        return self._stops is not None and bool((yield from self._stops.at(self.source)))
 
     def _fence_line(self) -> Steps[bool]:
         """Whether the line after the newline at ``pos`` is a fence."""

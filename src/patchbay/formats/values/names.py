@@ -176,6 +176,10 @@ class ToolRules:
         """The same where a call is marked: any name may come of it where any may be a tool's."""
         return self._open or self.begins_name(text)
 
+    def is_whole(self, name: str) -> bool:
+        """Whether no offered tool's name is longer and begins with ``name``."""
+        return not any(other.startswith(name) and other != name for other in self._tools)
+
     @property
     def has_tools(self) -> bool:
         """Tools were offered."""

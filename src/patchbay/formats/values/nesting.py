@@ -38,6 +38,11 @@ class Nesting:
         """Whether the innermost open bracket is an object's."""
         return self._closers[-1:] == ["}"]
 
+    @property
+    def lacks_value(self) -> bool:
+        """Whether a value is due that cannot be left out."""
+        return not self._comma and self.due in (VALUE, COLON)
+
     def bring_out(self) -> None:
         """A token follows: write the comma and the white space that stand before it."""
         if self._comma:
@@ -125,7 +130,7 @@ class Nesting:
 
     def _fill(self, *, quiet: bool = False) -> None:
         """Write null where a value is due and cannot be left out."""
-        if self._comma or self.due not in (VALUE, COLON):
+        if not self.lacks_value:
             return
         if not quiet:
             self.note("missing_value")

@@ -1,0 +1,142 @@
+"""A call that breaks off inside of its markers is incomplete: it takes nothing of the calls around it, and none is invented."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from patchbay import StreamParser, parse
+from patchbay.formats import CallArguments, CallCut
+from patchbay.formats.table import FORMATS
+from patchbay.formats.writing import WRITERS, writer_for
+from patchbay.types import Reply, ToolCall
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "f",
+            "parameters": {"type": "object", "properties": {"text": {"type": "string"}, "count": {"type": "integer"}}},
+        },
+    }
+]
+ARGUMENTS = [json.dumps({"text": f"word {number}", "count": number}) for number in (1, 2, 3)]
+"""Of the three calls; the second one is damaged."""
+_PYTHON_VALUES = {"llama4_pythonic", "lfm2", "olmo3"}
+_TAG_VALUES = {"beam"}
+"""Their values are no JSON: an open string or tag of Python's or of Beam's goes on up to its end."""
+_FENCE = "\n```"
+
+
+def ends(name: str) -> list[str]:
+    """The markers of a format that end a call or a message."""
+    row = FORMATS[name]
+    found = [closer for wrapper in row.wrappers for closer in wrapper.closers]
+    found += [end for channel in row.channels for end in channel.ends]
+    return [_FENCE] if name == "fenced" else found
+
+
+def messages(name: str) -> tuple[list[str], str]:
+    """The three calls as the format writes them, and the markers that each ends with."""
+    writer = writer_for(name)
+    written = [
+        writer.calls([ToolCall(writer.call_id(number, "f", f"id{number}"), "f", arguments)])
+        for number, arguments in enumerate(ARGUMENTS)
+    ]
+    end = re.search(rf"(?:(?:{'|'.join(map(re.escape, ends(name)))})\s*)+\Z", written[1])
+    return written, end.group() if end else ""
+
+
+MARKED = [name for name in ("fenced", *WRITERS) if ends(name) and messages(name)[1]]
+JSON_ARGUMENTS = [name for name in MARKED if ARGUMENTS[1] in messages(name)[0][1]]
+
+
+def read(text: str, size: int, **options: str) -> Reply:
+    """Read in pieces of ``size`` characters; 0: whole."""
+    parser = StreamParser(TOOLS, generate_id=str, **options)  # type: ignore[arg-type]
+    for at in range(0, len(text), size or len(text)):
+        parser.feed(text[at : at + (size or len(text))])
+    parser.close()
+    return parser.reply
+
+
+def arguments(reply: Reply) -> list[object]:
+    """What the calls of a reply say."""
+    return [json.loads(call.raw_arguments) for call in reply.tool_calls]
+
+
+@pytest.mark.parametrize("way", ["named", "auto"])
+@pytest.mark.parametrize("name", JSON_ARGUMENTS)
+def test_a_body_that_is_no_json_is_incomplete_and_the_calls_around_it_stand(name: str, way: str) -> None:
+    (first, second, third), end = messages(name)
+    options = {"format": name if way == "named" else "auto"}
+    before = second[: second.index(ARGUMENTS[1])]
+    for damaged in ("{not json at all", '{"text": "word', '{"te', '{"text": "word 2", "count": '):
+        text = f"{first}\n{before}{damaged}{end}\n{third}"
+        whole = read(text, 0, **options)
+        assert [json.loads(ARGUMENTS[0]), json.loads(ARGUMENTS[2])] == arguments(whole), damaged
+        assert 1 == len(whole.incomplete), damaged
+        assert damaged in whole.incomplete[0].raw
+        assert "word 3" not in whole.incomplete[0].raw
+        assert [whole] * 4 == [read(text, size, **options) for size in (1, 2, 3, 7)], damaged
+
+
+@pytest.mark.parametrize("name", sorted({*MARKED} - _PYTHON_VALUES - _TAG_VALUES))
+def test_a_call_that_breaks_off_anywhere_takes_nothing_of_the_calls_around_it(name: str) -> None:
+    (first, second, third), end = messages(name)
+    body = second[: len(second) - len(end)]
+    begin = next(at for at in range(len(body)) if read(f"{body[: at + 1]}", 0, format=name).incomplete)
+    for cut in range(begin, len(body)):
+        text = f"{first}\n{body[:cut]}{end}\n{third}"
+        reply = read(text, 0, format=name)
+        read_calls = arguments(reply)
+        assert [json.loads(ARGUMENTS[0])] == read_calls[:1], text
+        assert [json.loads(ARGUMENTS[2])] == read_calls[-1:], text
+        assert len(read_calls) <= 3
+        assert "word 3" not in str(read_calls[1:-1])
+        assert reply == read(text, 5, format=name), text
+
+
+def test_a_string_may_hold_an_end_marker_where_it_ends_behind_it() -> None:
+    said = 'Write "</tool_call>" behind it,\n<tool_call> before it.'
+    call = f'<tool_call>\n{{"name": "f", "arguments": {json.dumps({"text": said})}}}\n</tool_call>'
+    for size in (0, 1, 3):
+        reply = read(f"{call}\n{call.replace('before', 'behind')}", size)
+        assert [{"text": said}, {"text": said.replace("before", "behind")}] == arguments(reply)
+        assert () == reply.incomplete
+
+
+def test_a_string_streams_as_it_arrives_up_to_an_end_marker_and_is_held_back_from_there() -> None:
+    parser = StreamParser(TOOLS)
+    parser.feed('<tool_call>{"name": "f", "arguments": {"text": "one')
+    assert [CallArguments(0, " two")] == parser.feed(" two")
+    assert [] == parser.feed("</tool_call>")
+    assert [CallArguments(0, '</tool_call> three"')] == parser.feed(' three", ')
+
+
+def test_what_breaks_off_is_told_where_it_stands() -> None:
+    parser = StreamParser(TOOLS)
+    events = parser.feed(
+        '<tool_call>{"name": "f", "arguments": {"text": "one</tool_call>Then <tool_call>{"name": "f"}</tool_call>'
+    )
+    events += parser.close()
+    kinds = [type(event).__name__ for event in events]
+    assert ["CallStart", "CallArguments", "CallCut", "TextDelta", "CallStart", "CallArguments", "CallEnd"] == kinds
+    cut = events[2]
+    assert isinstance(cut, CallCut)
+    assert ("f", '{"text": "one') == (cut.call.name, cut.call.raw_arguments)
+
+
+def test_a_call_of_a_tool_that_was_not_offered_stays_prose_and_takes_nothing_of_the_next() -> None:
+    broken = '<tool_call>{"name": "g", "arguments": {"text": "one</tool_call>'
+    reply = parse(f'{broken}<tool_call>{{"name": "f", "arguments": {ARGUMENTS[2]}}}</tool_call>', TOOLS)
+    assert [json.loads(ARGUMENTS[2])] == arguments(reply)
+    assert broken == reply.content
+
+
+def test_tokens_of_elements_in_a_row_are_read_past() -> None:
+    token = "]<]minimax[>["
+    text = f'{token}<tool_call>{token}<invoke name="f">{token}<text>one{token}</text>{token}{token}</invoke>{token}</tool_call>'
+    assert [{"text": "one"}] == arguments(parse(text, TOOLS, format="minimax_m3"))
