@@ -95,8 +95,8 @@ def marks(literals: tuple[str, ...]) -> Marks:
 
 
 @lru_cache(maxsize=256)
-def pauses(markers: Marks, words: frozenset[str] | None) -> re.Pattern[str]:
-    """Finds where a chunk may begin a marker, or a line that begins with one of ``words`` (None: any).
+def pauses(markers: Marks, *, lines: bool) -> re.Pattern[str]:
+    """Finds where a chunk may begin a marker, or a line (without ``lines``: only one that begins at its end).
 
     A character that prose seldom has says so alone. Markers that begin with another must stand there as far as the chunk goes.
     Each branch begins with a literal, so that the search passes over other characters at once.
@@ -109,24 +109,19 @@ def pauses(markers: Marks, words: frozenset[str] | None) -> re.Pattern[str]:
         else:
             found.add(re.escape(literal[0]))
     found |= {re.escape(char) + _rest(node) for char, node in _trie(common).items()}
-    line = _line(words)
+    line = "" if lines else r"[ \t>]*\Z"
     return re.compile("|".join(sorted(found | {"\n" + line, "\r" + line})))
 
 
 @lru_cache(maxsize=256)
 def line_starts(words: frozenset[str] | None) -> re.Pattern[str]:
     """Finds the break and the blanks before a line that begins with one of these words (None: any), as far as the chunk goes."""
-    return re.compile(r"[\r\n]" + _line(words))
+    return re.compile(r"[\r\n]" + ("" if words is None else r"[ \t>]*(?=" + prefix(words) + ")"))
 
 
 def prefix(words: Iterable[str]) -> str:
     """A pattern for one of these words, or as much of it as the text has so far."""
     return _rest(_trie(words))
-
-
-def _line(words: frozenset[str] | None) -> str:
-    """What follows a line break that is looked for."""
-    return "" if words is None else r"[ \t>]*(?=" + (prefix(words) or r"\Z") + ")"
 
 
 _Trie = dict[str, "_Trie"]

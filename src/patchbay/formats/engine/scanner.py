@@ -13,8 +13,6 @@ from patchbay.formats.engine.emitter import LAYOUT, Emitter
 from patchbay.formats.engine.marks import Marks, line_starts, pauses
 from patchbay.formats.engine.source import Source, Steps
 
-_NOTHING: frozenset[str] = frozenset()
-
 Region = Callable[[str], Steps[bool]]
 """Reads what a marker, its argument, opens: ``source.pos`` is at the marker, the source is marked there, the prose before it was
 told. False where it opens nothing: the scanner takes the reading back, and the marker is prose."""
@@ -57,7 +55,10 @@ class Scanner:
         self.line_start = line_start
         self._markers = markers
         self._reader_of = region
-        self._look_for(line_start.starts if line_start else _NOTHING)
+        self.pause = pauses(markers, lines=line_start is not None).search
+        """Finds where a chunk behind prose may begin a marker, or a line that is looked at."""
+        self._starts: frozenset[str] | None = None
+        self._line = line_starts(None).search
         self.idle = False
         """Waiting in prose with nothing held back in the source."""
         self.open = False
@@ -111,8 +112,10 @@ class Scanner:
                 lines.led = False
             if lines.starts is not self._starts:
                 self._look_for(lines.starts)
-            line = self._line(source.buf, source.pos, stop - source.base)
-            told = line.end() if line else stop - source.base
+            buf, pos, end = source.buf, source.pos, stop - source.base
+            has_lines = buf.find("\n", pos, end) >= 0 or buf.find("\r", pos, end) >= 0
+            line = self._line(buf, pos, end) if has_lines else None
+            told = line.end() if line else end
             self._tell(lines.lead(told) if lines.leading else told)
         return True
 
@@ -120,8 +123,6 @@ class Scanner:
         """Search only for lines that begin so from now on."""
         self._starts = starts
         self._line = line_starts(starts).search
-        self.pause = pauses(self._markers, starts).search
-        """Finds where a chunk behind prose may begin a marker, or a line that is looked at."""
 
     def _region(self, marker: str) -> Steps[None]:
         source = self.source
