@@ -52,6 +52,7 @@ def test_what_waits_is_listed_shown_and_approved(server, tmp_path):
     assert [pending] == json.loads(patchbay("list", "--json", url=server.url).stdout)
     shown = patchbay("show", pending["id"], url=server.url)
     assert (0, True) == (shown.returncode, f"{pending['id']}  delete  pending" in shown.stdout)
+    assert re.search(r"^  \d+ min, then it is denied$", shown.stdout, re.MULTILINE)
     done = patchbay("approve", pending["id"], "--by", "ann", url=server.url)
     assert (0, f"{pending['id']}  delete  approved by ann\n") == (done.returncode, done.stdout)
     server.ended()
@@ -297,7 +298,7 @@ def test_nothing_that_a_model_wrote_moves_the_cursor_and_long_arguments_are_told
         at = terminal.seen("May it run?")
         at = terminal.seen("May it run? [y]es", since=at)  # the first one is in the arguments
         length = len(json.dumps({"path": hostile}, indent=2, ensure_ascii=False))
-        assert f"[{length - 4000} more characters are not shown]" in terminal.read
+        assert f"[{length - 1200} more characters: v here" in terminal.read
         assert "END" not in terminal.read
         terminal.type("v\n")
         at = terminal.seen("END", since=at)
@@ -332,7 +333,7 @@ def test_lists_say_how_much_of_long_arguments_they_leave_out(server):
     [pending] = server.pending()
     text = json.dumps({"path": "x" * 9000})
     listed = patchbay("list", url=server.url).stdout
-    assert f"[{len(json.dumps(json.loads(text), indent=2)) - 4000} more characters are not shown]" in listed
+    assert f"[{len(json.dumps(json.loads(text), indent=2)) - 1200} more characters: v here" in listed
     assert "May it run?" not in listed
     [told] = json.loads(patchbay("list", "--json", url=server.url).stdout)
     assert pending == told

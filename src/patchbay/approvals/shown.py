@@ -11,7 +11,7 @@ import re
 import time
 from typing import Any, Final
 
-from patchbay.approvals.request import SHOWN, Answer, ApprovalRequest, SessionGrant, State
+from patchbay.approvals.request import Answer, ApprovalRequest, SessionGrant, State
 from patchbay.legible import printable
 
 _LATER: Final = {
@@ -22,6 +22,9 @@ _LATER: Final = {
 """What is said of requests whose run has ended without a decision."""
 
 _BARE: Final = re.compile(r"[^\s\d\"',=\\\[\]{}-][^\s\"',=\\]*")
+
+_CHARACTERS: Final = 1_200
+_LINES: Final = 16
 
 VIEW: Final = "view"
 """What is typed to see arguments that were cut."""
@@ -45,10 +48,10 @@ def written(request: ApprovalRequest, *, whole: bool = False) -> str:
     if request.why:
         lines.append(f"  asked for by {printable(request.why)}")
     text = _pretty(request.arguments)
-    left = 0 if whole else max(0, len(text) - SHOWN)
-    lines += [f"  {printable(line)}" for line in (text[:-left] if left else text).split("\n")]
-    if left:
-        lines.append(f"  [{left} more characters are not shown]")
+    shown = text if whole else _screenful(text)
+    lines += [f"  {printable(line)}" for line in shown.split("\n")]
+    if left := len(text) - len(shown):
+        lines.append(f"  [{left} more characters: v here, or `patchbay approvals show {request.id}`, shows them]")
     if request.facts:
         facts = ", ".join(f"{_word(name)}={_word(value)}" for name, value in request.facts.items())
         lines.append(f"  really: {printable(facts)}")
@@ -65,7 +68,7 @@ def question(request: ApprovalRequest, now: float) -> str:
         choices.append(f"[s] {_calls(request)} in this session")
     elif request.session == "call":
         choices.append("[s] this call whenever it comes in this session")
-    if len(_pretty(request.arguments)) > SHOWN:
+    if len(text := _pretty(request.arguments)) > len(_screenful(text)):
         choices.append("[v]iew all")
     return f"May it run? {', '.join(choices)} ({time_left(request, now)}): "
 
@@ -138,6 +141,11 @@ def _pretty(arguments: str) -> str:
         return json.dumps(json.loads(arguments), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
         return arguments
+
+
+def _screenful(text: str) -> str:
+    """Return as much of arguments as leaves room for the question on a screen."""
+    return "\n".join(text[:_CHARACTERS].split("\n")[:_LINES])
 
 
 def _time(seconds: float) -> str:

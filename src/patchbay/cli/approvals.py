@@ -95,7 +95,8 @@ def list_(
 @approvals.command(context_settings=_CONTEXT)
 def show(request_id: _Id, server: _Server = _SERVER, token_file: _TokenFile = None, as_json: _Json = False) -> None:
     """Show one request, with all of its arguments."""
-    from patchbay.approvals.shown import outcome, written
+    from patchbay.approvals import State
+    from patchbay.approvals.shown import outcome, time_left, written
 
     found = _told(lambda client: client.get(request_id), server, token_file)
     if as_json:
@@ -103,6 +104,8 @@ def show(request_id: _Id, server: _Server = _SERVER, token_file: _TokenFile = No
         return
     print(written(found, whole=True))
     print(f"  {outcome(found)}")
+    if found.state is State.PENDING:
+        print(f"  {time_left(found, time.time())}")
 
 
 @approvals.command(context_settings=_CONTEXT)
