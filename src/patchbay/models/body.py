@@ -107,9 +107,12 @@ def has_foreign_kind(tools: Any) -> bool:
     )
 
 
+_fields = msgspec.json.Decoder(dict[str, Raw])
+
+
 def _read_fields(body: bytes) -> dict[str, Raw]:
     try:
-        fields = msgspec.json.decode(body, type=dict[str, Raw])
+        fields = _fields.decode(body)
     except msgspec.ValidationError:
         raise InvalidRequestError("The request body must be a JSON object.") from None
     except (msgspec.DecodeError, UnicodeDecodeError):
