@@ -7,7 +7,7 @@
     ├── UpstreamError                  RuntimeError   "upstream_error"       the model's server failed; HTTP 502
     │   └── UpstreamTimeoutError       TimeoutError   "upstream_timeout"     HTTP 504
     ├── ToolChoiceError                RuntimeError   "tool_choice_unmet"    the model would not obey tool_choice; HTTP 502
-    ├── ResponseFormatError            RuntimeError   "response_format_unmet"  the model's answer is not the JSON asked for; HTTP 502
+    ├── ResponseFormatError            RuntimeError   "response_format_unmet" an answer is not the JSON asked for; HTTP 502
     ├── MaxIterationsError             RuntimeError   "max_iterations"       the loop's ceiling, when asked to raise
     ├── SessionNotFoundError           LookupError    "session_not_found"    there is no session with this id; HTTP 404
     ├── SessionExistsError             ValueError     "session_exists"       there is one already; HTTP 409

@@ -13,6 +13,7 @@ import pytest
 
 from patchbay import wrap
 from patchbay.testing import ScriptedUpstream
+from patchbay.testing.script import Text, error
 from structured import BLOCK, QUESTION, RESPONSE_FORMAT, RESULT, TOOL, Kind, WeatherModel
 
 KINDS: tuple[Kind, ...] = ("takes", "refuses", "apart", "enforces", "ignores")
@@ -143,8 +144,6 @@ def test_any_json_object_will_do_where_no_schema_is_given(streamed: bool) -> Non
 
 def test_a_server_that_takes_no_response_format_is_asked_in_words() -> None:
     def script(body: dict[str, Any]) -> Any:
-        from patchbay.testing.script import error
-
         if "response_format" in body:
             return error(400, "This response_format type is unavailable now")
         return WeatherModel("ignores")(body)
@@ -157,11 +156,9 @@ def test_a_server_that_takes_no_response_format_is_asked_in_words() -> None:
 
 
 def test_a_wrong_schema_is_the_clients_mistake_and_no_refusal_of_the_format() -> None:
-    from patchbay.testing.script import error
-
-    with asking([error(400, "Invalid schema for response_format 'weather': unsupported keyword")], tools="native") as (client, _):
-        with pytest.raises(openai.BadRequestError, match="Invalid schema"):
-            ask(client, [QUESTION], streamed=False)
+    refusal = error(400, "Invalid schema for response_format 'weather': unsupported keyword")
+    with asking([refusal], tools="native") as (client, _), pytest.raises(openai.BadRequestError, match="Invalid schema"):
+        ask(client, [QUESTION], streamed=False)
 
 
 def test_the_reasoning_of_every_question_is_streamed_and_the_role_said_once() -> None:
@@ -175,8 +172,6 @@ def test_the_reasoning_of_every_question_is_streamed_and_the_role_said_once() ->
 
 
 def test_an_answer_that_was_cut_off_is_not_asked_for_again() -> None:
-    from patchbay.testing.script import Text
-
     with asking([Text('{"city": "Ro', finish_reason="length")], tools="text") as (client, upstream):
         with pytest.raises(openai.LengthFinishReasonError):
             ask(client, [QUESTION], streamed=False)

@@ -18,8 +18,8 @@ from patchbay.errors import PatchbayError, ResponseFormatError, ToolChoiceError
 from patchbay.formats.events import CallEnd, TextDelta, TextWasReasoning
 from patchbay.formats.parser import StreamParser
 from patchbay.formats.parts import make_rules
-from patchbay.models.answering import ChoiceStream
 from patchbay.models.answerformat import refuses_format
+from patchbay.models.answering import ChoiceStream
 from patchbay.models.asking import add_usage, ask_for_answer, ask_for_choice, ask_for_repair, schema_complaints
 from patchbay.models.choice import Policy
 from patchbay.models.completion import Outcome, read_choice, read_completion, without_prose
@@ -488,7 +488,10 @@ class Exchange:
         return self._format is not None and self._must_ask_for_answer(outcomes)
 
     def _fits(self, outcomes: Sequence[Outcome]) -> bool:
-        """Whether the answer is what ``response_format`` asks for. What a server enforced beside tools is trusted to fit its schema."""
+        """Whether the answer is what ``response_format`` asks for.
+
+        The schema is not checked where the server is known to enforce it beside tools.
+        """
         answer = outcomes[0].answer if outcomes else None
         if self._format is None or answer is None:
             return True

@@ -131,8 +131,8 @@ class ChatRequest(ChatBody):
     ) -> bytes:
         """The body as the client sent it, with ``extra`` messages behind it.
 
-        ``choice_in_words``: the server takes no ``tool_choice``, so it is left out and said to the model. ``format_apart``: it takes
-        no ``response_format`` beside tools, so that is left out and said to the model.
+        ``choice_in_words``: the server takes no ``tool_choice``, so it is left out and said to the model.
+        ``format_apart``: it takes no ``response_format`` beside tools, so that is left out and said to the model.
         """
         in_words = choice_in_words and self.chooses
         apart = format_apart and self.answer_format is not None
