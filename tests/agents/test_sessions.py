@@ -44,7 +44,7 @@ def test_a_session_is_begun_found_and_deleted(service, names):
         made = await begin(service, names, agent_name="root", title="Hello", state={"n": 1})
         found = await service.get_session(*names.all)
         assert made == found
-        assert ("root", "Hello", "", {"n": 1}, [], 0) == (
+        assert ("root", "Hello", "root", {"n": 1}, [], 0) == (
             found.agent_name, found.title, found.last_agent, found.state, found.events, found.seq
         )  # fmt: skip
         assert made.created_at == made.last_update_time > 0

@@ -226,7 +226,7 @@ def test_a_server_that_never_answers_is_a_timeout(kind, stream):
 
 def test_a_mistake_of_the_caller_stays_what_it_is(kind):
     with model_of([], kind) as (model, _, run), pytest.raises(TypeError):
-        run(collect(model, ChatRequest([], parameters={"no_such_parameter": 1})))
+        run(collect(model, ChatRequest([], parameters={"model": "m", "extra_headers": 1})))
 
 
 def test_a_server_that_knows_no_stream_options_is_asked_without_them_from_then_on(kind):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         ToolProgress,
         UserOutput,
     )
-    from patchbay.agents.context import CallbackContext, InvocationContext
+    from patchbay.agents.context import CallbackContext, InvocationContext, ReadonlyContext
     from patchbay.agents.history import BaseChatHistoryService, ChatMessage, InMemoryChatHistoryService
     from patchbay.agents.history_database import DatabaseChatHistoryService
     from patchbay.agents.history_search import create_history_tool, history_tool
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from patchbay.agents.sessions.memory import InMemorySessionService
     from patchbay.agents.sessions.session import Session
     from patchbay.agents.transfer import TransferToAgentTool
-    from patchbay.agents.workflow import LoopAgent, ParallelAgent, SequentialAgent
+    from patchbay.agents.workflow import LoopAgent, ParallelAgent, SequentialAgent, exit_loop
 
 __all__ = [
     "Agent",
@@ -75,6 +75,7 @@ __all__ = [
     "LoopAgent",
     "ParallelAgent",
     "Part",
+    "ReadonlyContext",
     "RunConfig",
     "RunEvents",
     "Runner",
@@ -84,6 +85,7 @@ __all__ = [
     "TransferToAgentTool",
     "UserOutput",
     "create_history_tool",
+    "exit_loop",
     "history_tool",
 ]
 
@@ -117,6 +119,7 @@ __getattr__ = lazy_exports(
         "LoopAgent": "patchbay.agents.workflow",
         "ParallelAgent": "patchbay.agents.workflow",
         "Part": "patchbay.agents.content",
+        "ReadonlyContext": "patchbay.agents.context",
         "RunConfig": "patchbay.agents.config",
         "RunEvents": "patchbay.agents.runner",
         "Runner": "patchbay.agents.runner",
@@ -126,6 +129,7 @@ __getattr__ = lazy_exports(
         "TransferToAgentTool": "patchbay.agents.transfer",
         "UserOutput": "patchbay.agents.content",
         "create_history_tool": "patchbay.agents.history_search",
+        "exit_loop": "patchbay.agents.workflow",
         "history_tool": "patchbay.agents.history_search",
     },
 )

@@ -7,6 +7,8 @@ does (``llm_agent``, ``workflow``).
 from __future__ import annotations
 
 import asyncio
+import copy
+import inspect
 import logging
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
@@ -31,7 +33,8 @@ class BaseAgent:
 
     ``name`` is an identifier, unique in its tree. An agent has one parent at most (``parent_agent``). What
     ``before_agent_callback(ctx)`` returns (a Content or text) is said in the agent's place; what ``after_agent_callback(ctx)``
-    returns is said after it, unless the agent has failed. Raises ConfigurationError for a name or a tree that cannot work,
+    returns is said after it, unless the agent has failed. What a subclass declares (``key: str``, ``limit: int = 3``) is taken by
+    keyword; it is not checked. Raises ConfigurationError for a name or a tree that cannot work,
     TypeError for what is no agent.
     """
 
@@ -46,6 +49,7 @@ class BaseAgent:
         sub_agents: Sequence[BaseAgent] = (),
         before_agent_callback: Callbacks = None,
         after_agent_callback: Callbacks = None,
+        **fields: Any,
     ) -> None:
         if not isinstance(name, str) or not name.isidentifier():
             raise ConfigurationError(f"An agent's name must be an identifier (letters, digits, _), not {name!r}.")
@@ -57,7 +61,26 @@ class BaseAgent:
         self.sub_agents: list[BaseAgent] = list(sub_agents)
         self.before_agent_callback = as_callbacks(before_agent_callback, "before_agent_callback")
         self.after_agent_callback = as_callbacks(after_agent_callback, "after_agent_callback")
+        self._set_fields(fields)
         self._adopt()
+
+    def _set_fields(self, fields: dict[str, Any]) -> None:
+        """Set what subclasses have declared, each agent its own copy of a default. Raises TypeError."""
+        declared: dict[str, None] = {}
+        for kind in reversed(type(self).__mro__):
+            if issubclass(kind, BaseAgent) and not kind.__module__.startswith("patchbay."):
+                declared |= {name: None for name, hint in inspect.get_annotations(kind).items() if "ClassVar" not in str(hint)}
+        if unknown := [name for name in fields if name not in declared]:
+            raise TypeError(f"{type(self).__name__} has no parameter {unknown[0]!r}; a subclass may declare one as a field.")
+        for name in declared:
+            if name in vars(self):
+                continue  # one of this class's own, declared again
+            if name in fields:
+                setattr(self, name, fields[name])
+            elif hasattr(type(self), name):
+                setattr(self, name, copy.copy(getattr(type(self), name)))
+            elif type(self).__init__.__module__.startswith("patchbay."):  # else its own __init__ may set it
+                raise TypeError(f"{type(self).__name__} needs {name!r}, which it declares without a default.")
 
     @property
     def root_agent(self) -> BaseAgent:

@@ -33,6 +33,11 @@ class _Data(msgspec.Struct, omit_defaults=True):
         """Return this as JSON types: dicts, lists, strings, numbers."""
         return msgspec.to_builtins(self)  # type: ignore[no-any-return]
 
+    def model_dump(self, *, mode: str = "json", exclude_none: bool = False) -> dict[str, Any]:  # noqa: ARG002  (pydantic's)
+        """Do as ``to_dict``, under pydantic's name; with ``exclude_none`` without what is None."""
+        whole = self.to_dict()
+        return _without_none(whole) if exclude_none else whole
+
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
         """Read what ``to_json`` wrote. Unknown members are passed over. Raises InvalidRequestError for anything else."""
@@ -48,6 +53,10 @@ class _Data(msgspec.Struct, omit_defaults=True):
             return msgspec.convert(value, type=cls)
         except (msgspec.MsgspecError, RecursionError) as error:
             raise InvalidRequestError(f"This is no {cls.__name__}: {error}") from error
+
+
+def _without_none(value: dict[str, Any]) -> dict[str, Any]:
+    return {key: _without_none(item) if isinstance(item, dict) else item for key, item in value.items() if item is not None}
 
 
 class FunctionCall(_Data):

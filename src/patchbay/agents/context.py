@@ -203,5 +203,5 @@ class InvocationContext:
             await self.bus.publish(BusEvent(topic, dict(data), source=self.agent.name))
 
 
-CallbackContext = InvocationContext
-"""What callbacks get."""
+CallbackContext = ReadonlyContext = InvocationContext
+"""What callbacks get, and functions that write an instruction."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from abc import ABC, abstractmethod
+from typing import Self
 
 import msgspec
 
@@ -56,6 +57,12 @@ class BaseChatHistoryService(ABC):
     @abstractmethod
     async def count(self, user_id: str, agent: str | None = None) -> int:
         """Return how many messages a user has, with one agent or with all."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def close(self) -> None:  # noqa: B027  (most have nothing to close)
         """Let go of files and connections."""

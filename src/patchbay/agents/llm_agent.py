@@ -78,6 +78,7 @@ class LlmAgent(BaseAgent):
         after_model_callback: Callbacks = None,
         before_tool_callback: Callbacks = None,
         after_tool_callback: Callbacks = None,
+        **fields: Any,
     ) -> None:
         if not isinstance(instruction, str) and not callable(instruction):
             raise ConfigurationError(f"instruction must be text or a function, not {type(instruction).__name__}.")
@@ -107,6 +108,7 @@ class LlmAgent(BaseAgent):
             sub_agents=sub_agents,
             before_agent_callback=before_agent_callback,
             after_agent_callback=after_agent_callback,
+            **fields,
         )
         try:
             for tool in self.executor.tools.values():

@@ -9,15 +9,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from typing import Any
 
 from patchbay.agents.base import BaseAgent
 from patchbay.agents.callbacks import Callbacks
 from patchbay.agents.content import Event
 from patchbay.agents.context import InvocationContext
 from patchbay.executor.budget import checked_count
+from patchbay.tools import ToolContext
 
 _WAITING = 100
 """How many events of parallel branches wait for a consumer that is busy; then the branches wait too."""
+
+
+def exit_loop(tool_context: ToolContext) -> None:
+    """End the loop: its goal is reached."""
+    tool_context.actions.escalate = True
 
 
 class SequentialAgent(BaseAgent):
@@ -54,6 +61,7 @@ class LoopAgent(BaseAgent):
         max_iterations: int | None = 10,
         before_agent_callback: Callbacks = None,
         after_agent_callback: Callbacks = None,
+        **fields: Any,
     ) -> None:
         self.max_iterations = checked_count(max_iterations, "max_iterations")
         super().__init__(
@@ -62,6 +70,7 @@ class LoopAgent(BaseAgent):
             sub_agents=sub_agents,
             before_agent_callback=before_agent_callback,
             after_agent_callback=after_agent_callback,
+            **fields,
         )
 
     async def _run_async_impl(self, ctx: InvocationContext) -> AsyncGenerator[Event, None]:

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from patchbay.errors import UpstreamError
+from patchbay.errors import ConfigurationError, UpstreamError
 from patchbay.models.assemble import Assembly, whole_reply
 from patchbay.models.blocking import blocking_chunks, open_in_thread
 from patchbay.models.chat import ChatRequest, ModelEvent, ModelReply
@@ -56,10 +56,13 @@ class OpenAIChatModel:
     async def respond(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Answer ``request``.
 
-        Raises UpstreamError, UpstreamTimeoutError, and over a wrapped client ToolChoiceError and InvalidRequestError.
+        Raises ConfigurationError where no model is named, UpstreamError, UpstreamTimeoutError, and over a wrapped client
+        ToolChoiceError and InvalidRequestError.
         """
         told = self._offer.of(request.tools)
         body = self._provider.prepare({**self._named, **told.body(request)})
+        if not body.get("model"):
+            raise ConfigurationError("No model is named: a client serves many. Name one with each request (model=...).")
         whole = None if request.stream else await self._whole(body)
         if whole is not None:
             yield self._read(whole, told)

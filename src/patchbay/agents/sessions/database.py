@@ -90,7 +90,7 @@ class DatabaseSessionService(BaseSessionService):
             "id": session_id,
             "agent_name": agent_name,
             "title": shown(title or ""),
-            "last_agent": "",
+            "last_agent": agent_name,
             "created_at": now,
             "updated_at": now,
             "last_seq": 0,

@@ -54,7 +54,7 @@ class InMemorySessionService(BaseSessionService):
         readable(*key, agent_name)
         if key in self._sessions:
             raise SessionExistsError(key[2])
-        about = Session(key[2], app_name, user_id, agent_name, shown(title or ""))
+        about = Session(key[2], app_name, user_id, agent_name, shown(title or ""), agent_name)
         about.last_update_time = about.created_at
         kept = self._sessions[key] = _Kept(about)
         self._change(kept, initial_state(state))
