@@ -91,6 +91,7 @@ def proxy(
     tools: flags.Tools = flags.ToolMode.auto,
     format: flags.FormatName = "auto",
     repair_rounds: flags.RepairRounds = 0,
+    xml_tool: flags.XmlTools = None,
     tag: flags.CallTag = "tool_call",
     no_examples: flags.NoExamples = False,
     system_injection: flags.Injection = flags.SystemInjection.merge,
@@ -167,6 +168,7 @@ def proxy(
                 "reasoning": not no_reasoning,
                 "reasoning_tag": reasoning_tag,
                 "repair_rounds": repair_rounds,
+                "xml_tools": flags.xml_tools(xml_tool),
             },
             oversight=None
             if config is None

@@ -186,6 +186,7 @@ def serve(
     tools: flags.Tools = flags.ToolMode.auto,
     format: flags.FormatName = "auto",
     repair_rounds: flags.RepairRounds = 0,
+    xml_tool: flags.XmlTools = None,
     tag: flags.CallTag = "tool_call",
     no_examples: flags.NoExamples = False,
     system_injection: flags.Injection = flags.SystemInjection.merge,
@@ -262,6 +263,7 @@ def serve(
             reasoning=not no_reasoning,
             reasoning_tag=reasoning_tag,
             repair_rounds=repair_rounds,
+            xml_tools=flags.xml_tools(xml_tool),
         )
         chat = ChatSettings(options, max_iterations=max_iterations, attachments=("image",) if images else ())
     kept = None if store == "memory" else RegistrationStore(store)

@@ -117,6 +117,30 @@ RepairRounds = Annotated[
     ),
 ]
 
+XmlTools = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--xml-tool",
+        metavar="TAG=TOOL",
+        envvar="PATCHBAY_XML_TOOLS",
+        rich_help_panel=TOOLS,
+        show_default=False,
+        help="Read <TAG>…</TAG> as a call of TOOL; may be repeated.",
+    ),
+]
+
+
+def xml_tools(pairs: list[str] | None) -> dict[str, str] | None:
+    """The tools by their tags. Raises ConfigurationError."""
+    if not pairs:
+        return None
+    from patchbay.formats.regions.xmltools import check_xml_tools
+
+    found = dict(pair.partition("=")[::2] for pair in pairs)
+    check_xml_tools(found)
+    return found
+
+
 CallTag = Annotated[
     str,
     typer.Option(metavar="TAG", envvar="PATCHBAY_TAG", rich_help_panel=TOOLS, help="Label of the blocks that hold calls."),

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from patchbay.errors import ConfigurationError
 from patchbay.formats.engine.emitter import Emitter
+from patchbay.formats.engine.marks import marks
 from patchbay.formats.engine.scanner import Scanner
 from patchbay.formats.engine.source import Source, Steps
 from patchbay.formats.events import Event, TextDelta
 from patchbay.formats.parts import Parts, ToolRules, UnknownTools, make_rules
 from patchbay.formats.readers import Readers, plan_of
+from patchbay.formats.regions.xmltools import XmlTools, check_xml_tools
 from patchbay.formats.rows import Format
 from patchbay.formats.table import unknown_format
 from patchbay.types import Reply
@@ -34,6 +36,7 @@ class StreamParser:
     ``format``: a format's name, a Format of the caller's own, or "auto".
     ``unknown_tools``: "text" leaves a marked call of a tool that was not offered in the prose; "keep" makes it a call; "drop"
     takes it out of the text and tells nothing but a repair.
+    ``xml_tools``: tags that are calls where they begin a line, each with the name of its tool: ``{"bash": "run_shell"}``.
     ``reasoning_prefilled``: the prompt already opened the reasoning; None finds out from the text.
     Raises InvalidRequestError for tools and ConfigurationError for options that cannot be; never for a text.
     """
@@ -49,6 +52,7 @@ class StreamParser:
         reasoning_tag: str = "think",
         reasoning_prefilled: bool | None = None,
         unknown_tools: UnknownTools = "text",
+        xml_tools: Mapping[str, str] | None = None,
         generate_id: Callable[[int], str] | None = None,
     ) -> None:
         check_tag(tool_call_tag, "tool_call_tag")
@@ -71,7 +75,11 @@ class StreamParser:
         )
         self._readers = readers = Readers(plan, parts, prefilled=reasoning_prefilled)
         lines = readers.loose if plan.bare and parts.rules.has_tools else None
-        self._scanner = Scanner(source, emitter, plan.marks, readers.region, lines)
+        markers, region = plan.marks, readers.region
+        if xml_tools:
+            tags = XmlTools(parts, check_xml_tools(xml_tools), plan.routes)
+            markers, region = marks(tags.markers), lambda marker: tags.region(marker) or readers.region(marker)
+        self._scanner = Scanner(source, emitter, markers, region, lines)
         self._prose = emitter.prose
         self._told = 0
         """How many pieces of prose had been told when a chunk was last read by the readers."""

@@ -300,6 +300,7 @@ class Exchange:
             reasoning_tag=options.reasoning_tag,
             reasoning_prefilled=prefilled,
             unknown_tools=options.unknown_tools,
+            xml_tools=options.xml_tools,
             generate_id=options.generate_id,
         )
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from patchbay.errors import ConfigurationError
 from patchbay.formats.contract import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG, Template
 from patchbay.formats.parser import check_tag
 from patchbay.formats.parts import UnknownTools
+from patchbay.formats.regions.xmltools import check_xml_tools
 from patchbay.formats.rows import Format
 from patchbay.formats.table import choose
 from patchbay.formats.writing import format_for
@@ -20,7 +21,7 @@ SystemInjection = Literal["merge", "prepend"]
 
 def make_options(where: str, options: Mapping[str, Any]) -> TextOptions:
     """TextOptions from keywords; raises ConfigurationError that names ``where`` for one that does not exist."""
-    known = [field.name for field in fields(TextOptions)]
+    known = [option.name for option in fields(TextOptions)]
     for name in options:
         if name not in known:
             raise ConfigurationError(f"{where}: there is no option {name!r}. The options are {', '.join(known)}.")
@@ -37,6 +38,7 @@ class TextOptions:
     tells a model in its family's way where its name says which (``prompt_format``), else by the fenced contract; so does a Format
     of the caller's own. ``tool_call_tag`` and ``tool_result_tag`` are the contract's labels. ``template`` writes the
     instructions instead.
+    ``xml_tools``: tags that are read as calls, each with the name of its tool.
     ``system_injection``: "merge" adds the contract to the first system message, "prepend" gives it a message of its own.
     ``repair_rounds``: how often a model is asked again for calls whose arguments do not fit their schema.
     ``choice_rounds``: how often it is asked again for an answer that breaks ``tool_choice``.
@@ -54,6 +56,7 @@ class TextOptions:
     reasoning: bool = True
     reasoning_tag: str = "think"
     unknown_tools: UnknownTools = "text"
+    xml_tools: Mapping[str, str] | None = field(default=None, hash=False)
     repair_rounds: int = 0
     choice_rounds: int = 2
 
@@ -69,6 +72,7 @@ class TextOptions:
             value = getattr(self, option)
             if value is not None and not callable(value):
                 raise ConfigurationError(f"{option} is {value!r}: use a function, or None.")
+        check_xml_tools(self.xml_tools)
         _one_of("tools", self.tools, ("auto", "text", "native"))
         _one_of("system_injection", self.system_injection, ("merge", "prepend"))
         _one_of("unknown_tools", self.unknown_tools, ("text", "keep", "drop"))
