@@ -43,7 +43,7 @@ MOST_CALLS = {
     "parse a reply with a Hermes call": 138,
     "feed a chunk of prose": 1.1,
     "turn of a runner, 300 tools, 200 messages": 6200,
-    "turn of a runner in text, 300 tools, 200 messages": 11200,
+    "turn of a runner in text, 300 tools, 200 messages": 9900,
     "run of an agent on a session of 1,000 events": 715,
     "ask for a reply with a fenced call": 249,
     "pass on a chunk of a stream": 13.2,

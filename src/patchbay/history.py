@@ -85,8 +85,8 @@ def _calls_of(message: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         return []
     calls = []
     for call in given if isinstance(given, list | tuple) else ():
-        function = call.get("function") if isinstance(call, Mapping) else None
-        if isinstance(function, Mapping) and isinstance(function.get("name"), str):
+        function = call.get("function") if type(call) is dict or isinstance(call, Mapping) else None
+        if (type(function) is dict or isinstance(function, Mapping)) and isinstance(function.get("name"), str):
             calls.append((str(call.get("id") or ""), function["name"], _arguments_text(function.get("arguments"))))
     if not calls and isinstance(legacy, Mapping) and isinstance(legacy.get("name"), str):
         calls.append((legacy["name"], legacy["name"], _arguments_text(legacy.get("arguments"))))

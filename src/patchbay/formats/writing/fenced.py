@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from patchbay.formats.writing.family import INTRODUCTION
 from patchbay.formats.writing.listings import plain_tool
@@ -20,6 +20,8 @@ from patchbay.types import ToolCall, ToolResult, ToolSpec
 DEFAULT_CALL_TAG = "tool_call"
 DEFAULT_RESULT_TAG = "tool_result"
 _TICKS = re.compile("`{3,}")
+_SHORT = 4096
+"""How many characters a call's arguments or a result have at most, to be kept as they were written."""
 
 _RULES = """\
 - The object is valid JSON with exactly two keys: "name", one of the tools above, spelled the same, and "arguments", an object \
@@ -116,15 +118,29 @@ def _escape_ticks(found: re.Match[str]) -> str:
 
 def render_call(name: str, raw_arguments: str, *, tag: str = DEFAULT_CALL_TAG) -> str:
     """A call as the model would have written it; arguments that are JSON stand as they are, others as a string."""
+    write = _short_call if len(raw_arguments) <= _SHORT else _write_call
+    return write(name, raw_arguments, tag)
+
+
+def _write_call(name: str, raw_arguments: str, tag: str) -> str:
     return f'```{tag}\n{{"name": {quoted(name)}, "arguments": {json_arguments(raw_arguments)}}}\n```'
 
 
 def render_result(name: str, call_id: str, content: str, *, tag: str = DEFAULT_RESULT_TAG) -> str:
     """A result in its frame: the text verbatim between fences that are longer than any run of backticks in it."""
+    write = _short_result if len(content) <= _SHORT else _write_result
+    return write(name, call_id, content, tag)
+
+
+def _write_result(name: str, call_id: str, content: str, tag: str) -> str:
     longest = max((len(run) for run in re.findall("`+", content)), default=0)
     fence = "`" * max(3, longest + 1)
     head = f"name={_quote(name)} id={_quote(call_id)}"
     return f"{fence}{tag} {head}\n{content}\n{fence}"
+
+
+# A history is written again for each of its requests. What is kept is bounded by number and length.
+_short_call, _short_result = lru_cache(1024)(_write_call), lru_cache(1024)(_write_result)
 
 
 def _quote(text: str) -> str:
