@@ -71,7 +71,7 @@ def test_each_message_whose_start_the_prompt_holds_says_what_it_begins_with() ->
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_words_lead_to_a_call_by_the_length_of_their_line_and_not_of_its_pieces(size: int) -> None:
-    text = "a" * 70 + " b" * 10 + ': count(word="x")'
+    text = "a" * 81 + ' = count(word="x")'
     parser = StreamParser(TOOLS)
     for at in range(0, len(text), size):
         parser.feed(text[at : at + size])
