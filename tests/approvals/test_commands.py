@@ -79,6 +79,20 @@ def test_what_the_tool_has_found_out_is_listed_shown_and_watched(server, tmp_pat
         assert 130 == terminal.interrupt()
 
 
+def test_a_call_is_approved_with_other_arguments(server, tmp_path):
+    server.run("/a")
+    [pending] = server.pending()
+    refused = patchbay("approve", pending["id"], "--arguments", '{"path": 5}', url=server.url)
+    assert (1, True) == (refused.returncode, "do not fit 'delete': /path must be string" in refused.stderr)
+    odd = patchbay("approve", pending["id"], "--arguments", "{path", url=server.url)
+    assert (2, True) == (odd.returncode, "this is no JSON" in odd.stderr)
+    assert [pending] == server.pending()
+    done = patchbay("approve", pending["id"], "--arguments", '{"path": "/b"}', "--by", "ann", url=server.url)
+    assert (0, f'{pending["id"]}  delete  approved with {{"path": "/b"}} by ann\n') == (done.returncode, done.stdout)
+    server.ended()
+    assert ["/b"] == ran(tmp_path)
+
+
 def test_a_call_is_denied_with_a_reason(server, tmp_path):
     outcomes = []
     server.run("/a", outcomes)

@@ -15,9 +15,9 @@ import re
 import secrets
 import time
 import weakref
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import asdict, replace
-from typing import Final, Protocol, get_args
+from typing import Any, Final, Protocol, get_args
 
 from patchbay.approvals.policy import ApprovalPolicy, Rule, role_of
 from patchbay.approvals.request import MOST, Answer, ApprovalRequest, SessionGrant, State, Verdict
@@ -189,9 +189,19 @@ class ApprovalDesk:
         return _as_of(found, self._clock(), waiting | self._waited_for())
 
     async def decide(
-        self, request_id: str, verdict: Verdict, *, reason: str = "", by: str = "", door: str = "http", digest: str = ""
+        self,
+        request_id: str,
+        verdict: Verdict,
+        *,
+        reason: str = "",
+        by: str = "",
+        door: str = "http",
+        digest: str = "",
+        arguments: Mapping[str, Any] | None = None,
     ) -> ApprovalRequest:
         """Decide a request, for whoever came by ``door``, and return it as it is then. ``reason`` is told to the model.
+
+        With ``arguments`` the call is approved with those, which must fit its tool, and runs with them.
 
         ``by`` is who; ``digest`` that of what they were shown, if they say so. Raises ApprovalNotFoundError;
         ApprovalForbiddenError where the request is not for that door; ApprovalConflictError where it is decided, its time is up,
@@ -209,8 +219,19 @@ class ApprovalDesk:
                 raise ApprovalConflictError("What was shown is not what the call would run with.")
             if for_session and not covered_by(request):
                 raise ApprovalConflictError("This call can be approved alone, and not for the session.")
+            if arguments is not None:
+                if verdict != "approve":
+                    raise InvalidRequestError(
+                        f"A call cannot be given other arguments by {verdict!r}: approve it.", param="arguments"
+                    )
+                request.check_edited(arguments)
             decided = replace(
-                request, state=_FINAL[verdict], by=by[:MOST_BY] or door, reason=reason[:MOST_REASON], for_session=for_session
+                request,
+                edited=arguments,
+                state=_FINAL[verdict],
+                by=by[:MOST_BY] or door,
+                reason=reason[:MOST_REASON],
+                for_session=for_session,
             )
             if await self.store.decide(decided, now=self._clock()):
                 settled = replace(await self.get(request_id), awaited=request.awaited)
@@ -272,6 +293,10 @@ class ApprovalDesk:
                 if (found.tool, found.digest) != (call.tool, call.digest):
                     raise RuntimeError("what was decided about is another call")  # noqa: TRY301  (it ends as all that fails here)
                 if await self.store.take(found.id, now=self._clock()):
+                    if found.edited is not None:
+                        call.arguments = dict(found.edited)
+                        if (now := self.policy.rule_for(call)).outcome == "deny":
+                            return _no(now, "the policy does not allow the call as it was edited")
                     return self._approval(found)
             except BaseException:
                 if is_told and not self._leaving:
@@ -351,7 +376,9 @@ class ApprovalDesk:
             if answer is None and self._doors & {*request.who} == {"terminal"}:
                 answer = Answer("deny", "nobody is at the terminal")
             if answer is not None:
-                await self.decide(request.id, answer.verdict, reason=answer.reason, by=answer.by, door="terminal")
+                await self.decide(
+                    request.id, answer.verdict, reason=answer.reason, by=answer.by, door="terminal", arguments=answer.arguments
+                )
         except ApprovalConflictError:
             pass  # somebody else was faster
         except Exception:
@@ -380,7 +407,7 @@ class ApprovalDesk:
             return Approval(found.at_deadline == "allow", words, f"policy ({found.rule})")
         for_session = found.for_session and found.state is State.APPROVED
         said = ["for the session", found.reason] if for_session else [found.reason]
-        return Approval(found.state is State.APPROVED, ": ".join(filter(None, said)), by=found.by)
+        return Approval(found.state is State.APPROVED, ": ".join(filter(None, said)), found.by, found.edited)
 
     def _request(self, call: ToolRequest, arguments: str, rule: Rule) -> ApprovalRequest:
         now = self._clock()
@@ -410,6 +437,7 @@ class ApprovalDesk:
             session=rule.session if meta.session_key else "never",
             at_deadline=rule.at_deadline,
             meta=about,
+            parameters=call.parameters if len(json.dumps(call.parameters, default=str)) <= _MOST_META else None,
         )
 
     def _tell_all(self, request: ApprovalRequest | None) -> None:

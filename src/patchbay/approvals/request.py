@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final, Literal, Self, TypeAlias
 
+from patchbay.errors import InvalidRequestError
 from patchbay.hooks.digest import digest_of
+from patchbay.schema import SchemaValidator
 
 SHOWN: Final = 4_000
 """How many characters of the arguments are shown where there are many requests."""
@@ -37,6 +39,7 @@ class Answer:
     verdict: Verdict
     reason: str = ""
     by: str = ""
+    arguments: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +56,10 @@ class ApprovalRequest:
 
     ``why`` says which hooks want a person to decide, and for what reason; "" where the policy alone does.
 
-    ``by`` and ``reason`` are the decision's; ``for_session`` says that it is for more than this call. ``used`` is when a run was
-    given the decision, None while none was. ``awaited`` says whether a run waits for it now; of one that was decided just now,
+    ``parameters`` is the JSON Schema of the arguments, None where it is too long to be kept.
+    ``by`` and ``reason`` are the decision's; ``edited`` are the arguments that the call was approved with, where they are
+    others; ``for_session`` says that it is for more than this call. ``used`` is when a run was given the decision, None while
+    none was. ``awaited`` says whether a run waits for it now; of one that was decided just now,
     whether one did. Requests are equal whether or not.
     """
 
@@ -79,11 +84,13 @@ class ApprovalRequest:
     session: str = "never"
     at_deadline: str = "deny"
     meta: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] | None = None
     state: State = State.PENDING
     decided: float | None = None
     by: str = ""
     reason: str = ""
     for_session: bool = False
+    edited: Mapping[str, Any] | None = None
     used: float | None = None
     awaited: bool = field(default=False, compare=False)
 
@@ -95,6 +102,21 @@ class ApprovalRequest:
         except (ValueError, RecursionError):
             return False
         return isinstance(arguments, dict) and digest_of(self.tool, arguments, self.facts) == self.digest
+
+    def check_edited(self, arguments: Any) -> None:
+        """Raise InvalidRequestError where the call cannot be approved with these arguments."""
+        if self.parameters is None:
+            raise InvalidRequestError("The arguments of this call cannot be edited: the schema of its tool is not kept.")
+        try:
+            text = json.dumps(arguments, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidRequestError(f"The edited arguments are no JSON: {error}.", param="arguments") from None
+        if not isinstance(arguments, Mapping) or len(text) > MOST:
+            raise InvalidRequestError(f"The edited arguments must be an object of at most {MOST} characters.", param="arguments")
+        if complaints := SchemaValidator(self.tool, self.parameters).complaints(arguments):
+            raise InvalidRequestError(
+                f"The edited arguments do not fit {self.tool!r:.99}: {'; '.join(complaints):.500}.", param="arguments"
+            )
 
     def as_json(self, *, whole: bool = False) -> dict[str, Any]:
         """Return it as JSON knows it. Arguments that are long are cut, unless ``whole``: then ``arguments`` is None."""

@@ -68,6 +68,8 @@ def question(request: ApprovalRequest, now: float) -> str:
         choices.append(f"[s] {_calls(request)} in this session")
     elif request.session == "call":
         choices.append("[s] this call whenever it comes in this session")
+    if request.parameters is not None:
+        choices.append("e {...} with other arguments")
     if len(text := _pretty(request.arguments)) > len(_screenful(text)):
         choices.append("[v]iew all")
     return f"May it run? {', '.join(choices)} ({time_left(request, now)}): "
@@ -80,11 +82,17 @@ def time_left(request: ApprovalRequest, now: float) -> str:
 
 
 def read_answer(line: str, request: ApprovalRequest) -> Answer | str:
-    """Return what somebody typed as an Answer; ``VIEW``; or "" for what is none, such as an empty line."""
+    """Return what somebody typed as an Answer; ``VIEW``; what is wrong with edited arguments; or "" for what is no answer."""
     word, _, rest = line.strip().partition(" ")
     word, rest = word.lower(), rest.strip()
     if word in ("n", "no"):
         return Answer("deny", rest)
+    if word in ("e", "edit") and rest:
+        try:
+            request.check_edited(arguments := json.loads(rest))
+        except (ValueError, RecursionError) as error:
+            return str(error)
+        return Answer("approve", arguments=arguments)
     if rest:
         return ""
     if word in ("y", "yes"):
@@ -104,6 +112,7 @@ def outcome(request: ApprovalRequest) -> str:
     words = "approved for the session" if request.for_session and request.state is State.APPROVED else str(request.state)
     by = f" by {printable(request.by)}" if request.by else ""
     reason = f": {printable(request.reason)}" if request.reason else ""
+    words += f" with {printable(json.dumps(request.edited))}" if request.edited is not None else ""
     is_for_later = request.state is not State.PENDING and not (request.awaited or request.for_session or request.used is not None)
     later = f" ({_LATER[request.state]})" if is_for_later and request.state in _LATER else ""
     return f"{request.id}  {printable(request.tool)}  {words}{by}{reason}{later}"

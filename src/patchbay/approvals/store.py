@@ -105,7 +105,7 @@ class ApprovalStore:
         return await self._listed(sa.select(REQUESTS).order_by(REQUESTS.c.created.desc(), REQUESTS.c.id.desc()).limit(limit))
 
     async def decide(self, request: ApprovalRequest, *, now: float) -> bool:
-        """Keep a decision (``state``, ``by``, ``reason``, ``for_session``) of a pending request; False where there is one.
+        """Keep a decision (``state``, ``by``, ``reason``, ``edited``, ``for_session``) of a pending request; else return False.
 
         One for the session decides all other pending requests that it covers.
         """
@@ -209,7 +209,8 @@ class ApprovalStore:
 
     def _decided(self, connection: Connection, request: ApprovalRequest, now: float) -> bool:
         decision = {"by": request.by, "reason": request.reason, "for_session": request.for_session}
-        decided = {"state": request.state, "decided": now, "decision": json.dumps(decision)}
+        own = decision if request.edited is None else {**decision, "edited": request.edited}
+        decided = {"state": request.state, "decided": now, "decision": json.dumps(own)}
         open_still = (REQUESTS.c.state == State.PENDING, REQUESTS.c.deadline > now)
         if connection.execute(REQUESTS.update().where(REQUESTS.c.id == request.id, *open_still).values(decided)).rowcount != 1:
             return False

@@ -51,7 +51,7 @@ WAITS: Final = sa.Table(
 
 BODY: Final = (
     "tool", "arguments", "digest", "facts", "source", "endpoint", "call_id", "role", "agent", "session_key", "turn",
-    "parent_turn", "rule", "why", "who", "session", "at_deadline", "meta",
+    "parent_turn", "rule", "why", "who", "session", "at_deadline", "meta", "parameters",
 )  # fmt: skip
 """What is kept of a request as it was asked. A row of before there were ``facts`` has none."""
 

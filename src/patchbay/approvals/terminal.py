@@ -11,11 +11,13 @@ import contextlib
 import getpass
 import os
 import time
+from dataclasses import replace
 from typing import Final, Self
 
 from patchbay.approvals.request import Answer, ApprovalRequest
 from patchbay.approvals.shown import VIEW, hint, question, read_answer, written
 from patchbay.approvals.typed import TypedLines
+from patchbay.legible import printable
 
 _PIECE: Final = 4096
 
@@ -52,9 +54,11 @@ class TerminalApprover:
                 while (line := await lines.next()) is not None:
                     answer = read_answer(line, request)
                     if isinstance(answer, Answer):
-                        return Answer(answer.verdict, answer.reason, _user())
+                        return replace(answer, by=_user())
                     if answer == VIEW:
                         await _say(terminal, f"{written(request, whole=True)}\n")
+                    elif isinstance(answer, str) and answer:
+                        await _say(terminal, f"{printable(answer)}\n")
                     elif line.strip():
                         await _say(terminal, f"{hint(request)}\n")
                     await _say(terminal, question(request, time.time()))

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -112,21 +112,31 @@ def show(request_id: _Id, server: _Server = _SERVER, token_file: _TokenFile = No
 def approve(
     request_id: _Id,
     session: Annotated[bool, typer.Option("--session", help="For other calls of the session too, as the request says.")] = False,
+    arguments: Annotated[
+        str, typer.Option("--arguments", metavar="JSON", help="Let it run with these arguments instead; the model is told.")
+    ] = "",
     reason: _Reason = "",
     by: _By = None,
     server: _Server = _SERVER,
     token_file: _TokenFile = None,
     as_json: _Json = False,
 ) -> None:
-    """Let a call run, exactly as it is.
+    """Let a call run, exactly as it is, or with other arguments.
 
     [bold]Examples[/bold]
 
       patchbay approvals approve 3f0c9a1b2d4e
 
       patchbay approvals approve 3f0c9a1b2d4e --session
+
+      patchbay approvals approve 3f0c9a1b2d4e --arguments '{"path": "/tmp/a"}'
     """  # fmt: skip
-    _decide(request_id, "approve_session" if session else "approve", reason, by, server, token_file, as_json=as_json)
+    try:
+        edited = json.loads(arguments) if arguments else None
+    except (ValueError, RecursionError) as error:
+        raise typer.BadParameter(f"this is no JSON: {error}", param_hint="--arguments") from None
+    verdict: Verdict = "approve_session" if session else "approve"
+    _decide(request_id, verdict, reason, by, server, token_file, as_json=as_json, arguments=edited)
 
 
 @approvals.command(context_settings=_CONTEXT)
@@ -207,12 +217,20 @@ def watch(
 
 
 def _decide(
-    request_id: str, verdict: Verdict, reason: str, by: str | None, server: str, token_file: Path | None, *, as_json: bool
+    request_id: str,
+    verdict: Verdict,
+    reason: str,
+    by: str | None,
+    server: str,
+    token_file: Path | None,
+    *,
+    as_json: bool,
+    arguments: Any = None,
 ) -> None:
     from patchbay.approvals.shown import outcome
 
     def asked(client: ApprovalsClient) -> ApprovalRequest:
-        return client.decide(client.get(request_id), verdict, reason=reason, by=_name(by))
+        return client.decide(client.get(request_id), verdict, reason=reason, by=_name(by), arguments=arguments)
 
     decided = _told(asked, server, token_file)
     print(json.dumps(decided.as_json(), indent=2) if as_json else outcome(decided))

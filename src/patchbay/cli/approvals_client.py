@@ -47,9 +47,12 @@ class ApprovalsClient:
         """Return a request with all of its arguments. Raises NoSuchRequestError, Server...Error."""
         return self._one(request_id)
 
-    def decide(self, request: ApprovalRequest, verdict: Verdict, *, reason: str, by: str) -> ApprovalRequest:
+    def decide(
+        self, request: ApprovalRequest, verdict: Verdict, *, reason: str, by: str, arguments: Any = None
+    ) -> ApprovalRequest:
         """Decide a request, if it still is what was looked at, and return it as it is then. Raises as ``get``."""
-        return self._one(request.id, {"decision": verdict, "reason": reason, "by": by, "digest": request.digest})
+        edited = {} if arguments is None else {"arguments": arguments}
+        return self._one(request.id, {"decision": verdict, "reason": reason, "by": by, "digest": request.digest, **edited})
 
     def sessions(self) -> list[SessionGrant]:
         """Return the approvals for a session that hold. Raises Server...Error."""

@@ -90,6 +90,8 @@ class Watch:
             if isinstance(answer, str):
                 if answer == VIEW:
                     print(written(request, whole=True))
+                elif answer:
+                    print(printable(answer))
                 elif line.strip():
                     print(hint(request))
                 self._prompt(request)
@@ -99,7 +101,11 @@ class Watch:
 
     def _decide(self, request: ApprovalRequest, answer: Answer) -> None:
         try:
-            print(outcome(self._client.decide(request, answer.verdict, reason=answer.reason, by=self._by)))
+            print(
+                outcome(
+                    self._client.decide(request, answer.verdict, reason=answer.reason, by=self._by, arguments=answer.arguments)
+                )
+            )
         except (ServerRefusedError, ServerGoneError) as error:
             print(error)
 

@@ -26,7 +26,7 @@ from patchbay.errors import (
 from patchbay.executor.clock import Alarm
 from patchbay.executor.execution import ToolExecution
 from patchbay.executor.flight import Flight
-from patchbay.executor.settle import NAME_SHOWN, NOT_BEGUN, note, told
+from patchbay.executor.settle import NAME_SHOWN, NOT_BEGUN, edited_note, note, told
 from patchbay.executor.told import tell_settled
 from patchbay.schema.arguments import UnreadableArgumentsError, read_arguments
 from patchbay.tools import well_formed
@@ -166,6 +166,9 @@ class Batch:
 
     def settle(self, flight: Flight, execution: ToolExecution) -> None:
         """Record how a flight ended, now."""
+        if flight.trail is not None and flight.trail.edited:
+            words = edited_note(flight.plain)
+            execution = replace(execution, result=replace(execution.result, content=f"{words}\n{execution.content}"))
         if execution.arguments is not None:
             self.run.repeats.add(execution.call, execution.content)
         self._record(flight.index, execution, flight)

@@ -189,6 +189,7 @@ class Flight(Asked):
                 is_asked = chains.approve_tool and (not tool.owner or chains.policy.respond_approval == "always")
                 if is_asked or self.needs_person:
                     await hooks.approve(self)
+                    mine = self.arguments  # an approver may have edited them
                     is_other = True
                 if is_other:  # the text too: what the model wrote may be spelled so that somebody else reads it otherwise (law 9)
                     context.raw_arguments = json.dumps(self.plain)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from typing import Any
 
 from patchbay.errors import HookAbortError, ToolError
 from patchbay.tools import Tool, render_error
@@ -27,6 +29,12 @@ def told(name: str, error: BaseException) -> tuple[str, str]:
     if isinstance(error, asyncio.CancelledError):
         return f"Error: tool {name[:NAME_SHOWN]!r} was cancelled before it finished.", "cancelled"
     return render_error(name, error), ToolError.code
+
+
+def edited_note(arguments: dict[str, Any]) -> str:
+    """Return what the model is told of a call whose arguments an approver has changed."""
+    text = json.dumps(arguments, ensure_ascii=False)
+    return f"[An approver changed the arguments of this call, which was approved with: {text:.2000}]"
 
 
 def note(tool: Tool, *, begun: bool, has_run: bool, stopped: bool) -> str:

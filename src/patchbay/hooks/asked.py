@@ -25,14 +25,16 @@ class Trail:
     """What was decided about one call, for the record: ``decisions`` are who, at which point, and what.
 
     ``approvers`` are those whose approval it needs, by their names. ``facts`` are what its tool has found out about the call as
-    it is now, None where nobody has asked for them. ``asks`` are the hooks that want a person to decide, each with its reason.
+    it is now, None where nobody has asked for them. ``asks`` are the hooks that want a person to decide, each with its reason;
+    ``edited`` says that an approver has changed the arguments.
     """
 
-    __slots__ = ("approvers", "asks", "decisions", "digest", "facts", "responded_by")
+    __slots__ = ("approvers", "asks", "decisions", "digest", "edited", "facts", "responded_by")
 
     def __init__(self) -> None:
         self.approvers: tuple[str, ...] = ()
         self.asks: list[tuple[str, str]] = []
+        self.edited = False
         self.digest = ""
         self.facts: dict[str, Any] | None = None
         self.responded_by = ""

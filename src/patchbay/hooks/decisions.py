@@ -67,8 +67,13 @@ Decision: TypeAlias = Continue | Modify | Respond | DenyTool | Ask | AbortTurn |
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """An approver's answer. ``by`` is who decided, for the record."""
+    """An approver's answer. ``by`` is who decided, for the record.
+
+    ``arguments`` are those that the call is approved with, where they are to be others: they are checked, the other approvers are
+    asked again, and the model is told.
+    """
 
     approved: bool
     reason: str = ""
     by: str = ""
+    arguments: Mapping[str, Any] | None = None

@@ -11,13 +11,14 @@ awaited.
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from patchbay.errors import HookAbortError, ToolDeniedError
-from patchbay.hooks.answers import WrongAnswerError, changes_of, ends_without_calls
+from patchbay.errors import HookAbortError, ToolArgumentsError, ToolDeniedError
+from patchbay.hooks.answers import WrongAnswerError, changes_of, ends_without_calls, own
 from patchbay.hooks.asked import Asked, Trail
 from patchbay.hooks.bounded import Failed, HookTimeoutError, Waiting, failed, first_step, within
 from patchbay.hooks.chains import Chains, Link, Mounted
@@ -201,37 +202,71 @@ class TurnHooks:
             return self._after_tool(asked, value, _from(each, links), answer)
         return None
 
-    async def approve(self, asked: Asked) -> None:
-        """Ask the approvers about exactly this call. Raises ToolDeniedError with the first no, and what finding facts raises."""
+    async def approve(self, asked: Asked, *, may_edit: bool = True) -> None:
+        """Ask the approvers about exactly this call. Raises ToolDeniedError with the first no, and what finding facts raises.
+
+        Where one of them changes the arguments, which it may once, those who have said yes before are asked again.
+        """
         approvers = [link for link in self.chains.approve_tool if not link[0].ignores(asked.tool.name)]
         if not approvers and not asked.needs_person:
             return
-        if asked.tool.facts is not None:
-            asked.decided.facts = await asked.find_facts()
-        asked.digest()
+        await self._bind(asked)
         asked.decided.approvers = tuple(each.name for each, _ in approvers)
         people = self.manager.people if self.manager is not None else None
-        for each, ask in approvers:
-            await self._approve_by(each, ask, asked)
-        if not asked.needs_person or any(people is not None and each.hook is people.hook for each, _ in approvers):
+        needs_people = people is None or all(each.hook is not people.hook for each, _ in approvers)
+        said_yes: list[Link] = []
+        while approvers:
+            each, ask = approvers.pop(0)
+            if await self._approve_by(each, ask, asked, may_edit=may_edit and not asked.decided.edited):
+                approvers, said_yes = [*approvers, *said_yes], []
+                await self._bind(asked)
+            else:
+                said_yes.append((each, ask))
+        if not asked.needs_person or not needs_people:
             return  # that one was asked last
         if people is None:
             who, why = asked.decided.asks[0]
             reason = f"the hook {who!r} wants a person to decide{f' ({why})' if why else ''}, and nobody can be asked here"
             raise ToolDeniedError(NOT_APPROVED, reason, tool_name=asked.tool.name, by=who)
-        await self._approve_by(people, people.asked["approve_tool"], asked)
+        if await self._approve_by(people, people.asked["approve_tool"], asked, may_edit=may_edit and not asked.decided.edited):
+            await self._bind(asked)
+            for each, ask in said_yes:
+                await self._approve_by(each, ask, asked, may_edit=False)
 
-    async def _approve_by(self, each: Mounted, ask: Any, asked: Asked) -> None:
-        """Ask one approver. Raises ToolDeniedError."""
+    async def _bind(self, asked: Asked) -> None:
+        """Find the facts about a call as it is now, and the digest that approvals of it are bound to."""
+        if asked.tool.facts is not None:
+            asked.decided.facts = await asked.find_facts()
+        asked.digest()
+
+    async def _approve_by(self, each: Mounted, ask: Any, asked: Asked, *, may_edit: bool) -> bool:
+        """Ask one approver; return whether it has changed the arguments. Raises ToolDeniedError."""
         with asked.paused():
             said = await self._approval(each, ask, ToolRequest(asked, APPROVE))
         if isinstance(said, Ask):
             asked.ask_person(each.name, "approve_tool", _words(said.reason))
-            return
+            return False
         by = said.by or each.name
         asked.decided.note(by, "approve_tool", "approved" if said.approved else "denied", said.reason)
         if not said.approved:
             raise ToolDeniedError(NOT_APPROVED, said.reason, tool_name=asked.tool.name, by=by)
+        return said.arguments is not None and self._edited(asked, said.arguments, by, may_edit=may_edit)
+
+    def _edited(self, asked: Asked, arguments: Any, by: str, *, may_edit: bool) -> bool:
+        """Give a call the arguments that an approver has approved it with. Raises ToolDeniedError where that cannot be."""
+        before = json.dumps(asked.plain)
+        try:
+            if not asked.change({"arguments": own(dict(arguments))}):
+                return False
+        except (ToolArgumentsError, WrongAnswerError, TypeError, ValueError) as error:
+            reason = f"the arguments that {by} approved do not fit the tool: {error}"
+            raise ToolDeniedError(NOT_APPROVED, reason, tool_name=asked.tool.name, by=by) from error
+        asked.decided.note(by, "approve_tool", f"edited the arguments: {before:.450} became {json.dumps(asked.plain):.450}")
+        if not may_edit:
+            reason = "its arguments were edited when another had answered or edited it already"
+            raise ToolDeniedError(NOT_APPROVED, reason, tool_name=asked.tool.name, by=by)
+        asked.decided.edited = True
+        return True
 
     async def own_response(self, owner: Mounted, asked: Asked) -> ToolOutput:
         """Ask a hook for the result of a tool of its own.
@@ -391,7 +426,7 @@ class TurnHooks:
                 return
             # The hook that the other tool is of will answer in this one's place.
             if (owner := asked.owner_of(other)) and owner != asked.tool.owner and policy.respond_approval != "seed":
-                await self.approve(asked)
+                await self.approve(asked, may_edit=False)
         if changed := asked.change(changes):
             asked.decided.note(each.name, "before_tool", f"changed {' and '.join(changed)}")
 
@@ -406,7 +441,7 @@ class TurnHooks:
         if isinstance(said, Ask):
             return said
         if isinstance(said, Approval):
-            return Approval(said.approved is True, _words(said.reason), _words(said.by))
+            return Approval(said.approved is True, _words(said.reason), _words(said.by), said.arguments)
         if isinstance(said, type):
             log_class(each, "approve_tool", said)
         elif said is not None and not isinstance(said, bool):
@@ -427,7 +462,7 @@ class TurnHooks:
             has_answered_wrongly(each, "before_tool", error, asked, in_its_place=True)
             return None
         if policy.respond_approval != "seed" or asked.needs_person:
-            await self.approve(asked)
+            await self.approve(asked, may_edit=False)
         _logger.info("The hook %r has answered a call of the tool %r in its place", each.name, tool)
         asked.decided.responded_by = each.name
         asked.decided.note(each.name, "before_tool", "answered")

@@ -19,7 +19,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from patchbay.approvals import ApprovalDesk, ApprovalRequest
 from patchbay.approvals.desk import MOST_BY, MOST_REASON
-from patchbay.errors import ApprovalConflictError, ApprovalForbiddenError, ApprovalNotFoundError, PatchbayError
+from patchbay.errors import (
+    ApprovalConflictError,
+    ApprovalForbiddenError,
+    ApprovalNotFoundError,
+    InvalidRequestError,
+    PatchbayError,
+)
 from patchbay.server.strict_json import StrictJsonRoute
 from patchbay.server.tools.guard import TRUSTED
 from patchbay.tools import well_formed
@@ -40,6 +46,9 @@ class DecisionBody(BaseModel):
     )
     reason: str = Field("", max_length=MOST_REASON, description="Why; the model is told.")
     by: str = Field("", max_length=MOST_BY, description="Who, for the record.")
+    arguments: dict[str, Any] | None = Field(
+        None, description="Other arguments to approve the call with. They must fit `parameters`; what runs has them."
+    )
     digest: str = Field("", max_length=100, description="The digest of what was looked at: refused if it is another call's.")
 
 
@@ -70,6 +79,8 @@ class RequestModel(BaseModel):
     who: list[str] = Field(description="Who may decide.")
     session: Literal["tool", "call", "never"] = Field(description="What an approval for the session would be for.")
     meta: dict[str, Any]
+    parameters: dict[str, Any] | None = Field(description="The JSON Schema of the arguments; null where it is too long.")
+    edited: dict[str, Any] | None = Field(description="The arguments that the call was approved with, where they are others.")
     decided: float | None
     by: str
     reason: str
@@ -200,8 +211,10 @@ def make_approvals_router(desk: ApprovalDesk, *, needs_token: bool) -> APIRouter
         if is_refused(request):
             return _unauthorized()
         try:
-            decided = await desk.decide(request_id, body.decision, reason=body.reason, by=body.by, digest=body.digest)
-        except (ApprovalNotFoundError, ApprovalForbiddenError) as error:
+            decided = await desk.decide(
+                request_id, body.decision, reason=body.reason, by=body.by, digest=body.digest, arguments=body.arguments
+            )
+        except (ApprovalNotFoundError, ApprovalForbiddenError, InvalidRequestError) as error:
             return _refused(error)
         except ApprovalConflictError as error:
             return _refused(error, approval=await _as_it_stands(desk, request_id))

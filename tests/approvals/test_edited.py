@@ -1,0 +1,150 @@
+"""An approver gives a call other arguments: they are checked, run exactly so, and the model and the audit are told."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from patchbay.approvals import parse_policy
+from patchbay.approvals.shown import read_answer
+from patchbay.errors import InvalidRequestError
+from patchbay.executor import Executor
+from patchbay.hooks import Approval, DenyTool, HookManager, Respond
+
+from .asking import ASK, Files, call_of, desk_at, executor_of, going, run, waiting
+
+EDITED = {"path": "/tmp/b"}
+NOTE = '[An approver changed the arguments of this call, which was approved with: {"path": "/tmp/b"}]'
+
+
+class Hook:
+    def __init__(self, **answers: Any) -> None:
+        self.seen: list[Any] = []
+        for name, answer in answers.items():
+            setattr(self, name, self.asked(answer))
+
+    def asked(self, answer: Any) -> Any:
+        async def method(call: Any) -> Any:
+            self.seen.append((call.arguments, call.digest))
+            return answer(call) if callable(answer) else answer
+
+        return method
+
+
+async def decided(
+    policy: Any = ASK, hooks: dict[str, Hook] | None = None, arguments: Any = EDITED
+) -> tuple[Any, Files, Any, list[Any]]:
+    """Return what became of a call that was approved with other arguments, what ran, its request, and its records."""
+    files, records = Files(), []
+    async with desk_at(policy=policy) as desk:
+        manager = HookManager()
+        manager.recorders.append(records.append)
+        for name, hook in (hooks or {}).items():
+            manager.mount(name, hook)
+        desk.mount(manager)
+        task = going(Executor(files.tools(), hooks=manager), call_of("/etc/a"))
+        [request] = await waiting(desk)
+        request = await desk.decide(request.id, "approve", by="ann", arguments=arguments)
+        [execution] = await task
+        return execution, files, request, records
+
+
+def test_what_runs_is_what_the_approver_has_written_and_the_model_is_told():
+    execution, files, request, [record] = run(decided())
+    assert (["/tmp/b"], f"{NOTE}\ndeleted /tmp/b") == (files.deleted, execution.content)
+    assert ('{"path": "/etc/a"}', EDITED) == (request.arguments, request.edited)
+    assert ("ann", "approve_tool", 'edited the arguments: {"path": "/etc/a"} became {"path": "/tmp/b"}') in record.decisions
+    assert record.digest not in ("", request.digest)
+    assert {"path": "/etc/a"} == execution.call.arguments
+
+
+def test_the_same_arguments_are_no_edit():
+    execution, files, _, [record] = run(decided(arguments={"path": "/etc/a"}))
+    assert (["/etc/a"], "deleted /etc/a") == (files.deleted, execution.content)
+    assert (("ann", "approve_tool", "approved"),) == record.decisions
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, "must have required property 'path'"),
+        ({"path": 1}, "/path must be string"),
+        ({"path": "x" * 300_000}, "at most 262144 characters"),
+        ({"path": float("nan")}, "are no JSON"),
+        (["/tmp/b"], "must be an object"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused_and_the_call_goes_on_waiting(arguments, words):
+    async def work():
+        files = Files()
+        async with desk_at() as desk:
+            task = going(executor_of(desk, files), call_of())
+            [request] = await waiting(desk)
+            with pytest.raises(InvalidRequestError) as refused:
+                await desk.decide(request.id, "approve", arguments=arguments)
+            assert words in str(refused.value)
+            assert [request] == await desk.pending()
+            for verdict in ("deny", "approve_session"):
+                with pytest.raises(InvalidRequestError, match="cannot be given other arguments"):
+                    await desk.decide(request.id, verdict, arguments=EDITED)
+            await desk.decide(request.id, "deny")
+            await task
+            assert [] == files.deleted
+
+    run(work())
+
+
+def test_a_rule_that_denies_holds_for_what_was_edited():
+    policy = parse_policy({"default": "ask", "rules": [{"when": {"path": "/tmp/*"}, "outcome": "deny"}]})
+    execution, files, _, _ = run(decided(policy))
+    assert ("tool_denied", []) == (execution.result.code, files.deleted)
+    assert "does not allow the call as it was edited" in execution.content
+
+
+@pytest.mark.parametrize(("second", "ran"), [(True, ["/tmp/b"]), (False, [])])
+def test_those_who_have_said_yes_are_asked_again_about_what_was_edited(second, ran):
+    other = Hook(approve_tool=lambda call: call.arguments["path"] == "/etc/a" or second)
+    _, files, _, [record] = run(decided(hooks={"other": other}))
+    assert ([{"path": "/etc/a"}, EDITED], ran) == ([arguments for arguments, _ in other.seen], files.deleted)
+    assert other.seen[1][1] == record.digest
+
+
+def test_two_who_edit_a_call_differently_come_to_no_end_and_to_no_call():
+    other = Hook(approve_tool=lambda _: Approval(approved=True, arguments={"path": "/other"}))
+    execution, files, _, _ = run(decided(hooks={"other": other}))
+    assert ("tool_denied", []) == (execution.result.code, files.deleted)
+
+
+def test_an_answer_that_a_hook_has_given_already_is_none_for_other_arguments():
+    execution, files, _, _ = run(decided(hooks={"other": Hook(before_tool=Respond("mine"))}))
+    assert ("tool_denied", []) == (execution.result.code, files.deleted)
+
+
+def test_it_can_be_typed_at_a_terminal():
+    async def work() -> Any:
+        async with desk_at() as desk:
+            task = going(executor_of(desk, Files()), call_of())
+            [request] = await waiting(desk)
+            await desk.decide(request.id, "deny")
+            await task
+            return request
+
+    request = run(work())
+    assert ("approve", EDITED) == ((answer := read_answer(f"e {json.dumps(EDITED)}", request)).verdict, answer.arguments)
+    assert "required property 'path'" in read_answer("e {}", request)
+    assert "Expecting" in read_answer("e {path", request)
+    assert "" == read_answer("e", request)
+
+
+def test_a_hook_that_denies_comes_before_anybody_edits():
+    async def work() -> Any:
+        files = Files()
+        async with desk_at() as desk:
+            executor = executor_of(desk, files)
+            executor.hooks.mount("no", Hook(before_tool=DenyTool("no")))
+            return await going(executor, call_of())
+
+    [execution] = run(work())
+    assert "Tool execution denied by hook: no" == execution.content
