@@ -143,9 +143,10 @@ class LooseReader:
     def lead(self, end: int) -> int:
         """Follow the words of a line that may lead to a call, ``Calls:`` or ``x =``; they are prose."""
         source = self.source
-        found = _LEAD_ENDS.search(source.buf, source.pos, min(end, source.pos + _LEAD_ROOM - len(self._line)))
+        looked_at = min(end, source.pos + _LEAD_ROOM - len(self._line))
+        found = _LEAD_ENDS.search(source.buf, source.pos, looked_at)
         stop = found.end() if found else end
-        self._line += source.buf[source.pos : min(stop, source.pos + _LEAD_ROOM)]
+        self._line += source.buf[source.pos : min(stop, looked_at)]
         self.leading = not found and len(self._line) < _LEAD_ROOM
         line = self._line.strip(" \t")
         self.led = _LEADS.fullmatch(line) is not None and not _EXAMPLE.search(line)
