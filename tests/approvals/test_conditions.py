@@ -48,11 +48,13 @@ def told(when: Any, call: ToolRequest) -> bool | None:
         ({"gt": 100}, [101, 100.5, 10**400], [100, -5, 99.9]),
         ({"ge": 100, "lt": 200}, [100, 199.5], [99, 200]),
         ({"le": "2026-01-31"}, ["2026-01-31", "2025"], ["2026-02-01"]),
-        ({"eq": "*"}, ["*"], ["x", "**", 1]),
-        ({"eq": 1}, [1, 1.0], [True, "1", 2]),
-        (False, [False], [0, True, "false"]),
-        (7, [7], ["7", 8]),
-        ({"in": ["a", 2]}, ["a", 2], ["b", True, 3]),
+        ({"eq": "*"}, ["*"], ["x", "**"]),
+        ({"eq": 1}, [1, 1.0], [2]),
+        (False, [False], [True]),
+        (7, [7], [8]),
+        ({"in": ["a", 2]}, ["a", 2], ["b", 3]),
+        ("/srv/*", ["/srv/a", "/srv/a/", "/srv/https://x"], ["/tmp/", "/srv"]),
+        ("https://*", ["https://a.example/x", "https://a.example/"], ["http://a.example/"]),
         ({"not": "/tmp/*"}, ["/etc/x"], ["/tmp/x"]),
         ({"not": {"in": ["a", "b"]}}, ["c"], ["a", "b"]),
         ({"glob": "/srv/*", "not": "/srv/keep/*"}, ["/srv/a"], ["/srv/keep/a", "/tmp/a"]),
@@ -81,6 +83,13 @@ def test_a_condition_holds_or_does_not(wanted, holds, fails):
         ({"gt": 100}, float("nan")),
         ({"lt": "b"}, 1),
         ({"eq": 1}, {}),
+        ({"eq": 1}, True),
+        ({"in": [True, "a"]}, 1),
+        (False, "false"),
+        ("/etc/ssh/*", "/etc//ssh/key"),
+        ("/etc/ssh", "/etc/ssh/"),
+        ("/srv/*", "/srv/"),
+        ("/etc/*", "file:///etc/passwd"),
         ("1*", 10**120),
     ],
 )
@@ -135,6 +144,13 @@ def test_dots_lead_into_objects_and_every_item_of_a_list_counts(arguments, holds
 def test_where_a_schema_refers_elsewhere_a_nested_argument_may_be_one_of_its():
     assert told({"options.mode": "x"}, request({"options": {"$ref": "#/$defs/Options"}}, options={})) is None
     assert told({"options.mode": "x"}, request({"options": {"properties": {}}}, options={})) is False
+
+
+def test_an_argument_that_is_left_out_of_an_item_or_with_the_list_cannot_be_told():
+    schema = {"files": {"type": "array", "items": {"type": "object", "properties": {"path": TEXT}}}}
+    given = [{}, {"files": [{"name": "x"}]}]
+    assert [None, None] == [told({"files.path": "/etc/*"}, request(schema, **arguments)) for arguments in given]
+    assert told({"files.owner": "ann"}, request(schema, files=[{"path": "/etc/x"}])) is False
 
 
 def test_all_conditions_of_a_rule_must_hold():

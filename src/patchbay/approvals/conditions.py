@@ -114,14 +114,18 @@ def _glob(pattern: str) -> Test:
         text = _text(value)
         if text is None or ("/" in pattern and _is_indirect(text)):
             return None
-        return fnmatchcase(text, pattern)
+        fits = fnmatchcase(text, pattern)
+        if "/" in pattern and text.endswith(("/", "\\")) and fits is not fnmatchcase(text[:-1], pattern):
+            return None  # the same folder is written with the slash and without
+        return fits
 
     return passes
 
 
 def _is_indirect(path: str) -> bool:
-    """Whether a path is written in a way that a pattern says nothing about: ``/tmp/../etc``, ``//etc``."""
-    return path.startswith(("//", "\\\\")) or not {".", ".."}.isdisjoint(path.replace("\\", "/").split("/"))
+    """Whether a path is written in a way that a pattern says nothing about: ``/tmp/../etc``, ``/etc//ssh``, ``file:///etc``."""
+    first, *steps = path.replace("\\", "/").replace("://", ":/", 1).split("/")
+    return not {".", ".."}.isdisjoint((first, *steps)) or "" in steps[:-1]
 
 
 def _regex(pattern: str, place: str) -> Test:
@@ -168,12 +172,15 @@ def _one_of(wanted: Any, place: str) -> Test:
             raise ConfigurationError(f"{place} must be a text, a number, true or false, not {each!r:.80}.")
 
     def passes(value: Any) -> bool | None:
-        if isinstance(value, Mapping):
-            return None
-        # To Python 1 and True are the same.
-        return any(value == each and isinstance(value, bool) is isinstance(each, bool) for each in wanted)
+        alike = [each for each in wanted if _kind(each) is _kind(value)]
+        return value in alike if alike else None
 
     return passes
+
+
+def _kind(value: Any) -> type[Any] | None:
+    """Return which values can be compared with this one. (To Python 1 and True are the same.)"""
+    return float if _is_number(value) else next((kind for kind in (bool, str) if isinstance(value, kind)), None)
 
 
 def _is_number(value: Any) -> bool:
@@ -208,6 +215,8 @@ def _declared(schema: Any, path: str) -> Mapping[str, Any] | None:
     """Return what a JSON Schema says of the argument at ``path``; None where it has none of that name."""
     if not path:
         return schema if isinstance(schema, Mapping) else {}
+    if isinstance(schema, Mapping) and isinstance(schema.get("items"), Mapping):
+        schema = schema["items"]
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     for name, inner in properties.items() if isinstance(properties, Mapping) else ():
         if path == name or path.startswith(f"{name}."):
