@@ -179,7 +179,7 @@ def _one_of(wanted: Any, place: str) -> Test:
 
 
 def _kind(value: Any) -> type[Any] | None:
-    """Return which values can be compared with this one. (To Python 1 and True are the same.)"""
+    """Return which values can be compared with this one: to Python 1 and True are the same."""
     return float if _is_number(value) else next((kind for kind in (bool, str) if isinstance(value, kind)), None)
 
 
