@@ -1,7 +1,8 @@
 """Views of a conversation for a model that only knows text: calls and results are written the way its format writes them.
 
 The history itself is never changed. In the view every call has exactly one result, in call order: a result that is missing is
-said to be missing, a second one for the same call is left out, one without a call stays where it is.
+said to be missing, a second one for the same call is left out, one that stands before its call is shown behind it, and one
+without a call stays where it is.
 """
 
 from __future__ import annotations
@@ -105,25 +106,37 @@ def _match_results(
     """Which result answers which call: by (message, place of the call), and the messages that are shown with their call.
 
     A result belongs to the last call before it with its id (ids may come again in later turns), however much was said between
-    them. A second result for one call is matched too, and not shown.
+    them. One that stands before all calls with its id belongs to the first, if that has no other. A second result for one call is
+    matched too, and not shown.
     """
     answers: dict[tuple[int, int], Any] = {}
     seen: set[int] = set()
     waiting: dict[str, list[tuple[int, int]]] = {}  # the calls of one id that have no result yet, in the latest message with it
+    first: dict[str, list[tuple[int, int]]] = {}  # all calls of one id in the first message with it
+    early: list[tuple[int, str]] = []
     for at, message in enumerate(messages):
         role = message.get("role")
         if role == "assistant":
             fresh: dict[str, list[tuple[int, int]]] = {}
             for position, (call_id, _, _) in enumerate(called[at]):
                 fresh.setdefault(call_id, []).append((at, position))
+            for call_id, places in fresh.items():
+                first.setdefault(call_id, places.copy())
             waiting |= fresh
         elif role in ("tool", "function"):
-            queue = waiting.get(str(message.get("tool_call_id") or message.get("name") or ""))
+            call_id = str(message.get("tool_call_id") or message.get("name") or "")
+            queue = waiting.get(call_id)
             if queue is None:
+                early.append((at, call_id))
                 continue
             seen.add(at)
             if queue:
                 answers[queue.pop(0)] = message.get("content")
+    for at, call_id in early:
+        place = next((place for place in first.get(call_id, ()) if place not in answers), None)
+        if place is not None:
+            seen.add(at)
+            answers[place] = messages[at].get("content")
     return answers, seen
 
 

@@ -133,6 +133,8 @@ def test_every_call_has_exactly_one_result_in_call_order_in_the_view(turns: list
     messages: list[dict[str, Any]] = [{"role": "user", "content": "?"}]
     expected: list[list[list[str | None]]] = []
     waiting: dict[str, list[str | None]] = {}
+    first: dict[str, list[str | None]] = {}
+    early: dict[str, str] = {}
     for number, each in enumerate(turns):
         prefix = "c" if ids_come_again else f"t{number}c"
         call_ids = [f"{prefix}{index}" for index in dict.fromkeys(each["calls"])]
@@ -140,15 +142,21 @@ def test_every_call_has_exactly_one_result_in_call_order_in_the_view(turns: list
         messages.append({"role": "assistant", "content": each["text"], **({"tool_calls": calls} if calls else {})})
         entries: list[list[str | None]] = [[call_id, None] for call_id in call_ids]
         waiting |= {str(entry[0]): entry for entry in entries}
+        first = {str(entry[0]): entry for entry in entries} | first
         for place, index in enumerate(each["results"]):
             call_id = f"{prefix}{index}"
             messages.append({"role": "tool", "tool_call_id": call_id, "content": f"r{number}.{place}"})
             if call_id in waiting and waiting[call_id][1] is None:  # however late: the last call with this id waits for it
                 waiting[call_id][1] = f"r{number}.{place}"
+            elif call_id not in waiting:
+                early.setdefault(call_id, f"r{number}.{place}")
         if each["after"]:
             messages.append({"role": "user", "content": each["after"]})
         if call_ids:
             expected.append(entries)
+    for call_id, result in early.items():  # it stands before its call
+        if call_id in first and first[call_id][1] is None:
+            first[call_id][1] = result
     view = patchbay.flatten_messages(messages)
     assert {"user", "assistant"} >= {message["role"] for message in view}
     answered = []

@@ -170,6 +170,11 @@ def test_a_missing_result_is_said_to_be_missing(name: str) -> None:
     assert json.dumps(NO_RESULT)[1:-1] in flatten_messages([*HISTORY[:4], *HISTORY[5:]], format=name)[3]["content"]
 
 
+def test_a_result_before_its_call_is_shown_behind_it_under_its_name() -> None:
+    early = [*HISTORY[:2], HISTORY[3], HISTORY[2], HISTORY[4]]
+    assert flatten_messages(HISTORY[:5], format="hermes") == flatten_messages(early, format="hermes")
+
+
 def test_ids_that_a_family_counts_go_on_through_the_conversation() -> None:
     view = flatten_messages([*HISTORY, *HISTORY[1:]], format="kimi_k2")
     shown = "\n".join(message["content"] for message in view)
