@@ -207,6 +207,9 @@ def test_keys_are_found_in_every_spelling_and_words_are_left() -> None:
     for text in (b"token: 5000", b"ollama pull", b"Bearer authentication is needed", b"task-sk-learn", b"sk-learn"):
         assert text == redact(text)
     assert b"Authorization: Bearer [redacted]" == redact(b"Authorization: Bearer abc.def123-x")
+    for token in (b"eyJhbGc.AAA/BBB+CCC", b"abcd-efgh_ijkl~mnop==", b"qwertyui+asdfghjk=", b"qwertyuiasdfgh==", b"AbCdEfGhIjKl"):
+        assert b"Authorization: Bearer [redacted]" == redact(b"Authorization: Bearer " + token)
+    assert b'Bearer realm="mcp", error="invalid_token"' == redact(b'Bearer realm="mcp", error="invalid_token"')
     assert b'"sk-[redacted]"' != redact(b'"sk-proj-0123456789abcdef"') == b'"[redacted]"'
 
 

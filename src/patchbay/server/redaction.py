@@ -16,7 +16,10 @@ _PLACEHOLDERS = frozenset(
     {"ollama", "empty", "none", "null", "dummy", "test", "local", "vllm", "lm-studio", "not-needed", "no-key", "key"}
 )
 _SHORTEST_SECRET = 4
-_BEARER = re.compile(rb"(?i)(?<=bearer )(?=[^\s\"',]*[0-9])[A-Za-z0-9._~+/=-]{8,}")
+# A word of prose has none of these: a digit, a capital behind a small letter, or a plus, slash or dot between letters, "==".
+_BEARER = re.compile(
+    rb"(?:(?<=[Bb]earer )|(?<=BEARER ))(?=[^\s\"',]*?(?:[0-9]|[a-z][A-Z]|[A-Za-z][+/~.][A-Za-z]|==))[A-Za-z0-9._~+/=-]{8,}"
+)
 _SK = re.compile(rb"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{16,}")
 
 
