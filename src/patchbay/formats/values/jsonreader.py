@@ -25,6 +25,8 @@ _SPACE = re.compile(r"[ \t\r\n]+")
 _QUOTED_SPACE = re.compile(r"[ \t\r\n>]+")
 _BARE = re.compile(r"[^\s,:{}\[\]\"'`~<]+")
 _BARE_VALUE = re.compile(r"[^,{}\[\]\"\n`~<]+")
+_IN_TUPLE = re.compile(r"[^\s,:{}()\[\]\"'`~<]+")
+_IN_TUPLE_VALUE = re.compile(r"[^,{}()\[\]\"\n`~<]+")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 _CONSTANTS = frozenset({"true", "false", "null"})
 _FOREIGN = {
@@ -107,6 +109,7 @@ class JsonReader(StringReader):
         nesting = Nesting(sink, self.note)
         member = ""
         word = False
+        tuples: set[int] = set()  # the depths whose open bracket is a parenthesis
         while not nesting.complete:
             char = yield from self.space(nesting.gap)
             if not char:
@@ -132,13 +135,15 @@ class JsonReader(StringReader):
                 nesting.due = COLON
             elif char in "{[(":
                 source.pos += 1
+                nesting.open("[" if char == "(" else char)
+                tuples.discard(nesting.depth)
                 if char == "(":
                     self.note("tuple")
-                nesting.open("[" if char == "(" else char)
+                    tuples.add(nesting.depth)
             else:
                 nesting.bring_out()
                 if char not in QUOTES:
-                    yield from self._word(sink)
+                    yield from self._word(sink, in_tuple=nesting.depth in tuples)
                 elif types is not None and nesting.depth == 1 and member in types.unquoted:
                     yield from self._member_string(sink, member, types)
                 else:
@@ -237,9 +242,9 @@ class JsonReader(StringReader):
             else:
                 yield
 
-    def _word(self, sink: list[str]) -> Steps[None]:
+    def _word(self, sink: list[str], *, in_tuple: bool) -> Steps[None]:
         """Read a number, a constant, or bare text, which becomes a string."""
-        word = yield from self._run(_BARE)
+        word = yield from self._run(_IN_TUPLE if in_tuple else _BARE)
         self._expect_more()
         if word in _CONSTANTS or _NUMBER.fullmatch(word):
             sink.append(word)
@@ -253,7 +258,7 @@ class JsonReader(StringReader):
             self.note("foreign_number")
             sink.append(number)
             return
-        rest = yield from self._run(_BARE_VALUE)
+        rest = yield from self._run(_IN_TUPLE_VALUE if in_tuple else _BARE_VALUE)
         self._expect_more()
         text = (word + rest).strip()
         if not text:
