@@ -84,8 +84,9 @@ def test_a_call_is_approved_with_other_arguments(server, tmp_path):
     [pending] = server.pending()
     refused = patchbay("approve", pending["id"], "--arguments", '{"path": 5}', url=server.url)
     assert (1, True) == (refused.returncode, "do not fit 'delete': /path must be string" in refused.stderr)
-    odd = patchbay("approve", pending["id"], "--arguments", "{path", url=server.url)
-    assert (2, True) == (odd.returncode, "this is no JSON" in odd.stderr)
+    for odd, why in (("{path", "no JSON"), ("", "no JSON"), ("null", "no object of arguments")):
+        done = patchbay("approve", pending["id"], "--arguments", odd, url=server.url)
+        assert (2, True) == (done.returncode, f"this is {why}" in done.stderr)
     assert [pending] == server.pending()
     done = patchbay("approve", pending["id"], "--arguments", '{"path": "/b"}', "--by", "ann", url=server.url)
     assert (0, f'{pending["id"]}  delete  approved with {{"path": "/b"}} by ann\n') == (done.returncode, done.stdout)

@@ -113,8 +113,9 @@ def approve(
     request_id: _Id,
     session: Annotated[bool, typer.Option("--session", help="For other calls of the session too, as the request says.")] = False,
     arguments: Annotated[
-        str, typer.Option("--arguments", metavar="JSON", help="Let it run with these arguments instead; the model is told.")
-    ] = "",
+        str | None,
+        typer.Option("--arguments", metavar="JSON", help="Let it run with these arguments instead; the model is told."),
+    ] = None,
     reason: _Reason = "",
     by: _By = None,
     server: _Server = _SERVER,
@@ -132,9 +133,11 @@ def approve(
       patchbay approvals approve 3f0c9a1b2d4e --arguments '{"path": "/tmp/a"}'
     """  # fmt: skip
     try:
-        edited = json.loads(arguments) if arguments else None
+        edited = None if arguments is None else json.loads(arguments)
     except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"this is no JSON: {error}", param_hint="--arguments") from None
+    if arguments is not None and not isinstance(edited, dict):  # null would approve the call as it is
+        raise typer.BadParameter("this is no object of arguments", param_hint="--arguments")
     verdict: Verdict = "approve_session" if session else "approve"
     _decide(request_id, verdict, reason, by, server, token_file, as_json=as_json, arguments=edited)
 

@@ -2,7 +2,7 @@
 
 A tag counts where it begins a line outside of fences, and ends at the first closing tag with nothing behind it on its line.
 Between the two stands a JSON object of the arguments (or a whole call), elements named like the tool's parameters, or the text
-of the only parameter that the tool requires or has. Anything else stays prose.
+of the only parameter that the tool requires or has. Anything else stays prose, and so do several elements on one line.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ class XmlTools:
             self.calls.name = name
             self.calls.cut(source.since(begin))
             return True
+        if marker in inside.partition(f"</{marker[1:]}")[2]:
+            return False  # "<bash>ls</bash> or <bash>pwd</bash>"
         return self._tell(name, inside)
 
     def _inside(self, closer: str) -> Steps[str | None]:
