@@ -80,6 +80,7 @@ def test_a_tag_is_a_call_of_its_tool(text: str, calls: list[str], content: str |
         "<rm>all</rm>",
         "<ls>all</ls>",
         "<bash>ls</bash> lists files.",
+        "<bash>ls</bash> or <bash>pwd</bash>",
     ],
 )
 def test_a_tag_elsewhere_or_of_another_tool_is_prose(text: str, size: int) -> None:
