@@ -68,6 +68,7 @@ def test_the_program_lists_its_commands_and_its_version() -> None:
         (["proxy", "--upstream", UPSTREAM, "--base-path", "/a b"], "base path"),
         (["proxy", "--upstream", UPSTREAM, "--tools", "both"], "'auto', 'text', 'native'"),
         (["proxy", "--upstream", UPSTREAM, "--format", "nonsense"], "nonsense"),
+        (["proxy", "--upstream", UPSTREAM, "--xml-tool", "bash"], "--xml-tool 'bash' must be TAG=TOOL"),
         (["proxy", "--upstream", UPSTREAM, "--format", "nowhere.toml"], "nowhere.toml cannot be read"),
         (["proxy", "--upstream", UPSTREAM, "--system-injection", "x"], "'merge', 'prepend'"),
         (["proxy", "--upstream", UPSTREAM, "--repair-rounds", "-1"], "'--repair-rounds'"),
@@ -76,7 +77,7 @@ def test_the_program_lists_its_commands_and_its_version() -> None:
         (["proxy", "--upstream", UPSTREAM, "--host", "no.such.host.invalid"], "cannot listen on"),
         (["proxy", "--upstream", UPSTREAM, "--log-file", "/nowhere/log"], "log file"),
         (["proxy", "--upstream", "http://localhost:8787/v1"], "is this server itself"),
-        (["poxy"], "No such command 'poxy'"),
+        (["poxy"], "No such command 'poxy'. Did you mean 'proxy'"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_on_one_line(flags: list[str], said: str) -> None:
@@ -85,6 +86,12 @@ def test_what_is_wrong_is_said_on_one_line(flags: list[str], said: str) -> None:
     assert said in done.stderr
     assert 1 == done.stderr.count("\n")
     assert done.stderr.startswith("patchbay: ")
+
+
+def test_a_key_in_the_url_of_the_upstream_is_not_repeated() -> None:
+    for url in (f"{UPSTREAM}?key=secret", f"{UPSTREAM}#secret", UPSTREAM.replace("://", "://user:secret@")):
+        done = run("proxy", "--upstream", url)
+        assert (2, False, True) == (done.returncode, "secret" in done.stderr, "must" in done.stderr)
 
 
 def test_a_port_in_use_is_said_on_one_line() -> None:

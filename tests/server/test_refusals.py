@@ -8,7 +8,7 @@ import pytest
 
 from patchbay.errors import ConfigurationError
 from patchbay.proxy import create_app
-from patchbay.server.answers import refusal_body
+from patchbay.server.answers import UpstreamStatusError, refusal_body
 from patchbay.server.redaction import Redactor
 
 OLLAMA = {"error": "model 'x' not found"}
@@ -36,6 +36,12 @@ def test_an_error_in_openais_shape_is_told_as_it_is() -> None:
 
 def test_a_page_that_is_not_found_brings_the_base_url_to_mind() -> None:
     assert "/v1" in json.loads(told(404, b"404 page not found", chat=True))["error"]["message"]
+
+
+@pytest.mark.parametrize(("body", "words"), [(b"not here!", ": not here!"), (b"", "without a message")])
+def test_a_status_is_named_once(body: bytes, words: str) -> None:
+    said = str(UpstreamStatusError(404, told(404, body, chat=True), []))
+    assert (1, True) == (said.count("HTTP 404"), words in said)
 
 
 @pytest.mark.parametrize("path", ["", ".", "/"])

@@ -36,13 +36,9 @@ _VARIABLES = re.compile(r" \(env var: '\[?(.*?)\]?'\)")
 class _LazyCommands(TyperGroup):
     """Imports a command's module when that command is run or its own help is shown."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        del ctx
-        return list(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        del ctx
-        return TyperCommand(cmd_name, help=COMMANDS[cmd_name][1]) if cmd_name in COMMANDS else None
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = {name: TyperCommand(name, help=line) for name, (_, line) in COMMANDS.items()}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)

@@ -136,6 +136,9 @@ def xml_tools(pairs: list[str] | None) -> dict[str, str] | None:
         return None
     from patchbay.formats.regions.xmltools import check_xml_tools
 
+    for pair in pairs:
+        if "=" not in pair:
+            raise ConfigurationError(f"--xml-tool {pair!r} must be TAG=TOOL, such as bash=run_shell.")
     found = dict(pair.partition("=")[::2] for pair in pairs)
     check_xml_tools(found)
     return found

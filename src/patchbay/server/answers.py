@@ -66,6 +66,8 @@ class UpstreamStatusError(UpstreamError):
     def __init__(self, status: int, answer: bytes, headers: list[tuple[bytes, bytes]]) -> None:
         reason, _ = _reason(_read_object(answer))
         message = f"The upstream answered HTTP {status}" + (f": {reason}" if reason else ".")
+        if reason.startswith(("The upstream answered", "The upstream returned")):
+            message = reason  # written here, and says the status
         super().__init__(message, upstream_status=status, body=answer.decode("utf-8", "replace"))
         self.status = status
         self.answer = answer

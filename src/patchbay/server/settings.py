@@ -86,7 +86,8 @@ def check_upstream(url: str) -> str:
         # Not echoed: it holds a password.
         raise ConfigurationError("the upstream must not hold a user or password: give its key as the upstream key.")
     if parts.query or parts.fragment:
-        raise ConfigurationError(f"the upstream {url!r} must be a base URL, without '?' or '#'.")
+        base = url.partition("?")[0].partition("#")[0]  # what stands behind may be a key
+        raise ConfigurationError(f"the upstream {base!r} must be a base URL, without '?' or '#' and what stands behind.")
     if parts.path.rstrip("/").endswith("/chat/completions"):
         raise ConfigurationError(f"the upstream {url!r} must be the base URL: leave '/chat/completions' out.")
     return url.rstrip("/")
