@@ -93,6 +93,25 @@ def test_a_registry_shows_which_registrations_are_refused_without_their_content(
     assert ["WARNING POST /api/tools/register from 127.0.0.1: HTTP 422, body.name: Field required"] == lines
 
 
+def test_no_line_shows_what_looks_like_a_key():
+    with patchbay("proxy", "--upstream", "http://127.0.0.1:9/v1", "--verbose") as (process, url):
+        assert 404 == post(f"{url}/models/sk-0123456789abcdefghij", {})
+        lines = lines_of(process)
+    assert (["/models/[redacted]"] * 2, False) == (
+        re.findall(r"(?<=POST )\S+(?= from| 404)", "\n".join(lines)),
+        "sk-0123" in str(lines),
+    )
+
+
+def test_a_registry_says_where_chat_completions_are():
+    with patchbay("serve", "--store", "memory") as (_, url):
+        request = Request(f"{url}/chat/completions", b"{}", {"content-type": "application/json"})
+        with pytest.raises(HTTPError) as caught:
+            urlopen(request, timeout=BOUND)
+        with caught.value as answer:
+            assert (404, True) == (answer.code, "POST /v1/chat/completions" in json.load(answer)["detail"])
+
+
 def test_verbose_and_quiet_exclude_each_other():
     command = [sys.executable, "-m", "patchbay", "proxy", "--upstream", "http://127.0.0.1:9/v1", "-v", "-q"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -25,6 +25,7 @@ import uvicorn
 from patchbay.errors import ConfigurationError, PatchbayError
 from patchbay.legible import printable
 from patchbay.server.http_protocol import BoundedHeads
+from patchbay.server.redaction import Redactor
 from patchbay.server.routes import own_path
 from patchbay.valve import Valve
 
@@ -306,8 +307,14 @@ class _Quiet(logging.Filter):
         return not (self._server.should_exit and isinstance(error, asyncio.CancelledError))
 
 
+_NO_KEYS: Final = Redactor()
+
+
 class _OneLine(logging.Formatter):
-    """Shows a failure of an upstream or client on one line; a bug with its traceback."""
+    """Shows a failure of an upstream or client on one line, a bug with its traceback, and no text that looks like a key."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return _NO_KEYS.text(super().format(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - the name is logging's
         error = ei[1]

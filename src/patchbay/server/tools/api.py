@@ -40,6 +40,7 @@ from patchbay.server.watch import ClientLeftError, Watch
 from patchbay.tools import well_formed
 
 _SHOWN: Final = 200
+_OF_OPENAI: Final = ("/chat/completions", "/responses", "/messages", "/models")
 _UNREADABLE: Final = "There was an error parsing the body"
 """What the framework says, with status 400, of a body that is not even text, or too deep to be read."""
 
@@ -153,7 +154,10 @@ async def _refused(request: Request, error: HTTPException) -> Response:
     if error.status_code == 405:  # the framework names the methods of one route, where several have the path
         matching = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
         headers["Allow"] = ", ".join(sorted({method for route in matching for method in getattr(route, "methods", None) or ()}))
-    body = msgspec.json.encode({"detail": error.detail})
+    detail = error.detail
+    if error.status_code == 404 and request.url.path.endswith(_OF_OPENAI):
+        detail = f"Not Found: the API of models is below /v1, as in POST /v1/chat/completions, not at {request.url.path:.100}"
+    body = msgspec.json.encode({"detail": detail})
     return Response(body, error.status_code, {**headers, "content-type": "application/json"})
 
 
