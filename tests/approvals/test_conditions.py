@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from patchbay.approvals import Rule, parse_policy, read_policy
+from patchbay.approvals.conditions import read_conditions
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import Meta, ToolRequest
 
@@ -119,6 +120,12 @@ def test_a_rule_can_say_what_a_missing_argument_counts_as():
         told({"recursive": wanted}, call) for wanted in (True, {"eq": True, "missing": False}, {"eq": True, "missing": True})
     ]
     assert told({"recursive": {"eq": True, "missing": True}}, request(recursive=False)) is False
+
+
+def test_of_arguments_that_are_no_json_nothing_can_be_told():
+    schema = {"properties": {"path": TEXT}}
+    condition = read_conditions({"path": {"glob": "/etc/*", "missing": False}})[0]
+    assert (None, False) == (condition.holds({"_raw": "{path: /etc/x"}, schema), condition.holds({}, schema))
 
 
 @pytest.mark.parametrize(

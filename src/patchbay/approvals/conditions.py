@@ -41,6 +41,8 @@ class Condition:
         An argument that is left out has the default that the tool's ``schema`` declares. Of one that the schema does not
         declare at all, no condition holds.
         """
+        if "_raw" in arguments and _declared(schema, "_raw") is None:
+            return None  # what the model wrote is no JSON: a callback is given it as it is
         found = list(_values(arguments, self.path))
         if all(each is _NO_VALUE for each in found) and found:
             declared = _declared(schema, self.path)
