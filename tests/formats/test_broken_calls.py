@@ -140,3 +140,14 @@ def test_tokens_of_elements_in_a_row_are_read_past() -> None:
     token = "]<]minimax[>["
     text = f'{token}<tool_call>{token}<invoke name="f">{token}<text>one{token}</text>{token}{token}</invoke>{token}</tool_call>'
     assert [{"text": "one"}] == arguments(parse(text, TOOLS, format="minimax_m3"))
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_braces_behind_a_call_that_name_no_tool_are_prose(size):
+    call = '<atem:function_calls>\n<atem:invoke name="get_weather">\n</atem:invoke>\n</atem:function_calls>'
+    text = f" to=get_weather<|message|>{call}\n\n{{x}} Done."
+    parser = StreamParser(format="muse")
+    for start in range(0, len(text), size):
+        parser.feed(text[start : start + size])
+    parser.close()
+    assert ("{x} Done.", 1, ()) == (parser.reply.content, len(parser.reply.tool_calls), parser.reply.incomplete)

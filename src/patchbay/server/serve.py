@@ -45,6 +45,8 @@ _AT_ONCE: Final = 0.01
 Verbosity = Literal["quiet", "normal", "verbose"]
 """What the log shows: errors of the server; also failed requests and what is learnt of models; each request as well."""
 
+LEVELS: Final[dict[Verbosity, int]] = {"quiet": logging.ERROR, "normal": logging.INFO, "verbose": logging.DEBUG}
+
 
 @dataclass(frozen=True)
 class ServeOptions:
@@ -345,15 +347,14 @@ class _RateLimitedHandler(logging.StreamHandler[Any]):
         self.flush()
 
 
-def log_to_stderr(verbosity: Verbosity = "normal") -> None:
-    """Show the log of uvicorn and of Patchbay on stderr, as far as ``verbosity`` says."""
+def log_to_stderr(level: int = logging.WARNING) -> None:
+    """Show the log of Patchbay from ``level`` on, and warnings of uvicorn, on stderr."""
     handler = _RateLimitedHandler()
     handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(message)s"))
-    levels = {"quiet": logging.ERROR, "normal": logging.INFO, "verbose": logging.DEBUG}
-    for name, level in (("uvicorn.error", logging.WARNING), ("patchbay", levels[verbosity])):
+    for name, lowest in (("uvicorn.error", logging.WARNING), ("patchbay", logging.NOTSET)):
         logger = logging.getLogger(name)
         logger.addHandler(handler)
-        logger.setLevel(max(level, levels[verbosity]))
+        logger.setLevel(max(level, lowest))
         logger.propagate = False
 
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from patchbay.server.serve import AsgiApp, ServeOptions, listen_on, log_to_stderr, run_server, url_of
+from patchbay.server.serve import LEVELS, AsgiApp, ServeOptions, listen_on, log_to_stderr, run_server, url_of
 
 _logger = logging.getLogger("patchbay.proxy")
 _TOO_SOON = 2.0
@@ -35,7 +35,7 @@ def serve(
     ``make_app`` is called in the process that serves; ``ready`` once, with the URL, when requests are served; ``stopping`` of one
     process, with the number of requests that a stop waits for. Raises the PatchbayError that keeps one process from starting.
     """
-    log_to_stderr(options.log)
+    log_to_stderr(LEVELS[options.log])
     for number in (signal.SIGTERM, signal.SIGINT):  # handlers end before the process does, and one more would be what it died of
         atexit.register(signal.signal, number, signal.SIG_IGN)
     listener = listen_on(options.host, options.port)
