@@ -20,7 +20,7 @@ from bench.calls.rows import registering
 from bench.calls.rows import rows as calls_rows
 from bench.hooks import idle
 from bench.hooks import process as hook_process
-from bench.places import UnavailableError, say, write_between
+from bench.places import UnavailableError, check_writable, say, write_tables
 from bench.programs import OURS_AUTO, ROWS, Program
 from bench.realtime import call as realtime
 from bench.turns import measure as turns
@@ -29,7 +29,6 @@ from bench.turns.rows import rows as turns_rows
 
 _PARTS = ("proxy", "parser", "start", "tools", "turns", "clients", "calls", "hooks", "realtime")
 _SCENARIOS = {scenario.name: scenario for scenario in proxies.SCENARIOS}
-_BEGIN, _END = "<!-- bench: begin -->", "<!-- bench: end -->"
 
 _EXAMPLES = """\
 examples:
@@ -37,7 +36,7 @@ examples:
   python -m bench --quick                              a look, about two minutes: fewer rounds, shorter turns
   python -m bench --only parser --only start           parts
   python -m bench --only stream --programs patchbay,nginx   one scenario, two programs (while tuning)
-  python -m bench --json figures.json --into README.md keep every round; put the tables between the README's markers
+  python -m bench --write --json figures.json          renew docs/benchmarks.md and README.md; keep every round
 """
 
 
@@ -95,8 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     raw["bars"] = [{"what": v.what, "bar": v.bar, "measured": v.measured, "met": v.met} for v in verdicts]
     if options.json:
         options.json.write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
-    if options.into:
-        write_between(options.into, _BEGIN, _END, text)
+    if options.write:
+        write_tables("bench", text, table.headlines(verdicts, bars.HEADLINES))
     say(f"done in {time.monotonic() - began:.0f} s")
     return 0
 
@@ -108,7 +107,7 @@ class _Options(argparse.Namespace):
     quick: bool
     no_install: bool
     json: Path | None
-    into: Path | None
+    write: bool
 
     def wants(self, *names: str) -> bool:
         """Whether one of the names was asked for; nothing asked for is everything."""
@@ -138,8 +137,14 @@ def _arguments(argv: Sequence[str] | None) -> _Options:
     add("--rounds", type=int, metavar="N", help="rounds of the proxies (default 5; 3 with --quick)")
     add("--no-install", action="store_true", help="fetch nothing: skip the peers that are not in .build/bench yet")
     add("--json", type=Path, metavar="FILE", help="write every figure of every round")
-    add("--into", type=Path, metavar="FILE", help=f"put the tables between '{_BEGIN}' and '{_END}' of this file")
-    return parser.parse_args(argv, namespace=_Options())
+    add("--write", action="store_true", help="renew the tables of docs/benchmarks.md and README.md; the tree must be committed")
+    options = parser.parse_args(argv, namespace=_Options())
+    if options.write:
+        try:
+            check_writable(partial=bool(options.only or options.quick or options.rounds or len(options.programs) < len(ROWS)))
+        except UnavailableError as error:
+            parser.error(f"--write: {error}")
+    return options
 
 
 def _programs(value: str) -> list[str]:

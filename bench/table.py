@@ -13,6 +13,7 @@ from bench import building, parsers, proxies, start, texts
 from bench.bars import Verdict
 from bench.hooks import idle
 from bench.hooks import process as hook_process
+from bench.places import commit
 from bench.programs import OURS, Program
 from bench.realtime import call as realtime
 from bench.turns import measure as turns
@@ -38,6 +39,11 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def machine() -> str:
     """What it ran on, in one line."""
     return f"{os.cpu_count()} cores, Linux {platform.release().partition('-')[0]}, Python {platform.python_version()}"
+
+
+def tree() -> str:
+    """Which commit was measured, and on what machine: scripts/check_docs.py reads the commit."""
+    return f"Commit `{commit()}`. {machine()}."
 
 
 def of_proxies(outcome: proxies.Outcome, programs: Sequence[Program], scenarios: Sequence[proxies.Scenario], rounds: int) -> str:
@@ -226,7 +232,12 @@ def of_realtime(outcome: realtime.Outcome) -> str:
 def of_verdicts(verdicts: Sequence[Verdict], *, quick: bool) -> str:
     """The bars under their heading. ``quick``: say that these figures are for a look."""
     caution = " A quick look: the peers are not fully warm, so do not quote it." if quick else ""
-    return f"Bars (what the project promises itself; a ratio is ours / theirs).{caution}\n\n{bars(verdicts)}"
+    return f"Bars (what the project promises itself; a ratio is ours / theirs).{caution} {tree()}\n\n{bars(verdicts)}"
+
+
+def headlines(verdicts: Sequence[Verdict], names: Sequence[str]) -> str:
+    """The few bars that README.md shows."""
+    return f"{tree()}\n\n{bars([verdict for verdict in verdicts if verdict.what in names])}"
 
 
 def bars(verdicts: Sequence[Verdict]) -> str:

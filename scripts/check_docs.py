@@ -10,6 +10,7 @@ What is checked, in every page:
 - ```sh blocks: the commands, flags, make targets and modules exist; a script is looked for from the page's own folder.
 - what stands between ``<!-- generated: COMMAND -->`` and ``<!-- end -->`` is what the command prints.
 - relative links and anchors lead somewhere.
+- tables of ``make bench`` and ``make fidelity`` name the commit that was measured, and the measured code is still much like it.
 """
 
 from __future__ import annotations
@@ -37,9 +38,16 @@ PROXY = "http://127.0.0.1:8787/v1"
 INTERPRETERS = {"python", "node"}
 KNOWN_PROGRAMS = {"cd", "curl", "export", "git", "node", "npx", "ollama", "pip", "uv", ".ci/run"}
 SECONDS_PER_PAGE = 120
+# What the tables of each suite measure; once a path below one of these has changed by more lines, the tables are outdated.
+MEASURED = {"bench": "src/patchbay/*", "fidelity": "src/patchbay/formats"}
+MOST_CHANGED_LINES = 2_000
 
 FENCE = re.compile(r"^(?P<ticks>```+)(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=ticks)$", re.MULTILINE | re.DOTALL)
 GENERATED = re.compile(r"<!-- generated: (?P<command>.+?) -->\n(?P<body>.*?)<!-- end -->", re.DOTALL)
+TABLES = re.compile(
+    r"<!-- (?P<suite>bench|fidelity)(?P<rest>[ \w]*): begin -->\n(?P<body>.*?)<!-- (?P=suite)(?P=rest): end -->", re.DOTALL
+)
+MEASURED_COMMIT = re.compile(r"Commit `(?P<commit>[0-9a-f]{7,40})`")
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 HEADING = re.compile(r"^#{1,6} +(?P<title>.+)$", re.MULTILINE)
 
@@ -208,6 +216,31 @@ def check_links(page: Path, text: str) -> Iterator[str]:
             yield f"{path.name} has no heading for #{anchor}"
 
 
+def check_tables(text: str) -> Iterator[str]:
+    """Compare the commit that each benchmark table names with the tree. Nothing is checked outside of a git checkout."""
+    for found in TABLES.finditer(text):
+        if not found["body"].strip():
+            continue  # not measured yet
+        suite = found["suite"]
+        named = MEASURED_COMMIT.search(found["body"])
+        if named is None:
+            yield f"the tables of {suite} name no commit: python -m bench --write, python -m bench.fidelity --write"
+        elif (ROOT / ".git").exists():
+            yield from (f"the tables of {suite}: {problem}" for problem in outdated(named["commit"], MEASURED[suite]))
+
+
+def outdated(commit: str, pattern: str, root: Path = ROOT) -> Iterator[str]:
+    """Yield a problem where ``commit`` is not in the history, and for each path of ``pattern`` that changed too much since."""
+    if run(["git", "-C", str(root), "merge-base", "--is-ancestor", commit, "HEAD"]).returncode != 0:
+        yield f"commit {commit} is not in the history: measure again"
+        return
+    for path in sorted(root.glob(pattern)):
+        changed = run(["git", "-C", str(root), "diff", "--numstat", "--find-renames", commit, "--", str(path)]).stdout
+        lines = sum(int(count) for line in changed.splitlines() for count in line.split("\t")[:2] if count.isdecimal())
+        if lines > MOST_CHANGED_LINES:
+            yield f"{path.relative_to(root)} has changed by {lines:,} lines since commit {commit}: measure again"
+
+
 @cache
 def anchors(page: Path) -> set[str]:
     """List the anchors of a page's headings, spelled as the usual hosts spell them."""
@@ -232,6 +265,7 @@ def main() -> None:
                 *check_commands(blocks, page.parent),
                 *check_generated(text),
                 *check_links(page, text),
+                *check_tables(text),
             ]
             problems += [f"{page.relative_to(ROOT)}: {problem}" for problem in found]
     if problems:

@@ -13,9 +13,10 @@ from pathlib import Path
 from bench import table
 from bench.fidelity import bfcl, formats, linear, speed
 from bench.fidelity.section import Failure, Section, not_measured
-from bench.places import UnavailableError, say, write_between
+from bench.places import UnavailableError, check_writable, say, write_tables
 
-_MARKS = ("<!-- fidelity: begin -->", "<!-- fidelity: end -->")
+_HEADLINES = ("Formats, named: calls right, clean texts", "BFCL, calls right")
+"""The bars that README.md shows."""
 
 _EXAMPLES = """\
 examples:
@@ -24,7 +25,7 @@ examples:
   python -m bench.fidelity --only formats --fails 5        one part, and the first rows that it got wrong
   python -m bench.fidelity --only formats --rows kimi_k2 --fails 50
   python -m bench.fidelity --only speed --only linear --rows glm --full
-  python -m bench.fidelity --json figures.json --into README.md
+  python -m bench.fidelity --write --json figures.json      renew docs/benchmarks.md and README.md
 """
 
 
@@ -37,7 +38,7 @@ class _Options(argparse.Namespace):
     fails: int
     full: bool
     json: Path | None
-    into: Path | None
+    write: bool
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,8 +76,9 @@ def _measure(options: _Options) -> None:
             "failures": [vars(failure) for failure in total.failures],
         }
         options.json.write_text(json.dumps(raw, indent=1, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
-    if options.into:
-        write_between(options.into, *_MARKS, "\n\n".join([_heading(options), table.bars(total.verdicts)]))
+    if options.write:
+        text = "\n\n".join([_heading(options), table.bars(total.verdicts)])
+        write_tables("fidelity", text, table.headlines(total.verdicts, _HEADLINES))
     say(f"done in {time.monotonic() - began:.0f} s")
 
 
@@ -113,7 +115,7 @@ def _heading(options: _Options) -> str:
     caution = ""
     if options.sample or options.rows:
         caution = " Only some of the rows: to see what a change did, not to quote."
-    return f"Fidelity: what the parser makes of recorded texts. {table.machine()}.{caution}"
+    return f"Fidelity: what the parser makes of recorded texts. {table.tree()}{caution}"
 
 
 def _shown(failure: Failure) -> str:
@@ -140,8 +142,14 @@ def _arguments(argv: Sequence[str] | None) -> _Options:
     add("--fails", type=_count, default=0, metavar="N", help="print the first N rows that were read wrongly")
     add("--full", action="store_true", help="the long tables too: time and speed of each format and of each hostile text")
     add("--json", type=Path, metavar="FILE", help="write every figure, and every row that was read wrongly")
-    add("--into", type=Path, metavar="FILE", help=f"put the table of bars between '{_MARKS[0]}' and '{_MARKS[1]}' of this file")
-    return parser.parse_args(argv, namespace=_Options())
+    add("--write", action="store_true", help="renew the bars of docs/benchmarks.md and README.md; the tree must be committed")
+    options = parser.parse_args(argv, namespace=_Options())
+    if options.write:
+        try:
+            check_writable(partial=bool(options.only or options.rows or options.sample))
+        except UnavailableError as error:
+            parser.error(f"--write: {error}")
+    return options
 
 
 def _count(value: str) -> int:

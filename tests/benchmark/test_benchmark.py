@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench import __main__ as bench
 from bench import bars, building, parsers, processes, proxies, start, table, texts
 from bench.places import UnavailableError, write_between
 from bench.programs import LITELLM, ORIGINAL, OURS
@@ -69,19 +68,19 @@ def outcome(**cpu: float) -> proxies.Outcome:
 
 
 def test_a_ratio_is_held_against_its_bar() -> None:
-    met, missed, *_ = bars.of_proxies(outcome(ours=100.0, original=200.0, litellm=4_999.0), (REQUEST,))
-    assert ("0.50", True, "met") == (met.measured, met.met, met.word)
+    met, missed, *_ = bars.of_proxies(outcome(ours=80.0, original=200.0, litellm=3_999.0), (REQUEST,))
+    assert ("0.40", True, "met") == (met.measured, met.met, met.word)
     assert ("1/50", False, "**MISSED**") == (missed.measured, missed.met, missed.word)
 
 
 def test_a_peer_without_figures_is_neither_met_nor_missed() -> None:
-    first, second = bars.of_proxies(outcome(ours=100.0, original=200.0), (REQUEST,))
+    first, second = bars.of_proxies(outcome(ours=80.0, original=200.0), (REQUEST,))
     assert (True, None) == (first.met, second.met)
     assert ("no figures of LiteLLM", "not measured") == (second.measured, second.word)
 
 
 def test_wrong_answers_leave_no_figures() -> None:
-    measured = outcome(ours=100.0, original=200.0)
+    measured = outcome(ours=80.0, original=200.0)
     measured.figures[0].problem = "3 of 32 answers were wrong"
     assert measured.find(OURS, REQUEST) is None
     assert "3 of 32 answers were wrong" in table.of_proxies(measured, [], [REQUEST], 3)
@@ -116,14 +115,14 @@ def test_a_table_is_aligned_markdown() -> None:
 def test_the_tables_of_a_file_are_replaced_and_nothing_else(tmp_path: Path) -> None:
     file = tmp_path / "README.md"
     file.write_text("before\n<!-- bench: begin -->\nold\n<!-- bench: end -->\nafter\n")
-    write_between(file, bench._BEGIN, bench._END, "new")
+    write_between(file, "bench", "new")
     assert "before\n<!-- bench: begin -->\nnew\n<!-- bench: end -->\nafter\n" == file.read_text()
 
 
 def test_a_file_without_the_markers_is_left_alone(tmp_path: Path) -> None:
     file = tmp_path / "README.md"
     file.write_text("before\n<!-- bench: begin -->\nold\n")
-    write_between(file, bench._BEGIN, bench._END, "new")
+    write_between(file, "bench", "new")
     assert "before\n<!-- bench: begin -->\nold\n" == file.read_text()
 
 

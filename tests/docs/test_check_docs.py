@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 from pathlib import Path
 
@@ -96,3 +97,45 @@ def test_links_and_anchors_are_followed(docs, tmp_path):
     page.write_text("[a](other.md) [b](other.md#the-one-heading) [c](https://example.com/x) [d](gone.md) [e](other.md#no)")
     problems = list(docs.check_links(page, page.read_text()))
     assert ["the link to gone.md leads nowhere", "other.md has no heading for #no"] == problems
+
+
+def git(folder: Path, *words: str) -> str:
+    return subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A repository with one measured package, and the commit in which it was measured."""
+    (tmp_path / "src/patchbay/formats").mkdir(parents=True)
+    (tmp_path / "src/patchbay/formats/a.py").write_text("a = 1\n" * 100)
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "config", "user.name", "T")
+    git(tmp_path, "config", "user.email", "t@example.org")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "--message", "measured")
+    return tmp_path, git(tmp_path, "rev-parse", "--short=12", "HEAD")
+
+
+def test_tables_stay_valid_while_the_measured_code_changes_little(docs, checkout):
+    folder, commit = checkout
+    (folder / "src/patchbay/formats/a.py").write_text("a = 2\n" * 1000)
+    assert [] == list(docs.outdated(commit, "src/patchbay/*", folder))
+
+
+def test_tables_are_outdated_once_a_measured_package_has_changed_by_more_than_2000_lines(docs, checkout):
+    folder, commit = checkout
+    (folder / "src/patchbay/formats/a.py").write_text("a = 2\n" * 2000)
+    (problem,) = docs.outdated(commit, "src/patchbay/*", folder)
+    assert f"src/patchbay/formats has changed by 2,100 lines since commit {commit}" in problem
+
+
+def test_tables_of_a_commit_outside_of_the_history_are_refused(docs, checkout):
+    folder, _ = checkout
+    (problem,) = docs.outdated("0123456789ab", "src/patchbay/*", folder)
+    assert "not in the history" in problem
+
+
+def test_a_table_without_a_commit_is_a_problem(docs):
+    table = "<!-- bench headlines: begin -->\n| a |\n<!-- bench headlines: end -->"
+    (problem,) = docs.check_tables(table)
+    assert "name no commit" in problem
