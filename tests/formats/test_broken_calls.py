@@ -142,11 +142,17 @@ def test_tokens_of_elements_in_a_row_are_read_past() -> None:
     assert [{"text": "one"}] == arguments(parse(text, TOOLS, format="minimax_m3"))
 
 
+MUSE = '<atem:function_calls>\n<atem:invoke name="get_weather">\n</atem:invoke>\n</atem:function_calls>'
+
+
 @pytest.mark.parametrize("size", [1, 3, 1000])
-def test_braces_behind_a_call_that_name_no_tool_are_prose(size):
-    call = '<atem:function_calls>\n<atem:invoke name="get_weather">\n</atem:invoke>\n</atem:function_calls>'
-    text = f" to=get_weather<|message|>{call}\n\n{{x}} Done."
-    parser = StreamParser(format="muse")
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [("muse", f" to=get_weather<|message|>{MUSE}"), ("functionary_v31", "<function=get_weather>{}</function>")],
+)
+def test_braces_behind_a_call_that_name_no_tool_are_prose(name, call, size):
+    text = f"{call}\n\n{{x}} Done."
+    parser = StreamParser(format=name)
     for start in range(0, len(text), size):
         parser.feed(text[start : start + size])
     parser.close()

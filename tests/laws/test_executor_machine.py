@@ -257,7 +257,7 @@ class ExecutorMachine(RuleBasedStateMachine):
         assert execution.is_error is (code is not None) is (execution.actions is None)
         if code == "call_budget":
             assert self.run.budget.exceeded in ("max_calls", "max_seconds")
-        elif kind in BROKEN and not (kind == "invalid" and call in self.asked):
+        elif kind in BROKEN and not (kind == "invalid" and self.asking):
             assert BROKEN[kind][3] == code
         elif code is None:
             assert execution.actions is not None

@@ -13,7 +13,7 @@ from patchbay.formats.channelrows import Body, Channels, Kind
 from patchbay.formats.channels.parameters import Parameters
 from patchbay.formats.channels.xtml import TagArguments
 from patchbay.formats.engine.marks import Marks, marks
-from patchbay.formats.engine.source import BrokenOff, CutOff, NotACall, Steps
+from patchbay.formats.engine.source import CutOff, NotACall, Steps
 from patchbay.formats.parts import Parts
 from patchbay.formats.regions.wrapped import Shape
 from patchbay.formats.rows import Wrapper
@@ -136,10 +136,6 @@ class ChannelCalls:
                 return (yield from shape.read(wrapper, first=first))
             except NotACall:
                 source.rewind_to(start)
-            except BrokenOff:
-                if first or self.telling.name:
-                    raise
-                source.rewind_to(start)  # behind a call, braces that name no tool are prose
         return 0
 
     def _space(self) -> Steps[str]:

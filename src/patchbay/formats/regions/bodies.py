@@ -33,7 +33,7 @@ class JsonCalls:
         self.calls = CallReader(parts.source, parts.json, parts.calls, parts.rules, note=parts.emitter.note)
         self.calls.resolve = self._resolve
 
-    def read(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:  # noqa: ARG002 - a JSON value stands for itself
+    def read(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:
         """Read one value; how many calls it held."""
         char = yield from self.source.peek()
         fenced = char == "`" and (yield from self.json.at_fence())
@@ -52,12 +52,14 @@ class JsonCalls:
             self.source.rewind_to(begin)
             yield from self._pass_over()
             raise
-        except (BrokenOff, CutOff):
+        except (BrokenOff, CutOff) as error:
+            if type(error) is BrokenOff and not first and not self.calls.name:
+                raise NotACall from None  # behind a call, braces that name no tool are prose
             self.telling.name = self.calls.name
             raise
         except NotACall:
             self.source.rewind_to(begin)
-            if (yield from self._is_object(char)) and (yield from self.json.breaks_off()):
+            if first and (yield from self._is_object(char)) and (yield from self.json.breaks_off()):
                 raise BrokenOff from None
             raise
         finally:
