@@ -122,3 +122,14 @@ def test_tools_that_are_no_plain_json_are_read_too() -> None:
 def test_a_format_that_is_none_is_refused(format: Any) -> None:  # noqa: A002 - the name the API fixes
     with pytest.raises(ConfigurationError):
         StreamParser(format=format)
+
+
+def test_a_repeated_call_has_its_place_at_the_end_of_its_arguments_however_it_is_read():
+    call = '{"name": "f", "arguments": {"a": 1}}\n</tool_call>\n'
+    text = f"<tool_call>\n{call}<tool_call>\n<tool_call>\n{call}<tool_call>\n{call}"
+    parser = StreamParser()
+    for character in text:
+        parser.feed(character)
+    parser.close()
+    assert ["repeated_call", "repeated_call"] == [repair.kind for repair in parser.reply.repairs]
+    assert parser.reply.repairs == parse(text).repairs

@@ -111,6 +111,7 @@ class CallReader:
         source.pos = begin  # where the reading by the character would tell the call
         self._commit()
         self.calls.start(name).append(source.buf[begin:end])
+        source.pos = end
         self.calls.end()
         source.pos = closing.end()
         return True
