@@ -45,8 +45,8 @@ class OpenAIChatModel:
         self._client = client
         self._create = client.chat.completions.create
         # Over a client of ours the answer is read as it came: the SDK's objects of it would be taken apart again at once.
-        is_ours = getattr(self._create, "patchbay_direct", False)
-        self._create_whole = client.chat.completions.with_raw_response.create if is_ours else self._create
+        self._post = getattr(self._create, "patchbay_post", None)
+        self._create_whole = self._create if self._post is None else client.chat.completions.with_raw_response.create
         self._known = _parameter_names(self._create)
         self._is_async = hasattr(client, "__aenter__")
         self._provider = provider_at(str(getattr(client, "base_url", ""))) if provider is None else provider
@@ -97,13 +97,14 @@ class OpenAIChatModel:
 
     async def _answer(self, body: dict[str, Any]) -> Any:
         with client_errors(self._keys):
-            create = self._create_whole
-            if self._is_async:
-                answer = await create(**self._arguments(body))
-            else:
-                answer = await run_in_thread(lambda: create(**self._arguments(body)))
-                answer = await answer if inspect.isawaitable(answer) else answer
-            return answer if create is self._create else _document(answer.content)
+            answer = self._created(body) if self._is_async else await run_in_thread(lambda: self._created(body))
+            answer = await answer if inspect.isawaitable(answer) else answer
+            return answer if self._post is None else _document(answer.content)
+
+    def _created(self, body: dict[str, Any]) -> Any:
+        if self._post is not None and (answer := self._post(body)) is not None:
+            return answer
+        return self._create_whole(**self._arguments(body))
 
     async def _chunks(self, body: dict[str, Any]) -> AsyncGenerator[Any, None]:
         wanted = {"stream_options": {"include_usage": True}, **body, "stream": True}

@@ -10,10 +10,11 @@ from __future__ import annotations
 import copy
 import functools
 import importlib
+import inspect
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from types import MethodType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -52,10 +53,12 @@ def wrapped(client: Client, options: TextOptions, memory: ModeMemory) -> Client:
     send = getattr(http_client, "send", None)
     if send is None or not hasattr(client, "with_options"):
         raise ConfigurationError(f"wrap takes an openai.OpenAI or openai.AsyncOpenAI client, not {type(client).__name__}.")
-    made = client.with_options(http_client=_door(http_client, options, memory))
+    door = _door(http_client, options, memory)
+    made = client.with_options(http_client=door)
     completions = made.chat.completions
     if _is_sdks_own(completions.create):
-        completions.create = _without_transform(completions.create)  # type: ignore[method-assign]
+        direct = _without_transform(completions.create, made.post, door.patchbay.library.Response)
+        completions.create = direct  # type: ignore[method-assign]
     return made  # type: ignore[return-value]
 
 
@@ -64,15 +67,26 @@ def _is_sdks_own(create: Any) -> bool:
     return type(create) is MethodType and str(create.__func__.__globals__["__name__"]).startswith("openai.")
 
 
-def _without_transform(create: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the SDK's ``create``: messages and tools that are plain JSON go by ``extra_body``, which is sent as it is.
+def _without_transform(create: Callable[..., Any], post: Callable[..., Any], response: type) -> Callable[..., Any]:
+    """Wrap the SDK's ``create``: what is plain JSON is sent as it is, by the client's ``post`` or as the ``extra_body``.
 
     The SDK walks through all of a body to turn its own objects and iterables into JSON, which costs more than all the rest of a
-    long request. What holds such things takes that way as before.
+    long request. What holds such things takes that way as before, and so does the rest of a request that is more than a body.
+    ``patchbay_post`` returns the whole answer as the HTTP client read it; None for a request that ``create`` has to make.
     """
+    known = inspect.signature(create).parameters.keys()
+    completion = importlib.import_module("openai.types.chat").ChatCompletion
+
+    def posted(body: dict[str, Any], cast_to: type = response) -> Any:
+        names = body.keys()
+        if not (names >= _NEEDED and names.isdisjoint(_NOT_OF_THE_BODY) and _is_plain(body)):
+            return None
+        return post("/chat/completions", cast_to=cast_to, body=body, options={"security": {"bearer_auth": True}})
 
     @functools.wraps(create)
     def direct(*args: Any, **given: Any) -> Any:
+        if not args and given.keys() <= known and (answer := posted(given, completion)) is not None:
+            return answer
         extra = given.get("extra_body")
         moved = {name: given[name] for name in ("messages", "tools") if _is_plain_list(given.get(name))}
         if moved and (extra is None or isinstance(extra, Mapping)):
@@ -82,18 +96,25 @@ def _without_transform(create: Callable[..., Any]) -> Callable[..., Any]:
             given = {**rest, "extra_body": {**moved, **(extra or {})}}
         return create(*args, **given)
 
-    direct.patchbay_direct = True  # type: ignore[attr-defined]
+    direct.patchbay_post = posted  # type: ignore[attr-defined]
     return direct
 
 
-def _is_plain_list(value: Any) -> bool:
-    if type(value) is not list:
-        return False
+_NEEDED: Final = frozenset({"messages", "model"})
+_NOT_OF_THE_BODY: Final = frozenset({"extra_body", "extra_headers", "extra_query", "stream", "timeout"})
+"""What ``create`` takes besides the members of a body, or sees to itself."""
+
+
+def _is_plain(value: Any) -> bool:
     try:
         _json.encode(value)
     except (TypeError, ValueError, RecursionError):
         return False
     return True
+
+
+def _is_plain_list(value: Any) -> bool:
+    return type(value) is list and _is_plain(value)
 
 
 def _door(http_client: Any, options: TextOptions, memory: ModeMemory) -> Any:
