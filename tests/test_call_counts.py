@@ -44,15 +44,15 @@ MOST_CALLS = {
     "feed a chunk of prose": 1.1,
     "turn of a runner, 300 tools, 200 messages": 5000,
     "turn of a runner in text, 300 tools, 200 messages": 8500,
-    "run of an agent on a session of 1,000 events": 715,
+    "run of an agent on a session of 1,000 events": 615,
     "ask for a reply with a fenced call": 249,
     "pass on a chunk of a stream": 13.2,
     "proxy a request": 350,
     "chat on a server with 1,000 tools": 540,
     "chat on a server with 1,000 tools, in text": 540,
-    "run a tool": 92,
-    "turn of a runner": 225,
-    "turn of an agent": 500,
+    "run a tool": 75,
+    "turn of a runner": 178,
+    "turn of an agent": 350,
 }
 
 TOOLS = [

@@ -147,6 +147,9 @@ class ToolRunner:
         self._raise_on_max_iterations = raise_on_max_iterations
         self._on_tool_call = on_tool_call
         self._on_tool_result = on_tool_result
+        callbacks = {ReplyEvent: None, ToolCallEvent: on_tool_call, ToolResultEvent: on_tool_result}
+        self._not_told = tuple(kind for kind, callback in callbacks.items() if callback is None)
+        """The events that a run without a stream has no use for."""
 
     async def aclose(self) -> None:
         """Close the connections of a model that was given by its name; a client or ChatModel is its owner's to close."""
@@ -173,7 +176,7 @@ class ToolRunner:
         """
         errors: list[Exception] = []
         events = self._turn(messages, model, tool_choice, parameters, stream=False, errors=errors)
-        async with aclosing(events):
+        try:
             async for event in events:
                 if isinstance(event, FinalEvent):
                     return RunResult(
@@ -186,6 +189,8 @@ class ToolRunner:
                         tuple(errors),
                         event.aborted,
                     )
+        finally:
+            await events.aclose()
         raise AssertionError("a turn ended without its final event")
 
     def run_sync(
@@ -246,11 +251,10 @@ class ToolRunner:
             parameters=parameters,
             max_iterations=self._max_iterations,
             stream=stream,
+            without=(ReplyEvent,) if stream else self._not_told,
         )
-        async with aclosing(events):
+        try:
             async for event in events:
-                if isinstance(event, ReplyEvent):
-                    continue  # all of it is told by the others
                 if isinstance(event, ToolCallEvent) and self._on_tool_call is not None:
                     await _tell(self._on_tool_call, event.tool_call, event.iteration, errors)
                 elif isinstance(event, ToolResultEvent) and self._on_tool_result is not None:
@@ -258,6 +262,8 @@ class ToolRunner:
                 elif isinstance(event, FinalEvent) and event.finish_reason == "max_iterations" and self._raise_on_max_iterations:
                     raise MaxIterationsError(event.iterations)
                 yield event
+        finally:
+            await events.aclose()
 
     def _scope(self) -> HookScope | None:
         if self._executor.hooks is None:

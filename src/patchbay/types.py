@@ -230,10 +230,10 @@ class Usage:
 
     def __add__(self, other: Usage) -> Usage:
         # Most servers that are asked in a loop say nothing in most answers, and these are added up for every one.
-        if not self.is_known:
-            return other
-        if not other.is_known:
+        if other is NO_USAGE or not other.is_known:
             return self
+        if self is NO_USAGE or not self.is_known:
+            return other
         return Usage(
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
@@ -247,7 +247,7 @@ class Usage:
 
     def counts(self) -> dict[str, int] | None:
         """Return the counts under their names on the wire; None where the server said nothing."""
-        if not self.is_known:
+        if self is NO_USAGE or not self.is_known:
             return None
         return {
             "prompt_tokens": self.prompt_tokens,

@@ -11,7 +11,6 @@ import copy
 import inspect
 import logging
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing
 from typing import Any, ClassVar
 
 from patchbay.agents import topics
@@ -120,10 +119,15 @@ class BaseAgent:
                 if ctx.end_invocation:
                     return
             work = self._run_async_impl(ctx)
-            async with aclosing(work if self.keeps_time else events_in_time(ctx.budget, work)) as events:
+            events = work if self.keeps_time else events_in_time(ctx.budget, work)
+            recorded = ctx.shared.recorded
+            try:
                 async for event in events:
-                    await ctx.record(event)
+                    if event.id not in recorded:
+                        await ctx.record(event)
                     yield event
+            finally:
+                await events.aclose()
             if self.after_agent_callback and (said := await _said(self.after_agent_callback, ctx)) is not None:
                 yield said
             if (changed := await _changes(ctx)) is not None:

@@ -119,7 +119,10 @@ class Content(_Data):
     @property
     def text(self) -> str:
         """The parts' texts in one, without the model's thoughts."""
-        return "".join([part.text for part in self.parts if part.text and not part.thought])
+        parts = self.parts
+        if len(parts) == 1:  # most
+            return "" if parts[0].thought else parts[0].text or ""
+        return "".join([part.text for part in parts if part.text and not part.thought])
 
 
 class EventActions(_Data):

@@ -178,16 +178,17 @@ class InvocationContext:
 
         Each event is kept once, and partial ones not. Raises what the session service does.
         """
-        if event.partial or event.id in self.shared.recorded:
+        recorded = self.shared.recorded
+        if event.partial or event.id in recorded:
             return
         if not event.invocation_id:
             event.invocation_id = self.invocation_id
         if event.branch is None:
             event.branch = self.branch
-        if changes := self.take_changes():
+        if self._state is not None and (changes := self._state.take()):
             event.actions.state_delta = {**changes, **event.actions.state_delta}
         await self.session_service.append_event(self.session, event)
-        self.shared.recorded.add(event.id)
+        recorded.add(event.id)
 
     def take_changes(self) -> dict[str, Any]:
         """Return what was changed in ``state`` and is in no event yet; it is the caller's to record."""

@@ -105,9 +105,10 @@ def reply_content(reply: Reply, calls: Sequence[ToolCall]) -> Content:
     parts = [Part(reply.reasoning, thought=True)] if reply.reasoning else []
     if reply.content is not None:
         parts.append(Part(reply.content))
-    parts += [
-        Part(function_call=as_function_call(call), extra_content=dict(call.extra) if call.extra else None) for call in calls
-    ]
+    if calls:
+        parts += [
+            Part(function_call=as_function_call(call), extra_content=dict(call.extra) if call.extra else None) for call in calls
+        ]
     return Content("model", parts, dict(reply.extra) if reply.extra else None)
 
 
@@ -224,6 +225,8 @@ def _model(message: Message) -> Content:
 
 
 def _user(parts: Sequence[Part]) -> Any:
+    if len(parts) == 1 and parts[0].inline_data is None:
+        return parts[0].text or ""
     if all(part.inline_data is None for part in parts):
         return "\n".join(part.text or "" for part in parts)
     shown: list[dict[str, Any]] = []

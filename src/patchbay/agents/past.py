@@ -14,7 +14,7 @@ from typing import Final
 from patchbay.agents.content import Content
 from patchbay.agents.messages import to_messages, without_old_files
 from patchbay.agents.sessions.encoding import EventLog
-from patchbay.agents.view import Placed, has_strays, is_question, is_visible, settle, visible_window, window_begin
+from patchbay.agents.view import Placed, has_strays, is_question, is_visible, settle, visible, visible_window, window_begin
 from patchbay.cache import SizedCache
 from patchbay.models.wire import decode, encode
 from patchbay.types import Message
@@ -22,8 +22,8 @@ from patchbay.types import Message
 _MOST: Final = 1000
 _MOST_BYTES: Final = 32 * 1024 * 1024
 
-Key = tuple[str, str, str | None, int | None]
-"""The session, the agent, its branch and the limit of the window."""
+Key = tuple[tuple[str, str, str], str, str | None, int | None]
+"""The session (its application, user and id), the agent, its branch and the limit of the window."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,8 @@ class PastTurns:
     def messages(self, key: Key, events: EventLog, tools: Container[str]) -> list[Message]:
         """Return the messages of a session as ``settled_contents`` and ``to_messages`` make them of ``events``."""
         _, _, branch, limit = key
+        if len(events) == 1:  # nothing is past
+            return to_messages(settle([said for _, said in visible(events, branch)], {}), tools)
         past = self._kept.get(key)
         if past is not None and past.tools is tools and past.is_of(events):
             new = _since(past, events, branch)
@@ -84,7 +86,7 @@ class PastTurns:
             turn, older, end = older + turn, [], past.end
         taken = dict(past.taken)
         body = past.body
-        if more := to_messages(without_old_files([*settle(older, taken), Content("user")])[:-1], past.tools):
+        if older and (more := to_messages(without_old_files([*settle(older, taken), Content("user")])[:-1], past.tools)):
             body = b",".join([body, encode(more)[1:-1]]) if body else encode(more)[1:-1]
         if 0 < end <= events.first_touched:
             places, questions = [at for at in places if at < end], [at for at in questions if at < end]

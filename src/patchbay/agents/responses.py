@@ -109,8 +109,10 @@ class Responses:
         places, self._waiting = sorted(self._waiting), []
         group = [execution for place in places if (execution := self._executions[place]) is not None]
         # What all calls so far ask for, in call order; what of it is in the log already need not be said again.
-        self.actions = merge_actions(execution for execution in self._executions if execution is not None)
+        self.actions = merge_actions([execution for execution in self._executions if execution is not None])
         delta = self.actions.state_delta
+        if not delta:
+            return self._event(group, {}), {}
         news = {key: value for key, value in delta.items() if key not in self._written or self._written[key] != value}
         return self._event(group, {key: self._on_others(key, value) for key, value in news.items()}), news
 

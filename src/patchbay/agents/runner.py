@@ -10,7 +10,6 @@ import asyncio
 import logging
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -140,13 +139,16 @@ class Runner:
             async with self.session_service.lock(self.app_name, user_id, session_id):
                 ctx = run.context = await self._begun(user_id, session_id, said, config)
                 try:
-                    async with aclosing(self.agent.run_async(ctx)) as events:
+                    events = self.agent.run_async(ctx)
+                    try:
                         async for event in events:
                             if event.is_final_response() and event.content is not None:
                                 text = event.content.text
                                 await self._answered(ctx, event, text)
                                 run.text = text
                             yield event
+                    finally:
+                        await events.aclose()
                 finally:
                     if ctx.shared.taken_back:
                         await _take_back(ctx)
@@ -175,7 +177,8 @@ class Runner:
             if is_new:
                 await ctx.publish(topics.SESSION_CREATED, {**whose, "title": session.title})
             await ctx.publish(topics.SESSION_UPDATED, whose)
-        await self._remember(session, self.agent.name, "user", said.text)
+        if self.history_service is not None:
+            await self._remember(session, self.agent.name, "user", said.text)
         return ctx
 
     def _hook_scope(self, session: Session) -> HookScope:
@@ -197,8 +200,10 @@ class Runner:
         if event.author != session.last_agent:
             await self.session_service.update_last_agent(self.app_name, session.user_id, session.id, event.author)
             session.last_agent = event.author
-        await ctx.publish(topics.AGENT_RESPONSE, {"agent": event.author, "text": text, "session_id": session.id})
-        await self._remember(session, event.author, "assistant", text)
+        if self.bus is not None:
+            await ctx.publish(topics.AGENT_RESPONSE, {"agent": event.author, "text": text, "session_id": session.id})
+        if self.history_service is not None:
+            await self._remember(session, event.author, "assistant", text)
 
     async def _remember(self, session: Session, agent: str, role: str, text: str) -> None:
         """Write into the history. It is beside the log: where that fails, the run goes on."""

@@ -92,7 +92,7 @@ def visible_window(events: Sequence[Event], limit: int | None, branch: str | Non
 
     Before these stands that of the next older one, if there is one.
     """
-    backward = _visible(events, branch)
+    backward = visible(events, branch)
     newest = list(islice(backward, limit))
     places = [place for place, _ in reversed(newest)]
     if newest and (older := next(backward, None)) is not None:
@@ -110,8 +110,8 @@ def window_begin(places: Sequence[int]) -> int:
     return -(-places[1] // step) * step
 
 
-def _visible(events: Sequence[Event], branch: str | None) -> Iterator[Placed]:
-    """What was said and is seen from ``branch``, the newest first, each with its place in the log."""
+def visible(events: Sequence[Event], branch: str | None) -> Iterator[Placed]:
+    """Yield what was said and is seen from ``branch``, the newest first, each with its place in the log."""
     taken_back: str | None = None
     look = events.peek if isinstance(events, EventLog) else events.__getitem__
     for place in range(len(events) - 1, -1, -1):

@@ -18,7 +18,7 @@ from patchbay.agents.base import USER
 from patchbay.agents.content import Content, Event, EventActions, FunctionResponse, Part, ToolProgress, UserOutput
 from patchbay.agents.context import InvocationContext
 from patchbay.agents.failures import NoAnswerError, in_time, out_of_time
-from patchbay.agents.instructions import written_out
+from patchbay.agents.instructions import filled, written_out
 from patchbay.agents.messages import reply_content, response_part, to_messages, without_old_files
 from patchbay.agents.responses import Responses
 from patchbay.agents.structured import ANSWER_TOOL, REMINDER
@@ -60,7 +60,7 @@ class Work:
         self._ctx = ctx
         self._config = ctx.run_config
         self._executor = agent.executor
-        self._schema = agent.answer_tool
+        self._schema = agent.answer_tool if agent.output_schema is not None else None
         self._said: list[str] = []
         self._counted: list[Usage] = []
         self._words: Event | None = None
@@ -75,7 +75,7 @@ class Work:
         if ctx.bus is not None:
             await ctx.publish(topics.AGENT_START, {"agent": agent.name, "model": agent.model_name})
         run = self._executor.begin(
-            budget=ctx.budget,
+            budget=ctx.shared.budget,
             surroundings=Surroundings(
                 agent_name=agent.name,
                 session=ctx.session,
@@ -112,25 +112,27 @@ class Work:
                 without=_ALL_TOLD if ctx.bus is None and self._schema is None else _CALLS_TOLD,
             )
             try:
-                async with aclosing(happenings):
-                    while True:
-                        try:
-                            happening = await anext(happenings)
-                        except StopAsyncIteration:
-                            break
-                        except Exception as error:
-                            raise self._no_answer(error) from error
-                        if (tell := _TOLD.get(type(happening))) is None:
-                            continue
-                        event = await tell(self, happening)
-                        if event is not None:
-                            yield event
-                        if isinstance(happening, IterationEndEvent) and happening.finish_reason == "tool_calls" and self._is_over:
-                            break
+                while True:
+                    try:
+                        happening = await anext(happenings)
+                    except StopAsyncIteration:
+                        break
+                    except Exception as error:
+                        raise self._no_answer(error) from error
+                    if (tell := _TOLD.get(type(happening))) is None:
+                        continue
+                    event = await tell(self, happening)
+                    if event is not None:
+                        yield event
+                    if isinstance(happening, IterationEndEvent) and happening.finish_reason == "tool_calls" and self._is_over:
+                        break
             finally:
-                # Also where the run is stopped: what has been done is not forgotten.
-                if self._responses is not None:
-                    await self._responses.flush()
+                try:
+                    await happenings.aclose()
+                finally:
+                    # Also where the run is stopped: what has been done is not forgotten.
+                    if self._responses is not None:
+                        await self._responses.flush()
             if self._transfer is not None and not ctx.end_invocation:
                 async with aclosing(self._handed_over(self._transfer)) as events:
                     async for event in events:
@@ -166,7 +168,10 @@ class Work:
     async def _messages(self) -> list[Message]:
         """What the model is shown at first: the instruction, and of the session what the agent is to see."""
         agent, ctx = self._agent, self._ctx
-        instruction = await in_time(ctx.budget, lambda: written_out(agent.instruction, ctx))
+        if isinstance(agent.instruction, str):
+            instruction = filled(agent.instruction, ctx.session.state)
+        else:
+            instruction = await in_time(ctx.budget, lambda: written_out(agent.instruction, ctx))
         if self._schema is not None:
             instruction = f"{instruction}\n\n{REMINDER}" if instruction else REMINDER
         messages: list[Message] = [{"role": "system", "content": instruction}] if instruction else []
@@ -174,7 +179,8 @@ class Work:
         if agent.include_contents == "none":
             return messages
         if agent.include_contents == "default":
-            key = (ctx.session.key, agent.name, ctx.branch, limit)
+            session = ctx.session
+            key = ((session.app_name, session.user_id, session.id), agent.name, ctx.branch, limit)
             return messages + ctx.session_service.past_turns.messages(key, events, self._executor.tools)
         begin = next((at for at in range(len(events) - 1, -1, -1) if events.peek(at).author == USER), 0)
         contents = settled_contents(events[begin:], limit=limit, branch=ctx.branch)
@@ -264,7 +270,7 @@ class Work:
         if happening.aborted is not None:
             raise self._aborted(happening.aborted)
         self._end = happening
-        budget = self._ctx.budget
+        budget = self._ctx.shared.budget
         match happening.finish_reason:
             case "max_seconds":
                 raise out_of_time(budget, self._so_far())

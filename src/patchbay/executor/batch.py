@@ -25,6 +25,7 @@ from patchbay.errors import (
 )
 from patchbay.executor.clock import Alarm
 from patchbay.executor.execution import ToolExecution
+from patchbay.executor.find import find_tool
 from patchbay.executor.flight import Flight
 from patchbay.executor.settle import NAME_SHOWN, NOT_BEGUN, edited_note, note, told
 from patchbay.executor.told import tell_settled
@@ -170,11 +171,12 @@ class Batch:
             words = edited_note(flight.plain)
             execution = replace(execution, result=replace(execution.result, content=f"{words}\n{execution.content}"))
         if execution.arguments is not None:
-            self.run.repeats.add(execution.call, execution.content)
+            self.run.repeats.add(execution.call, execution.result.content)
         self._record(flight.index, execution, flight)
         self._in_stage -= 1
         if not self._in_stage:
-            self._next_stage()
+            if self._stages:
+                self._next_stage()
         elif self._alone:
             self._let_one_go()
 
@@ -230,7 +232,7 @@ class Batch:
             error = IncompleteCallError(mine.name[:NAME_SHOWN])
         else:
             try:
-                tool = run.find(mine.name)
+                tool = find_tool(run.tools, mine.name)
                 try:
                     return Flight(self, index, mine, tool, tool.validate(mine.raw_arguments, run.executor.validation))
                 except ToolArgumentsError as misfit:
@@ -261,7 +263,7 @@ class Batch:
         if flight.grace is not None:
             flight.grace.cancel()
         failure = None if task.cancelled() else task.exception()
-        if not self.is_settled(flight):
+        if self._settled[flight.index] is None:
             self.fail(flight, flight.ending or failure or asyncio.CancelledError())
         flight.context = flight.task = None  # circles that would wait for the garbage collector
 

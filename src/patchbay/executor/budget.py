@@ -22,9 +22,9 @@ class Budget:
     def __init__(
         self, *, max_iterations: int | None = None, max_calls: int | None = None, max_seconds: float | None = None
     ) -> None:
-        self.max_iterations = checked_count(max_iterations, "max_iterations")
-        self.max_calls = checked_count(max_calls, "max_calls")
-        self.max_seconds = checked_timeout(max_seconds, "max_seconds")
+        self.max_iterations = checked_count(max_iterations, "max_iterations") if max_iterations is not None else None
+        self.max_calls = checked_count(max_calls, "max_calls") if max_calls is not None else None
+        self.max_seconds = checked_timeout(max_seconds, "max_seconds") if max_seconds is not None else None
         self.iterations = 0
         self.calls = 0
         self.exceeded: str | None = None

@@ -128,7 +128,7 @@ class Executor:
             attachments=attachments,
             results=results,
             offer_reader=offer_reader,
-            tool_timeout=checked_timeout(tool_timeout, "tool_timeout"),
+            tool_timeout=checked_timeout(tool_timeout, "tool_timeout") if tool_timeout is not None else None,
             call_ids=call_ids,
             on_settled=on_settled,
             hooks=self.turn_hooks(scope, manager) if self._links else manager.begin(scope) if manager is not None else None,

@@ -129,7 +129,7 @@ class Flight(Asked):
                 content, attachments = await run.rendered(value, self.tool.name)
                 self._go_on()
             actions = self.context.outcome()
-            if actions and (check := batch.surroundings.check) is not None:
+            if (check := batch.surroundings.check) is not None and actions:
                 check(actions)
         except asyncio.CancelledError:
             self.context.stop()  # for a thread, also where the task was cancelled by somebody else
@@ -195,16 +195,17 @@ class Flight(Asked):
                     context.raw_arguments = json.dumps(self.plain)
         if tool.sequential and tool is not called:
             await self._batch.alone()
-        self._go_on()
+        if self.ending is not None:  # (``_go_on``, which costs more)
+            raise asyncio.CancelledError
         try:
             if not self.slots.take_now():
                 await self.slots.take()
             value = await self._run(mine, context)
         finally:
             self.slots.free()
-        self._go_on()
         if hooks is None:
             return value
+        self._go_on()
         if tool.owner:
             self.decided.responded_by = tool.owner
             return value

@@ -26,6 +26,8 @@ class Repeats:
 
     def next_reply(self) -> None:
         """Count what was added: only now, since most turns have no second reply with calls."""
+        if not self._fresh:
+            return
         # Equal calls of one reply are one: each was made before the others' results were known.
         for key, result in dict.fromkeys((_key(call), hash(content)) for call, content in self._fresh):
             self._count(key, result)

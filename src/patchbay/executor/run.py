@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from patchbay.executor.batch import Batch
 from patchbay.executor.budget import Budget
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from patchbay.media import MediaStore
 
 _logger = logging.getLogger(__name__)
+_NO_KINDS: Final[frozenset[str]] = frozenset()
 
 
 class Run:
@@ -57,7 +58,7 @@ class Run:
         self.budget = budget if budget is not None else Budget()
         self.budget.start()
         self.surroundings = surroundings
-        self.attachments = checked_kinds(attachments)
+        self.attachments = checked_kinds(attachments) if attachments else _NO_KINDS
         self.repeats = Repeats()
         self.tool_timeout = tool_timeout if tool_timeout is not None else executor.tool_timeout
         self.call_ids = call_ids if call_ids is not None else set()

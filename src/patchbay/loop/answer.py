@@ -99,22 +99,13 @@ class Answer:
         self.end = end
 
     def ended(self) -> ModelReply:
-        """Return the model's reply as it gave it. Raises UnfinishedError."""
+        """Return the model's reply as it gave it. Raises UnfinishedError if the model stopped before it was whole."""
         if self.end is None:
             raise UnfinishedError
         return self.end
 
-    def whole(self) -> tuple[Reply, str | None]:
-        """Return the reply and its finish_reason. Raises UnfinishedError if the model stopped before it was whole."""
-        if (end := self.end) is None:
-            raise UnfinishedError
-        return end.reply, end.finish_reason
-
-    def unsaid(self) -> list[LoopEvent]:
-        """Return events for what a model that does not stream said all at once."""
-        if self.end is None:
-            return []
-        reply = self.end.reply
+    def unsaid(self, reply: Reply) -> list[LoopEvent]:
+        """Return events for what a model that does not stream said all at once, in its whole ``reply``."""
         events: list[LoopEvent] = []
         if reply.reasoning and not self.said_reasoning:
             events.append(ReasoningEvent(reply.reasoning))

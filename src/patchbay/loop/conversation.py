@@ -116,7 +116,7 @@ def reply_message(reply: Reply, calls: Sequence[ToolCall | IncompleteCall], tool
     ``tools`` has the names of those that it may call.
     """
     message: Message = {
-        **_sendable(reply.extra),
+        **(_sendable(reply.extra) if reply.extra else {}),
         "role": "assistant",
         # Without calls there must be a text, if only an empty one.
         "content": well_formed(reply.content) if reply.content else (reply.content if calls else ""),
@@ -163,13 +163,11 @@ def sendable_call(call_id: str, name: str, arguments: str, extra: Mapping[str, A
 
 def _sent(call: ToolCall | IncompleteCall, tools: Container[str]) -> dict[str, Any]:
     extra = call.extra if isinstance(call, ToolCall) else None
-    return sendable_call(call.id, call.name, call.raw_arguments, _sendable(extra), tools)
+    return sendable_call(call.id, call.name, call.raw_arguments, _sendable(extra) if extra else {}, tools)
 
 
-def _sendable(extra: Mapping[str, Any] | None) -> Mapping[str, Any]:
+def _sendable(extra: Mapping[str, Any]) -> Mapping[str, Any]:
     """What the server wants back; half a surrogate pair, which its JSON may spell and ours cannot, is replaced."""
-    if not extra:
-        return {}
     text = json.dumps(extra, ensure_ascii=False)
     written = well_formed(text)
     return extra if written == text else json.loads(written)

@@ -52,7 +52,7 @@ def turn(
     last event is a FinalEvent, also where a limit ends the turn, and by then every call has its result: those of the last round
     are carried out, one beyond the budget is told so, one that the end of the time finds running is stopped. A ``tool_choice``
     that demands a call is for the first round, then it is "auto": the model must be able to answer. ``messages`` is not changed.
-    ToolCallEvents and ToolResultEvents are left out where they are in ``without``: to tell what nobody looks at costs too.
+    ReplyEvents, ToolCallEvents and ToolResultEvents are left out where they are in ``without``: what nobody looks at costs too.
 
     ``external`` are tools that the caller carries out itself. The model is told of them too, and of no other tool that has the
     name of one. A reply that calls one ends the turn with the finish_reason "tool_calls": its other calls are carried out, and
@@ -65,7 +65,8 @@ def turn(
     "hard_abort" and the messages as they were. What the model's server does wrong is raised as UpstreamError. Raises
     ConfigurationError for ``max_iterations`` below 1; with None the run's budget alone counts the rounds.
     """
-    checked_count(max_iterations, "max_iterations")
+    if max_iterations is not None:
+        checked_count(max_iterations, "max_iterations")
     run = executor if isinstance(executor, Run) else executor.begin()
     conversation = Conversation(list(messages), dict(parameters or {}), run, tuple(external))
     under_way = _Turn(run, run.hooks, model, conversation, messages, tool_choice, max_iterations, stream, without, last_word)
@@ -152,7 +153,7 @@ class _Turn:
         if is_over and not self.has_last_word():
             return False
         self.iteration += 1
-        if self.iteration == 2:
+        if self.iteration == 2 and self.tool_choice is not None:
             self.tool_choice = relaxed(self.tool_choice)
         self.answer = Answer()
         if self.hooks is not None:
@@ -220,14 +221,15 @@ class _Turn:
     def reply(self) -> list[LoopEvent]:
         """Take the answer into the conversation. Without calls it is the turn's last. Raises UnfinishedError."""
         answer, conversation, iteration = self.answer, self.conversation, self.iteration
-        reply, reason = answer.whole()
-        events = answer.unsaid()
+        end = answer.ended()
+        reply, reason, usage = end.reply, end.finish_reason, end.usage
+        events = answer.unsaid(reply)
         if reply.content is not None:
             self.content = reply.content
-        usage = answer.usage
         written = conversation.add_reply(reply, usage)
         calls = tuple(map(as_call, written))
-        events.append(ReplyEvent(reply, calls, iteration, usage, reason))
+        if ReplyEvent not in self.without:
+            events.append(ReplyEvent(reply, calls, iteration, usage, reason))
         if not calls:
             self.ending = reason if reason in _ENDINGS else "stop"
             events.append(IterationEndEvent(iteration, self.ending))

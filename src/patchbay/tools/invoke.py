@@ -30,7 +30,7 @@ async def invoke(function: Callable[..., Any], args: tuple[Any, ...], kwargs: di
             is_over.set()
     else:
         result = function(*args, **kwargs)
-    while inspect.isawaitable(result):  # an async function may return a task
+    while type(result) is not str and inspect.isawaitable(result):  # an async function may return a task
         result = await result
     if type(result) is str:  # most are; what follows would cost as much as the call itself
         return result

@@ -148,7 +148,7 @@ class BaseSessionService(ABC):
 def readable(*names: str) -> None:
     """Raise InvalidRequestError for an id or name that no database could hold as it is."""
     for name in names:
-        if not isinstance(name, str) or "\0" in name or well_formed(name) != name:
+        if not isinstance(name, str) or "\0" in name or not (name.isascii() or well_formed(name) == name):
             raise InvalidRequestError(f"An id or name must be text without null bytes and lone surrogates, not {name!r}.")
 
 

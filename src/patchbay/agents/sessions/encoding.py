@@ -7,7 +7,6 @@ results are. An event is read back before it is kept, so the log never holds one
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias, overload
 
 import msgspec
@@ -30,8 +29,7 @@ class _Id(msgspec.Struct):
 _ids = msgspec.json.Decoder(_Id)
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """An event as it is kept: its JSON, what that reads as, and the changes of the state that outlive the run."""
 
     body: bytes

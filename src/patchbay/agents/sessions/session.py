@@ -18,7 +18,7 @@ from patchbay.agents.sessions.encoding import EventLog
 
 def session_key(app_name: str, user_id: str, session_id: str) -> str:
     """Return ``Session.key`` of the session of this name. A colon in one of the three is written as ``%3A``."""
-    return ":".join(each.replace("%", "%25").replace(":", "%3A") for each in (app_name, user_id, session_id))
+    return ":".join([each.replace("%", "%25").replace(":", "%3A") for each in (app_name, user_id, session_id)])
 
 
 @dataclass
