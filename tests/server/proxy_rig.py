@@ -205,7 +205,7 @@ class FakeExchange:
         return False
 
     def feed(self, data: bytes) -> bytes:
-        if "fail" in self.fake:
+        if "fail" in self.fake and self.fake.get("fail_at", "").encode() in data:
             from patchbay.errors import UpstreamError
 
             raise UpstreamError(self.fake["fail"])

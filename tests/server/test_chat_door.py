@@ -132,6 +132,31 @@ def test_the_upstream_is_let_go_when_the_exchange_is_finished() -> None:
         assert upstream.left.wait(BOUND)
 
 
+@pytest.mark.parametrize(
+    ("second", "end"),
+    [(b"data: enough\n\n", b"data: [DONE]\n\n"), (b"data: wrong\n\n", b"CUDA OOM")],
+    ids=["nothing more is wanted", "failure"],
+)
+def test_what_a_later_piece_of_a_stream_brings_ends_it_at_once(second: bytes, end: bytes) -> None:
+    is_read = threading.Event()
+
+    async def script(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b"data: first\n\n")
+        assert await asyncio.to_thread(is_read.wait, BOUND)
+        await response.write(second)
+        await asyncio.sleep(60)
+        return response
+
+    with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
+        with open_chat(port, chat_body(stream=True, fake={"stop": "enough", "fail": "CUDA OOM", "fail_at": "wrong"})) as client:
+            assert b"data: first" in read_until(client, b"first\n\n")
+            is_read.set()
+            assert end in read_until(client, b"\r\n0\r\n\r\n")
+        assert upstream.left.wait(BOUND)
+
+
 def test_the_clients_mistakes_are_400_and_name_the_field() -> None:
     with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url)) as port:
         answer = ask(port, "POST", CHAT, b"{nonsense")

@@ -131,6 +131,13 @@ class StreamParser:
         self._told = len(self._prose)
         return events
 
+    def take_prose(self, text: str) -> bool:
+        """Read the next piece if it is prose that comes out as it came in, without an event; False where it has to be fed."""
+        if text and self._pause(text) is None:
+            self._prose.append(text)
+            return True
+        return False
+
     def _catch_up(self) -> Source:
         """The source, at the place behind the chunks that no reader has seen."""
         self._source.base += sum(map(len, self._prose[self._told :]))

@@ -66,7 +66,8 @@ class Exchange:
         self._kind: Literal["native", "text"] = "native"
         self._again = False
         self._judged = False
-        self._finished = False
+        self.finished = False
+        """All that the client wants is there: the upstream may be let go."""
         self._usage: Any = None
         self._stream: StreamedAnswer | None = None
         self._begun: Envelope | None = None
@@ -114,7 +115,7 @@ class Exchange:
             self.request = self._call.native(self._extra, choice_in_words=self._choice_in_words, format_apart=apart, roles=roles)
         self._again = False
         self._judged = False
-        self._finished = False
+        self.finished = False
         self._usage = None
         self._stream = None
         self._fitting: str | None = None
@@ -201,22 +202,18 @@ class Exchange:
 
     # the answer is a stream
 
-    @property
-    def finished(self) -> bool:
-        """All that the client wants is there: the upstream may be let go."""
-        return self._finished
-
     def feed(self, data: bytes) -> bytes:
         """Take bytes of the upstream's stream; the bytes for the client. Raises UpstreamError, ToolChoiceError."""
         if self.transparent:
             return data
         stream = self._stream or self._attempt()
-        stream.feed(data)
+        if stream.feed(data):
+            return data
         # While it is in question whether the server saw the tools, the usage behind the last choice is waited for.
         if stream.over and not self._judged and not self._probe:
             self._judge_stream(stream)
         elif self._call.policy.single and stream.enough:
-            self._finished = True
+            self.finished = True
         if not stream.out:
             return b""
         out = b"".join(stream.out)

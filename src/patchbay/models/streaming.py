@@ -57,18 +57,19 @@ class StreamedAnswer:
         """Where it is known: what is around the content of choice 0, whose content may go straight to its parser."""
         self._shapes_left = 4
 
-    def feed(self, data: bytes) -> None:
-        """Take bytes of the stream. Raises UpstreamError."""
-        if self._shape is not None and self._sse.empty:
-            text = self._shape.only_content(data)
+    def feed(self, data: bytes) -> bool:
+        """Take bytes of the stream. True where they go out as they came; else ``out`` has what goes out. Raises UpstreamError."""
+        shape = self._shape
+        if shape is not None and self._sse.empty:
+            text = shape.only_content(data)
             if text is not None:
-                if self.choices[0].text(self._enveloped(), text, self.out.append, passable=True):
-                    self.out.append(data)
-                return
+                state = self.choices[0]
+                return state.parser.take_prose(text) or state.text(self._enveloped(), text, self.out.append, passable=True)
         events = self._sse.feed(data)
         at = 0
         while at < len(events):
             at += self._run(events, at) or self._one(events[at])
+        return False
 
     @property
     def enough(self) -> bool:

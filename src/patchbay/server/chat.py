@@ -1,7 +1,7 @@
 """Drives one chat completion: sends what the Exchange wants sent, feeds it what comes, writes what it gives.
 
 All that the request and the answer mean is decided in ``models.exchange``; here are only the wire, its order and its failures.
-The work per piece of a stream is: one read, one feed, at most one write.
+The work per piece of a stream is: one read, one feed, at most one write; where nothing stands between, no task (``direct``).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from patchbay.errors import PatchbayError, UpstreamError
 from patchbay.server.answers import JSON_TYPE, excerpt
 from patchbay.server.client import ClientError
+from patchbay.server.direct import EnoughError
 from patchbay.server.headers import Headers, OwnHeaders, chat_downward, own_headers
 from patchbay.server.relay import is_event_stream, read_bounded, read_refusal, refusal, relay
 from patchbay.server.reply import EVENT_STREAM
@@ -51,10 +52,8 @@ class ChatExchange(Chat, Protocol):
 
     transparent: bool
     request: bytes
-
-    @property
-    def finished(self) -> bool:
-        """Whether the rest of the upstream's stream is not wanted."""
+    finished: bool
+    """The rest of the upstream's stream is not wanted."""
 
     def refused(self, status: int, text: str, /) -> bool:
         """Say whether to ask again, after an error answer."""
@@ -138,6 +137,7 @@ async def _stream(request: Request, exchange: ChatExchange, answer: Answer, capt
     reply, watch = request.reply, request.watch
     read, feed = answer.read, exchange.feed
     declared = is_event_stream(answer)
+    sink: Callable[[bytes], bool] | None = None
     try:
         while True:
             watch.wait()
@@ -157,6 +157,12 @@ async def _stream(request: Request, exchange: ChatExchange, answer: Answer, capt
                     capture.add(out)
             if exchange.finished:
                 break
+            sink = sink or reply.direct(exchange, watch, capture)
+            if sink is not None:
+                watch.wait()
+                await answer.pass_to(sink)
+    except EnoughError:
+        pass
     except ClientError as error:
         raise request.upstream.failure(error) from error
     out, again = exchange.end()

@@ -6,10 +6,16 @@ A stream's answer may have to begin before the upstream has said anything (the h
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from patchbay.server.direct import direct_sink
 from patchbay.server.headers import Headers
 from patchbay.server.watch import ClientLeftError
+
+if TYPE_CHECKING:
+    from patchbay.server.chat import ChatExchange
+    from patchbay.server.journal import Capture
+    from patchbay.server.watch import Watch
 
 HEARTBEAT = b": keep-alive\n\n"
 EVENT_STREAM: Headers = [
@@ -62,6 +68,10 @@ class Reply:
             await self.start(200, EVENT_STREAM)
         if self.pausable and not self.finished:
             await self.write(HEARTBEAT)
+
+    def direct(self, exchange: ChatExchange, watch: Watch, capture: Capture | None) -> Callable[[bytes], bool] | None:
+        """Return what writes the rest of a stream that has begun without waking a task; see ``direct_sink``."""
+        return direct_sink(self._send, exchange, watch, capture) if self.started else None
 
     def passed(self, data: bytes) -> None:
         """Note bytes of a foreign stream that go out, to know whether they ended with a whole event."""

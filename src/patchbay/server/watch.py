@@ -95,6 +95,12 @@ class Watch:
         if self._beating is not None:
             await self._beating
 
+    def passed(self, data: bytes) -> None:
+        """Note that a piece came, that ``data`` was written for it, and that the next one is waited for."""
+        self.waiting_since = now = self._loop.time()
+        if data:
+            self._idle_since = now
+
     def _look(self) -> None:
         """Look at all three and come back when the next one can be due."""
         now = self._loop.time()

@@ -12,7 +12,9 @@ class Answer:
     It has one reader, and is to be closed: where its body was not read to the end, that ends the connection at once.
     """
 
-    __slots__ = ("_abort", "_chunks", "_error", "_loop", "_resume", "_waiter", "complete", "headers", "status", "unread")
+    __slots__ = (
+        "_abort", "_chunks", "_error", "_loop", "_resume", "_sink", "_waiter", "complete", "headers", "status", "unread",
+    )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, abort: Callable[[], None]) -> None:
         self._loop = loop
@@ -20,6 +22,7 @@ class Answer:
         self._resume: Callable[[], None] | None = None
         self._chunks: list[bytes] = []
         self._error: BaseException | None = None
+        self._sink: Callable[[bytes], bool] | None = None
         self._waiter: asyncio.Future[None] | None = None
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
@@ -60,6 +63,19 @@ class Answer:
             resume()
         return data
 
+    async def pass_to(self, sink: Callable[[bytes], bool]) -> None:
+        """Give each piece to ``sink`` as it arrives, within the callback of the network, until it refuses one.
+
+        What it refuses (by False) is for ``read``, as are the end and what ``sink`` raises.
+        """
+        if self._chunks or self.complete or self._error is not None:
+            return
+        self._sink = sink
+        try:
+            await self._news()
+        finally:
+            self._sink = None
+
     def close(self) -> None:
         """Let the connection go: at once, where the answer is not complete."""
         if self._abort is not None:
@@ -79,10 +95,21 @@ class Answer:
         self.status = status
         self.headers = headers
 
-    def take(self, chunk: bytes, received: int) -> None:
-        """A piece of the body is there; it took ``received`` bytes on the wire."""
+    def take(self, chunk: bytes, received: int) -> bool:
+        """A piece of the body is there; it took ``received`` bytes on the wire. True: it was passed on at once."""
+        sink = self._sink
+        if sink is not None:
+            try:
+                if sink(chunk):
+                    return True
+            except Exception as error:  # noqa: BLE001 - ``read`` raises it
+                self._error = error
+            self._sink = None
+            if self._error is not None:
+                return False
         self._chunks.append(chunk)
         self.unread += received
+        return False
 
     def hold(self, resume: Callable[[], None]) -> None:
         """The connection reads no further; call ``resume`` when what is there was read."""
@@ -95,7 +122,7 @@ class Answer:
 
     def fail(self, error: BaseException) -> None:
         """Nothing more will come, because of ``error``."""
-        self._error = error
+        self._error = self._error or error
         self._abort = self._resume = None
         self.wake()
 

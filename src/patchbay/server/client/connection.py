@@ -115,9 +115,11 @@ class Connection(asyncio.Protocol):
             broken = error
         pieces = self._pieces
         if pieces:
-            answer.take(pieces[0] if len(pieces) == 1 else b"".join(pieces), len(data))
+            piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             pieces.clear()
             self._framing = 0
+            if answer.take(piece, len(data)) and not self._complete and broken is None:
+                return
         if self._complete:
             self._finish(answer, clean=broken is None)
         elif broken is not None or self._framing > HEAD_LIMIT:
