@@ -41,6 +41,10 @@ class _JsonSchema(GenerateJsonSchema):
     # A default that is not JSON is left out of the schema; that is what is wanted, and no news.
     ignored_warning_kinds: set[JsonSchemaWarningKind] = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
 
+    def encode_default(self, dft: Any) -> Any:
+        # Pydantic makes a TypeAdapter of each, which costs as much as the schema of its parameter.
+        return dft if dft is None or type(dft) in (str, int, bool) else super().encode_default(dft)
+
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002  (pydantic's signature)
         return False
 
@@ -186,11 +190,21 @@ def _field(parameter: Parameter) -> tuple[Any, Any]:
         annotation, default = list.__class_getitem__(annotation), Field(default_factory=list)
     elif default is inspect.Parameter.empty:
         default = _own_default(annotation, None if parameter.accepts_none else ...)
+    if _is_bare(annotation) and not isinstance(default, FieldInfo):
+        return Annotated[annotation, Field(alias=parameter.name, description=parameter.description or None)], default
     given = FieldInfo.from_annotated_attribute(annotation, default)
     # What the author wrote in a Field of their own comes first.
     described = Field(description=given.description or _words(given.metadata) or parameter.description or None)
     named = Field(alias=given.alias or parameter.name, validation_alias=given.validation_alias)
     return Annotated[annotation, described, named], default
+
+
+def _is_bare(annotation: Any) -> bool:
+    """Whether an annotation is a type alone, with nothing of the author's beside it: nearly all are, and need no inspection."""
+    return isinstance(annotation, type) or typing.get_origin(annotation) in _BARE
+
+
+_BARE: Final = frozenset({dict, list, tuple, typing.Literal, typing.Union, types.UnionType})
 
 
 def _own_default(annotation: Any, otherwise: Any) -> Any:
