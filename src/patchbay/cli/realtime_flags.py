@@ -9,7 +9,7 @@ import typer
 from patchbay.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from patchbay.realtime.settings import RealtimeSettings
+    from patchbay.realtime.config import RealtimeSettings
 
 SESSIONS = "Live sessions"
 
@@ -76,7 +76,7 @@ def realtime_settings(
             if value:
                 raise ConfigurationError(f"--realtime-{name} says more of a realtime model: name it by --realtime.")
         return None
-    from patchbay.realtime.settings import RealtimeLimits, RealtimeSettings
+    from patchbay.realtime.config import RealtimeLimits, RealtimeSettings
 
     limits = RealtimeLimits() if calls is None else RealtimeLimits(flood_calls=calls)
     return RealtimeSettings(model=model, url=url or None, api_key=key or None, voice=voice or None, limits=limits)

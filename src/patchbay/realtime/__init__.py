@@ -1,22 +1,22 @@
-"""Realtime sessions: speech-to-speech and live text over a WebSocket, with the same tools, executor and hooks as everything else.
+"""Realtime sessions: speech and live text over a WebSocket, with the same tools, executor and hooks as every other turn.
 
-What lives here: the session (``session``), which knows no provider; one file for each provider's wire (``dialects``); the
-connection. What does not: the server's own door (``patchbay.server.sessions``), fakes of the providers (``patchbay.testing``).
-
-    RealtimeSession                       a live session with a model
-    RealtimeSettings, RealtimeLimits      whose model, how it speaks; how long, how much
-    OfflineSession                        a session of the same kind over chat completions
-    AudioEvent, TranscriptEvent, ...      what happens in it; text, calls and results are the loop's events
+RealtimeSession                       a live session with a model
+RealtimeSettings, RealtimeLimits      model, voice and output; timeouts and bounds
+ChatSession                           the same interface over chat completions
+AudioEvent, TranscriptEvent, ...      events of a session; text, calls and results are events of the loop
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import warnings
+from typing import TYPE_CHECKING, Any
 
 from patchbay._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from patchbay.loop import TextEvent, ToolCallEvent, ToolProgressEvent, ToolResultEvent, UserOutputEvent
+    from patchbay.realtime.chat_session import ChatSession
+    from patchbay.realtime.config import RealtimeLimits, RealtimeSettings
     from patchbay.realtime.events import (
         AudioEvent,
         ConnectionEvent,
@@ -28,18 +28,16 @@ if TYPE_CHECKING:
         ResponseEndEvent,
         TranscriptEvent,
     )
-    from patchbay.realtime.offline import OfflineSession
     from patchbay.realtime.session import RealtimeSession
-    from patchbay.realtime.settings import RealtimeLimits, RealtimeSettings
 
 __all__ = [
     "AudioEvent",
+    "ChatSession",
     "ConnectionEvent",
     "DroppedEvent",
     "ErrorEvent",
     "IdleEvent",
     "InterruptedEvent",
-    "OfflineSession",
     "RealtimeEvent",
     "RealtimeLimits",
     "RealtimeSession",
@@ -66,9 +64,16 @@ _HOMES = {
         "ResponseEndEvent",
         "TranscriptEvent",
     ),
-    "patchbay.realtime.offline": ("OfflineSession",),
+    "patchbay.realtime.chat_session": ("ChatSession",),
     "patchbay.realtime.session": ("RealtimeSession",),
-    "patchbay.realtime.settings": ("RealtimeLimits", "RealtimeSettings"),
+    "patchbay.realtime.config": ("RealtimeLimits", "RealtimeSettings"),
 }
 
-__getattr__ = lazy_exports(__name__, {name: home for home, names in _HOMES.items() for name in names})
+_resolve = lazy_exports(__name__, {name: home for home, names in _HOMES.items() for name in names})
+
+
+def __getattr__(name: str) -> Any:
+    if name == "OfflineSession":
+        warnings.warn("patchbay.realtime.OfflineSession is now ChatSession.", DeprecationWarning, stacklevel=2)
+        name = "ChatSession"
+    return _resolve(name)

@@ -1,9 +1,6 @@
-"""One WebSocket to a model's server: JSON frames out and in, all of it bounded.
+"""A connection that is ready to talk: opened, greeted, configured with tools, told what was said before.
 
-What lives here: opening with a deadline, a queue of what is to be sent, reading, closing. What does not: what any frame means
-(``dialects``), and when another connection is opened (``keeper``).
-
-The key goes into the headers of the opening request and nowhere else: redirects are not followed, no error repeats it.
+What lives here: the handshake. What does not: what is said afterwards (``talk``).
 """
 
 from __future__ import annotations
@@ -13,7 +10,8 @@ import json
 import logging
 import ssl
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -26,7 +24,10 @@ from websockets.protocol import State
 
 from patchbay.errors import UpstreamError, UpstreamTimeoutError
 from patchbay.loopback import is_this_machine
-from patchbay.realtime.dialect import Frame
+from patchbay.realtime.config import RealtimeSettings
+from patchbay.realtime.providers.base import ConnectionSetup, Dialect, Frame, Line
+from patchbay.realtime.providers.registry import key_for
+from patchbay.realtime.server_events import ResponseDone, ServerError, ServerEvent, SessionOpened, SessionUpdated
 from patchbay.tools import well_formed
 
 AUDIO_WAITING: Final = 256 * 1024
@@ -57,7 +58,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
-class _Connect(connect):
+class _NoRedirectConnect(connect):
     """Opens where it was told to and nowhere else: the headers hold a key."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
@@ -103,7 +104,7 @@ class Connection:
         if place.scheme == "wss":
             kwargs["ssl"] = trusted()
         try:
-            socket = await _Connect(
+            socket = await _NoRedirectConnect(
                 url,
                 additional_headers=dict(headers),
                 compression=None,  # audio does not get smaller, and each connection would keep its own window
@@ -309,3 +310,110 @@ def _is_without_proxy(host: str) -> bool:
 def without(secret: str, text: str) -> str:
     """Return a server's words without the key that it was given, which some repeat."""
     return text.replace(secret, "[redacted]") if len(secret) >= 8 else text
+
+
+_MOST_NEWS: Final = 256
+"""How much may be told before the session is confirmed: then there is hardly anything to be told of."""
+
+
+class SetupRefusedError(UpstreamError):
+    """A server was reached, and has said no to what a session was to begin with: its tools, or something else."""
+
+
+@dataclass(eq=False)
+class ProviderConnection:
+    """A connection, and the language that is spoken on it. ``news`` is what has been heard and not been looked at."""
+
+    connection: Connection
+    dialect: Dialect
+    secret: str = field(default="", repr=False)
+    """The key: servers repeat it in what they say is wrong with it."""
+    news: deque[ServerEvent] = field(default_factory=deque)
+
+    async def next(self) -> ServerEvent:
+        """Return what the server says next. Raises EOFError when the connection is over."""
+        while not self.news:
+            self.news.extend(self.dialect.read(await self.connection.receive()))
+        news = self.news.popleft()
+        if isinstance(news, ServerError):
+            said = (news.message, news.code, news.param)
+            message, code, param = (without(self.secret, text) for text in said)
+            return replace(news, message=message, code=code, param=param)
+        if isinstance(news, ResponseDone) and news.reason:
+            return replace(news, reason=without(self.secret, news.reason))
+        return news
+
+
+async def open_wire(
+    dialect: Dialect,
+    settings: RealtimeSettings,
+    opening: Callable[[], ConnectionSetup],
+    *,
+    lines: Callable[[], Sequence[Line]],
+    refused: Callable[[ServerError], bool],
+) -> ProviderConnection:
+    """Open a connection and configure it.
+
+    ``opening`` is asked again where the server has refused something of it and ``refused`` has mended that. ``lines`` are what
+    was said until the connection is ready: they are asked for last, and nothing is waited for behind that. Raises UpstreamError
+    (NotTakenError where the server says no), UpstreamTimeoutError, ConfigurationError where there is no key.
+    """
+    limits = settings.limits
+    key = key_for(settings, type(dialect))
+    connection = await Connection.open(
+        dialect.url(), dialect.headers(key), seconds=limits.connect, max_frame=limits.max_frame, secret=key
+    )
+    wire = ProviderConnection(connection, dialect, key)
+    try:
+        async with asyncio.timeout(limits.connect + limits.update):
+            last = await _configure(wire, opening, lines, refused)
+        if said := lines():
+            connection.send(dialect.recalling(replace(last, lines=said)))
+    except EOFError as error:
+        await connection.close()
+        kind = SetupRefusedError if connection.was_closed else UpstreamError
+        raise kind(f"The model's server ended the connection before it was configured: {error}") from None
+    except TimeoutError:
+        connection.abort("")
+        await connection.close()
+        raise UpstreamTimeoutError(
+            f"The model's server did not confirm the session within {limits.connect + limits.update} s."
+        ) from None
+    except BaseException:
+        connection.abort("")
+        await connection.close()
+        raise
+    return wire
+
+
+async def _configure(
+    wire: ProviderConnection,
+    opening: Callable[[], ConnectionSetup],
+    lines: Callable[[], Sequence[Line]],
+    refused: Callable[[ServerError], bool],
+) -> ConnectionSetup:
+    connection, dialect = wire.connection, wire.dialect
+    last = opening()
+    connection.send(dialect.greeting(replace(last, lines=lines())))
+    later: list[ServerEvent] = []
+    configured = False
+    while not configured:
+        news = await wire.next()
+        if isinstance(news, SessionOpened):
+            if not news.configured:
+                last = opening()
+                connection.send(dialect.configuring(last))
+            configured = news.configured
+        elif isinstance(news, SessionUpdated):
+            configured = True
+        elif isinstance(news, ServerError):
+            if not refused(news):
+                raise SetupRefusedError(f"The model's server refused the session: {news.message}")
+            last = opening()
+            connection.send(dialect.configuring(last))
+        else:
+            later.append(news)
+            if len(later) > _MOST_NEWS or connection.received > MOST_WAITING:
+                raise UpstreamError("The model's server says more than it may before it has confirmed the session.")
+    wire.news.extendleft(reversed(later))
+    return last

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from patchbay.errors import PatchbayError
-from patchbay.realtime.calls import HeardCall
-from patchbay.realtime.dialect import Line
+from patchbay.realtime.call_assembly import PartialCall
 from patchbay.realtime.events import RealtimeEvent
-from patchbay.realtime.news import Configured, Refused, Status
+from patchbay.realtime.providers.base import Line
+from patchbay.realtime.server_events import ServerError, SessionUpdated, Status
 
 
 class Listener(Protocol):
@@ -33,19 +33,19 @@ class Listener(Protocol):
     def user_began(self, *, typed: bool) -> None:
         """The user speaks: what was going on for the turn before is void. ``typed``: it is a text of ours that is meant."""
 
-    def call_is_whole(self, call: HeardCall) -> None:
+    def call_is_whole(self, call: PartialCall) -> None:
         """A call is known whole, and its response goes on."""
 
-    def calls_are_told(self, calls: Sequence[HeardCall], *, run: bool) -> None:
+    def calls_are_told(self, calls: Sequence[PartialCall], *, run: bool) -> None:
         """A response is over; these are its calls. ``run``: it was completed."""
 
-    def call_came_late(self, call: HeardCall) -> None:
+    def call_came_late(self, call: PartialCall) -> None:
         """One more call of the response that was completed last."""
 
     def calls_taken_back(self, call_ids: Sequence[str]) -> bool:
         """The server wants no result for these calls. Returns whether it waited for them, and so has heard something newer."""
 
-    def change_settled(self, news: Configured | Refused) -> None:
+    def change_settled(self, news: SessionUpdated | ServerError) -> None:
         """The server has taken a change of the session, or refused it."""
 
     def now_free(self) -> None:

@@ -7,22 +7,99 @@ What lives here: what a program does with a session. What does not: how that is 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from patchbay.errors import ConfigurationError, ToolSyncError
+from patchbay.errors import ConfigurationError, InvalidRequestError, ToolSyncError
 from patchbay.executor import ToolExecution
 from patchbay.hooks.scope import HookScope
-from patchbay.realtime.base import Session, sayable, whole_samples
-from patchbay.realtime.core import Core
-from patchbay.realtime.dialect import Dialect
-from patchbay.realtime.settings import RealtimeSettings
-from patchbay.realtime.turns import Around
+from patchbay.realtime.config import RealtimeSettings
+from patchbay.realtime.event_queue import NOT_OPEN, EventQueue, Events
+from patchbay.realtime.providers.base import Dialect
+from patchbay.tools import well_formed
 from patchbay.tools.registry import Snapshot
 
 if TYPE_CHECKING:
     from patchbay.hooks import HookManager
     from patchbay.media import MediaStore
+
+
+_HAS_ENDED: Final = "The session has ended and is not open any more. A session is connected once: make another one."
+
+
+class Session(ABC):
+    """A session whose events go into ``_feed``: at most ``waiting`` of them wait to be read."""
+
+    def __init__(self, waiting: int) -> None:
+        self._feed = EventQueue(waiting)
+        self._ending: asyncio.Task[None] | None = None
+
+    @abstractmethod
+    async def connect(self) -> None:
+        """Open it. Raises ConfigurationError where that was done before."""
+
+    @property
+    @abstractmethod
+    def is_open(self) -> bool:
+        """Whether it can be spoken to."""
+
+    async def close(self) -> None:
+        """End the session, and all tools that run. Nothing is left running then. May be called twice."""
+        await asyncio.shield(self._end_soon("closed by the program"))
+
+    async def __aenter__(self) -> Self:
+        """Connect."""
+        await self.connect()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close."""
+        await self.close()
+
+    def events(self) -> Events:
+        """Return what happens, from the last event on that was read, to ``ConnectionEvent("closed")``.
+
+        One reader waits for it at a time, and none before ``connect`` was called, since that would be for ever: to read on raises
+        ConfigurationError then. Who has left off reading need not say so. What is not read in time is dropped, and a DroppedEvent
+        says so.
+        """
+        return self._feed.read()
+
+    @abstractmethod
+    async def _end(self, reason: str) -> None:
+        """End all there is; ``reason`` goes into the last event."""
+
+    def _check_open(self) -> None:
+        """Raise ConfigurationError where it is not open."""
+        if not self.is_open:
+            raise ConfigurationError(NOT_OPEN if self._ending is None else _HAS_ENDED)
+
+    def _end_soon(self, reason: str) -> asyncio.Task[None]:
+        """Begin to end it, where that has not begun."""
+        if self._ending is None:
+            self._ending = asyncio.get_running_loop().create_task(self._end(reason))
+        return self._ending
+
+
+def sayable(text: str) -> str:
+    """Return what a user says as it can be sent. Raises InvalidRequestError for what is no text, or has nothing in it."""
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidRequestError("What is said must be a text, and not empty.", param="text")
+    return well_formed(text)
+
+
+def whole_samples(pcm: bytes) -> bytes:
+    """Return a user's speech as it can be sent. Raises InvalidRequestError for what is no audio, or has nothing in it."""
+    try:
+        audio = bytes(memoryview(pcm))
+    except TypeError:
+        audio = b""
+    if not audio or len(audio) % 2:
+        raise InvalidRequestError("Audio is 16-bit PCM: a whole number of samples, at least one.", param="audio")
+    return audio
+
 
 _PIECE: Final = 32 * 1024
 """Bytes of audio in one frame."""
@@ -60,14 +137,19 @@ class RealtimeSession(Session):
         elif settings_fields:
             raise ConfigurationError(f"{', '.join(settings_fields)}: set in the settings, or name the model and set them here.")
         if dialect is None:
-            from patchbay.realtime.table import dialect_for
+            from patchbay.realtime.providers.registry import dialect_for
 
             dialect = dialect_for(settings)
         super().__init__(settings.limits.waiting)
         self.settings = settings
         self._dialect = dialect
         scope = HookScope(agent_id, session_key=session_key, model=settings.model, context=context or {})
-        self._core = Core(settings, dialect, tools, Around(scope, hooks, media), feed=self._feed, end_soon=self._end_soon)
+        # Imported here: a chat session needs no WebSocket client.
+        from patchbay.realtime.engine import SessionEngine
+        from patchbay.realtime.turns import SessionContext
+
+        around = SessionContext(scope, hooks, media)
+        self._core = SessionEngine(settings, dialect, tools, around, queue=self._feed, end_soon=self._end_soon)
         if snapshot is not None:
             self._core.offered.use(snapshot)
 

@@ -11,8 +11,8 @@ from typing import Any
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
+from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.session import RealtimeSession
-from patchbay.realtime.settings import RealtimeSettings
 
 from .playing import Played, limits
 

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from executor.moved import later
 from patchbay.errors import UpstreamError
 from patchbay.loop import TextEvent
+from patchbay.realtime.config import RealtimeLimits, RealtimeSettings
 from patchbay.realtime.events import ConnectionEvent, RealtimeEvent
 from patchbay.realtime.session import RealtimeSession
-from patchbay.realtime.settings import RealtimeLimits, RealtimeSettings
 from patchbay.testing.realtime import FakeRealtime
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
@@ -105,7 +105,7 @@ async def playing(
     fake: FakeRealtime, *tools: Any, settings: dict[str, Any] | None = None, **kwargs: Any
 ) -> AsyncIterator[Played]:
     """Connect a session to a fake; at the end nothing was done that must not be, and each call was answered."""
-    from patchbay.realtime.table import dialect_for
+    from patchbay.realtime.providers.registry import dialect_for
 
     bounds = kwargs.pop("limits", limits())
     made = RealtimeSettings(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patchbay.realtime.arbiter import Arbiter
+from patchbay.realtime.response_state import ResponseScheduler
 
 
-def arbiter() -> Arbiter:
-    return Arbiter(created=5.0, done=60.0, cancel=3.0)
+def arbiter() -> ResponseScheduler:
+    return ResponseScheduler(created=5.0, done=60.0, cancel=3.0)
 
 
-def asked() -> Arbiter:
+def asked() -> ResponseScheduler:
     made = arbiter()
     made.want()
     assert made.next(0.0)

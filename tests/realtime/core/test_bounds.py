@@ -12,6 +12,7 @@ import pytest
 from patchbay.errors import ConfigurationError, UpstreamError
 from patchbay.executor import ToolExecution
 from patchbay.loop import TextEvent, ToolCallEvent, ToolProgressEvent, ToolResultEvent, UserOutputEvent
+from patchbay.realtime.event_queue import LONGEST_AUDIO, LONGEST_TEXT, MOST_BYTES, EventQueue, Events
 from patchbay.realtime.events import (
     AudioEvent,
     ConnectionEvent,
@@ -21,12 +22,18 @@ from patchbay.realtime.events import (
     ResponseEndEvent,
     TranscriptEvent,
 )
-from patchbay.realtime.feed import LONGEST_AUDIO, LONGEST_TEXT, MOST_BYTES, Events, Feed
-from patchbay.realtime.flood import FloodError, FloodGuard
-from patchbay.realtime.outcomes import MOST_OUTCOMES, Outcomes, outcome
-from patchbay.realtime.remembered import Remembered
-from patchbay.realtime.rounds import ABANDONED, refusal, still_running
-from patchbay.realtime.utterances import LONGEST, Utterances
+from patchbay.realtime.history import Transcript
+from patchbay.realtime.response_state import LONGEST, TextBuffers
+from patchbay.realtime.tool_calls import (
+    ABANDONED,
+    MOST_OUTCOMES,
+    FloodError,
+    LateResults,
+    SlidingWindowLimit,
+    outcome,
+    refusal,
+    still_running,
+)
 from patchbay.tools.actions import ToolActions
 from patchbay.tools.context import Progress
 from patchbay.tools.output import ToolOutput
@@ -35,7 +42,7 @@ from patchbay.types import Attachment, ToolCall, ToolResult
 from .playing import run
 
 
-def read(feed: Feed) -> list[object]:
+def read(feed: EventQueue) -> list[object]:
     async def all_of_it() -> list[object]:
         return [event async for event in feed.read()]
 
@@ -43,7 +50,7 @@ def read(feed: Feed) -> list[object]:
 
 
 def test_of_events_that_are_not_read_the_oldest_go_and_the_reader_is_told_how_many():
-    feed = Feed(2)
+    feed = EventQueue(2)
     for _ in range(3):
         feed.put(InterruptedEvent())
     last = ConnectionEvent("closed", "x")
@@ -52,7 +59,7 @@ def test_of_events_that_are_not_read_the_oldest_go_and_the_reader_is_told_how_ma
 
 
 def test_audio_that_is_not_read_does_not_pile_up():
-    feed = Feed(1000)
+    feed = EventQueue(1000)
     piece = AudioEvent(bytes(MOST_BYTES // 3), 24_000)
     for _ in range(5):
         feed.put(piece)
@@ -99,7 +106,7 @@ def settled(value: object, content: str = "", **fields: Any) -> ToolResultEvent:
     ids=lambda event: event.type,
 )
 def test_nothing_that_is_not_read_piles_up_however_long_each_piece_is(event):
-    feed = Feed(1000)
+    feed = EventQueue(1000)
     for _ in range(3):
         feed.put(event)
     feed.end(ConnectionEvent("closed"))
@@ -107,7 +114,7 @@ def test_nothing_that_is_not_read_piles_up_however_long_each_piece_is(event):
 
 
 def test_a_result_that_is_its_own_text_is_held_once_and_weighs_so():
-    feed = Feed(1000)
+    feed = EventQueue(1000)
     text = "a" * (MOST_BYTES // 3)
     event = settled(text, text)
     for _ in range(2):
@@ -117,7 +124,7 @@ def test_a_result_that_is_its_own_text_is_held_once_and_weighs_so():
 
 
 def test_nothing_comes_behind_the_end():
-    feed = Feed(10)
+    feed = EventQueue(10)
     feed.end(ConnectionEvent("closed"))
     feed.put(InterruptedEvent())
     assert [ConnectionEvent("closed")] == read(feed)
@@ -126,7 +133,7 @@ def test_nothing_comes_behind_the_end():
 
 def test_events_have_one_reader_at_a_time_and_the_next_goes_on_where_it_stopped():
     async def two() -> None:
-        feed = Feed(10)
+        feed = EventQueue(10)
         feed.put(InterruptedEvent())
         feed.put(ConnectionEvent("open"))
         async for event in feed.read():
@@ -152,7 +159,7 @@ def test_events_have_one_reader_at_a_time_and_the_next_goes_on_where_it_stopped(
 
 def test_a_reader_whose_event_another_one_has_taken_waits_for_the_next_and_none_waits_for_ever():
     async def woken() -> None:
-        feed = Feed(10)
+        feed = EventQueue(10)
         feed.begin()
         first, second = asyncio.ensure_future(anext(feed.read())), feed.read()
         await asyncio.sleep(0)
@@ -171,7 +178,7 @@ def test_a_reader_whose_event_another_one_has_taken_waits_for_the_next_and_none_
 
 def test_a_reader_that_was_closed_reads_nothing_more_and_takes_nothing_away():
     async def closed() -> None:
-        feed = Feed(10)
+        feed = EventQueue(10)
         feed.put(InterruptedEvent())
         async with aclosing(feed.read()) as events:
             pass
@@ -185,7 +192,7 @@ def test_a_reader_that_was_closed_reads_nothing_more_and_takes_nothing_away():
 
 def test_what_waits_is_taken_without_waiting_and_nothing_is_no_end():
     async def taken() -> None:
-        feed = Feed(2)
+        feed = EventQueue(2)
         events = feed.read()
         for state in ("open", "lost", "open"):
             feed.put(ConnectionEvent(state))
@@ -202,7 +209,7 @@ def test_what_waits_is_taken_without_waiting_and_nothing_is_no_end():
 
 def test_who_waits_for_an_event_has_not_taken_it():
     async def waits() -> None:
-        feed = Feed(10)
+        feed = EventQueue(10)
         feed.begin()
         events = feed.read()
         waiting = asyncio.ensure_future(events.wait())
@@ -219,7 +226,7 @@ def test_who_waits_for_an_event_has_not_taken_it():
 
 def test_who_waits_may_be_woken_without_an_event_and_who_wants_one_is_served_with_one():
     async def woken() -> None:
-        feed = Feed(10)
+        feed = EventQueue(10)
         feed.begin()
         events = feed.read()
         events.wake()  # nobody waits: that is not remembered
@@ -247,7 +254,7 @@ def test_nothing_is_taken_before_any_is_to_come_nor_from_a_reader_that_waits():
             await reader.wait()
 
     async def two() -> None:
-        feed = Feed(10)
+        feed = EventQueue(10)
         first, second = feed.read(), feed.read()
         await refused(first, "not open")
         feed.begin()
@@ -262,7 +269,7 @@ def test_nothing_is_taken_before_any_is_to_come_nor_from_a_reader_that_waits():
 
 
 def test_the_last_lines_are_remembered_up_to_a_number_and_a_length():
-    kept = Remembered(3, 10)
+    kept = Transcript(3, 10)
     for text in ("aaaa", "bb", "cc", "dddd"):
         kept.add("user", text)
     assert ["bb", "cc", "dddd"] == [line.text for line in kept.lines()]
@@ -271,7 +278,7 @@ def test_the_last_lines_are_remembered_up_to_a_number_and_a_length():
 
 
 def test_a_long_line_keeps_its_head_and_its_tail():
-    kept = Remembered(3, 2000)
+    kept = Transcript(3, 2000)
     kept.add("user", "head " + "x" * 5000 + " tail")
     (line,) = kept.lines()
     assert len(line.text) <= 2000
@@ -280,13 +287,13 @@ def test_a_long_line_keeps_its_head_and_its_tail():
 
 
 def test_nothing_is_remembered_where_that_was_asked_for():
-    kept = Remembered(0, 10)
+    kept = Transcript(0, 10)
     kept.add("user", "a")
     assert () == kept.lines()
 
 
 def test_so_many_calls_may_begin_in_so_many_seconds_and_those_refused_do_not_count():
-    guard = FloodGuard(4, 15.0)
+    guard = SlidingWindowLimit(4, 15.0)
     assert [True] * 4 + [False] * 2 == [guard.take(now) for now in (0, 1, 2, 3, 4, 14.9)]
     assert (True, False, True) == (guard.take(15.0), guard.take(15.5), guard.take(16.0))
     guard.reset()
@@ -301,7 +308,7 @@ def test_what_a_model_is_told_of_a_call_that_has_no_result_is_json_with_the_word
 
 
 def test_what_is_said_in_pieces_is_put_together_up_to_a_length_and_begins_anew_when_it_was_taken():
-    said = Utterances()
+    said = TextBuffers()
     for _ in range(5):
         said.said("a" * (LONGEST // 2), spoken=True)
         said.heard("b" * (LONGEST // 2))
@@ -313,7 +320,7 @@ def test_what_is_said_in_pieces_is_put_together_up_to_a_length_and_begins_anew_w
 
 
 def test_of_outcomes_that_cannot_be_told_the_oldest_go():
-    outcomes = Outcomes()
+    outcomes = LateResults()
     executions = [refusal(ToolCall(f"c{number}", "look"), FloodError("look")) for number in range(MOST_OUTCOMES + 1)]
     assert [*[None] * MOST_OUTCOMES, executions[0]] == [
         outcomes.add(each, outcome(each.call, each.content)) for each in executions
@@ -325,7 +332,7 @@ def test_of_outcomes_that_cannot_be_told_the_oldest_go():
 
 
 def test_outcomes_that_nobody_is_to_be_told_of_are_handed_out_and_gone():
-    outcomes = Outcomes()
+    outcomes = LateResults()
     execution = refusal(ToolCall("c", "look"), FloodError("look"))
     outcomes.add(execution, "Not now.")
     assert [execution] == outcomes.clear()
@@ -333,7 +340,7 @@ def test_outcomes_that_nobody_is_to_be_told_of_are_handed_out_and_gone():
 
 
 def test_pieces_are_joined_where_many_wait_and_nothing_of_a_long_answer_is_lost():
-    feed = Feed(40)
+    feed = EventQueue(40)
     for number in range(3_000):
         feed.put(AudioEvent(number.to_bytes(2, "big"), 24_000))
         feed.put(TranscriptEvent("assistant", f"{number} ", whole=False))
@@ -353,7 +360,7 @@ def test_pieces_are_joined_where_many_wait_and_nothing_of_a_long_answer_is_lost(
 
 
 def test_what_is_read_in_time_comes_piece_by_piece():
-    feed = Feed(10)
+    feed = EventQueue(10)
     pieces = [TextEvent(str(number)) for number in range(5)]
     for piece in pieces:
         feed.put(piece)
@@ -375,7 +382,7 @@ def test_what_is_read_in_time_comes_piece_by_piece():
     ids=lambda event: event.type,
 )
 def test_what_is_not_of_one_piece_is_not_joined(one, other):
-    feed = Feed(4)
+    feed = EventQueue(4)
     before = [ConnectionEvent("open"), ConnectionEvent("lost")]
     for event in (*before, one, other):
         feed.put(event)
@@ -386,7 +393,7 @@ def test_what_is_not_of_one_piece_is_not_joined(one, other):
 
 
 def test_pieces_are_not_joined_over_anything_else():
-    feed = Feed(6)
+    feed = EventQueue(6)
     events = [ConnectionEvent("open"), ConnectionEvent("lost"), TextEvent("a"), InterruptedEvent(), TextEvent("b")]
     for event in events:
         feed.put(event)
@@ -396,7 +403,7 @@ def test_pieces_are_not_joined_over_anything_else():
 
 
 def test_speech_that_waits_is_void_with_an_interruption():
-    feed = Feed(10)
+    feed = EventQueue(10)
     for event in (AudioEvent(b"12", 24_000), TextEvent("so"), AudioEvent(b"34", 24_000), InterruptedEvent()):
         feed.put(event)
     feed.put(AudioEvent(b"56", 24_000))

@@ -9,8 +9,8 @@ import asyncio
 
 import pytest
 
+from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.events import ErrorEvent
-from patchbay.realtime.settings import RealtimeSettings
 from patchbay.testing.realtime import FakeGemini, FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun, random_script
 
 from .playing import Played, answered, connected, limits, run

@@ -13,12 +13,12 @@ from websockets.asyncio.server import ServerConnection, serve
 from executor.moved import MovedLoop
 from patchbay.errors import ConfigurationError, UpstreamError
 from patchbay.loop import TextEvent, ToolCallEvent
-from patchbay.realtime import wire
+from patchbay.realtime import connection
+from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.connection import AUDIO_WAITING, MOST_WAITING, Connection
-from patchbay.realtime.dialects.openai import OpenAIDialect
 from patchbay.realtime.events import ConnectionEvent, ResponseEndEvent
+from patchbay.realtime.providers.event_providers import OpenAIDialect
 from patchbay.realtime.session import RealtimeSession
-from patchbay.realtime.settings import RealtimeSettings
 from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, Pause, Quote, Say
 
 from .peers import Peer, content, served
@@ -338,7 +338,7 @@ def test_noise_between_pieces_and_a_pause_do_not_disturb():
 
 @pytest.mark.parametrize(("count", "length"), [(300, 10), (50, 10_000)])
 def test_a_server_that_talks_before_it_has_confirmed_the_session_is_left_before_that_piles_up(count, length, monkeypatch):
-    monkeypatch.setattr(wire, "MOST_WAITING", 100_000)
+    monkeypatch.setattr(connection, "MOST_WAITING", 100_000)
 
     async def work() -> None:
         async def talkative(socket) -> None:

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from patchbay.errors import ConfigurationError, InvalidRequestError
+from patchbay.realtime.chat_session import ChatSession
 from patchbay.realtime.events import ConnectionEvent, IdleEvent
-from patchbay.realtime.offline import OfflineSession
 from patchbay.realtime.session import RealtimeSession
 from patchbay.testing import ScriptedModel
 from patchbay.testing.realtime import FakeGLM
@@ -19,10 +19,10 @@ from .playing import run, soon
 
 
 @asynccontextmanager
-async def made(kind: str) -> AsyncIterator[RealtimeSession | OfflineSession]:
+async def made(kind: str) -> AsyncIterator[RealtimeSession | ChatSession]:
     """A session that is not connected, with a model that answers once."""
     if kind == "offline":
-        yield OfflineSession(ScriptedModel(["Yes."]))
+        yield ChatSession(ScriptedModel(["Yes."]))
         return
     with FakeGLM(["Yes."]) as fake:
         yield RealtimeSession("glm/m", url=fake.url, api_key="a-secret-key")

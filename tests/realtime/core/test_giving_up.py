@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from patchbay.realtime import keeper
+from patchbay.realtime import reconnect
 from patchbay.realtime.events import ErrorEvent
 
 from .peers import Peer, held, serving
@@ -22,7 +22,7 @@ def pauses(monkeypatch) -> list[float]:
         longest.append(most)
         return 0.0
 
-    monkeypatch.setattr(keeper.random, "uniform", none)
+    monkeypatch.setattr(reconnect.random, "uniform", none)
     return longest
 
 

@@ -9,13 +9,21 @@ from typing import Any
 import pytest
 
 from laws.clock import SteppedLoop
-from patchbay.realtime.dialect import Dialect
-from patchbay.realtime.dialects.gemini import GeminiDialect
-from patchbay.realtime.dialects.openai import OpenAIDialect
-from patchbay.realtime.news import CallPiece, Heard, ResponseBegan, ResponseEnded, Said, UserSpeaks, UserStops
-from patchbay.realtime.settings import RealtimeLimits, RealtimeSettings
-from patchbay.realtime.talk import Talk
-from patchbay.realtime.wire import Wire
+from patchbay.realtime.config import RealtimeLimits, RealtimeSettings
+from patchbay.realtime.connection import ProviderConnection
+from patchbay.realtime.providers.base import Dialect
+from patchbay.realtime.providers.event_providers import OpenAIDialect
+from patchbay.realtime.providers.gemini import GeminiDialect
+from patchbay.realtime.responses import ResponseController
+from patchbay.realtime.server_events import (
+    CallDelta,
+    InputTranscript,
+    ResponseDone,
+    ResponseStarted,
+    SpeechStarted,
+    SpeechStopped,
+    TextDelta,
+)
 
 from .test_talk import Sent, Told
 
@@ -33,8 +41,8 @@ class Moved:
     def __init__(self, loop: SteppedLoop, dialect: Dialect) -> None:
         self.loop = loop
         self.sent = Kinds()
-        wire = Wire(self.sent, dialect)  # type: ignore[arg-type]
-        self.talk = loop.inside(lambda: Talk(wire, RealtimeLimits(), Told(), resumed=False))  # type: ignore[arg-type]
+        wire = ProviderConnection(self.sent, dialect)  # type: ignore[arg-type]
+        self.talk = loop.inside(lambda: ResponseController(wire, RealtimeLimits(), Told(), resumed=False))  # type: ignore[arg-type]
 
     def take(self, *news: Any) -> None:
         for each in news:
@@ -68,71 +76,71 @@ def moved(dialect: type[Dialect] = OpenAIDialect) -> Iterator[Moved]:
 
 def test_a_user_whose_audio_goes_on_speaks_until_the_server_has_heard_the_end():
     with moved() as made:
-        made.take(UserSpeaks())
+        made.take(SpeechStarted())
         assert made.sounds(240)
-        made.take(UserStops())
+        made.take(SpeechStopped())
         assert (True, False) == (made.later(19.9), made.later(0.2))
 
 
 def test_audio_that_goes_on_behind_that_end_is_nobody_who_speaks():
     with moved() as made:
-        made.take(UserSpeaks(), UserStops())
+        made.take(SpeechStarted(), SpeechStopped())
         assert (True, False) == (made.sounds(10), made.sounds(10))
 
 
 def test_a_user_who_goes_on_before_there_is_an_answer_speaks_again():
     with moved() as made:
-        made.take(UserSpeaks(), UserStops(), UserSpeaks())
+        made.take(SpeechStarted(), SpeechStopped(), SpeechStarted())
         assert made.sounds(60)
 
 
 def test_a_server_that_forgets_to_tell_the_end_is_not_waited_for_without_end():
     with moved() as made:
-        made.take(UserSpeaks())
+        made.take(SpeechStarted())
         assert (True, False, False) == (made.sounds(290), made.sounds(10), made.sounds(10))
 
 
 def test_nor_is_a_user_of_whom_no_audio_comes_any_more():
     with moved() as made:
-        made.take(UserSpeaks())
+        made.take(SpeechStarted())
         assert made.sounds(60)
         assert (True, False) == (made.later(9.9), made.later(0.2))
 
 
 def test_the_end_of_what_was_answered_already_is_nothing_new():
     with moved() as made:
-        made.take(UserSpeaks(), ResponseBegan("r"), UserStops(), ResponseEnded("r", "completed"))
+        made.take(SpeechStarted(), ResponseStarted("r"), SpeechStopped(), ResponseDone("r", "completed"))
         assert made.talk.is_free
 
 
 def test_a_server_that_tells_no_end_is_not_waited_for_because_the_microphone_is_open():
     with moved(GeminiDialect) as made:
-        made.take(UserSpeaks())
+        made.take(SpeechStarted())
         assert (True, False) == (made.sounds(10), made.sounds(10))
-        made.take(Heard("What", whole=False))
+        made.take(InputTranscript("What", whole=False))
         assert (True, False) == (made.later(4.9), made.later(0.2))
 
 
 def test_what_was_wished_for_before_a_noise_that_is_not_answered_is_asked_for_behind_it_and_once():
     with moved() as made:
-        made.take(ResponseBegan("r"))
+        made.take(ResponseStarted("r"))
         made.loop.inside(made.talk.want)
-        made.take(UserSpeaks(), UserStops(), ResponseEnded("r", "cancelled"))
+        made.take(SpeechStarted(), SpeechStopped(), ResponseDone("r", "cancelled"))
         assert "response.create" not in made.sent.types
         made.loop.now += 20.1
         made.loop.step(3)
         assert ["response.create"] == [kind for kind in made.sent.types if kind == "response.create"]
-        made.take(ResponseBegan("s"), ResponseEnded("s", "completed"))
+        made.take(ResponseStarted("s"), ResponseDone("s", "completed"))
         assert made.talk.is_free
         assert 1 == made.sent.types.count("response.create")
 
 
 def test_and_not_where_the_server_answers_the_noise():
     with moved() as made:
-        made.take(ResponseBegan("r"))
+        made.take(ResponseStarted("r"))
         made.loop.inside(made.talk.want)
-        made.take(UserSpeaks(), UserStops(), ResponseEnded("r", "cancelled"))
-        made.take(ResponseBegan("s"), ResponseEnded("s", "completed"))
+        made.take(SpeechStarted(), SpeechStopped(), ResponseDone("r", "cancelled"))
+        made.take(ResponseStarted("s"), ResponseDone("s", "completed"))
         made.loop.now += 60
         made.loop.step(3)
         assert "response.create" not in made.sent.types
@@ -141,15 +149,15 @@ def test_and_not_where_the_server_answers_the_noise():
 @pytest.mark.parametrize("says", [False, True])
 def test_a_response_whose_calls_were_being_collected_is_owed_where_nothing_of_it_was_heard(says):
     with moved() as made:
-        began = [ResponseBegan("r"), *([Said("r", "Let me see.")] if says else [])]
-        made.take(*began, CallPiece("r", "f", "id_f", "f"), ResponseEnded("r", "completed"))
+        began = [ResponseStarted("r"), *([TextDelta("r", "Let me see.")] if says else [])]
+        made.take(*began, CallDelta("r", "f", "id_f", "f"), ResponseDone("r", "completed"))
         made.loop.inside(made.talk.end)
         assert made.talk.owed is not says
 
 
 def test_and_not_where_it_was_interrupted():
     with moved() as made:
-        made.take(ResponseBegan("r"), CallPiece("r", "f", "id_f", "f"), ResponseEnded("r", "completed"))
+        made.take(ResponseStarted("r"), CallDelta("r", "f", "id_f", "f"), ResponseDone("r", "completed"))
         made.loop.inside(made.talk.cancel)
         made.loop.inside(made.talk.end)
         assert not made.talk.owed
@@ -157,6 +165,6 @@ def test_and_not_where_it_was_interrupted():
 
 def test_what_an_earlier_response_has_said_is_nothing_heard_of_one_that_breaks_off():
     with moved() as made:
-        made.take(ResponseBegan("r"), Said("r", "Well."), ResponseEnded("r", "completed"), ResponseBegan("s"))
+        made.take(ResponseStarted("r"), TextDelta("r", "Well."), ResponseDone("r", "completed"), ResponseStarted("s"))
         made.loop.inside(made.talk.end)
         assert made.talk.owed

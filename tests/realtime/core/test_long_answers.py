@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from patchbay.loop import TextEvent
+from patchbay.realtime.chat_session import ChatSession
 from patchbay.realtime.events import AudioEvent, DroppedEvent, IdleEvent, InterruptedEvent, RealtimeEvent, TranscriptEvent
-from patchbay.realtime.offline import OfflineSession
 from patchbay.realtime.session import RealtimeSession
 from patchbay.testing import ScriptedUpstream, Text
 from patchbay.testing.realtime import FakeGemini, FakeOpenAI, FakeQwen, FakeRealtime, Say
@@ -19,7 +19,7 @@ WORDS = "".join(f"{number:04d} " for number in range(6_000))
 FIVE_MINUTES = bytes(range(250)) * (24_000 * 2 * 300 // 250)
 
 
-async def read_late(session: RealtimeSession | OfflineSession) -> list[RealtimeEvent]:
+async def read_late(session: RealtimeSession | ChatSession) -> list[RealtimeEvent]:
     """Read one event, the rest when all has come, and all up to the idle moment."""
     events, got = session.events(), []
     got.append(await anext(events))
@@ -51,7 +51,7 @@ def test_five_minutes_of_speech_at_once_are_all_there_when_they_are_read(fake: t
 def test_a_long_text_of_a_chat_is_all_there_when_it_is_read():
     async def work() -> None:
         with ScriptedUpstream([Text(WORDS)]) as upstream:
-            async with OfflineSession(f"{upstream.url}#m") as session:
+            async with ChatSession(f"{upstream.url}#m") as session:
                 await session.send_text("Go on.")
                 got = await read_late(session)
         assert [] == [event for event in got if isinstance(event, DroppedEvent)]

@@ -9,9 +9,9 @@ import pytest
 from executor.moved import MovedLoop
 from patchbay.errors import ConfigurationError, UpstreamError, UpstreamTimeoutError
 from patchbay.loop import ToolCallEvent, ToolResultEvent
+from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.events import ErrorEvent, ResponseEndEvent
 from patchbay.realtime.session import RealtimeSession
-from patchbay.realtime.settings import RealtimeSettings
 from patchbay.testing.realtime import (
     Answer,
     Call,
@@ -195,7 +195,7 @@ def test_what_is_said_without_a_connection_is_said_to_the_next_one():
 
 
 def test_what_is_said_while_the_next_connection_is_configured_is_not_lost():
-    from patchbay.realtime.dialects.openai import OpenAIDialect
+    from patchbay.realtime.providers.event_providers import OpenAIDialect
 
     async def work() -> None:
         opened: list[int] = []
@@ -264,7 +264,7 @@ def test_no_other_connection_is_opened_where_none_may_be():
 
 
 def session_at(url: str, **fields: object) -> RealtimeSession:
-    from patchbay.realtime.dialects.openai import OpenAIDialect
+    from patchbay.realtime.providers.event_providers import OpenAIDialect
 
     return RealtimeSession(RealtimeSettings(model="m", url=url, **{"api_key": "a-secret-key", **fields}), dialect=OpenAIDialect)
 
@@ -341,7 +341,7 @@ def test_a_text_that_is_no_unicode_is_said_all_the_same_and_ends_no_session():
 
 
 def test_a_connection_that_cannot_be_told_what_was_said_is_closed():
-    from patchbay.realtime.dialects.openai import OpenAIDialect
+    from patchbay.realtime.providers.event_providers import OpenAIDialect
 
     class Forgetful(OpenAIDialect):
         def recalling(self, opening):

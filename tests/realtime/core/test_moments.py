@@ -11,7 +11,7 @@ import pytest
 from patchbay.errors import HookAbortError
 from patchbay.hooks import AbortTurn, HookManager
 from patchbay.loop import ToolCallEvent, ToolResultEvent, UserOutputEvent
-from patchbay.realtime import hearing
+from patchbay.realtime import response_state
 from patchbay.realtime.events import ErrorEvent, InterruptedEvent, ResponseEndEvent, TranscriptEvent
 from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun, Pause, Say
 from patchbay.tools import ToolDefinition
@@ -154,7 +154,7 @@ NOISE = ({"type": "input_audio_buffer.speech_started"}, {"type": "input_audio_bu
 
 
 def test_a_text_that_a_noise_comes_upon_is_answered_also_where_the_noise_is_not(monkeypatch):
-    monkeypatch.setattr(hearing, "_LONGEST_WAIT", 0.05)
+    monkeypatch.setattr(response_state, "_LONGEST_WAIT", 0.05)
 
     async def conduct(peer: Peer) -> None:
         await peer.until("response.create")

@@ -7,9 +7,9 @@ from types import MappingProxyType
 import pytest
 
 from patchbay.errors import ConfigurationError
-from patchbay.realtime.offline import OfflineSession
+from patchbay.realtime.chat_session import ChatSession
+from patchbay.realtime.config import RealtimeLimits, RealtimeSettings
 from patchbay.realtime.session import RealtimeSession
-from patchbay.realtime.settings import RealtimeLimits, RealtimeSettings
 from patchbay.testing import ScriptedModel
 
 COUNTS = ["flood_calls", "max_rounds", "max_calls", "reconnects", "kept_items", "kept_chars", "waiting", "max_frame"]
@@ -79,4 +79,4 @@ def test_extra_is_any_mapping_of_json():
 
 def test_the_limits_of_an_offline_session_are_limits():
     with pytest.raises(ConfigurationError, match=r"^limits of a realtime session must be RealtimeLimits, not dict"):
-        OfflineSession(ScriptedModel([]), limits={"waiting": 3})
+        ChatSession(ScriptedModel([]), limits={"waiting": 3})

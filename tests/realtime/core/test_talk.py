@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from patchbay.realtime.dialects.openai import OpenAIDialect
-from patchbay.realtime.news import (
-    CallPiece,
-    Refused,
-    ResponseBegan,
-    ResponseEnded,
-    Said,
-    Sounded,
-    UserSpeaks,
-    WholeCall,
+from patchbay.realtime.config import RealtimeSettings
+from patchbay.realtime.connection import ProviderConnection
+from patchbay.realtime.providers.event_providers import OpenAIDialect
+from patchbay.realtime.responses import ResponseController
+from patchbay.realtime.server_events import (
+    AudioDelta,
+    CallDelta,
+    FinalCall,
+    ResponseDone,
+    ResponseStarted,
+    ServerError,
+    SpeechStarted,
+    TextDelta,
 )
-from patchbay.realtime.settings import RealtimeSettings
-from patchbay.realtime.talk import Talk
-from patchbay.realtime.wire import Wire
 
 from .playing import limits, run
 
@@ -62,23 +62,23 @@ class Told:
                 await self.changed.wait()
 
 
-def talk(**fields: Any) -> tuple[Talk, Told, Sent]:
+def talk(**fields: Any) -> tuple[ResponseController, Told, Sent]:
     told, sent = Told(), Sent()
-    wire = Wire(sent, OpenAIDialect(RealtimeSettings(model="m")))  # type: ignore[arg-type]
-    return Talk(wire, limits(grace=0.05, **fields), told, resumed=False), told, sent  # type: ignore[arg-type]
+    wire = ProviderConnection(sent, OpenAIDialect(RealtimeSettings(model="m")))  # type: ignore[arg-type]
+    return ResponseController(wire, limits(grace=0.05, **fields), told, resumed=False), told, sent  # type: ignore[arg-type]
 
 
 def begun(*names: str, done: bool = True) -> list[Any]:
     return [
-        ResponseBegan("r1"),
-        *(CallPiece("r1", name, f"id_{name}", name, arguments="{}" if done else None, done=done) for name in names),
+        ResponseStarted("r1"),
+        *(CallDelta("r1", name, f"id_{name}", name, arguments="{}" if done else None, done=done) for name in names),
     ]
 
 
 def test_calls_that_are_whole_are_handed_on_when_their_response_is_over():
     async def work() -> None:
         made, told, _ = talk()
-        for news in [*begun("f"), ResponseEnded("r1", "completed")]:
+        for news in [*begun("f"), ResponseDone("r1", "completed")]:
             made.take(news)
         assert [(["f"], True)] == told.calls()
         made.end()
@@ -89,24 +89,26 @@ def test_calls_that_are_whole_are_handed_on_when_their_response_is_over():
 def test_a_call_that_is_not_whole_is_waited_for_a_little_and_its_end_is_still_heard():
     async def work() -> None:
         made, told, _ = talk()
-        for news in [*begun("f", done=False), ResponseEnded("r1", "completed")]:
+        for news in [*begun("f", done=False), ResponseDone("r1", "completed")]:
             made.take(news)
         assert [] == told.calls()
-        made.take(CallPiece("r1", "f", arguments="{}", done=True))
+        made.take(CallDelta("r1", "f", arguments="{}", done=True))
         assert [(["f"], True)] == told.calls()
-        made.take(CallPiece("r1", "f", arguments="{}", done=True))  # as the item's end says it once more
-        made.take(CallPiece("r1", "g", "id_g", "g", arguments="{}", done=True))
+        made.take(CallDelta("r1", "f", arguments="{}", done=True))  # as the item's end says it once more
+        made.take(CallDelta("r1", "g", "id_g", "g", arguments="{}", done=True))
         assert (["g"], True) == (told.late(), made.is_quiet)
         made.end()
 
     run(work())
 
 
-@pytest.mark.parametrize("late", [Said("r1", "so", spoken=True), Sounded("r1", b"12", 24_000), ResponseEnded("r1", "completed")])
+@pytest.mark.parametrize(
+    "late", [TextDelta("r1", "so", spoken=True), AudioDelta("r1", b"12", 24_000), ResponseDone("r1", "completed")]
+)
 def test_what_comes_of_a_response_behind_its_end_begins_none(late):
     async def work() -> None:
         made, told, _ = talk()
-        for news in [ResponseBegan("r1"), Said("r1", "well", spoken=True), ResponseEnded("r1", "completed"), late]:
+        for news in [ResponseStarted("r1"), TextDelta("r1", "well", spoken=True), ResponseDone("r1", "completed"), late]:
             made.take(news)
         assert made.is_quiet
         made.end()
@@ -118,7 +120,7 @@ def test_what_comes_of_a_response_behind_its_end_begins_none(late):
 def test_a_call_that_never_ends_is_handed_on_as_it_is():
     async def work() -> None:
         made, told, _ = talk()
-        for news in [*begun("f", done=False), ResponseEnded("r1", "completed")]:
+        for news in [*begun("f", done=False), ResponseDone("r1", "completed")]:
             made.take(news)
         await told.until_calls()
         assert [(["f"], True)] == told.calls()
@@ -130,9 +132,9 @@ def test_a_call_that_never_ends_is_handed_on_as_it_is():
 def test_a_call_that_comes_right_after_its_response_is_carried_out_too_and_once():
     async def work() -> None:
         made, told, _ = talk()
-        for news in [*begun("f"), ResponseEnded("r1", "completed"), CallPiece("r1", "g", "id_g", "g", arguments="{}", done=True)]:
+        for news in [*begun("f"), ResponseDone("r1", "completed"), CallDelta("r1", "g", "id_g", "g", arguments="{}", done=True)]:
             made.take(news)
-        made.take(CallPiece("r1", "g", "id_g", "g", arguments="{}", done=True))
+        made.take(CallDelta("r1", "g", "id_g", "g", arguments="{}", done=True))
         assert ([(["f"], True)], ["g"]) == (told.calls(), told.late())
         made.end()
 
@@ -141,13 +143,13 @@ def test_a_call_that_comes_right_after_its_response_is_carried_out_too_and_once(
 
 def test_nothing_is_run_of_a_response_that_the_user_interrupts_while_its_calls_are_collected():
     async def work() -> None:
-        for interrupt in (lambda made: made.take(UserSpeaks()), lambda made: made.cancel()):
+        for interrupt in (lambda made: made.take(SpeechStarted()), lambda made: made.cancel()):
             made, told, _ = talk()
-            for news in [*begun("f", done=False), ResponseEnded("r1", "completed")]:
+            for news in [*begun("f", done=False), ResponseDone("r1", "completed")]:
                 made.take(news)
             interrupt(made)
-            made.take(CallPiece("r1", "f", arguments="{}", done=True))
-            made.take(CallPiece("r1", "g", "id_g", "g", arguments="{}", done=True))
+            made.take(CallDelta("r1", "f", arguments="{}", done=True))
+            made.take(CallDelta("r1", "g", "id_g", "g", arguments="{}", done=True))
             await asyncio.sleep(0)
             assert ([(["f"], False)], []) == (told.calls(), told.late())
             made.end()
@@ -161,7 +163,7 @@ def test_nothing_is_run_of_a_response_whose_completion_crosses_with_the_interrup
         for news in begun("f"):
             made.take(news)
         assert made.cancel()
-        made.take(ResponseEnded("r1", "completed", (WholeCall("f", "id_f", "f", "{}"),)))
+        made.take(ResponseDone("r1", "completed", (FinalCall("f", "id_f", "f", "{}"),)))
         assert [(["f"], False)] == told.calls()
         assert ["response.cancel"] == sent.types
         made.end()
@@ -174,13 +176,13 @@ def test_what_is_of_an_older_response_is_not_heard():
         made, told, _ = talk()
         for news in [
             *begun(),
-            ResponseEnded("r1", "completed"),
-            ResponseBegan("r2"),
-            Said("r1", "old"),
-            CallPiece("r1", "old", "id_old", "old", arguments="{}", done=True),
-            ResponseEnded("r1", "completed", (WholeCall("old", "id_old", "old", "{}"),)),
-            Said("r2", "new"),
-            ResponseEnded("r2", "completed"),
+            ResponseDone("r1", "completed"),
+            ResponseStarted("r2"),
+            TextDelta("r1", "old"),
+            CallDelta("r1", "old", "id_old", "old", arguments="{}", done=True),
+            ResponseDone("r1", "completed", (FinalCall("old", "id_old", "old", "{}"),)),
+            TextDelta("r2", "new"),
+            ResponseDone("r2", "completed"),
         ]:
             made.take(news)
         assert ["new"] == [args[0].delta for name, args in told.said if name == "emit" and args[0].type == "text"]
@@ -193,11 +195,11 @@ def test_what_is_of_an_older_response_is_not_heard():
 def test_a_response_whose_beginning_was_lost_is_heard_and_one_whose_end_was_lost_is_over_with_the_next():
     async def work() -> None:
         made, told, _ = talk()
-        made.take(CallPiece("r1", "f", "id_f", "f", arguments="{}", done=True))
+        made.take(CallDelta("r1", "f", "id_f", "f", arguments="{}", done=True))
         assert not made.is_quiet
-        made.take(ResponseBegan("r2"))
+        made.take(ResponseStarted("r2"))
         assert [(["f"], False)] == told.calls()
-        made.take(ResponseEnded("r2", "completed", (WholeCall("g", "id_g", "g", "{}"),)))
+        made.take(ResponseDone("r2", "completed", (FinalCall("g", "id_g", "g", "{}"),)))
         assert [(["f"], False), (["g"], True)] == told.calls()
         made.end()
 
@@ -208,8 +210,8 @@ def test_what_was_wanted_while_the_server_answered_by_itself_is_asked_for_with_t
     async def work() -> None:
         made, told, sent = talk()
         made.want()
-        made.take(Refused("busy", about="response", busy=True))
-        for news in [*begun("f"), ResponseEnded("r1", "completed")]:
+        made.take(ServerError("busy", about="response", busy=True))
+        for news in [*begun("f"), ResponseDone("r1", "completed")]:
             made.take(news)
         assert ([(["f"], True)], ["response.create"]) == (told.calls(), sent.types)
         made.want()
@@ -222,13 +224,13 @@ def test_what_was_wanted_while_the_server_answered_by_itself_is_asked_for_with_t
 def test_calls_are_told_once_where_the_server_began_an_answer_of_its_own_meanwhile():
     async def work() -> None:
         made, told, sent = talk()
-        for news in [*begun("f"), ResponseEnded("r1", "completed")]:
+        for news in [*begun("f"), ResponseDone("r1", "completed")]:
             made.take(news)
         made.want()  # the results are there
-        made.take(Refused("busy", about="response", busy=True))  # one of which nothing has been heard yet
+        made.take(ServerError("busy", about="response", busy=True))  # one of which nothing has been heard yet
         assert ["response.create"] == sent.types
-        made.take(ResponseBegan("r2"))
-        made.take(ResponseEnded("r2", "completed"))
+        made.take(ResponseStarted("r2"))
+        made.take(ResponseDone("r2", "completed"))
         assert [(["f"], True)] == told.calls()
         ends = [args[0].status for name, args in told.said if name == "emit" and args[0].type == "response_end"]
         assert ["completed", "completed"] == ends
@@ -245,9 +247,9 @@ def test_the_calls_of_a_response_whose_end_comes_after_it_was_given_up_are_answe
         made.cancel()
         await told.until_calls()
         assert [(["f"], False)] == told.calls()
-        whole = [WholeCall(name, f"id_{name}", name, "{}") for name in "fg"]
+        whole = [FinalCall(name, f"id_{name}", name, "{}") for name in "fg"]
         for _ in range(2):
-            made.take(ResponseEnded("r1", "completed", tuple(whole)))
+            made.take(ResponseDone("r1", "completed", tuple(whole)))
         assert [(["f"], False), (["g"], False)] == told.calls()
         made.end()
 
@@ -256,7 +258,11 @@ def test_the_calls_of_a_response_whose_end_comes_after_it_was_given_up_are_answe
 
 def test_a_talk_that_ends_with_an_answer_on_its_way_says_that_one_is_owed():
     async def work() -> None:
-        for news, owed in (([], True), ([ResponseBegan("r1")], True), ([ResponseBegan("r1"), Said("r1", "Well")], False)):
+        for news, owed in (
+            ([], True),
+            ([ResponseStarted("r1")], True),
+            ([ResponseStarted("r1"), TextDelta("r1", "Well")], False),
+        ):
             made, _, _ = talk()
             made.want()
             for each in news:

@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 
 import pytest
 
-from patchbay.realtime.weighing import MOST_LOOKED_AT, MOST_MEMBERS, weigh
+from patchbay.realtime.event_queue import MOST_LOOKED_AT, MOST_MEMBERS, weigh
 
 
 @pytest.mark.parametrize("kind", [list, tuple, set, frozenset, deque, dict.fromkeys, OrderedDict.fromkeys])
@@ -25,7 +25,7 @@ def test_of_what_is_weighed_so_many_are_looked_at_however_many_there_are(monkeyp
         looked.append(value)
         return 1
 
-    monkeypatch.setattr("patchbay.realtime.weighing.getsizeof", getsizeof)
+    monkeypatch.setattr("patchbay.realtime.event_queue.getsizeof", getsizeof)
     weigh([[[[f"{x} {y} {z}" for z in range(20)] for y in range(100)] for x in range(100)]])
     assert len(looked) == MOST_LOOKED_AT
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from patchbay.realtime.dialect import CallResult, Line
-from patchbay.realtime.dialects.callkeys import CallKeys, Named
-from patchbay.realtime.dialects.gemini import GeminiDialect
-from patchbay.realtime.news import ResponseBegan, ResponseEnded
-from patchbay.realtime.settings import RealtimeSettings
+from patchbay.realtime.config import RealtimeSettings
+from patchbay.realtime.providers.base import CallResult, Line
+from patchbay.realtime.providers.call_keys import CallKeys, CallReference
+from patchbay.realtime.providers.gemini import GeminiDialect
+from patchbay.realtime.server_events import ResponseDone, ResponseStarted
 
 
 def test_of_two_calls_with_the_same_arguments_the_one_of_that_name_is_meant_and_not_the_one_that_has_none_yet():
     keys = CallKeys("r")
     same = '{"city": "Rome"}'
-    nameless = keys.find(Named(place=2, whole=True, arguments=same))
-    named = keys.find(Named(place=1, name="look_up", whole=True, arguments=same))
+    nameless = keys.find(CallReference(place=2, whole=True, arguments=same))
+    named = keys.find(CallReference(place=1, name="look_up", whole=True, arguments=same))
     listed = [
-        Named(item="a", name="look_up", whole=True, arguments=same),
-        Named(item="b", name="pay", whole=True, arguments=same),
+        CallReference(item="a", name="look_up", whole=True, arguments=same),
+        CallReference(item="b", name="pay", whole=True, arguments=same),
     ]
     assert [named.key, nameless.key] == [known.key for known, _ in keys.find_all(listed)]
 
@@ -30,4 +30,4 @@ def test_the_end_of_a_turn_that_was_cut_is_no_answer_to_what_was_said_between_th
     one.speaking(Line("user", "And now?"), answer=True)
     assert [] == one.read({"serverContent": {"turnComplete": True}})
     began, ended = one.read({"serverContent": {"turnComplete": True}})  # an answer of nothing is one
-    assert (ResponseBegan, ResponseEnded) == (type(began), type(ended))
+    assert (ResponseStarted, ResponseDone) == (type(began), type(ended))

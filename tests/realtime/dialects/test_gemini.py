@@ -10,20 +10,20 @@ from google import genai
 from google.genai import _live_converters as converters
 from google.genai import types as sdk
 
-from patchbay.realtime.dialect import CallResult, Line, Opening
-from patchbay.realtime.news import (
-    CallPiece,
+from patchbay.realtime.providers.base import CallResult, ConnectionSetup, Line
+from patchbay.realtime.server_events import (
+    AudioDelta,
+    CallDelta,
     CallsCancelled,
-    Heard,
-    Leaving,
-    Opened,
-    Refused,
-    ResponseBegan,
-    ResponseEnded,
-    Resumable,
-    Said,
-    Sounded,
-    UserSpeaks,
+    GoAway,
+    InputTranscript,
+    ResponseDone,
+    ResponseStarted,
+    ServerError,
+    SessionOpened,
+    SessionResumption,
+    SpeechStarted,
+    TextDelta,
 )
 
 from .told import CLOCK, WEATHER, dialect, read, shaped
@@ -35,7 +35,7 @@ def gemini(**settings):
 
 def setup(opening=None, **settings):
     one = gemini(**settings)
-    [frame] = one.greeting(opening or Opening(shaped(one, WEATHER)))
+    [frame] = one.greeting(opening or ConnectionSetup(shaped(one, WEATHER)))
     return frame["setup"]
 
 
@@ -78,10 +78,10 @@ def test_every_frame_is_one_of_the_sdks_models(on, output):
     one = gemini(output=output, transcribe=on, detect_turns=on, voice="Puck", instructions="Be kind.")
     tools = shaped(one, WEATHER, CLOCK)
     frames = [
-        *one.greeting(Opening(tools)),
-        *one.greeting(Opening(tools, resume="handle_1")),
-        *one.greeting(Opening([])),
-        *one.recalling(Opening(tools, [Line("user", "a"), Line("assistant", "b"), Line("user", "c")])),
+        *one.greeting(ConnectionSetup(tools)),
+        *one.greeting(ConnectionSetup(tools, resume="handle_1")),
+        *one.greeting(ConnectionSetup([])),
+        *one.recalling(ConnectionSetup(tools, [Line("user", "a"), Line("assistant", "b"), Line("user", "c")])),
         *one.speaking(Line("user", "hello"), answer=False),
         *one.responding(),
         *one.sounding(b"\0\1" * 100),
@@ -125,7 +125,7 @@ def test_the_setup_is_what_the_sdk_sends_for_the_same_wishes():
     )
     parameters = sdk.LiveConnectParameters(model="models/voice-1", config=config).model_dump(exclude_none=True)
     theirs = converters._LiveConnectParameters_to_mldev(client._api_client, parameters)["setup"]
-    ours = setup(Opening(shaped(gemini(), WEATHER), resume="handle_1"), voice="Puck", instructions="Be kind.")
+    ours = setup(ConnectionSetup(shaped(gemini(), WEATHER), resume="handle_1"), voice="Puck", instructions="Be kind.")
     as_model = sdk.LiveClientSetup.model_validate
     assert as_model(theirs) == as_model(ours)
     assert {name for name, value in theirs.items() if value is not None} == set(ours)
@@ -138,7 +138,7 @@ def test_what_is_not_wished_for_is_not_in_the_setup():
         "contextWindowCompression": {"slidingWindow": {}},
         "sessionResumption": {},
         "realtimeInputConfig": {"automaticActivityDetection": {"disabled": True}},
-    } == setup(Opening([]), output="text", transcribe=False, detect_turns=False)
+    } == setup(ConnectionSetup([]), output="text", transcribe=False, detect_turns=False)
 
 
 def test_a_model_that_is_somewhere_else_keeps_its_place():
@@ -154,8 +154,8 @@ def test_extra_members_and_tools_of_googles_own_stand_beside_ours():
 
 def test_lines_are_recalled_in_one_frame_that_asks_for_no_answer():
     one = gemini()
-    assert [] == one.recalling(Opening([]))
-    [frame] = one.recalling(Opening([], [Line("user", "a"), Line("assistant", "b"), Line("user", "c")]))
+    assert [] == one.recalling(ConnectionSetup([]))
+    [frame] = one.recalling(ConnectionSetup([], [Line("user", "a"), Line("assistant", "b"), Line("user", "c")]))
     turns = [{"role": role, "parts": [{"text": text}]} for role, text in (("user", "a"), ("model", "b"), ("user", "c"))]
     assert {"clientContent": {"turns": turns, "turnComplete": False}} == frame
 
@@ -208,7 +208,7 @@ def test_the_users_activity_is_told_where_the_server_does_not_detect_it():
 
 def test_what_cannot_be_said_is_not_said():
     one = gemini()
-    assert [] == one.configuring(Opening([])) + one.changing_tools([]) + one.cancelling("r")
+    assert [] == one.configuring(ConnectionSetup([])) + one.changing_tools([]) + one.cancelling("r")
     assert (False, True) == (one.updates_tools, one.goes_on_by_itself)
 
 
@@ -229,10 +229,14 @@ ANSWER = [
 def test_an_answer_is_read_from_the_sdks_own_messages(spelt):
     opened, *heard, began, audio, said, ended = read(gemini(), *map(spelt, ANSWER))
     response_id = began.response_id
-    assert Opened(configured=True) == opened
-    assert [Heard("What is ", whole=False), Heard("it like?", whole=False), Heard("What is it like?")] == heard
-    assert [ResponseBegan(response_id), Sounded(response_id, b"\xfb\xef\xff\xfe", 24000)] == [began, audio]
-    assert Said(response_id, "Good.", spoken=True) == said
+    assert SessionOpened(configured=True) == opened
+    assert [
+        InputTranscript("What is ", whole=False),
+        InputTranscript("it like?", whole=False),
+        InputTranscript("What is it like?"),
+    ] == heard
+    assert [ResponseStarted(response_id), AudioDelta(response_id, b"\xfb\xef\xff\xfe", 24000)] == [began, audio]
+    assert TextDelta(response_id, "Good.", spoken=True) == said
     assert (response_id, "completed", ()) == (ended.response_id, ended.status, ended.calls)
     assert [9] == list(ended.usage.values())
 
@@ -245,7 +249,7 @@ def test_the_sdk_reads_our_samples_of_its_messages():
 def test_text_is_said_and_thoughts_are_not():
     parts = [{"text": "Hm.", "thought": True}, {"text": "Yes."}, {"executable_code": {"code": "1", "language": "PYTHON"}}]
     began, said = read(gemini(output="text"), content(model_turn={"parts": parts}))
-    assert Said(began.response_id, "Yes.") == said
+    assert TextDelta(began.response_id, "Yes.") == said
 
 
 @pytest.mark.parametrize(
@@ -264,7 +268,9 @@ def test_what_is_no_pcm_is_no_audio():
 
 def test_each_turn_is_a_response_of_its_own():
     news = read(gemini(), say("a"), say("b"), TURN_OVER, say("c"), TURN_OVER)
-    assert "Began Said Said Ended Began Said Ended" == " ".join(type(one).__name__.removeprefix("Response") for one in news)
+    assert "Started TextDelta TextDelta Done Started TextDelta Done" == " ".join(
+        type(one).__name__.removeprefix("Response") for one in news
+    )
     assert 2 == len({one.response_id for one in news})
 
 
@@ -282,8 +288,10 @@ def test_an_answer_of_nothing_is_told_as_one():
 
 def test_an_utterance_is_whole_when_the_server_says_so():
     one = gemini()
-    assert [Heard("Hi", whole=False), Heard("Hi")] == read(one, content(input_transcription={"text": "Hi", "finished": True}))
-    assert ["ResponseBegan", "Said"] == [type(news).__name__ for news in read(one, say("a"))]
+    assert [InputTranscript("Hi", whole=False), InputTranscript("Hi")] == read(
+        one, content(input_transcription={"text": "Hi", "finished": True})
+    )
+    assert ["ResponseStarted", "TextDelta"] == [type(news).__name__ for news in read(one, say("a"))]
 
 
 def test_an_utterance_without_end_is_told_in_parts():
@@ -299,9 +307,9 @@ def test_calls_end_their_response():
     began, first, second, ended = read(one, frame)
     response_id = began.response_id
     assert [
-        CallPiece(response_id, "fc1", "fc1", "get_weather", arguments='{"city": "Oslo"}', done=True),
-        CallPiece(response_id, "fc2", "fc2", "get_time", done=True),
-        ResponseEnded(response_id, "completed"),
+        CallDelta(response_id, "fc1", "fc1", "get_weather", arguments='{"city": "Oslo"}', done=True),
+        CallDelta(response_id, "fc2", "fc2", "get_time", done=True),
+        ResponseDone(response_id, "completed"),
     ] == [first, second, ended]
 
 
@@ -323,8 +331,8 @@ def test_calls_without_ids_are_taken_back_by_an_interruption_for_the_server_cann
     """Their results would be taken for those of calls of the same name that the model makes next."""
     one = gemini()
     _, nameless, named, _ = read(one, tool_calls({"name": "get_time"}, {"id": "fc1", "name": "get_weather"}))
-    assert [CallsCancelled((nameless.call_id,)), UserSpeaks()] == read(one, content(interrupted=True))
-    assert [UserSpeaks()] == read(one, content(interrupted=True)), "once"
+    assert [CallsCancelled((nameless.call_id,)), SpeechStarted()] == read(one, content(interrupted=True))
+    assert [SpeechStarted()] == read(one, content(interrupted=True)), "once"
     assert "fc1" == named.call_id
 
 
@@ -369,32 +377,34 @@ def test_the_end_of_a_turn_that_called_says_nothing_new_before_the_results():
     read(one, say("Let me see."), tool_calls({"id": "fc1", "name": "get_time"}))
     assert [] == read(one, content(generation_complete=True), TURN_OVER)
     one.answering([CallResult("fc1", "get_time", "{}")])
-    assert ["ResponseBegan", "Said", "ResponseEnded"] == [type(news).__name__ for news in read(one, say("Noon."), TURN_OVER)]
+    assert ["ResponseStarted", "TextDelta", "ResponseDone"] == [
+        type(news).__name__ for news in read(one, say("Noon."), TURN_OVER)
+    ]
 
 
 def test_a_model_that_says_nothing_to_results_has_answered_all_the_same():
     one = gemini()
     read(one, tool_calls({"id": "fc1", "name": "get_time"}))
     one.answering([CallResult("fc1", "get_time", "{}")])
-    assert ["ResponseBegan", "ResponseEnded"] == [type(news).__name__ for news in read(one, TURN_OVER)]
+    assert ["ResponseStarted", "ResponseDone"] == [type(news).__name__ for news in read(one, TURN_OVER)]
 
 
 def test_an_interruption_cancels_what_is_said():
     news = read(gemini(), say("Once"), content(interrupted=True), TURN_OVER)
-    assert ["ResponseBegan", "Said", "UserSpeaks", "ResponseEnded"] == [type(one).__name__ for one in news]
+    assert ["ResponseStarted", "TextDelta", "SpeechStarted", "ResponseDone"] == [type(one).__name__ for one in news]
     assert "cancelled" == news[-1].status
 
 
 def test_an_interruption_and_the_end_of_the_turn_may_stand_in_one_frame():
     news = read(gemini(), say("Once"), content(interrupted=True, turn_complete=True), say("a"), TURN_OVER)
-    assert ["cancelled", "completed"] == [one.status for one in news if isinstance(one, ResponseEnded)]
+    assert ["cancelled", "completed"] == [one.status for one in news if isinstance(one, ResponseDone)]
 
 
 def test_an_interruption_while_tools_run_is_told():
     one = gemini()
     read(one, tool_calls({"id": "fc1", "name": "get_time"}))
     frames = [content(interrupted=True), vendors(tool_call_cancellation={"ids": ["fc1"]}), TURN_OVER]
-    assert [UserSpeaks(), CallsCancelled(("fc1",))] == read(one, *frames)
+    assert [SpeechStarted(), CallsCancelled(("fc1",))] == read(one, *frames)
 
 
 @pytest.mark.parametrize("over", [TURN_OVER, content(interrupted=True), tool_calls({"id": "fc1", "name": "get_time"})])
@@ -402,14 +412,16 @@ def test_a_transcript_that_comes_late_begins_no_response(over):
     one = gemini()
     began = read(one, say("a"))[0]
     read(one, over)
-    assert [Said(began.response_id, "b", spoken=True)] == read(one, content(output_transcription={"text": "b"}))
+    assert [TextDelta(began.response_id, "b", spoken=True)] == read(one, content(output_transcription={"text": "b"}))
 
 
 def test_a_transcript_begins_an_answer_to_what_was_said_since():
     one = gemini()
     read(one, say("a"), TURN_OVER)
     one.speaking(Line("user", "And?"), answer=True)
-    assert ["ResponseBegan", "Said"] == [type(news).__name__ for news in read(one, content(output_transcription={"text": "b"}))]
+    assert ["ResponseStarted", "TextDelta"] == [
+        type(news).__name__ for news in read(one, content(output_transcription={"text": "b"}))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -430,7 +442,7 @@ def test_a_transcript_begins_an_answer_to_what_was_said_since():
     ],
 )
 def test_the_server_says_when_it_goes(left, seconds):
-    assert [Leaving(seconds)] == read(gemini(), {"goAway": {"timeLeft": left}})
+    assert [GoAway(seconds)] == read(gemini(), {"goAway": {"timeLeft": left}})
 
 
 def test_a_handle_is_good_until_the_server_says_that_it_cannot_go_on_from_here():
@@ -439,14 +451,16 @@ def test_a_handle_is_good_until_the_server_says_that_it_cannot_go_on_from_here()
         vendors(session_resumption_update={"new_handle": "h0", "resumable": False}),
         {"sessionResumptionUpdate": {}},
     ]
-    assert [Resumable("h1"), Resumable(""), Resumable("")] == read(gemini(), *frames)
+    assert [SessionResumption("h1"), SessionResumption(""), SessionResumption("")] == read(gemini(), *frames)
 
 
 def test_an_error_before_the_setup_is_done_is_about_the_session():
     error = {"error": {"code": 400, "message": "Bad tool.", "status": "INVALID_ARGUMENT"}}
     one = gemini()
-    assert [Refused("Bad tool.", "INVALID_ARGUMENT", about="session")] == read(one, error)
-    assert [Opened(configured=True), Refused("Bad tool.", "INVALID_ARGUMENT")] == read(one, {"setupComplete": {}}, error)
+    assert [ServerError("Bad tool.", "INVALID_ARGUMENT", about="session")] == read(one, error)
+    assert [SessionOpened(configured=True), ServerError("Bad tool.", "INVALID_ARGUMENT")] == read(
+        one, {"setupComplete": {}}, error
+    )
 
 
 def test_noise_says_nothing():
@@ -467,13 +481,13 @@ def test_one_frame_may_say_all_at_once():
     frame = {**TURN_OVER, **tool_calls({"id": "fc1", "name": "get_time"}), **vendors(go_away={"time_left": "1s"})}
     frame = json.loads(json.dumps(frame))
     names = [type(one).__name__ for one in read(gemini(), say("a"), frame)]
-    assert ["ResponseBegan", "Said", "ResponseEnded", "ResponseBegan", "CallPiece", "ResponseEnded", "Leaving"] == names
+    assert ["ResponseStarted", "TextDelta", "ResponseDone", "ResponseStarted", "CallDelta", "ResponseDone", "GoAway"] == names
 
 
 def test_an_answer_that_the_last_connection_owed_can_be_asked_for_behind_the_recalled_lines():
     one = gemini()
-    one.greeting(Opening([]))
+    one.greeting(ConnectionSetup([]))
     assert [] == one.responding()
-    one.recalling(Opening([], [Line("user", "a")]))
+    one.recalling(ConnectionSetup([], [Line("user", "a")]))
     assert [{"clientContent": {"turnComplete": True}}] == one.responding()
     assert [] == one.responding()

@@ -9,11 +9,11 @@ import pytest
 from google.genai import types as sdk
 
 from patchbay.realtime import RealtimeSession
-from patchbay.realtime.dialect import CallResult, Line, Opening
-from patchbay.realtime.news import CallsCancelled, ResponseEnded, UserSpeaks
-from patchbay.realtime.settings import RealtimeLimits
+from patchbay.realtime.config import RealtimeLimits
+from patchbay.realtime.providers.base import CallResult, ConnectionSetup, Line
+from patchbay.realtime.server_events import CallsCancelled, ResponseDone, SpeechStarted
 from patchbay.testing.realtime import Answer, Call, FakeGemini, Faults, Pause, Quote, Say
-from realtime.fakes.raw import Line as Wire
+from realtime.fakes.raw import Line as ProviderConnection
 from realtime.fakes.raw import opened, run
 
 from .told import dialect, read
@@ -29,7 +29,7 @@ def newer(**settings):
 
 
 def setup(one, *lines: Line) -> dict:
-    [frame] = one.greeting(Opening([], lines))
+    [frame] = one.greeting(ConnectionSetup([], lines))
     return frame["setup"]
 
 
@@ -61,7 +61,7 @@ def test_a_history_is_announced_and_told_whole_and_what_it_leaves_open_is_said_w
     announced = {"initialHistoryInClientContent": True}
     sdk.LiveClientMessage.model_validate({"setup": setup(one, *TALK)})
     assert announced == setup(one, *TALK)["historyConfig"]
-    [history] = one.recalling(Opening([], TALK))
+    [history] = one.recalling(ConnectionSetup([], TALK))
     sdk.LiveClientMessage.model_validate(history)
     turns = [{"role": role, "parts": [{"text": text}]} for role, text in (("user", "Who are you?"), ("model", "A model."))]
     assert {"clientContent": {"turns": turns, "turnComplete": True}} == history
@@ -71,7 +71,7 @@ def test_a_history_is_announced_and_told_whole_and_what_it_leaves_open_is_said_w
 def test_without_an_answer_of_the_model_there_is_no_history():
     one = newer()
     assert "historyConfig" not in setup(one, TALK[0])
-    assert [] == one.recalling(Opening([], TALK[:1]))
+    assert [] == one.recalling(ConnectionSetup([], TALK[:1]))
     [said] = one.speaking(Line("user", "Hello?"), answer=True)
     assert {"realtimeInput": {"text": "Who are you?\n\nHello?"}} == said
     sdk.LiveClientMessage.model_validate(said)
@@ -96,8 +96,8 @@ def test_an_answer_to_a_result_that_crossed_the_end_of_its_turn_is_not_waited_fo
     read(one, CALLS)
     one.answering([CallResult("fc1", "get_time", "{}")])
     taken, _, speaks, ended = read(one, TAKEN, CUT, OVER)
-    assert [CallsCancelled(("fc1",)), UserSpeaks()] == [taken, speaks]
-    assert isinstance(ended, ResponseEnded)
+    assert [CallsCancelled(("fc1",)), SpeechStarted()] == [taken, speaks]
+    assert isinstance(ended, ResponseDone)
     assert ("cancelled", ()) == (ended.status, ended.calls)
 
 
@@ -105,7 +105,7 @@ def test_an_interruption_of_what_was_asked_first_leaves_the_answer_to_what_was_a
     one = dialect("gemini")
     for text in ("one", "two"):
         one.speaking(Line("user", text), answer=True)
-    assert [UserSpeaks()] == read(one, CUT, OVER)
+    assert [SpeechStarted()] == read(one, CUT, OVER)
     began, *_, ended = read(one, {"serverContent": {"modelTurn": {"parts": [{"text": "Both."}]}}}, OVER)
     assert (began.response_id, "completed") == (ended.response_id, ended.status)
 
@@ -185,7 +185,7 @@ def test_a_new_connection_that_cannot_resume_is_told_the_history_and_answers_wha
 def test_a_newer_fake_takes_no_turns_in_the_midst_of_a_session(frame, violations):
     async def talk(fake: FakeGemini) -> None:
         async with opened(fake) as socket:
-            line = Wire(socket)
+            line = ProviderConnection(socket)
             await line.configure("gemini")
             await line.send(frame)
             await fake.until(lambda: bool(fake.violations or fake.heard))
@@ -198,7 +198,7 @@ def test_a_newer_fake_takes_no_turns_in_the_midst_of_a_session(frame, violations
 def test_a_newer_fake_waits_for_the_history_that_was_announced():
     async def talk(fake: FakeGemini) -> None:
         async with opened(fake) as socket:
-            line = Wire(socket)
+            line = ProviderConnection(socket)
             await line.configure("gemini", historyConfig={"initialHistoryInClientContent": True})
             await line.send({"realtimeInput": {"text": "hello"}})
             await fake.until(lambda: bool(fake.violations))

@@ -9,16 +9,18 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from patchbay.realtime import news as all_news
-from patchbay.realtime.calls import MOST_CALLS
-from patchbay.realtime.dialect import CallResult, Line, Opening
-from patchbay.realtime.dialects import eventreader
-from patchbay.realtime.dialects.camel import _SNAKE
-from patchbay.realtime.dialects.eventreader import _READERS
+from patchbay.realtime import server_events
+from patchbay.realtime.call_assembly import MOST_CALLS
+from patchbay.realtime.providers import event_protocol
+from patchbay.realtime.providers.base import CallResult, ConnectionSetup, Line
+from patchbay.realtime.providers.event_protocol import _READERS
+from patchbay.realtime.providers.gemini import _SNAKE
 
 from .told import ALL, EVENTFUL, WEATHER, dialect, event, joined, read, shaped
 
-NEWS = tuple(kind for kind in vars(all_news).values() if isinstance(kind, type) and kind.__module__ == all_news.__name__)
+NEWS = tuple(
+    kind for kind in vars(server_events).values() if isinstance(kind, type) and kind.__module__ == server_events.__name__
+)
 EVENTS = sorted(_READERS)
 MEMBERS = [
     *("type", "response", "id", "status", "status_details", "reason", "error", "code", "message", "param", "event_id", "usage"),
@@ -55,9 +57,9 @@ def assert_is_good(told):
             value = getattr(one, name)
             if isinstance(value, str):
                 value.encode()
-        if isinstance(one, all_news.Leaving):
+        if isinstance(one, server_events.GoAway):
             assert 0 <= one.seconds <= 86_400
-        if isinstance(one, all_news.Sounded):
+        if isinstance(one, server_events.AudioDelta):
             assert one.audio
             assert one.rate > 0
 
@@ -78,8 +80,8 @@ def assert_can_talk(one):
     """Still, after whatever was read."""
     tools = shaped(one, WEATHER)
     said = [
-        *one.greeting(Opening(tools)),
-        *one.configuring(Opening(tools)),
+        *one.greeting(ConnectionSetup(tools)),
+        *one.configuring(ConnectionSetup(tools)),
         *one.changing_tools(tools),
         *one.speaking(Line("user", "a"), answer=True),
         *one.answering([CallResult("call_1", "get_weather", "{}")]),
@@ -98,7 +100,7 @@ def test_arguments_in_an_object_can_be_written_down_too(provider):
     ]
     news = read(dialect(provider), *frames)
     assert_is_good(news)
-    assert ['{"city\ufffd": "Oslo\ufffd"}'] == [one.arguments for one in news if isinstance(one, all_news.CallPiece)]
+    assert ['{"city\ufffd": "Oslo\ufffd"}'] == [one.arguments for one in news if isinstance(one, server_events.CallDelta)]
 
 
 def deep(levels):
@@ -191,7 +193,7 @@ def test_calls_are_the_same_in_any_order_and_with_any_one_id(told, provider):
 
 @pytest.mark.parametrize("provider", EVENTFUL)
 def test_of_arguments_without_end_only_so_much_is_told_and_none_is_kept_beside(provider, monkeypatch):
-    monkeypatch.setattr(eventreader, "MOST_CHARS", 1_000)
+    monkeypatch.setattr(event_protocol, "MOST_CHARS", 1_000)
     one = dialect(provider)
     item = an_item(1, arguments="x" * 5_000)
     news = read(
@@ -200,7 +202,7 @@ def test_of_arguments_without_end_only_so_much_is_told_and_none_is_kept_beside(p
         event("response.function_call_arguments.done", response_id="r", call_id="call_1", arguments="x" * 5_000),
         event("response.done", response={"id": "r", "status": "completed", "output": [item]}),
     )
-    told = [each for each in news if isinstance(each, all_news.CallPiece)]
+    told = [each for each in news if isinstance(each, server_events.CallDelta)]
     assert [1_001, 1_001] == [len(each.arguments) for each in told]
     [whole] = news[-1].calls
     assert (told[0].key, 1_001) == (whole.key, len(whole.arguments))
@@ -238,7 +240,7 @@ def test_of_the_calls_in_one_frame_of_geminis_no_more_are_read_than_a_response_m
     one = dialect("gemini")
     Unread.looks = 0
     news = one.read({"toolCall": {"functionCalls": [*[{"name": "f"}] * MOST_CALLS, *[Unread(name="f")] * 100]}})
-    assert MOST_CALLS == len([each for each in news if isinstance(each, all_news.CallPiece)])
+    assert MOST_CALLS == len([each for each in news if isinstance(each, server_events.CallDelta)])
     assert 0 == Unread.looks
     [taken_back] = one.read({"toolCallCancellation": {"ids": [f"call_{number}" for number in range(5_000)]}})
     assert 1_024 == len(taken_back.call_ids)

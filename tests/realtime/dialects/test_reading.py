@@ -7,20 +7,20 @@ import base64
 import openai.types.realtime as sdk
 import pytest
 
-from patchbay.realtime.dialect import CallResult
-from patchbay.realtime.news import (
-    CallPiece,
-    Configured,
-    Heard,
-    Opened,
-    Refused,
-    ResponseBegan,
-    ResponseEnded,
-    Said,
-    Sounded,
-    UserSpeaks,
-    UserStops,
-    WholeCall,
+from patchbay.realtime.providers.base import CallResult
+from patchbay.realtime.server_events import (
+    AudioDelta,
+    CallDelta,
+    FinalCall,
+    InputTranscript,
+    ResponseDone,
+    ResponseStarted,
+    ServerError,
+    SessionOpened,
+    SessionUpdated,
+    SpeechStarted,
+    SpeechStopped,
+    TextDelta,
 )
 
 from .told import CLOCK, EVENTFUL, WEATHER, dialect, event, joined, read, shaped
@@ -118,24 +118,24 @@ def test_a_spoken_answer_is_read_from_the_sdks_own_events(provider):
         done(usage=usage),
     ]
     assert [
-        Opened(),
-        Configured(),
-        UserSpeaks(),
-        UserStops(),
-        Heard("Hel", whole=False),
-        Heard("Hello"),
-        ResponseBegan("resp_1"),
-        Said("resp_1", "Good ", spoken=True),
-        Sounded("resp_1", b"\1\2\3\4", 24000),
-        Said("resp_1", "day"),
-        ResponseEnded("resp_1", "completed", (), usage),
+        SessionOpened(),
+        SessionUpdated(),
+        SpeechStarted(),
+        SpeechStopped(),
+        InputTranscript("Hel", whole=False),
+        InputTranscript("Hello"),
+        ResponseStarted("resp_1"),
+        TextDelta("resp_1", "Good ", spoken=True),
+        AudioDelta("resp_1", b"\1\2\3\4", 24000),
+        TextDelta("resp_1", "day"),
+        ResponseDone("resp_1", "completed", (), usage),
     ] == read(dialect(provider), *frames)
 
 
 @pytest.mark.parametrize("provider", EVENTFUL)
 def test_the_older_names_of_events_mean_the_same(provider):
     one = dialect(provider)
-    assert [Said("r", "a"), Said("r", "b", spoken=True), Sounded("r", b"\1\2\3\4", 24000)] == read(
+    assert [TextDelta("r", "a"), TextDelta("r", "b", spoken=True), AudioDelta("r", b"\1\2\3\4", 24000)] == read(
         one,
         event("response.text.delta", response_id="r", delta="a"),
         event("response.audio_transcript.delta", response_id="r", delta="b"),
@@ -146,7 +146,7 @@ def test_the_older_names_of_events_mean_the_same(provider):
 @pytest.mark.parametrize("provider", EVENTFUL)
 def test_who_wants_text_gets_the_transcript_as_text_and_no_audio(provider):
     one = dialect(provider, output="text")
-    assert [Said("r", "a")] == read(
+    assert [TextDelta("r", "a")] == read(
         one,
         event("response.audio.delta", response_id="r", delta=PCM),
         event("response.audio_transcript.delta", response_id="r", delta="a"),
@@ -177,7 +177,7 @@ def test_noise_says_nothing(provider):
 @pytest.mark.parametrize("audio", [b"\xfb\xef\xff\xfe", b"\1\2"])
 def test_audio_may_be_written_in_the_alphabet_for_urls_and_without_padding(audio):
     text = base64.urlsafe_b64encode(audio).decode().rstrip("=")
-    assert [Sounded("r", audio, 24000)] == read(dialect("openai"), event("response.audio.delta", response_id="r", delta=text))
+    assert [AudioDelta("r", audio, 24000)] == read(dialect("openai"), event("response.audio.delta", response_id="r", delta=text))
 
 
 def test_half_a_character_is_no_text_that_cannot_be_written():
@@ -209,7 +209,7 @@ def test_a_status_that_nobody_knows_is_a_failure(status):
 
 def test_a_response_begins_and_ends_once():
     one = dialect("openai")
-    assert ["ResponseBegan", "ResponseEnded"] == [type(news).__name__ for news in read(one, began(), began(), done(), done())]
+    assert ["ResponseStarted", "ResponseDone"] == [type(news).__name__ for news in read(one, began(), began(), done(), done())]
     assert [] == read(one, began())
 
 
@@ -220,13 +220,13 @@ def test_the_end_of_an_older_response_is_told_as_that():
 
 def test_glms_documentation_labels_the_beginning_as_an_end():
     beginning = event("response.done", response={"id": "resp_1", "object": "realtime.response", "status": "in_progress"})
-    assert [ResponseBegan("resp_1"), ResponseEnded("resp_1", "completed")] == read(
+    assert [ResponseStarted("resp_1"), ResponseDone("resp_1", "completed")] == read(
         dialect("glm"), beginning, began(), event("response.done")
     )
 
 
 def test_glms_documentation_labels_a_confirmation_as_a_request():
-    assert [Configured()] == read(dialect("glm"), event("session.update", session={}))
+    assert [SessionUpdated()] == read(dialect("glm"), event("session.update", session={}))
 
 
 @pytest.mark.parametrize("provider", EVENTFUL)
@@ -240,7 +240,7 @@ def test_a_response_that_begins_without_an_id_gets_one_that_all_of_it_bears(prov
         event("response.done", response={"id": "resp_9", "status": "completed"}),
     )
     assert 1 == len({each.response_id for each in news})
-    assert ["ResponseBegan", "Said", "Said", "ResponseEnded"] == [type(each).__name__ for each in news]
+    assert ["ResponseStarted", "TextDelta", "TextDelta", "ResponseDone"] == [type(each).__name__ for each in news]
 
 
 def test_what_was_counted_may_stand_beside_the_response():
@@ -266,10 +266,10 @@ def test_a_call_is_read_from_the_sdks_own_events(provider):
     ]
     _, added, first, second, whole, item_done, end = read(one, *frames)
     key = added.key
-    assert CallPiece("resp_1", key, "call_1", "get_weather") == added
-    assert [CallPiece("resp_1", key, "call_1", delta=delta) for delta in ('{"city"', ': "Oslo"}')] == [first, second]
-    assert CallPiece("resp_1", key, "call_1", "get_weather", arguments='{"city": "Oslo"}', done=True) == whole == item_done
-    assert (WholeCall(key, "call_1", "get_weather", '{"city": "Oslo"}'),) == end.calls
+    assert CallDelta("resp_1", key, "call_1", "get_weather") == added
+    assert [CallDelta("resp_1", key, "call_1", delta=delta) for delta in ('{"city"', ': "Oslo"}')] == [first, second]
+    assert CallDelta("resp_1", key, "call_1", "get_weather", arguments='{"city": "Oslo"}', done=True) == whole == item_done
+    assert (FinalCall(key, "call_1", "get_weather", '{"city": "Oslo"}'),) == end.calls
 
 
 IDS = ("item_id", "call_id", "output_index")
@@ -420,7 +420,7 @@ def refusal(provider="openai", *, changing=False, **error):
 def test_a_refusal_is_read_from_the_sdks_own_event():
     error = {"type": "invalid_request_error", "code": "invalid_value", "message": "Bad.", "param": "session.tools[0].name"}
     [news] = read(dialect("openai"), vendors("error", error={**error, "event_id": "mine"}))
-    assert Refused("Bad.", "invalid_value", "session.tools[0].name", "mine", "session") == news
+    assert ServerError("Bad.", "invalid_value", "session.tools[0].name", "mine", "session") == news
 
 
 @pytest.mark.parametrize("provider", EVENTFUL)
@@ -493,7 +493,7 @@ def test_a_lost_confirmation_has_no_refusal_without_a_word_taken_for_one_of_a_ch
     ],
 )
 def test_a_confirmation_names_the_tools_that_the_session_has(provider, tools, names):
-    assert [Configured(names)] == read(dialect(provider), event("session.updated", session={"tools": tools}))
+    assert [SessionUpdated(names)] == read(dialect(provider), event("session.updated", session={"tools": tools}))
 
 
 def test_after_a_change_is_refused_another_refusal_is_not_about_it():

@@ -11,9 +11,9 @@ from openai.types.realtime import RealtimeServerEvent
 from pydantic import TypeAdapter
 
 from patchbay.realtime import RealtimeSession
-from patchbay.realtime.dialects.gemini import GeminiDialect
-from patchbay.realtime.dialects.openai import OpenAIDialect
-from patchbay.realtime.settings import RealtimeLimits
+from patchbay.realtime.config import RealtimeLimits
+from patchbay.realtime.providers.event_providers import OpenAIDialect
+from patchbay.realtime.providers.gemini import GeminiDialect
 from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeOpenAI, Pause, Say
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager

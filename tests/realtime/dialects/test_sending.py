@@ -9,7 +9,7 @@ import wave
 import pytest
 
 from patchbay.errors import ConfigurationError
-from patchbay.realtime.dialect import CallResult, Line, Opening
+from patchbay.realtime.providers.base import CallResult, ConnectionSetup, Line
 
 from .told import ALL, CLOCK, EVENTFUL, WEATHER, assert_openai_takes, configured, dialect, shaped, without_id
 
@@ -27,7 +27,7 @@ NESTED = {"type": "function", "function": {name: value for name, value in FLAT.i
 def test_every_frame_for_openai_is_one_of_its_sdk(output, on):
     one = dialect("openai", output=output, transcribe=on, detect_turns=on, voice="marin", instructions="Be kind.")
     tools = shaped(one, WEATHER, CLOCK)
-    opening = Opening(tools, [Line("user", "a"), Line("assistant", "b"), Line("user", "c")])
+    opening = ConnectionSetup(tools, [Line("user", "a"), Line("assistant", "b"), Line("user", "c")])
     frames = [
         *one.configuring(opening),
         *one.recalling(opening),
@@ -292,7 +292,7 @@ def test_the_key_stands_in_a_header_and_nowhere_else(provider):
     header = {"x-goog-api-key": "k"} if provider == "gemini" else {"Authorization": "Bearer k"}
     assert header == one.headers("k")
     assert {} == one.headers("")
-    opening = Opening([], [Line("user", "a")])
+    opening = ConnectionSetup([], [Line("user", "a")])
     said = [one.url(), *one.greeting(opening), *one.configuring(opening), *one.recalling(opening)]
     assert "secret-key" not in repr(said)
 

@@ -11,7 +11,7 @@ import trustme
 
 from patchbay.errors import UpstreamError
 from patchbay.realtime import RealtimeSession, connection
-from patchbay.realtime.settings import RealtimeLimits
+from patchbay.realtime.config import RealtimeLimits
 from patchbay.testing.realtime import FakeGemini, FakeOpenAI, Quote
 
 BOUND = 60.0

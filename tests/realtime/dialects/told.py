@@ -8,10 +8,10 @@ from typing import Any
 from openai.types.realtime import RealtimeClientEventParam
 from pydantic import TypeAdapter
 
-from patchbay.realtime.dialect import Dialect, Opening
-from patchbay.realtime.news import CallPiece, News
-from patchbay.realtime.settings import RealtimeSettings
-from patchbay.realtime.table import dialect_for
+from patchbay.realtime.config import RealtimeSettings
+from patchbay.realtime.providers.base import ConnectionSetup, Dialect
+from patchbay.realtime.providers.registry import dialect_for
+from patchbay.realtime.server_events import CallDelta, ServerEvent
 from patchbay.types import ToolSpec
 
 EVENTFUL = ("openai", "qwen", "glm", "stepfun")
@@ -41,7 +41,7 @@ def shaped(of: Dialect, *specs: ToolSpec) -> list[dict[str, Any]]:
 
 def configured(of: Dialect, *specs: ToolSpec) -> dict[str, Any]:
     """The session that a connection is configured with."""
-    [frame] = of.configuring(Opening(shaped(of, *specs)))
+    [frame] = of.configuring(ConnectionSetup(shaped(of, *specs)))
     assert "session.update" == frame["type"]
     return dict(frame["session"])
 
@@ -69,16 +69,16 @@ def event(kind: str, **members: Any) -> dict[str, Any]:
     return {"type": kind, "event_id": "event_1", **members}
 
 
-def read(of: Dialect, *frames: Any) -> list[News]:
+def read(of: Dialect, *frames: Any) -> list[ServerEvent]:
     """All that frames say."""
     return [news for frame in frames for news in of.read(frame)]
 
 
-def joined(news: Iterable[News]) -> dict[str, tuple[str, str, str]]:
+def joined(news: Iterable[ServerEvent]) -> dict[str, tuple[str, str, str]]:
     """The calls in the news, by key: id, name, arguments. What was said first counts, and pieces before all of them."""
     calls: dict[str, dict[str, str]] = {}
     for piece in news:
-        if isinstance(piece, CallPiece):
+        if isinstance(piece, CallDelta):
             call = calls.setdefault(piece.key, {"id": "", "name": "", "pieces": "", "whole": ""})
             call["id"] = call["id"] or piece.call_id
             call["name"] = call["name"] or piece.name

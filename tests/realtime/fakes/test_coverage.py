@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from patchbay.realtime import news as all_news
+from patchbay.realtime import server_events
 from patchbay.testing.realtime import (
     Call,
     FakeGemini,
@@ -33,8 +33,8 @@ SCRIPTS = 200
 PLAYED = 60
 """So many of them are played: it takes some seconds."""
 
-NEWS = {one.__name__ for one in typing.get_args(all_news.News)}
-GEMINIS_OWN = {"CallsCancelled", "Leaving", "Resumable"}
+NEWS = {one.__name__ for one in typing.get_args(server_events.ServerEvent)}
+GEMINIS_OWN = {"CallsCancelled", "GoAway", "SessionResumption"}
 
 
 def within_an_escape(call: Call) -> bool:
@@ -113,8 +113,8 @@ def told(provider) -> tuple[Counter[str], Counter[str]]:
             one = dialect(provider.provider, output="audio" if voiced else "text")
             news = [each for frame in line.seen for each in one.read(frame)]
             kinds.update(type(each).__name__ for each in news)
-            ends.update(each.status for each in news if isinstance(each, all_news.ResponseEnded))
-            ends.update("with calls" for each in news if isinstance(each, all_news.ResponseEnded) and each.calls)
+            ends.update(each.status for each in news if isinstance(each, server_events.ResponseDone))
+            ends.update("with calls" for each in news if isinstance(each, server_events.ResponseDone) and each.calls)
     return kinds, ends
 
 
@@ -123,7 +123,7 @@ def test_every_kind_of_news_comes_from_every_provider(provider):
     kinds, ends = told(provider)
     # Gemini refuses with the end of the connection, and confirms nothing but its setup; its calls are whole where they come. That
     # the user has ended it does not say.
-    wanted = NEWS - {"Refused", "Configured", "UserStops"} if provider is FakeGemini else NEWS - GEMINIS_OWN
+    wanted = NEWS - {"ServerError", "SessionUpdated", "SpeechStopped"} if provider is FakeGemini else NEWS - GEMINIS_OWN
     statuses = {"completed", "cancelled"} if provider is FakeGemini else {*typing.get_args(Status), "with calls"}
     assert {} == {kind: kinds[kind] for kind in wanted if not kinds[kind]}, kinds
     assert {} == {status: ends[status] for status in statuses if not ends[status]}, ends

@@ -18,6 +18,7 @@ from patchbay.errors import PatchbayError, ToolSyncError, UpstreamError
 from patchbay.executor import ToolExecution
 from patchbay.hooks import HookManager
 from patchbay.loop import TextEvent, ToolCallEvent, ToolResultEvent
+from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.events import (
     AudioEvent,
     ConnectionEvent,
@@ -28,7 +29,6 @@ from patchbay.realtime.events import (
     TranscriptEvent,
 )
 from patchbay.realtime.session import RealtimeSession
-from patchbay.realtime.settings import RealtimeSettings
 from patchbay.testing.realtime import Answer, FakeGemini, FakeRealtime, Faults, Interrupt, random_script
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager

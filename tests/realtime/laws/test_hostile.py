@@ -14,11 +14,11 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from patchbay.loop import ToolCallEvent
-from patchbay.realtime import calls
-from patchbay.realtime.calls import MOST_CALLS, MOST_CHARS
+from patchbay.realtime import call_assembly
+from patchbay.realtime.call_assembly import MOST_CALLS, MOST_CHARS
+from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.events import ErrorEvent, ResponseEndEvent
 from patchbay.realtime.session import RealtimeSession
-from patchbay.realtime.settings import RealtimeSettings
 from realtime.core.playing import Played, limits, run, soon
 
 Attack: TypeAlias = Callable[[ServerConnection], Any]
@@ -127,7 +127,7 @@ def test_the_deltas_of_a_call_that_never_end_are_kept_up_to_a_bound():
 
 
 def test_calls_beyond_what_the_arguments_of_a_response_may_be_together_do_not_run_and_each_is_told_why(monkeypatch):
-    monkeypatch.setattr(calls, "MOST_CHARS_TOGETHER", 2_500)
+    monkeypatch.setattr(call_assembly, "MOST_CHARS_TOGETHER", 2_500)
 
     async def work() -> None:
         ran: list[int] = []
@@ -148,7 +148,7 @@ def test_calls_beyond_what_the_arguments_of_a_response_may_be_together_do_not_ru
 
 
 def test_a_call_whose_arguments_are_too_long_does_not_run_whatever_can_be_read_of_them(monkeypatch):
-    monkeypatch.setattr(calls, "MOST_CHARS", 100)
+    monkeypatch.setattr(call_assembly, "MOST_CHARS", 100)
 
     async def work() -> None:
         ran: list[int] = []

@@ -16,9 +16,9 @@ import trustme
 
 from patchbay.loop import TextEvent, ToolResultEvent
 from patchbay.realtime import connection
+from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.events import ResponseEndEvent
 from patchbay.realtime.session import RealtimeSession
-from patchbay.realtime.settings import RealtimeSettings
 from realtime.core.playing import limits, run, soon
 
 MANY = 100

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from patchbay.realtime import ConnectionEvent, OfflineSession, TextEvent
+from patchbay.realtime import ChatSession, ConnectionEvent, TextEvent
 from patchbay.tools import ToolDefinition
 from patchbay.types import ToolCall
 
@@ -30,7 +30,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 class Played:
     """An open session, and its events as they came."""
 
-    def __init__(self, session: OfflineSession) -> None:
+    def __init__(self, session: ChatSession) -> None:
         self.session = session
         self.events: list[Any] = []
 
@@ -60,7 +60,7 @@ class Played:
 
 @asynccontextmanager
 async def playing(model: Any, *tools: Any, **fields: Any) -> AsyncIterator[Played]:
-    session = OfflineSession(model, tools=tools, **fields)
+    session = ChatSession(model, tools=tools, **fields)
     played = Played(session)
     reader = asyncio.get_running_loop().create_task(played.read())
     async with session:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from patchbay.errors import UpstreamError
 from patchbay.models.chat import ModelReply, TextDelta
-from patchbay.realtime import OfflineSession, RealtimeLimits
+from patchbay.realtime import ChatSession, RealtimeLimits
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 from patchbay.types import Reply, ToolCall
@@ -62,7 +62,7 @@ def test_any_order_of_what_a_user_does(acts: list[str], answers: list[str]):
         manager.register_tool(ToolDefinition("slow", handler=slow))
         manager.register_tool(ToolDefinition("quick", handler=lambda _arguments: "quick"))
         limits = RealtimeLimits(max_rounds=3, kept_items=12)
-        session = OfflineSession(Model(answers), limits=limits)
+        session = ChatSession(Model(answers), limits=limits)
         await manager.prepare(session)
         async with session:
             await manager.swap()

@@ -13,7 +13,7 @@ import pytest
 from patchbay.errors import UpstreamError
 from patchbay.hooks import AbortTurn, HookManager, Modify, Respond
 from patchbay.models.chat import ModelReply, TextDelta
-from patchbay.realtime import ErrorEvent, InterruptedEvent, OfflineSession, RealtimeLimits, ResponseEndEvent, ToolResultEvent
+from patchbay.realtime import ChatSession, ErrorEvent, InterruptedEvent, RealtimeLimits, ResponseEndEvent, ToolResultEvent
 from patchbay.testing import Message, ScriptedModel, ScriptedUpstream
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
@@ -370,7 +370,7 @@ def test_a_tool_that_ends_the_session_or_interrupts_it_harms_nothing(closing: bo
             await (session.close() if closing else session.interrupt())
             return "ended"
 
-        session = OfflineSession(ScriptedModel([call("end"), "Never said."]), tools=[end])
+        session = ChatSession(ScriptedModel([call("end"), "Never said."]), tools=[end])
         async with session:
             await session.send_text("Go.")
             while session.is_open and not session.idle:

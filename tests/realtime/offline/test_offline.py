@@ -12,11 +12,11 @@ import pytest
 from patchbay.errors import ConfigurationError, ToolSyncError, UpstreamError
 from patchbay.hooks import AbortTurn, Event, HookManager, HookPolicy, LLMRequest, Modify, Respond, ToolRequest
 from patchbay.realtime import (
+    ChatSession,
     DroppedEvent,
     ErrorEvent,
     IdleEvent,
     InterruptedEvent,
-    OfflineSession,
     RealtimeLimits,
     RealtimeSession,
     ResponseEndEvent,
@@ -56,7 +56,7 @@ def test_it_has_the_face_of_a_realtime_session():
         "resumable",
         "user_began",
     }  # fmt: skip  (what the parts of a realtime session tell each other)
-    assert set() == public - theirs - set(dir(OfflineSession))
+    assert set() == public - theirs - set(dir(ChatSession))
 
 
 def test_a_turn_with_a_tool_is_told_as_a_realtime_session_tells_it_and_the_chat_goes_on():
@@ -399,7 +399,7 @@ def test_what_is_said_now_is_sent_whole_however_little_is_kept():
 
 def test_audio_is_refused_and_so_is_what_comes_when_it_is_not_open():
     async def work():
-        session = OfflineSession(ScriptedModel([]))
+        session = ChatSession(ScriptedModel([]))
         with pytest.raises(ConfigurationError, match="not open"):
             await session.send_text("Hello.")
         await session.connect()
@@ -502,7 +502,7 @@ def test_a_model_by_its_url_is_asked_over_http_and_its_connections_are_closed():
 
 def test_events_that_nobody_reads_are_bounded():
     async def work():
-        session = OfflineSession(ScriptedModel(["word " * 10] * 50), limits=RealtimeLimits(waiting=5))
+        session = ChatSession(ScriptedModel(["word " * 10] * 50), limits=RealtimeLimits(waiting=5))
         async with session:
             for _ in range(50):
                 await session.send_text("Go.")

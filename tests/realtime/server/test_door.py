@@ -14,8 +14,8 @@ import pytest
 from patchbay.errors import UpstreamError
 from patchbay.loop import TextEvent
 from patchbay.realtime import RealtimeLimits, RealtimeSettings
+from patchbay.realtime.event_queue import EventQueue
 from patchbay.realtime.events import ConnectionEvent, DroppedEvent, ErrorEvent, IdleEvent
-from patchbay.realtime.feed import Feed
 from patchbay.server.oversight import Oversight
 from patchbay.server.sessions import SessionsDoor, SessionsSettings
 from patchbay.server.sessions.held import Ending, Held, Socket
@@ -421,7 +421,7 @@ class Told:
 
     def __init__(self, *, idle: bool) -> None:
         self.idle = idle
-        self.feed = Feed(100)
+        self.feed = EventQueue(100)
         self.events = self.feed.read
         self.client: asyncio.Queue[Any] = asyncio.Queue()
         self.frames: list[Any] = []

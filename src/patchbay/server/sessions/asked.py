@@ -9,8 +9,8 @@ from typing import Final, Literal
 from urllib.parse import parse_qsl
 
 from patchbay.errors import InvalidRequestError
-from patchbay.realtime.settings import RealtimeSettings
-from patchbay.realtime.table import dialect_for
+from patchbay.realtime.config import RealtimeSettings
+from patchbay.realtime.providers.registry import dialect_for
 from patchbay.server.sessions.settings import SessionsSettings
 from patchbay.server.tools.chat.role import SESSION_HEADER, checked_session, session_of
 

@@ -17,7 +17,6 @@ import msgspec
 
 from patchbay.errors import InvalidRequestError, PatchbayError
 from patchbay.loop import TextEvent, ToolCallEvent, ToolProgressEvent, ToolResultEvent, UserOutputEvent
-from patchbay.realtime.base import whole_samples
 from patchbay.realtime.events import (
     AudioEvent,
     ConnectionEvent,
@@ -27,6 +26,7 @@ from patchbay.realtime.events import (
     ResponseEndEvent,
     TranscriptEvent,
 )
+from patchbay.realtime.session import whole_samples
 from patchbay.server.media_urls import signed_path
 from patchbay.tools import well_formed
 from patchbay.types import ToolCall

@@ -19,9 +19,9 @@ from patchbay.server.sessions.frames import Frame, Said, Spoken, Wish, error_fra
 from patchbay.server.sessions.log import SessionLog
 
 if TYPE_CHECKING:
-    from patchbay.realtime import OfflineSession, RealtimeSession
+    from patchbay.realtime import ChatSession, RealtimeSession
 
-    Session: TypeAlias = RealtimeSession | OfflineSession
+    Session: TypeAlias = RealtimeSession | ChatSession
 
 _CLOSING: Final = 2.0
 """How long a client has to take its close frame (seconds): a server that stops waits for it."""

@@ -1,6 +1,6 @@
-"""The keys of realtime models as those are told of them who run a server: what is missing, and which flag gives it.
+"""Names the flags and variables that give the key of a realtime model, for messages of the server.
 
-What lives here: words. What does not: the rule which key a session is opened with (``patchbay.realtime.table.key_for``).
+The rule which key a session is opened with is ``patchbay.realtime.providers.registry.key_for``.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from patchbay.errors import ConfigurationError, UpstreamError
-from patchbay.realtime.settings import RealtimeSettings
-from patchbay.realtime.table import NoKeyError, dialect_for, key_for, key_in_environment
+from patchbay.realtime.config import RealtimeSettings
+from patchbay.realtime.providers.registry import NoKeyError, dialect_for, key_for, key_in_environment
 
 _FLAG: Final = "--realtime-key"
 _REFUSALS: Final = (401, 403)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from patchbay.errors import PatchbayError, UpstreamError, UpstreamTimeoutError
 from patchbay.models.hosted import HostedModel, NotOneModelError
 from patchbay.models.resolve import resolve_model
-from patchbay.realtime import OfflineSession, RealtimeLimits, RealtimeSession
-from patchbay.realtime.table import dialect_for
+from patchbay.realtime import ChatSession, RealtimeLimits, RealtimeSession
+from patchbay.realtime.providers.registry import dialect_for
 from patchbay.server.oversight import Oversight
 from patchbay.server.sessions.asked import Asked, NoModelError, realtime_settings
 from patchbay.server.sessions.keys import check_key, with_reason
@@ -53,7 +53,7 @@ class Maker:
             return RealtimeSession(
                 settings, hooks=oversight.hooks, media=oversight.media, session_key=key, agent_id=asked.role, context=context
             )
-        return OfflineSession(
+        return ChatSession(
             self._model(),
             hooks=oversight.hooks,
             media=oversight.media,

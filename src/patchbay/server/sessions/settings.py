@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from patchbay.errors import ConfigurationError
-from patchbay.realtime.settings import RealtimeSettings
+from patchbay.realtime.config import RealtimeSettings
 from patchbay.server.settings import ProxySettings
 from patchbay.server.tools.chat.settings import ChatSettings
 
@@ -29,7 +29,7 @@ class SessionsSettings:
 
     def __post_init__(self) -> None:
         if self.realtime is not None:
-            from patchbay.realtime.table import dialect_for
+            from patchbay.realtime.providers.registry import dialect_for
 
             dialect_for(self.realtime)  # says what is wrong with the name
         for name in ("swap_wait", "free_wait", "send_timeout"):

@@ -34,7 +34,7 @@ from patchbay.tools.manager import LLMSessionManager
 from patchbay.tools.registry import DEFAULT_ROLE, RESERVED, Change, ToolRegistry
 
 if TYPE_CHECKING:  # what a server without sessions does not need
-    from patchbay.realtime.settings import RealtimeSettings
+    from patchbay.realtime.config import RealtimeSettings
     from patchbay.server.sessions import SessionsDoor
 
 

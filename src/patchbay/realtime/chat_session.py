@@ -10,21 +10,35 @@ connection to be lost, and no audio; a tool is waited for, however slow it is.
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from patchbay.errors import ConfigurationError, ToolSyncError
-from patchbay.executor import Executor, ToolExecution
+from patchbay.errors import ConfigurationError, MaxIterationsError, PatchbayError, ToolSyncError
+from patchbay.executor import Budget, Executor, Run, ToolExecution
 from patchbay.hooks.scope import HookScope
+from patchbay.loop import (
+    FinalEvent,
+    ReplyEvent,
+    TextEvent,
+    ToolCallEvent,
+    ToolProgressEvent,
+    ToolResultEvent,
+    UserOutputEvent,
+    turn,
+)
+from patchbay.loop.events import LoopEvent
+from patchbay.models.chat import ChatModel
 from patchbay.models.hosted import HostedModel
 from patchbay.models.resolve import resolve_model
-from patchbay.realtime.base import RESULT_CHARS, Session, sayable
-from patchbay.realtime.chatturn import Chat, ChatTurn
-from patchbay.realtime.events import ConnectionEvent, IdleEvent, InterruptedEvent
-from patchbay.realtime.exchanges import kept
-from patchbay.realtime.settings import RealtimeLimits, check_limits
+from patchbay.realtime.config import RESULT_CHARS, RealtimeLimits, check_limits
+from patchbay.realtime.event_queue import EventQueue
+from patchbay.realtime.events import ConnectionEvent, ErrorEvent, IdleEvent, InterruptedEvent, ResponseEndEvent
+from patchbay.realtime.history import TurnRecorder, kept
+from patchbay.realtime.session import Session, sayable
 from patchbay.tools import Tool, collect_tools, well_formed
 from patchbay.tools.attachments import checked_kinds
 from patchbay.tools.context import Progress
@@ -37,7 +51,135 @@ if TYPE_CHECKING:
     from patchbay.media import MediaStore
 
 
-class OfflineSession(Session):
+_CUT_SHORT: Final = ("length", "content_filter")
+_AT_A_LIMIT: Final = ("max_iterations", "max_calls")
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatConfig:
+    """What the turns of a chat have in common."""
+
+    model: ChatModel
+    instructions: Sequence[Message]
+    parameters: Mapping[str, Any]
+    attachments: Collection[str]
+    limits: RealtimeLimits
+    results: MemoryResultStore
+    feed: EventQueue
+
+
+class ChatTurn:
+    """A turn of ``chat``, on from ``messages`` (without the instructions). ``messages()`` is the chat with it, at its end."""
+
+    def __init__(self, chat: ChatConfig, messages: Sequence[Message], scope: HookScope) -> None:
+        self._chat = chat
+        self._begun_with = messages
+        self._scope = scope
+        self._told = TurnRecorder(messages)
+        self._run: Run | None = None
+        self._end: FinalEvent | None = None
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether what the model has said last is not all of it."""
+        return self._end is None and self._told.is_answering
+
+    def messages(self) -> Sequence[Message]:
+        """What there is by now, each call with its result."""
+        return self._told.messages() if self._end is None else self._end.messages[len(self._chat.instructions) :]
+
+    def use(self, tools: Mapping[str, Tool], before: Mapping[str, Tool]) -> None:
+        """Offer the model ``tools`` in the place of those ``before``, from the next request on."""
+        if (run := self._run) is not None:
+            added = {name: tool for name, tool in run.tools.items() if before.get(name) is not tool}  # by hooks, and the reader
+            run.use({**tools, **added})
+
+    def progressed(self, call: ToolCall, progress: Progress) -> None:
+        """A running tool of the turn says how far it is: before its result, which the loop's events are not sure to be."""
+        self._chat.feed.put(ToolProgressEvent(call, progress, self._told.rounds))
+
+    async def take(self, executor: Executor) -> None:
+        """Ask until there is an answer, with the tools of ``executor``, and at a limit once more, without tools.
+
+        What goes wrong is an event. Raises CancelledError, when the tools have been stopped.
+        """
+        try:
+            self._end = await self._answer(executor)
+        except asyncio.CancelledError:
+            self._ended("cancelled")
+            raise
+        except PatchbayError as error:
+            self._fail(error)
+        except Exception as bug:
+            _logger.exception("A turn of an offline session has failed")
+            self._fail(PatchbayError(f"The turn has failed: {bug!r}"))
+
+    async def _answer(self, executor: Executor) -> FinalEvent:
+        chat = self._chat
+        run = self._run = executor.begin(
+            budget=Budget(max_calls=chat.limits.max_calls),
+            attachments=chat.attachments,
+            results=chat.results,
+            offer_reader=chat.results.size > 0,
+            scope=self._scope,
+            on_settled=self._settled,
+        )
+        end: FinalEvent | None = None
+        events = turn(
+            chat.model,
+            run,
+            [*chat.instructions, *self._begun_with],
+            parameters=chat.parameters,
+            max_iterations=chat.limits.max_rounds,
+            stream=True,
+            without=(ToolResultEvent,),  # results are told when they settle, also in a turn that is broken off
+            last_word=True,
+        )
+        task = asyncio.current_task()
+        async with aclosing(events):
+            async for event in events:
+                if task is not None and task.cancelling():  # whoever has swallowed it
+                    raise asyncio.CancelledError
+                if isinstance(event, FinalEvent):
+                    end = event
+                else:
+                    self._tell(event, run)
+        assert end is not None
+        if end.finish_reason in _AT_A_LIMIT:  # it calls tools all the same
+            chat.feed.put(ErrorEvent(MaxIterationsError(chat.limits.max_rounds)))
+        if end.aborted is not None:
+            self._fail(end.aborted)
+        return end
+
+    def _tell(self, event: LoopEvent, run: Run) -> None:
+        told, emit = self._told, self._chat.feed.put
+        if isinstance(event, TextEvent):
+            told.text(event.delta)
+            emit(event)
+        elif isinstance(event, ReplyEvent):
+            told.reply(event, run.tools)
+            status = "incomplete" if event.finish_reason in _CUT_SHORT else "completed"
+            emit(ResponseEndEvent(status, event.usage.counts()))
+        elif isinstance(event, ToolCallEvent | UserOutputEvent):
+            emit(event)
+
+    def _settled(self, execution: ToolExecution) -> None:
+        self._told.result(execution.result)
+        self._chat.feed.put(ToolResultEvent(execution, self._told.rounds))
+
+    def _fail(self, error: PatchbayError) -> None:
+        self._ended("failed")
+        self._chat.feed.put(ErrorEvent(error))
+
+    def _ended(self, status: str) -> None:
+        """Say that the answer that is under way, if one is, has ended."""
+        if self._told.is_answering:
+            self._chat.feed.put(ResponseEndEvent(status))
+
+
+class ChatSession(Session):
     """A chat with a model, with tools, that is held as a realtime session is.
 
     ``model`` is what ``resolve_model`` takes (a name, ``URL#model``, a client, any ChatModel), and ``model_options`` are its
@@ -82,7 +224,7 @@ class OfflineSession(Session):
         self._media = media
         name = getattr(self.model, "name", None) or ""
         self._scope = HookScope(agent_id, session_key=session_key, model=name, context=context or {})
-        self._chat = Chat(
+        self._chat = ChatConfig(
             model=self.model,
             instructions=[{"role": "system", "content": well_formed(instructions)}] if instructions else [],
             parameters=dict(parameters or {}),

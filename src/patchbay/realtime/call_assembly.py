@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from patchbay.realtime.news import CallPiece, WholeCall
+from patchbay.realtime.server_events import CallDelta, FinalCall
 
 _ENDED_KEPT: Final = 64
 """How many ids of responses that are over are remembered, to know what comes late."""
@@ -28,7 +28,7 @@ MOST_CHARS_TOGETHER: Final = 2 * MOST_CHARS
 
 
 @dataclass(slots=True, eq=False)
-class HeardCall:
+class PartialCall:
     """One call as it is known so far."""
 
     key: str
@@ -68,7 +68,7 @@ class HeardCall:
             self._length += len(taken)
         return len(taken)
 
-    def say(self, told: CallPiece | WholeCall, room: int) -> int:
+    def say(self, told: CallDelta | FinalCall, room: int) -> int:
         """Take what is known now and was not before, as ``add`` does; what was said first stays."""
         self.call_id = self.call_id or told.call_id
         self.name = self.name or told.name
@@ -82,7 +82,7 @@ class HeardCall:
         return text[:room]
 
 
-class CallBook:
+class CallAssembler:
     """The calls of one connection's current response, and of the one before it while late pieces may come.
 
     Pieces of any other response are stale, and are not heard.
@@ -91,9 +91,9 @@ class CallBook:
     def __init__(self) -> None:
         self.response_id: str | None = None
         """The current response's id; None where there is none, "" where its id is not known (yet)."""
-        self.calls: list[HeardCall] = []
+        self.calls: list[PartialCall] = []
         """Those of the current response, in the order in which the server began to tell of them."""
-        self._by_key: dict[str, HeardCall] = {}
+        self._by_key: dict[str, PartialCall] = {}
         self._room = MOST_CHARS_TOGETHER
         self._ended: deque[str] = deque(maxlen=_ENDED_KEPT)
 
@@ -121,7 +121,7 @@ class CallBook:
             return False
         return bool(under_way and self.response_id) or response_id in self._ended
 
-    def take(self, piece: CallPiece) -> HeardCall | None:
+    def take(self, piece: CallDelta) -> PartialCall | None:
         """Take a part of a call; return the call if it has become whole by it. The response must be the current one."""
         call = self._find(piece.key, piece.call_id)
         if call is None and len(self.calls) >= MOST_CALLS:
@@ -136,9 +136,9 @@ class CallBook:
             call.done = True
         return call if call.is_whole and not was_whole else None
 
-    def close(self, told: Iterable[WholeCall]) -> None:
+    def close(self, told: Iterable[FinalCall]) -> None:
         """Take what the response's end says of its calls."""
-        listed: list[HeardCall] = []
+        listed: list[PartialCall] = []
         for whole in told:
             call = self._find(whole.key, whole.call_id)
             if call is None and len(self.calls) >= MOST_CALLS:
@@ -153,13 +153,13 @@ class CallBook:
         if listed:  # the server's own order, which pieces that were lost or came late may not have had
             self.calls = listed + [call for call in self.calls if call not in listed]
 
-    def collected(self) -> list[HeardCall]:
+    def collected(self) -> list[PartialCall]:
         """Return all calls in order, each with an id by now."""
         for call in self.calls:
             self._with_id(call)
         return list(self.calls)
 
-    def _find(self, key: str, call_id: str) -> HeardCall | None:
+    def _find(self, key: str, call_id: str) -> PartialCall | None:
         if key and (found := self._by_key.get(key)) is not None:
             return found
         if call_id and (found := self._by_key.get(call_id)) is not None and (not key or found.key in ("", call_id, key)):
@@ -168,17 +168,17 @@ class CallBook:
             return next((call for call in self.calls if not call.done), None)
         return None
 
-    def _new(self, key: str) -> HeardCall:
-        call = HeardCall(key)
+    def _new(self, key: str) -> PartialCall:
+        call = PartialCall(key)
         self.calls.append(call)
         return call
 
-    def _index(self, call: HeardCall, key: str) -> None:
+    def _index(self, call: PartialCall, key: str) -> None:
         for each in (key, call.call_id):
             if each:
                 self._by_key.setdefault(each, call)
 
-    def _with_id(self, call: HeardCall) -> None:
+    def _with_id(self, call: PartialCall) -> None:
         if not call.call_id:
             call.call_id = f"call_{uuid.uuid4().hex[:24]}"
 

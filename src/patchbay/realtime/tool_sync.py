@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from patchbay.errors import ToolSyncError
-from patchbay.realtime.dialect import WireTool, tool_names
-from patchbay.realtime.news import Configured, Refused
-from patchbay.realtime.offered import Offered
-from patchbay.realtime.talk import Talk
-from patchbay.realtime.timer import Timer
+from patchbay.realtime.providers.base import WireTool, tool_names
+from patchbay.realtime.response_state import Timer
+from patchbay.realtime.responses import ResponseController
+from patchbay.realtime.server_events import ServerError, SessionUpdated
+from patchbay.realtime.session_tools import SessionTools
 
 _MOST_UNANSWERED: Final = 32
 
@@ -37,13 +37,13 @@ class _Change:
     crossed: bool = False
 
 
-class Syncing:
+class ToolSync:
     """``changed`` says that there are other tools, ``push`` tells the model where it may be told now.
 
     What could not be told once is not told again by itself: whoever wants that says ``changed`` again.
     """
 
-    def __init__(self, offered: Offered, seconds: float, *, updates: bool, renew: Callable[[], None]) -> None:
+    def __init__(self, offered: SessionTools, seconds: float, *, updates: bool, renew: Callable[[], None]) -> None:
         self._offered = offered
         self._seconds = seconds
         self._updates = updates
@@ -85,7 +85,7 @@ class Syncing:
         self._opening = version, tools
         return tools
 
-    def refused_at_opening(self, refused: Refused) -> bool:
+    def refused_at_opening(self, refused: ServerError) -> bool:
         """Leave out the tool that a connection that is being opened does not take; False where that is not known."""
         tools = self._opening[1]
         return self._offered.refuse(refused, tools) or self._offered.told() not in (tools, self._not_taken)
@@ -104,7 +104,7 @@ class Syncing:
         version, self._told = self._opening
         self._done(version)
 
-    def push(self, talk: Talk) -> None:
+    def push(self, talk: ResponseController) -> None:
         """Tell the model, unless it is answering, has been told, was told in vain, or a change is on its way."""
         if self._is_on_its_way or not talk.is_quiet or talk.over:
             return
@@ -121,9 +121,9 @@ class Syncing:
         else:
             self._renew()
 
-    def settled(self, news: Configured | Refused, talk: Talk) -> bool:
+    def settled(self, news: SessionUpdated | ServerError, talk: ResponseController) -> bool:
         """The server has taken a change, or refused it. Returns whether it was one of these that had not been taken before."""
-        is_news = self._was_refused(news) if isinstance(news, Refused) else self._was_taken(news)
+        is_news = self._was_refused(news) if isinstance(news, ServerError) else self._was_taken(news)
         self.push(talk)
         return is_news
 
@@ -140,7 +140,7 @@ class Syncing:
         self.lost()
         self._fail(self._version, why)
 
-    def _was_taken(self, news: Configured) -> bool:
+    def _was_taken(self, news: SessionUpdated) -> bool:
         if not self._unanswered:
             return False
         change = self._meant(news.tools if self._names_tools else None)
@@ -168,7 +168,7 @@ class Syncing:
         change.before, self._told, self._confirmed = self._told or (), change.tools, change
         self._done(self._version if self._told == self._offered.told() else change.version)
 
-    def _was_refused(self, news: Refused) -> bool:
+    def _was_refused(self, news: ServerError) -> bool:
         """A change is refused: the one that is named, or else the first."""
         sent = (*self._unanswered, *self._answered)
         change = next((each for each in sent if each.event_id and each.event_id == news.event_id), None)
@@ -188,7 +188,7 @@ class Syncing:
                 self._fail(change.version, f"the model's server refused the tools: {news.message}")
         return True
 
-    def _take_back(self, change: _Change, news: Refused) -> None:
+    def _take_back(self, change: _Change, news: ServerError) -> None:
         """What was taken for the confirmation of a change was none. It is sent once more: who waited for it has gone."""
         self._told, self._confirmed, self._known = change.before, None, -1
         if not self._offered.refuse(news, change.tools) and change.version == self._taken_back:
@@ -199,14 +199,14 @@ class Syncing:
     def _is_on_its_way(self) -> bool:
         return bool(self._unanswered) and self._unanswered[-1].timer.is_set
 
-    def _send(self, tools: Sequence[WireTool], talk: Talk) -> None:
+    def _send(self, tools: Sequence[WireTool], talk: ResponseController) -> None:
         frames = talk.change_tools(tools)
         event_id = "".join(str(frame.get("event_id", "")) for frame in frames)
         change = _Change(self._version, tools, Timer(lambda: self._too_late(change, talk)), event_id)
         change.timer.set(self._seconds)
         self._unanswered.append(change)
 
-    def _too_late(self, change: _Change, talk: Talk) -> None:
+    def _too_late(self, change: _Change, talk: ResponseController) -> None:
         """Wait for the answer no longer. It may come all the same, and must not be taken for that to another change."""
         if change.crossed:  # what came was the answer, of a server that names other tools than it was told
             self._names_tools = False

@@ -17,27 +17,26 @@ from contextlib import contextmanager
 from typing import Any
 
 from patchbay.errors import PatchbayError, UpstreamError
-from patchbay.realtime.answers import Answers
-from patchbay.realtime.calls import HeardCall
-from patchbay.realtime.dialect import Dialect, Line, Opening
+from patchbay.realtime.call_assembly import PartialCall
+from patchbay.realtime.config import RealtimeSettings
+from patchbay.realtime.event_queue import EventQueue
 from patchbay.realtime.events import ConnectionEvent, ErrorEvent, IdleEvent, InterruptedEvent, RealtimeEvent
-from patchbay.realtime.feed import Feed
-from patchbay.realtime.keeper import Keeper
-from patchbay.realtime.news import Configured, Refused, Status
-from patchbay.realtime.offered import Offered
-from patchbay.realtime.remembered import Remembered
-from patchbay.realtime.settings import RealtimeSettings
-from patchbay.realtime.syncing import Syncing
-from patchbay.realtime.talk import Talk
-from patchbay.realtime.turns import Around, Turns
-from patchbay.realtime.unanswered import Unanswered
+from patchbay.realtime.history import Transcript, UnansweredInput
+from patchbay.realtime.providers.base import ConnectionSetup, Dialect, Line
+from patchbay.realtime.reconnect import Reconnector
+from patchbay.realtime.responses import ResponseController
+from patchbay.realtime.server_events import ServerError, SessionUpdated, Status
+from patchbay.realtime.session_tools import SessionTools
+from patchbay.realtime.tool_rounds import ToolCallRounds
+from patchbay.realtime.tool_sync import ToolSync
+from patchbay.realtime.turns import SessionContext, Turns
 from patchbay.tools import Tool
 from patchbay.tools.registry import Snapshot
 
 _logger = logging.getLogger(__name__)
 
 
-class Core:
+class SessionEngine:
     """The parts of one session.
 
     It is what a talk tells (``listener.Listener``), who a connection is kept for (``keeper.Holder``), and who calls are carried
@@ -50,20 +49,20 @@ class Core:
         settings: RealtimeSettings,
         dialect: type[Dialect],
         tools: Iterable[Any],
-        around: Around,
+        around: SessionContext,
         *,
-        feed: Feed,
+        queue: EventQueue,
         end_soon: Callable[[str], object],
     ) -> None:
         limits = settings.limits
-        self.offered = Offered(dialect, tools)
-        self.keeper = Keeper(settings, dialect, self)
-        self._remembered = Remembered(limits.kept_items, limits.kept_chars)
-        self._unanswered = Unanswered(limits)
-        self._syncing = Syncing(self.offered, limits.update, updates=dialect.updates_tools, renew=self.keeper.renew)
+        self.offered = SessionTools(dialect, tools)
+        self.keeper = Reconnector(settings, dialect, self)
+        self._remembered = Transcript(limits.kept_items, limits.kept_chars)
+        self._unanswered = UnansweredInput(limits)
+        self._syncing = ToolSync(self.offered, limits.update, updates=dialect.updates_tools, renew=self.keeper.renew)
         self._turns = Turns(around, self.offered, self._remembered, max_calls=limits.max_calls)
-        self.answers = Answers(limits, self.offered, self._remembered, self._turns, self)
-        self.feed = feed
+        self.answers = ToolCallRounds(limits, self.offered, self._remembered, self._turns, self)
+        self.feed = queue
         self._end_soon = end_soon
         self._behind = 0  # lines of the user's since the model last began to answer: its own stands in front of them
         self._owed = False  # an answer that the next connection is to ask for
@@ -167,7 +166,7 @@ class Core:
             self._syncing.push(self.keeper.talk)
         await told
 
-    def _next_turn(self, said: str | None = None) -> Talk | None:
+    def _next_turn(self, said: str | None = None) -> ResponseController | None:
         """End what is going on for the user's last turn, and begin the next; return the connection. None was spoken."""
         self._turns.make_way(is_spoken=said is None)
         talk = self.keeper.talk
@@ -243,18 +242,18 @@ class Core:
         self.answers.give_up(spare=spare)
         self._begin_turn()
 
-    def call_is_whole(self, call: HeardCall) -> None:
+    def call_is_whole(self, call: PartialCall) -> None:
         """See whether the call may begin already."""
         if self.keeper.talk is not None:
             self.answers.start_early(self.keeper.talk, call)
 
-    def calls_are_told(self, calls: Sequence[HeardCall], *, run: bool) -> None:
+    def calls_are_told(self, calls: Sequence[PartialCall], *, run: bool) -> None:
         """Carry the calls out, or say that they are not."""
         self.keeper.handle = ""  # it leads back to before them, where no result is wanted; the server may tell another
         if self.keeper.talk is not None:
             (self.answers.start if run else self.answers.refuse)(self.keeper.talk, calls)
 
-    def call_came_late(self, call: HeardCall) -> None:
+    def call_came_late(self, call: PartialCall) -> None:
         """Carry it out too."""
         if self.keeper.talk is not None:
             self.answers.start_late(self.keeper.talk, call)
@@ -267,9 +266,9 @@ class Core:
             self._unanswered.gave_up()
         return goes_on
 
-    def change_settled(self, news: Configured | Refused) -> None:
+    def change_settled(self, news: SessionUpdated | ServerError) -> None:
         """Tell those who wait for the tools to be told."""
-        if self.keeper.talk is None or self._syncing.settled(news, self.keeper.talk) or isinstance(news, Configured):
+        if self.keeper.talk is None or self._syncing.settled(news, self.keeper.talk) or isinstance(news, SessionUpdated):
             return
         self.emit(ErrorEvent(UpstreamError(f"The model's server refused a change of the session: {news.message}")))
 
@@ -289,15 +288,15 @@ class Core:
 
     # What the keeper asks and tells (``keeper.Holder``)
 
-    def opening(self, handle: str) -> Opening:
+    def opening(self, handle: str) -> ConnectionSetup:
         """The tools of now."""
-        return Opening(self._syncing.opening(), resume=handle)
+        return ConnectionSetup(self._syncing.opening(), resume=handle)
 
     def lines(self) -> Sequence[Line]:
         """What was said."""
         return self._remembered.lines()
 
-    def refuse(self, refused: Refused) -> bool:
+    def refuse(self, refused: ServerError) -> bool:
         """Leave out a tool that the server does not take."""
         return self._syncing.refused_at_opening(refused)
 
@@ -305,7 +304,7 @@ class Core:
         """Leave out the tools that have changed since a server took them."""
         return self._syncing.not_opened(why)
 
-    def opened(self, talk: Talk) -> None:
+    def opened(self, talk: ResponseController) -> None:
         """Go on with what the last connection has left."""
         assert self._opened is not None
         self._syncing.opened()
@@ -323,7 +322,7 @@ class Core:
             talk.want()
         self.look()
 
-    def lost(self, talk: Talk) -> None:
+    def lost(self, talk: ResponseController) -> None:
         """Keep what the next connection needs."""
         self._owed = self._owed or talk.owed or self._unanswered.is_awaited
         self._syncing.lost()

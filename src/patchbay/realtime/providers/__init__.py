@@ -1,1 +1,3 @@
 """The providers' wires, one small file each."""
+
+from __future__ import annotations

@@ -18,18 +18,24 @@ from patchbay.executor import ToolExecution
 from patchbay.loop import ToolProgressEvent, ToolResultEvent
 from patchbay.loop.outputs import all_handled, user_outputs
 from patchbay.loop.told import tell_output
-from patchbay.realtime.admission import Admission
-from patchbay.realtime.calls import HeardCall
-from patchbay.realtime.dialect import CallResult, Line
+from patchbay.realtime.call_assembly import PartialCall
+from patchbay.realtime.config import RealtimeLimits
 from patchbay.realtime.events import DroppedEvent, ErrorEvent, RealtimeEvent
-from patchbay.realtime.offered import Offered
-from patchbay.realtime.outcomes import Outcomes, outcome
-from patchbay.realtime.remembered import Remembered
-from patchbay.realtime.rounds import ABANDONED, NotRunError, Round, returned, still_running
-from patchbay.realtime.settings import RealtimeLimits
-from patchbay.realtime.talk import Talk
-from patchbay.realtime.turn import Turn
-from patchbay.realtime.turns import Turns
+from patchbay.realtime.history import Transcript
+from patchbay.realtime.providers.base import CallResult, Line
+from patchbay.realtime.responses import ResponseController
+from patchbay.realtime.session_tools import SessionTools
+from patchbay.realtime.tool_calls import (
+    ABANDONED,
+    CallAdmission,
+    LateResults,
+    NotRunError,
+    Round,
+    outcome,
+    returned,
+    still_running,
+)
+from patchbay.realtime.turns import Turn, Turns
 from patchbay.tools import Tool
 from patchbay.tools.context import Progress
 from patchbay.types import ToolCall
@@ -40,7 +46,7 @@ MOST_RUNNING_ON: Final = 32
 _DROPPED_KEPT: Final = 32
 
 
-class Host(Protocol):
+class CallHost(Protocol):
     """Who the calls are carried out for."""
 
     def emit(self, event: RealtimeEvent) -> None:
@@ -63,20 +69,22 @@ class Host(Protocol):
         """Something has ended: what waits for that may go on."""
 
 
-class Answers:
+class ToolCallRounds:
     """Rounds of calls. ``dropped`` are the last results that came too late: told to nobody."""
 
-    def __init__(self, limits: RealtimeLimits, offered: Offered, remembered: Remembered, turns: Turns, host: Host) -> None:
+    def __init__(
+        self, limits: RealtimeLimits, offered: SessionTools, remembered: Transcript, turns: Turns, host: CallHost
+    ) -> None:
         self.dropped: deque[ToolExecution] = deque(maxlen=_DROPPED_KEPT)
         self._slow_after = limits.slow_after
         self._turns = turns
         self._host = host
-        self._admission = Admission(limits, offered, remembered, emit=host.emit, settled=self._settled)
+        self._admission = CallAdmission(limits, offered, remembered, emit=host.emit, settled=self._settled)
         self._calls = self._admission.under_way
         self._rounds: list[Round] = []
         self._forming: Round | None = None
         self._finishing: set[Round] = set()
-        self._outcomes = Outcomes()
+        self._outcomes = LateResults()
         turns.settled, turns.progress = self._settled, self._progress
 
     # What the session looks at
@@ -111,7 +119,7 @@ class Answers:
 
     # What a response calls
 
-    def start_early(self, talk: Talk, heard: HeardCall) -> None:
+    def start_early(self, talk: ResponseController, heard: PartialCall) -> None:
         """Begin a call whose response goes on, if it may."""
         turn = self._turns.ensure()
         if self._admission.takes_early(turn, heard):
@@ -120,7 +128,7 @@ class Answers:
             current.calls.append(one)
             self._admission.start(current, turn, [one])
 
-    def start(self, talk: Talk, calls: Sequence[HeardCall]) -> None:
+    def start(self, talk: ResponseController, calls: Sequence[PartialCall]) -> None:
         """Carry out the calls of a response that was completed."""
         turn = self._turns.ensure()
         turn.rounds += 1
@@ -132,7 +140,7 @@ class Answers:
         self._set_timer(current)
         self._look(current)
 
-    def start_late(self, talk: Talk, heard: HeardCall) -> None:
+    def start_late(self, talk: ResponseController, heard: PartialCall) -> None:
         """Carry out one more call of the response that was completed last, with the others where they have no results yet."""
         current = next((each for each in reversed(self._rounds) if each.talk is talk and not each.is_delivered), None)
         if current is None or current.turn is None:
@@ -142,7 +150,7 @@ class Answers:
         current.calls.append(one)
         self._admission.begin(current, current.turn, [one])
 
-    def refuse(self, talk: Talk, calls: Sequence[HeardCall]) -> None:
+    def refuse(self, talk: ResponseController, calls: Sequence[PartialCall]) -> None:
         """Answer the calls of a response that was not completed: they do not run, and those that had begun are given up."""
         current = self._forming
         begun = {id(one.heard) for one in current.calls} if current is not None else set[int]()
@@ -170,7 +178,7 @@ class Answers:
                     self._look(current)
         return was_waiting
 
-    def give_up(self, *, spare: Talk | None = None) -> None:
+    def give_up(self, *, spare: ResponseController | None = None) -> None:
         """Give up all calls but those that were told as running.
 
         Those of the connection ``spare`` go on: its server says itself which it wants no more.
@@ -182,7 +190,7 @@ class Answers:
 
     # Connections
 
-    def connected(self, talk: Talk, *, resumed: bool) -> None:
+    def connected(self, talk: ResponseController, *, resumed: bool) -> None:
         """Go on with another connection. Where it has been ``resumed`` it knows the calls of the last; else they become lines.
 
         What is known by now is told at once: what the user has said since comes behind it.
@@ -205,7 +213,7 @@ class Answers:
                         self._tell_later(one.execution, returned([one]), current)
             self._forget(current)
 
-    def lost(self, talk: Talk) -> None:
+    def lost(self, talk: ResponseController) -> None:
         """The connection is gone. A response that was not over has called nothing; its calls that had begun are given up."""
         current, self._forming = self._forming, None
         if current is not None and current.talk is talk:
@@ -214,7 +222,7 @@ class Answers:
                 one.told = True
             self._give_up(current)
 
-    def tell_outcomes(self, talk: Talk, *, may_ask: bool) -> None:
+    def tell_outcomes(self, talk: ResponseController, *, may_ask: bool) -> None:
         """Tell what has become of calls that could not be waited for, and have the model answer, where that is wanted."""
         asks = may_ask and self._outcomes.ask
         lines = self._outcomes.take()
@@ -240,14 +248,14 @@ class Answers:
 
     # The way of a call to its result
 
-    def _form(self, talk: Talk, turn: Turn) -> Round:
+    def _form(self, talk: ResponseController, turn: Turn) -> Round:
         """The round of the response that is under way."""
         if self._forming is None or self._forming.talk is not talk:
             self._forming = Round(max(turn.responses, 1), talk, turn)
             self._rounds.append(self._forming)
         return self._forming
 
-    def _take_all(self, current: Round, calls: Sequence[HeardCall]) -> set[int]:
+    def _take_all(self, current: Round, calls: Sequence[PartialCall]) -> set[int]:
         """Put the calls of a response into its round, in call order; return which of them had begun early."""
         early = {id(one.heard): one for one in current.calls}
         current.calls = [early.get(id(heard)) or self._admission.own(current, heard) for heard in calls]

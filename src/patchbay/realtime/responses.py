@@ -14,35 +14,177 @@ from typing import Any, Final
 
 from patchbay.errors import PatchbayError, UpstreamError, UpstreamTimeoutError
 from patchbay.loop import TextEvent
-from patchbay.realtime.arbiter import Arbiter
-from patchbay.realtime.collecting import Collecting
-from patchbay.realtime.dialect import CallResult, Frame, Line, WireTool
+from patchbay.realtime.call_assembly import CallAssembler
+from patchbay.realtime.config import RealtimeLimits
+from patchbay.realtime.connection import ProviderConnection
 from patchbay.realtime.events import AudioEvent, ErrorEvent, InterruptedEvent, ResponseEndEvent, TranscriptEvent
-from patchbay.realtime.hearing import Hearing
 from patchbay.realtime.listener import Listener
-from patchbay.realtime.news import (
-    CallPiece,
+from patchbay.realtime.providers.base import CallResult, Frame, Line, WireTool
+from patchbay.realtime.response_state import ResponseScheduler, TextBuffers, Timer, UserSpeech
+from patchbay.realtime.server_events import (
+    AudioDelta,
+    CallDelta,
     CallsCancelled,
-    Configured,
-    Heard,
-    Leaving,
-    News,
-    Opened,
-    Refused,
-    ResponseBegan,
-    ResponseEnded,
-    Resumable,
-    Said,
-    Sounded,
+    FinalCall,
+    GoAway,
+    InputTranscript,
+    ResponseDone,
+    ResponseStarted,
+    ServerError,
+    ServerEvent,
+    SessionOpened,
+    SessionResumption,
+    SessionUpdated,
+    SpeechStarted,
+    SpeechStopped,
     Status,
-    UserSpeaks,
-    UserStops,
-    WholeCall,
+    TextDelta,
 )
-from patchbay.realtime.settings import RealtimeLimits
-from patchbay.realtime.timer import Timer
-from patchbay.realtime.utterances import Utterances
-from patchbay.realtime.wire import Wire
+
+_GIVEN_UP_KEPT: Final = 8
+
+
+class CallCollector:
+    """The response that is under way, or was the last. After its end more of its calls are heard for ``grace`` seconds.
+
+    ``grace_over`` is called when they are not any more.
+    """
+
+    def __init__(self, grace: float, listener: Listener, grace_over: Callable[[], None]) -> None:
+        self.is_under_way = False
+        """Whether there is a response of which something was heard, and not its end. What was asked for may be another one."""
+        self.interrupted = False
+        """Whether nothing is to come of it."""
+        self.is_collected = True
+        """Whether its calls were handed on."""
+        self.is_answering = False
+        """Whether they were handed on to be carried out: nothing is asked for in front of their results."""
+        self._grace = grace
+        self._listener = listener
+        self._grace_over = grace_over
+        self._late = Timer(self._grace_ends)
+        self._book = CallAssembler()
+        self._given_up: dict[str, set[str]] = {}  # responses that were not waited for any longer, and the calls that they had
+
+    @property
+    def response_id(self) -> str:
+        """The id of the response that is under way; "" where there is none, or that is not known."""
+        return (self._book.response_id or "") if self.is_under_way else ""
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether something is still to come of a response, and is wanted: its end, or the rest of its calls."""
+        return not self.interrupted if self.is_under_way else not self.is_collected
+
+    def is_known(self, response_id: str) -> bool:
+        """Whether this response is the one that is under way, or is over."""
+        is_mine = self.is_under_way and self._book.response_id == response_id
+        return is_mine or (bool(response_id) and self._book.is_over(response_id))
+
+    def is_stale(self, response_id: str) -> bool:
+        """Whether something of this response is not to be heard: it is over, or another one is under way.
+
+        Calls that come behind the end are to be looked for before (``is_late``).
+        """
+        if response_id and not self.is_under_way and response_id == self._book.response_id:
+            return True  # it has just ended
+        return self._book.is_stale(response_id, under_way=self.is_under_way)
+
+    def is_late(self, response_id: str) -> bool:
+        """Whether it is of the response that was completed just now."""
+        return self._late.is_set and not self.is_under_way and response_id in ("", self._book.response_id)
+
+    def begin(self, response_id: str) -> None:
+        """The next response begins."""
+        self._hand_on()
+        self._book.begin(response_id)
+        self.is_under_way = True
+        self.interrupted = False
+
+    def interrupt(self) -> None:
+        """Let nothing come of the response that is under way, nor of calls of the last one that are still being collected."""
+        if self.is_under_way:
+            self.interrupted = True
+        elif self._late.is_set:
+            self._hand_on(run=False)
+            self._book.end()
+
+    def take(self, piece: CallDelta) -> None:
+        """Take a part of a call of the response that is under way."""
+        call = self._book.take(piece)
+        if call is not None and not self.interrupted and not call.begun:
+            self._listener.call_is_whole(call)
+
+    def take_late(self, piece: CallDelta) -> None:
+        """Take a part of a call of the response that was completed just now."""
+        call = self._book.take(piece)
+        if call is None or call.begun:
+            return
+        if self.is_collected:
+            self._book.collected()
+            self._listener.call_came_late(call)
+        elif all(each.done for each in self._book.calls):
+            self._hand_on(late=True)
+
+    def end(self, told: Sequence[FinalCall]) -> int:
+        """The response is over; return how many calls it has made. They are handed on by ``hand_on``."""
+        self.is_under_way = self.is_collected = False
+        self._book.close(told)
+        return len(self._book.calls)
+
+    def hand_on(self, *, completed: bool) -> None:
+        """Hand the calls of the response on that has ended, at once or when they are whole."""
+        if not completed:
+            self._hand_on(run=False)
+            return
+        self._late.set(self._grace)
+        if all(call.done for call in self._book.calls):
+            self._hand_on(late=True)
+
+    def give_up(self) -> None:
+        """Wait for the end of the response no longer."""
+        self._given_up[self.response_id] = {call.key for call in self._book.calls}
+        if len(self._given_up) > _GIVEN_UP_KEPT:
+            self._given_up.pop(next(iter(self._given_up)))
+
+    def ended_after_all(self, news: ResponseDone) -> bool:
+        """Answer the calls of a response that was waited for no longer: its server waits for their results.
+
+        Returns whether it is one of these.
+        """
+        known = self._given_up.pop(news.response_id, None)
+        if known is None:
+            return False
+        book = CallAssembler()
+        book.begin(news.response_id)
+        book.close(call for call in news.calls if call.key not in known)
+        if calls := book.collected():
+            self._listener.calls_are_told(calls, run=False)
+        return True
+
+    def stop(self) -> None:
+        """Wait for nothing any more."""
+        self.is_under_way = False
+        self._late.cancel()
+
+    def _grace_ends(self) -> None:
+        self._hand_on()
+        self._book.end()
+        self._grace_over()
+
+    def _hand_on(self, *, run: bool = True, late: bool = False) -> None:
+        """Hand the calls of the response on, once; with ``late`` more of them may come."""
+        if not late:
+            self._late.cancel()
+        if self.is_collected:
+            return
+        self.is_collected = True
+        if calls := self._book.collected():
+            self.is_answering = run
+            self._listener.calls_are_told(calls, run=run)
+        if not run:
+            self._book.end()
+
 
 _NEXT_ANSWER: Final = 5.0
 """Seconds in which another answer may come, behind one that may have been to one of several texts."""
@@ -50,10 +192,10 @@ _NEXT_ANSWER: Final = 5.0
 _logger = logging.getLogger(__name__)
 
 
-class Talk:
+class ResponseController:
     """One configured connection in use. It is over when ``listen`` has returned; what is said then is lost."""
 
-    def __init__(self, wire: Wire, limits: RealtimeLimits, listener: Listener, *, resumed: bool) -> None:
+    def __init__(self, wire: ProviderConnection, limits: RealtimeLimits, listener: Listener, *, resumed: bool) -> None:
         self.wire = wire
         self.resumed = resumed
         self.over = False
@@ -63,12 +205,14 @@ class Talk:
         self.goes_on_by_itself = dialect.goes_on_by_itself
         # Where nothing is sent to ask for an answer, its beginning is the first that is said.
         self._created = limits.done if dialect.goes_on_by_itself else limits.created
-        self._arbiter = Arbiter(created=self._created, done=limits.done, cancel=limits.cancel)
+        self._arbiter = ResponseScheduler(created=self._created, done=limits.done, cancel=limits.cancel)
         self._limits = limits
         self._listener = listener
-        self._calls = Collecting(limits.grace, listener, self._go_on)
-        self._utterances = Utterances()
-        self._hearing = Hearing(limits, listener, self._utterances, self._user_is_silent, tells_ends=not self.goes_on_by_itself)
+        self._calls = CallCollector(limits.grace, listener, self._go_on)
+        self._utterances = TextBuffers()
+        self._hearing = UserSpeech(
+            limits, listener, self._utterances, self._user_is_silent, tells_ends=not self.goes_on_by_itself
+        )
         self._is_told = False  # something that it answers by itself, since it last began to
         self._has_complained = False  # in the log, of what could not be taken
         self._has_typed = False  # the user, into an answer: a server that goes on by itself says of this that the user interrupts
@@ -78,20 +222,20 @@ class Talk:
         self._deadline = Timer(self._rings)
         self._next_answer = Timer(self._go_on)
         self._take: dict[type[Any], Callable[[Any], None]] = {
-            Opened: lambda _news: None,
-            Configured: listener.change_settled,
-            Refused: self._refused,
-            ResponseBegan: self._response_began,
-            Said: self._said,
-            Sounded: self._sounded,
-            Heard: lambda news: self._hearing.heard(news, is_answering=self._calls.is_under_way),
-            UserSpeaks: self._user_speaks,
-            UserStops: lambda _news: self._hearing.ends(),
-            CallPiece: self._call_piece,
-            ResponseEnded: self._response_ended,
+            SessionOpened: lambda _news: None,
+            SessionUpdated: listener.change_settled,
+            ServerError: self._refused,
+            ResponseStarted: self._response_began,
+            TextDelta: self._said,
+            AudioDelta: self._sounded,
+            InputTranscript: lambda news: self._hearing.heard(news, is_answering=self._calls.is_under_way),
+            SpeechStarted: self._user_speaks,
+            SpeechStopped: lambda _news: self._hearing.ends(),
+            CallDelta: self._call_piece,
+            ResponseDone: self._response_ended,
             CallsCancelled: self._calls_cancelled,
-            Leaving: lambda news: listener.leaving(news.seconds),
-            Resumable: lambda news: listener.resumable(news.handle),
+            GoAway: lambda news: listener.leaving(news.seconds),
+            SessionResumption: lambda news: listener.resumable(news.handle),
         }
 
     async def listen(self) -> None:
@@ -105,7 +249,7 @@ class Talk:
         finally:
             self.end()
 
-    def take(self, news: News) -> None:
+    def take(self, news: ServerEvent) -> None:
         """Take one piece of news. What goes wrong with one is told, and the next is taken all the same."""
         try:
             self._take[type(news)](news)
@@ -211,7 +355,7 @@ class Talk:
 
     # What the server says
 
-    def _refused(self, news: Refused) -> None:
+    def _refused(self, news: ServerError) -> None:
         arbiter = self._arbiter
         if news.about == "session":
             self._listener.change_settled(news)
@@ -231,7 +375,7 @@ class Talk:
                 return
         self._listener.emit(ErrorEvent(error))
 
-    def _response_began(self, news: ResponseBegan) -> None:
+    def _response_began(self, news: ResponseStarted) -> None:
         if not self._calls.is_known(news.response_id):  # told twice, or late
             self._begin(news.response_id)
 
@@ -264,7 +408,7 @@ class Talk:
         self._arbiter.heard(self._loop.time())
         return not self._calls.interrupted
 
-    def _said(self, news: Said) -> None:
+    def _said(self, news: TextDelta) -> None:
         if not self._of_response(news.response_id) or not news.text:
             return
         self._utterances.said(news.text, spoken=news.spoken)
@@ -273,12 +417,12 @@ class Talk:
         else:
             self._listener.emit(TextEvent(news.text))
 
-    def _sounded(self, news: Sounded) -> None:
+    def _sounded(self, news: AudioDelta) -> None:
         if self._of_response(news.response_id):
             self._utterances.has_said = True
             self._listener.emit(AudioEvent(news.audio, news.rate))
 
-    def _user_speaks(self, _news: UserSpeaks) -> None:
+    def _user_speaks(self, _news: SpeechStarted) -> None:
         self._hearing.begins()
         self._calls.is_answering = False
         self._calls.interrupt()
@@ -293,7 +437,7 @@ class Talk:
         self._arbiter.take_it_back()
         self._go_on()
 
-    def _call_piece(self, news: CallPiece) -> None:
+    def _call_piece(self, news: CallDelta) -> None:
         if self._calls.is_late(news.response_id):
             self._calls.take_late(news)
             return
@@ -305,7 +449,7 @@ class Talk:
         if self._listener.calls_taken_back(news.call_ids):
             self._hearing.begins()  # the user, who is answered next
 
-    def _response_ended(self, news: ResponseEnded) -> None:
+    def _response_ended(self, news: ResponseDone) -> None:
         calls = self._calls
         if calls.is_stale(news.response_id):
             if calls.ended_after_all(news) and self._arbiter.state == "under_way" and not calls.is_under_way:
@@ -318,7 +462,7 @@ class Talk:
             self._begin(news.response_id)  # all of it was lost but its end
         self._over("cancelled" if calls.interrupted and news.status == "completed" else news.status, news.calls, news)
 
-    def _over(self, status: Status, told: Sequence[WholeCall], news: ResponseEnded | None = None) -> None:
+    def _over(self, status: Status, told: Sequence[FinalCall], news: ResponseDone | None = None) -> None:
         """The response is over."""
         calls = self._calls.end(told)
         self._arbiter.ended()
@@ -331,7 +475,7 @@ class Talk:
         self._calls.hand_on(completed=status == "completed")
         self._go_on()
 
-    def _tell_end(self, status: Status, news: ResponseEnded | None = None, *, calls: int = 0) -> None:
+    def _tell_end(self, status: Status, news: ResponseDone | None = None, *, calls: int = 0) -> None:
         text, spoken = self._utterances.take_said()
         if text:
             self._listener.heard_line(Line("assistant", text))

@@ -13,14 +13,14 @@ Status: TypeAlias = Literal["completed", "cancelled", "incomplete", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class SessionOpened:
     """The server is there. ``configured``: it has taken tools and all else already (Gemini's ``setup``)."""
 
     configured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Configured:
+class SessionUpdated:
     """The server has taken a change of the session (``session.updated``).
 
     ``tools``: the names on the wire of those of our tools that the session has by now; None where the server does not say.
@@ -30,7 +30,7 @@ class Configured:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class ServerError:
     """The server refuses something. ``about`` says what, as far as can be known; "session" is a change of it, tools too.
 
     ``param`` is the place in what was sent, such as ``session.tools[0].name``; ``busy``: a response was under way already.
@@ -45,14 +45,14 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class ResponseBegan:
+class ResponseStarted:
     """The model begins to answer."""
 
     response_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class TextDelta:
     """A piece of the model's answer as text. ``spoken``: it is the transcript of what is sent as audio."""
 
     response_id: str
@@ -61,7 +61,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Sounded:
+class AudioDelta:
     """A piece of the model's answer as audio: 16-bit PCM, one channel, ``rate`` samples a second."""
 
     response_id: str
@@ -70,7 +70,7 @@ class Sounded:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class InputTranscript:
     """The user's speech as text; a piece of it, or with ``whole`` all of one utterance."""
 
     text: str
@@ -78,17 +78,17 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class UserSpeaks:
+class SpeechStarted:
     """The server hears the user begin to speak: what the model says now is interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
-class UserStops:
+class SpeechStopped:
     """The server hears that the user has ended."""
 
 
 @dataclass(frozen=True, slots=True)
-class CallPiece:
+class CallDelta:
     """A part of a call. The parts of one have the same ``key``; "" is a member that this part does not say.
 
     ``delta`` adds to the arguments, ``arguments`` are all of them. ``done``: nothing more of this call comes.
@@ -104,7 +104,7 @@ class CallPiece:
 
 
 @dataclass(frozen=True, slots=True)
-class WholeCall:
+class FinalCall:
     """A call as the end of its response tells it."""
 
     key: str
@@ -114,12 +114,12 @@ class WholeCall:
 
 
 @dataclass(frozen=True, slots=True)
-class ResponseEnded:
+class ResponseDone:
     """The model's answer is over. ``calls`` are all that the server names here, also those whose parts were lost."""
 
     response_id: str
     status: Status
-    calls: tuple[WholeCall, ...] = ()
+    calls: tuple[FinalCall, ...] = ()
     usage: Mapping[str, Any] | None = None
     reason: str = ""
 
@@ -132,32 +132,32 @@ class CallsCancelled:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class GoAway:
     """The server will end the connection, in about ``seconds``."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Resumable:
+class SessionResumption:
     """With ``handle`` a new connection goes on where this one was."""
 
     handle: str
 
 
-News: TypeAlias = (
-    Opened
-    | Configured
-    | Refused
-    | ResponseBegan
-    | Said
-    | Sounded
-    | Heard
-    | UserSpeaks
-    | UserStops
-    | CallPiece
-    | ResponseEnded
+ServerEvent: TypeAlias = (
+    SessionOpened
+    | SessionUpdated
+    | ServerError
+    | ResponseStarted
+    | TextDelta
+    | AudioDelta
+    | InputTranscript
+    | SpeechStarted
+    | SpeechStopped
+    | CallDelta
+    | ResponseDone
     | CallsCancelled
-    | Leaving
-    | Resumable
+    | GoAway
+    | SessionResumption
 )

@@ -1,15 +1,15 @@
-"""Events on their way to whoever reads them: bounded, one reader, and an end.
+"""About how much memory a tool's values take. Pure.
 
-Nobody waits for the reader: behind the speech that it has not read yet the model's server may say that the user speaks, and that
-is to be heard at once. So that nothing of a long answer is lost all the same, pieces of text and of speech are joined where many
-of them wait. What is too much even so goes, the oldest first, and the reader is told how much it was.
+What is looked into is plain data: texts, bytes, and containers of such. Of anything else nobody knows what it holds, and what of
+that it shares with others: it counts little.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from sys import getsizeof
 from typing import Any, Final, Self
 
@@ -26,7 +26,6 @@ from patchbay.realtime.events import (
     ResponseEndEvent,
     TranscriptEvent,
 )
-from patchbay.realtime.weighing import weigh
 
 MOST_BYTES: Final = 16 * 1024 * 1024
 """How many bytes of events wait to be read; of speech, at 24 kHz, almost six minutes."""
@@ -38,7 +37,7 @@ LONGEST_AUDIO: Final = 64 * 1024
 NOT_OPEN: Final = "The session is not open: connect it, or use it with 'async with'."
 
 
-class Feed:
+class EventQueue:
     """At most ``most`` events wait, of together ``MOST_BYTES``. ``end`` adds the last one; nothing comes behind it."""
 
     def __init__(self, most: int) -> None:
@@ -141,8 +140,8 @@ class Feed:
 class Events(AsyncIterator[RealtimeEvent]):
     """Events as they are read. Whoever stops reading need not say so: what comes then is for the next reader."""
 
-    def __init__(self, feed: Feed) -> None:
-        self._feed: Feed | None = feed
+    def __init__(self, feed: EventQueue) -> None:
+        self._feed: EventQueue | None = feed
 
     def __aiter__(self) -> Self:
         """Return itself."""
@@ -236,3 +235,48 @@ def _of_execution(execution: ToolExecution) -> Sequence[Any]:
     if execution.actions is not None:
         held.append(execution.actions.state_delta)
     return [*held, *(each.data for each in execution.result.attachments)]
+
+
+MOST_MEMBERS: Final = 64
+"""Of so many members of one container each is looked at; of more, the first so many stand for all."""
+
+MOST_LOOKED_AT: Final = MOST_MEMBERS**2
+"""How many are looked at in all; what containers hold that are reached behind these does not count."""
+
+_ANYTHING: Final = 48  # bytes
+_TEXTS: Final = (str, bytes, bytearray)
+_PLAIN: Final = (list, tuple, set, frozenset, deque)
+_CONTAINERS: Final = (dict, *_PLAIN)
+
+
+def weigh(values: Iterable[Any]) -> int:
+    """Return about how many bytes the values hold, each counted once, in a time that does not grow with them."""
+    size, room = 0.0, MOST_LOOKED_AT
+    seen = set[int]()
+    left: deque[tuple[Any, float]] = deque([(tuple(values), 1.0)])  # containers, and for how many of their kind they stand
+    while left and room:
+        container, times = left.popleft()
+        count, members = _members(container)
+        some = list(islice(members, min(MOST_MEMBERS, room)))  # at one go: a tool's thread may be changing it
+        room -= len(some)
+        times *= max(count / len(some), 1.0) if some else 1.0
+        for each in some:
+            if id(each) in seen:
+                continue
+            seen.add(id(each))
+            if isinstance(each, _TEXTS):
+                size += times * getsizeof(each)
+            elif isinstance(each, _CONTAINERS):
+                size += times * getsizeof(each)
+                left.append((each, times))
+            else:
+                size += times * _ANYTHING
+    return int(size)
+
+
+def _members(container: Any) -> tuple[int, Iterator[Any]]:
+    """How many members a container has, and these; as plain ones of its kind have them, whatever is made of it."""
+    if isinstance(container, dict):
+        return 2 * dict.__len__(container), chain.from_iterable(dict.items(container))
+    kind = next(each for each in _PLAIN if isinstance(container, each))
+    return kind.__len__(container), kind.__iter__(container)

@@ -13,38 +13,38 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from patchbay.errors import PatchbayError, UpstreamError
-from patchbay.realtime.dialect import Dialect, Line, Opening
+from patchbay.realtime.config import RealtimeSettings
+from patchbay.realtime.connection import SetupRefusedError, open_wire
 from patchbay.realtime.events import ConnectionEvent, ErrorEvent
 from patchbay.realtime.listener import Listener
-from patchbay.realtime.news import Refused
-from patchbay.realtime.settings import RealtimeSettings
-from patchbay.realtime.talk import Talk
-from patchbay.realtime.wire import NotTakenError, open_wire
+from patchbay.realtime.providers.base import ConnectionSetup, Dialect, Line
+from patchbay.realtime.responses import ResponseController
+from patchbay.realtime.server_events import ServerError
 
 _TRANSIENT: Final = (408, 409, 425, 429)
 
 _logger = logging.getLogger(__name__)
 
 
-class Holder(Listener, Protocol):
+class ConnectionOwner(Listener, Protocol):
     """Who a connection is kept for."""
 
-    def opening(self, handle: str) -> Opening:
+    def opening(self, handle: str) -> ConnectionSetup:
         """Return what the next connection begins with; ``handle`` is that of the session that it goes on with."""
 
     def lines(self) -> Sequence[Line]:
         """Return what was said, for a connection that has not heard it."""
 
-    def refuse(self, refused: Refused) -> bool:
+    def refuse(self, refused: ServerError) -> bool:
         """Take away what the server does not take; False where that is not known."""
 
     def refuse_all(self, why: str) -> bool:
         """Take away all that no server has taken yet; False where there is nothing of the kind."""
 
-    def opened(self, talk: Talk) -> None:
+    def opened(self, talk: ResponseController) -> None:
         """A connection is there."""
 
-    def lost(self, talk: Talk) -> None:
+    def lost(self, talk: ResponseController) -> None:
         """It is over."""
 
     def failed(self, error: PatchbayError) -> None:
@@ -54,11 +54,11 @@ class Holder(Listener, Protocol):
         """Whether another connection would disturb nobody."""
 
 
-class Keeper:
+class Reconnector:
     """``talk`` is the connection in use, None while there is none. ``run`` keeps one until there is none to be had."""
 
-    def __init__(self, settings: RealtimeSettings, dialect: type[Dialect], holder: Holder) -> None:
-        self.talk: Talk | None = None
+    def __init__(self, settings: RealtimeSettings, dialect: type[Dialect], holder: ConnectionOwner) -> None:
+        self.talk: ResponseController | None = None
         self.handle = ""
         """With what another connection can go on where this one is; "" where it cannot."""
         self._settings = settings
@@ -108,7 +108,7 @@ class Keeper:
             try:
                 talk = await self._reach()
             except PatchbayError as error:
-                if isinstance(error, NotTakenError) and self._holder.refuse_all(str(error)):
+                if isinstance(error, SetupRefusedError) and self._holder.refuse_all(str(error)):
                     self._holder.emit(ErrorEvent(error))
                     continue  # at once, and where the last one was
                 self.handle = ""  # what cannot be taken up is begun anew
@@ -121,7 +121,7 @@ class Keeper:
                     return UpstreamError(f"The connection to the model's server is lost: {reason}")
             await self._pause()
 
-    async def _reach(self) -> Talk:
+    async def _reach(self) -> ResponseController:
         """Open a connection."""
         holder, handle = self._holder, self.handle
         dialect = self._dialect(self._settings)
@@ -132,9 +132,9 @@ class Keeper:
             lines=lambda: () if handle else holder.lines(),
             refused=holder.refuse,
         )
-        return Talk(wire, self._limits, holder, resumed=bool(handle))
+        return ResponseController(wire, self._limits, holder, resumed=bool(handle))
 
-    async def _use(self, talk: Talk) -> str:
+    async def _use(self, talk: ResponseController) -> str:
         """Talk on a connection until it is over; return why it is."""
         clock = asyncio.get_running_loop().time
         began = clock()
@@ -162,11 +162,11 @@ class Keeper:
             await connection.close()
         return connection.reason
 
-    async def _listen(self, talk: Talk) -> None:
+    async def _listen(self, talk: ResponseController) -> None:
         await talk.listen()
         self._lose(talk)  # at once: what is said to one that is over has to wait for the next
 
-    def _lose(self, talk: Talk, *, tells: bool = True, planned: bool = False) -> None:
+    def _lose(self, talk: ResponseController, *, tells: bool = True, planned: bool = False) -> None:
         """Have no connection any more: what is said from now on waits for the next."""
         if self.talk is talk:
             talk.end()

@@ -1,7 +1,6 @@
-"""Which frames of a response speak of the same call: by the item's id, the call's, its place, or by what is left.
+"""Match frames of a response to calls: by item id, call id, output index, or by elimination.
 
-What lives here: the identity of calls. What does not: putting their parts together (``patchbay.realtime.calls``). A server may
-leave out any of the ids in any frame, and tell of a call several times; two calls at one place that say different things are two.
+A server may omit any id in any frame, and describe a call several times. Two calls at one index that differ are two.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _MOST_NAMES: Final = 4 * _MOST
 
 
 @dataclass(slots=True)
-class Named:
+class CallReference:
     """What one frame says of a call. ``whole``: all of the arguments are there (``arguments``), else a piece of them or none."""
 
     item: str = ""
@@ -35,7 +34,7 @@ class Named:
 
 
 @dataclass(slots=True)
-class Known:
+class KnownCall:
     """A call: the ``number`` it has in its response, and what was said of it until now.
 
     Of the arguments there is a ``mark`` alone, 0 where there are none: they may be long, and are kept elsewhere.
@@ -43,7 +42,7 @@ class Known:
 
     response_id: str
     number: int
-    said: Named
+    said: CallReference
     mark: int = 0
 
     @property
@@ -51,7 +50,7 @@ class Known:
         """What no other call of the connection has."""
         return f"{self.response_id}/{self.number}"
 
-    def contradicts(self, named: Named) -> bool:
+    def contradicts(self, named: CallReference) -> bool:
         """Whether ``named`` is of another call, as far as one can tell."""
         said = self.said
         return (
@@ -71,11 +70,11 @@ class CallKeys:
 
     def __init__(self, response_id: str) -> None:
         self._response_id = response_id
-        self._calls: list[Known] = []
-        self._by: dict[tuple[str, str | int], Known] = {}
+        self._calls: list[KnownCall] = []
+        self._by: dict[tuple[str, str | int], KnownCall] = {}
         self._number = 0
 
-    def find(self, named: Named) -> Known:
+    def find(self, named: CallReference) -> KnownCall:
         """The call that a frame is about, a new one where none fits."""
         known = self._by_id(named) or self._by_place(named)
         if known is None and not (named.item or named.call_id):
@@ -84,9 +83,9 @@ class CallKeys:
                 known = self._last(named)
         return self._learn(known, named)
 
-    def find_all(self, listed: list[Named]) -> list[tuple[Known, Named]]:
+    def find_all(self, listed: list[CallReference]) -> list[tuple[KnownCall, CallReference]]:
         """The calls of the list at the end of a response, each another one."""
-        found: dict[int, tuple[Known, Named]] = {}
+        found: dict[int, tuple[KnownCall, CallReference]] = {}
         for named in listed:
             known = self._by_id(named) or self._like(named, found)
             if known is None:
@@ -97,23 +96,23 @@ class CallKeys:
             found.setdefault(known.number, (known, named))
         return list(found.values())
 
-    def _by_id(self, named: Named) -> Known | None:
+    def _by_id(self, named: CallReference) -> KnownCall | None:
         known = self._by.get(("item", named.item)) if named.item else None
         return self._by.get(("call", named.call_id)) if known is None and named.call_id else known
 
-    def _by_place(self, named: Named) -> Known | None:
+    def _by_place(self, named: CallReference) -> KnownCall | None:
         known = None if named.place is None else self._by.get(("place", named.place))
         return None if known is None or known.contradicts(named) else known
 
-    def _last(self, named: Named) -> Known | None:
+    def _last(self, named: CallReference) -> KnownCall | None:
         known = self._calls[-1] if self._calls else None
         if known is None or known.contradicts(named) or (known.said.whole and not named.whole):
             return None
         return known
 
-    def _like(self, named: Named, but: Container[int] = (), *, at: int | None = None) -> Known | None:
+    def _like(self, named: CallReference, but: Container[int] = (), *, at: int | None = None) -> KnownCall | None:
         """A call that was told of with the same arguments; one of that name rather than one whose name is not known."""
-        found: Known | None = None
+        found: KnownCall | None = None
         for known in self._calls:
             if known.number in but or (at is not None and known.said.place not in (at, None)):
                 continue
@@ -123,9 +122,9 @@ class CallKeys:
                 found = found or known
         return found
 
-    def _learn(self, known: Known | None, named: Named) -> Known:
+    def _learn(self, known: KnownCall | None, named: CallReference) -> KnownCall:
         if known is None:
-            known = Known(self._response_id, self._number, Named())
+            known = KnownCall(self._response_id, self._number, CallReference())
             self._number += 1
             if len(self._calls) >= _MOST:
                 return known

@@ -10,13 +10,10 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from patchbay.errors import ConfigurationError
-from patchbay.realtime.dialect import Dialect
-from patchbay.realtime.dialects.gemini import GeminiDialect
-from patchbay.realtime.dialects.glm import GLMDialect
-from patchbay.realtime.dialects.openai import OpenAIDialect
-from patchbay.realtime.dialects.qwen import QwenDialect
-from patchbay.realtime.dialects.stepfun import StepFunDialect
-from patchbay.realtime.settings import RealtimeSettings
+from patchbay.realtime.config import RealtimeSettings
+from patchbay.realtime.providers.base import Dialect
+from patchbay.realtime.providers.event_providers import GLMDialect, OpenAIDialect, QwenDialect, StepFunDialect
+from patchbay.realtime.providers.gemini import GeminiDialect
 
 PROVIDERS: Final[tuple[type[Dialect], ...]] = (OpenAIDialect, GeminiDialect, GLMDialect, QwenDialect, StepFunDialect)
 """Those that a model's name, or ``provider``, may name."""

@@ -1,7 +1,4 @@
-"""The tools of a session, and how its model is told of them: the provider's shape, aliases, and what its server would not take.
-
-What lives here: which tools there are now. What does not: when the model is told (``syncing``).
-"""
+"""The tools of a session in the provider's shape, without those that its server refused."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ from typing import Any, Final
 
 from patchbay.models.offer import Offer, Told
 from patchbay.models.providers import Provider
-from patchbay.realtime.dialect import Dialect, WireTool, tool_name
-from patchbay.realtime.news import Refused
+from patchbay.realtime.providers.base import Dialect, WireTool, tool_name
+from patchbay.realtime.server_events import ServerError
 from patchbay.tools import Tool, collect_tools
 from patchbay.tools.registry import Snapshot
 from patchbay.types import ToolSpec
@@ -23,7 +20,7 @@ _PLACE: Final = re.compile(r"\btools(?:\[|\.)(\d+)")
 _logger = logging.getLogger(__name__)
 
 
-class Offered:
+class SessionTools:
     """The program's ``own`` tools and those of the last snapshot, which come first where names are the same: ``tools``."""
 
     def __init__(self, dialect: type[Dialect], own: Iterable[Any]) -> None:
@@ -52,7 +49,7 @@ class Offered:
         """Return the tool's own name for one from the wire."""
         return self._told.names.own(name)
 
-    def refuse(self, news: Refused, sent: Sequence[WireTool]) -> bool:
+    def refuse(self, news: ServerError, sent: Sequence[WireTool]) -> bool:
         """Leave out the one tool of those that were sent that the server does not take; False where it does not say which."""
         place = _PLACE.search(news.param)
         if place is None or int(place[1]) >= len(sent):

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from patchbay.realtime.news import News
-from patchbay.realtime.settings import RealtimeSettings
+from patchbay.realtime.config import RealtimeSettings
+from patchbay.realtime.server_events import ServerEvent
 from patchbay.schema.dialects import Dialect as ToolDialect
 
 Frame: TypeAlias = Mapping[str, Any]
@@ -53,7 +53,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class ConnectionSetup:
     """What a connection begins with. ``resume`` is the handle of an earlier one; then there are no ``lines``."""
 
     tools: Sequence[WireTool]
@@ -107,15 +107,15 @@ class Dialect(ABC):
         """Return what it is opened with."""
 
     @abstractmethod
-    def greeting(self, opening: Opening) -> list[Frame]:
+    def greeting(self, opening: ConnectionSetup) -> list[Frame]:
         """Return what is sent as soon as the connection is there. The lines of ``opening`` are those that are known by then."""
 
     @abstractmethod
-    def configuring(self, opening: Opening) -> list[Frame]:
+    def configuring(self, opening: ConnectionSetup) -> list[Frame]:
         """Return what is sent when the server has said ``Opened`` and is not configured yet: one frame that it confirms."""
 
     @abstractmethod
-    def recalling(self, opening: Opening) -> list[Frame]:
+    def recalling(self, opening: ConnectionSetup) -> list[Frame]:
         """Return what tells a configured connection of ``opening.lines``, without having it answered."""
 
     @abstractmethod
@@ -147,5 +147,5 @@ class Dialect(ABC):
         """Return what ends the response that is under way; nothing where there is no such thing."""
 
     @abstractmethod
-    def read(self, frame: Any) -> list[News]:
+    def read(self, frame: Any) -> list[ServerEvent]:
         """Return what a frame of the server says, nothing for one that says nothing to us. Raises nothing, whatever it is."""

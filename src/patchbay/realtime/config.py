@@ -12,6 +12,9 @@ import msgspec
 
 from patchbay.errors import ConfigurationError
 
+RESULT_CHARS: Final = 2_000_000
+"""How many characters of long results a session keeps for the model to read on."""
+
 _COUNTS: Final = frozenset(
     ("flood_calls", "max_rounds", "max_calls", "reconnects", "kept_items", "kept_chars", "waiting", "max_frame")
 )

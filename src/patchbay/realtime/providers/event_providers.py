@@ -1,0 +1,183 @@
+"""StepFun: nested tools in every update, also none of them; a voice that can be told once."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from typing import Any, ClassVar, Final
+
+from patchbay.realtime.providers.base import CallResult
+from patchbay.realtime.providers.call_keys import KnownCall
+from patchbay.realtime.providers.event_protocol import EventDialect
+from patchbay.schema.dialects import DIALECTS
+from patchbay.schema.names import NameRule
+
+_PCM: Final = {"type": "audio/pcm", "rate": 24_000}
+_TRANSCRIBER: Final = "gpt-4o-mini-transcribe"
+
+
+class OpenAIDialect(EventDialect):
+    """One connection to OpenAI, or to a server that speaks as it does."""
+
+    provider: ClassVar[str] = "openai"
+    hosts: ClassVar[tuple[str, ...]] = ("api.openai.com",)
+    tools: ClassVar = DIALECTS["openai_realtime"]
+    default_url: ClassVar[str] = "wss://api.openai.com/v1/realtime"
+    key_variables: ClassVar[tuple[str, ...]] = ("OPENAI_API_KEY",)
+    input_rate: ClassVar[int] = 24_000
+    repeated: ClassVar[tuple[str, ...]] = ("type", "tools", "tool_choice")
+    spoken_before: ClassVar[str] = "output_text"
+    cancels_by_id: ClassVar[bool] = True
+
+    def session(self) -> dict[str, Any]:
+        """The ``type`` is asked for in every update, and ``turn_detection`` has to be null where it is not wanted."""
+        settings = self.settings
+        heard: dict[str, Any] = {"format": _PCM, "turn_detection": {"type": "semantic_vad"} if settings.detect_turns else None}
+        if settings.transcribe:
+            heard["transcription"] = {"model": _TRANSCRIBER}
+        spoken: dict[str, Any] = {"format": _PCM}
+        if settings.voice is not None:
+            spoken["voice"] = settings.voice
+        session: dict[str, Any] = {
+            "type": "realtime",
+            "model": self.model,
+            "output_modalities": [settings.output],
+            "audio": {"input": heard, "output": spoken},
+            "tool_choice": "auto",
+        }
+        if settings.instructions:
+            session["instructions"] = settings.instructions
+        return session
+
+
+class QwenDialect(EventDialect):
+    """One connection to Qwen."""
+
+    provider: ClassVar[str] = "qwen"
+    other_names: ClassVar[tuple[str, ...]] = ("dashscope",)
+    # The last is that of all workspaces, which each have a server of their own: the newer models are there alone.
+    hosts: ClassVar[tuple[str, ...]] = ("dashscope.aliyuncs.com", "dashscope-intl.aliyuncs.com", ".maas.aliyuncs.com")
+    tools: ClassVar = DIALECTS["qwen_realtime"]
+    default_url: ClassVar[str] = "wss://dashscope.aliyuncs.com/api-ws/v1/realtime"
+    key_variables: ClassVar[tuple[str, ...]] = ("DASHSCOPE_API_KEY",)
+    input_rate: ClassVar[int] = 16_000
+    repeated: ClassVar[tuple[str, ...]] = ("tools", "enable_search")
+
+    def session(self) -> dict[str, Any]:
+        """The user's speech is transcribed without being asked for, by a model that depends on this one."""
+        settings = self.settings
+        session: dict[str, Any] = {
+            "modalities": ["text", "audio"] if settings.output == "audio" else ["text"],
+            "input_audio_format": "pcm",
+            "output_audio_format": "pcm",
+            "turn_detection": {"type": "server_vad"} if settings.detect_turns else None,
+            "enable_search": False,
+        }
+        if settings.voice is not None:
+            session["voice"] = settings.voice
+        if settings.instructions:
+            session["instructions"] = settings.instructions
+        return session
+
+    def complete(self, session: dict[str, Any]) -> dict[str, Any]:
+        """Search and tools exclude each other; it comes back when the last tool goes."""
+        if session["tools"]:
+            session["enable_search"] = False
+        return session
+
+
+class GLMDialect(EventDialect):
+    """One connection to GLM."""
+
+    provider: ClassVar[str] = "glm"
+    other_names: ClassVar[tuple[str, ...]] = ("zhipu",)
+    hosts: ClassVar[tuple[str, ...]] = ("open.bigmodel.cn",)
+    tools: ClassVar = DIALECTS["glm_realtime"]
+    default_url: ClassVar[str] = "wss://open.bigmodel.cn/api/paas/v4/realtime"
+    key_variables: ClassVar[tuple[str, ...]] = ("ZHIPUAI_API_KEY",)
+    input_rate: ClassVar[int] = 16_000
+    # An update of the tools alone would set the detection of turns back to the client's.
+    repeated: ClassVar[tuple[str, ...]] = ("tools", "turn_detection", "beta_fields")
+
+    _only_tool = ""
+
+    def session(self) -> dict[str, Any]:
+        """A conversation in audio; tools are not called in any other mode."""
+        settings = self.settings
+        session: dict[str, Any] = {
+            "model": self.model,
+            "modalities": ["text", "audio"] if settings.output == "audio" else ["text"],
+            "input_audio_format": "wav",
+            "output_audio_format": "pcm",
+            "turn_detection": {"type": "server_vad" if settings.detect_turns else "client_vad"},
+            "beta_fields": {"chat_mode": "audio", "tts_source": "e2e", "auto_search": False},
+        }
+        if settings.voice is not None:
+            session["voice"] = settings.voice
+        if settings.instructions:
+            session["instructions"] = settings.instructions
+        return session
+
+    def complete(self, session: dict[str, Any]) -> dict[str, Any]:
+        """Remember the tool's name where there is one alone."""
+        tools = session["tools"]
+        self._only_tool = str(tools[0].get("name", "")) if len(tools) == 1 else ""
+        return session
+
+    def named(self, name: str) -> str:
+        """The documentation's own example of a call has no name: where one tool is there, it is meant."""
+        return name or self._only_tool
+
+    def call_id(self, known: KnownCall) -> str:
+        """An id for us alone: results are told in the order of the calls, and without one."""
+        return f"glm_{known.response_id}_{known.number}"
+
+    def result(self, result: CallResult) -> dict[str, Any]:
+        """The server knows by the order which call it is of. It refuses an empty one, and would wait for another for ever."""
+        return {"type": "function_call_output", "output": result.output or '""'}
+
+    def recorded(self, audio: bytes) -> bytes:
+        """Each piece is a WAV file of its own."""
+        rate = self.input_rate
+        form = struct.pack("<HHIIHH", 1, 1, rate, rate * 2, 2, 16)  # PCM, one channel, 16 bits
+        parts = (b"RIFF", _size(len(audio) + 36), b"WAVEfmt ", _size(len(form)), form, b"data", _size(len(audio)), audio)
+        return b"".join(parts)
+
+
+def _size(length: int) -> bytes:
+    return struct.pack("<I", length)
+
+
+class StepFunDialect(EventDialect):
+    """One connection to StepFun."""
+
+    provider: ClassVar[str] = "stepfun"
+    other_names: ClassVar[tuple[str, ...]] = ("step",)
+    hosts: ClassVar[tuple[str, ...]] = ("api.stepfun.com", "api.stepfun.ai")
+    # Here a name may not begin with a digit or a dash.
+    tools: ClassVar = replace(DIALECTS["stepfun_realtime"], names=NameRule(r"[A-Za-z_][A-Za-z0-9_-]*"))
+    default_url: ClassVar[str] = "wss://api.stepfun.com/v1/realtime"
+    key_variables: ClassVar[tuple[str, ...]] = ("STEPFUN_API_KEY", "STEP_API_KEY")
+    input_rate: ClassVar[int] = 24_000
+
+    def session(self) -> dict[str, Any]:
+        """It answers in audio whatever is asked for, and detects turns only where it is told to."""
+        settings = self.settings
+        session: dict[str, Any] = {
+            "modalities": ["text", "audio"],
+            "input_audio_format": "pcm16",
+            "output_audio_format": "pcm16",
+        }
+        if settings.detect_turns:
+            session["turn_detection"] = {"type": "server_vad"}
+        if settings.voice is not None:
+            session["voice"] = settings.voice
+        if settings.instructions:
+            session["instructions"] = settings.instructions
+        return session
+
+    def complete(self, session: dict[str, Any]) -> dict[str, Any]:
+        """A second ``voice`` would be refused, and all else with it."""
+        if self.confirmed:
+            session.pop("voice", None)
+        return session
