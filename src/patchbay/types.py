@@ -261,7 +261,7 @@ class Usage:
         if not isinstance(usage, Mapping):
             return cls()
         counts = [usage.get(key) for key in ("prompt_tokens", "completion_tokens", "total_tokens")]
-        return cls(*(count if isinstance(count, int) else 0 for count in counts))
+        return cls(*[count if isinstance(count, int) else 0 for count in counts])
 
 
 NO_USAGE: Final = Usage()

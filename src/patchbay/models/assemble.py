@@ -19,6 +19,7 @@ _SHOWN = 500
 _REASONING_FIELDS = ("reasoning_content", "reasoning")
 # What else of a message is sent back as it came: OpenRouter's record of a reasoning, Gemini's signature of a thought.
 _LIST_FIELD, _OBJECT_FIELD = "reasoning_details", "extra_content"
+_EXTRA_FIELDS = frozenset({*_REASONING_FIELDS, _LIST_FIELD, _OBJECT_FIELD})
 
 
 @dataclass
@@ -39,6 +40,8 @@ class _Extra:
 
     def add(self, message: Any) -> None:
         """Take in what a message, or a piece of one, holds."""
+        if type(message) is dict and _EXTRA_FIELDS.isdisjoint(message):
+            return
         for name in _REASONING_FIELDS:
             if text := _string(_get(message, name)):
                 self._texts.setdefault(name, []).append(text)
@@ -62,9 +65,10 @@ def whole_reply(answer: Any) -> ModelReply:
     if choice is None:
         raise UpstreamError(_no_choices(answer))
     message = _get(choice, "message")
-    calls = [_Call() for _ in _list(_get(message, "tool_calls"))]
-    for call, written in zip(calls, _list(_get(message, "tool_calls")), strict=True):
-        _extend(call, written)
+    calls: list[_Call] = []
+    for written in _list(_get(message, "tool_calls")):
+        calls.append(_Call())
+        _extend(calls[-1], written)
     reason = _string(_get(choice, "finish_reason"))
     # A refusal is what the model has to say where it says nothing else.
     content = _text(_get(message, "content")) or _string(_get(message, "refusal"))
@@ -193,6 +197,8 @@ def _text(content: Any) -> str | None:
 
 def _usage(answer: Any) -> Usage:
     usage = _get(answer, "usage")
+    if type(usage) is dict:
+        return Usage.from_openai(usage)
     return Usage.from_openai({key: _get(usage, key) for key in ("prompt_tokens", "completion_tokens", "total_tokens")})
 
 

@@ -136,7 +136,7 @@ def _renamed(message: Message, wire: Callable[[str], str]) -> Message:
     calls = message.get("tool_calls")
     if isinstance(calls, list) and calls:
         renamed = [_function_renamed(call, wire) for call in calls]
-        if any(new is not old for new, old in zip(renamed, calls, strict=True)):
+        if renamed != calls:
             return {**message, "tool_calls": renamed}
     name = message.get("name")
     if message.get("role") == "tool" and isinstance(name, str) and wire(name) != name:
@@ -145,7 +145,10 @@ def _renamed(message: Message, wire: Callable[[str], str]) -> Message:
 
 
 def _function_renamed(holder: Any, wire: Callable[[str], str]) -> Any:
-    function = holder.get("function") if isinstance(holder, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(name := function.get("name"), str) or wire(name) == name:
+    # (``isinstance`` of an abstract class costs more than all else here)
+    function = holder.get("function") if type(holder) is dict or isinstance(holder, Mapping) else None
+    if not (type(function) is dict or isinstance(function, Mapping)):
+        return holder
+    if not isinstance(name := function.get("name"), str) or wire(name) == name:
         return holder
     return {**holder, "function": {**function, "name": wire(name)}}

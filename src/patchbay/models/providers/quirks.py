@@ -72,15 +72,14 @@ def keep_fields(messages: Sequence[Message], kept: frozenset[str], *, all_reason
     """
     dropped = SENT_BACK - kept
     older = dropped | REASONING_FIELDS
-    turn = -1 if all_reasoning else _turn(messages)
-    out = []
-    for index, message in enumerate(messages):
-        drop = dropped if index > turn else older
-        is_as_it_was = "tool_calls" not in message and drop.isdisjoint(message)
-        rest = message if is_as_it_was else _without(message, drop)
-        blank = all_reasoning and rest.get("role") == "assistant" and REASONING_FIELDS.isdisjoint(rest)
-        out.append({**rest, "reasoning_content": _BLANK} if blank else rest)
-    return out
+    begin = 0 if all_reasoning else _turn(messages) + 1
+    out = [*_all_without(messages[:begin], older), *_all_without(messages[begin:], dropped)]
+    if not all_reasoning:
+        return out
+    return [
+        {**rest, "reasoning_content": _BLANK} if rest.get("role") == "assistant" and REASONING_FIELDS.isdisjoint(rest) else rest
+        for rest in out
+    ]
 
 
 def _turn(messages: Sequence[Message]) -> int:
@@ -89,6 +88,11 @@ def _turn(messages: Sequence[Message]) -> int:
         if messages[index].get("role") == "user" and (index == 0 or messages[index - 1].get("role") != "tool"):
             return index
     return -1
+
+
+def _all_without(messages: Sequence[Message], dropped: frozenset[str]) -> list[Message]:
+    looked_for = dropped | {"tool_calls"}
+    return [message if looked_for.isdisjoint(message) else _without(message, dropped) for message in messages]
 
 
 def _without(message: Message, dropped: frozenset[str]) -> Message:
