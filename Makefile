@@ -11,7 +11,7 @@ NPM := $(shell command -v npm)
 WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test matrix check bench fidelity docs lock lowest clean
+.PHONY: help demo test matrix check bench fidelity oracle docs lock lowest clean
 
 help: ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -37,6 +37,9 @@ bench: .venv/.installed ## measure against the peers, side by side (see bench/RE
 
 fidelity: .venv/.installed ## how faithfully recorded texts are read, and what reading costs (see bench/README.md)
 	@$(BIN)/python -m bench.fidelity
+
+oracle: .venv/.installed ## compare what the public faces do with what is frozen in tests/oracle
+	@$(BIN)/python scripts/oracle.py check
 
 docs: .venv/.installed ## write the generated parts of the documentation, then check all of it
 	$(BIN)/python scripts/check_docs.py --write
