@@ -187,7 +187,7 @@ class Flight(Asked):
                 is_other = self.arguments is not mine
                 mine = self.arguments  # from here on they are what they are: hooks are shown copies
                 is_asked = chains.approve_tool and (not tool.owner or chains.policy.respond_approval == "always")
-                if is_asked or self.needs_person:
+                if is_asked or (self.trail is not None and self.trail.asks):  # (``needs_person``)
                     await hooks.approve(self)
                     mine = self.arguments  # an approver may have edited them
                     is_other = True
@@ -205,7 +205,8 @@ class Flight(Asked):
             self.slots.free()
         if hooks is None:
             return value
-        self._go_on()
+        if self.ending is not None:
+            raise asyncio.CancelledError
         if tool.owner:
             self.decided.responded_by = tool.owner
             return value
