@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from patchbay.approvals import ApprovalDesk, ApprovalPolicy, ApprovalRequest, Rule
+from patchbay.approvals import ApprovalPolicy, ApprovalRequest, ApprovalService, Rule
 from patchbay.executor import Executor, ToolExecution
 from patchbay.hooks import HookManager, HookScope
 from patchbay.types import ToolCall
@@ -55,18 +55,18 @@ class Clock:
 
 
 @asynccontextmanager
-async def desk_at(url: str | None = None, policy: ApprovalPolicy = ASK, **options: Any) -> AsyncIterator[ApprovalDesk]:
-    desk = ApprovalDesk(policy, url, **options)
-    desk.open_door("http")
+async def service_at(url: str | None = None, policy: ApprovalPolicy = ASK, **options: Any) -> AsyncIterator[ApprovalService]:
+    service = ApprovalService(policy, url, **options)
+    service.open_door("http")
     try:
-        yield desk
+        yield service
     finally:
-        await desk.aclose()
+        await service.aclose()
 
 
-def executor_of(desk: ApprovalDesk, files: Files, **options: Any) -> Executor:
+def executor_of(service: ApprovalService, files: Files, **options: Any) -> Executor:
     hooks = HookManager()
-    desk.mount(hooks)
+    service.mount(hooks)
     return Executor(files.tools(), hooks=hooks, max_repeats=None, **options)
 
 
@@ -89,9 +89,9 @@ def going(executor: Executor, *calls: ToolCall, scope: HookScope = SCOPE, **opti
     return asyncio.create_task(work())
 
 
-async def waiting(desk: ApprovalDesk, count: int = 1) -> list[ApprovalRequest]:
+async def waiting(service: ApprovalService, count: int = 1) -> list[ApprovalRequest]:
     """Return what is pending, once there are so many."""
     async with asyncio.timeout(LONG):
-        while len(pending := await desk.pending()) != count:
+        while len(pending := await service.pending()) != count:
             await asyncio.sleep(0.005)  # not at once: the threads of the database would hardly come to their turn
     return pending

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from fastapi import Body, FastAPI
 
-from patchbay.approvals import ApprovalDesk, ApprovalPolicy, Rule
+from patchbay.approvals import ApprovalPolicy, ApprovalService, Rule
 from patchbay.executor import Executor
 from patchbay.hooks import HookManager, HookScope
 from patchbay.server.approvals import make_approvals_router
@@ -35,11 +35,11 @@ class Served:
     """The application, which is told before it is stopped."""
 
     def __init__(self, database: str, log: Path, token: str | None) -> None:
-        self.desk = ApprovalDesk(ApprovalPolicy(otherwise=Rule(name="all", deadline=600)), database)
+        self.service = ApprovalService(ApprovalPolicy(otherwise=Rule(name="all", deadline=600)), database)
         hooks = HookManager()
-        self.desk.mount(hooks)
+        self.service.mount(hooks)
         if (method := DIES.partition(" ")[2]) not in ("", "tool"):
-            setattr(self.desk.store, method, dying(method, getattr(self.desk.store, method)))
+            setattr(self.service.store, method, dying(method, getattr(self.service.store, method)))
 
         def delete(path: str) -> str:
             die("before tool")
@@ -61,7 +61,7 @@ class Served:
 
         batches: set[Any] = set()
         api = FastAPI(lifespan=lifespan)
-        api.include_router(make_approvals_router(self.desk, needs_token=token is not None))
+        api.include_router(make_approvals_router(self.service, needs_token=token is not None))
         handle_errors(api)
 
         @api.post("/run")
@@ -82,7 +82,7 @@ class Served:
         self._guarded = Guard(api, ToolsSettings(token=token))
 
     def stopping(self) -> None:
-        self.desk.leave()
+        self.service.leave()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await self._guarded(scope, receive, send)

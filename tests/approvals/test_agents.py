@@ -10,7 +10,7 @@ from patchbay.approvals import ApprovalPolicy, Rule
 from patchbay.hooks import HookManager
 from patchbay.testing import ScriptedModel
 
-from .asking import Files, desk_at, run, waiting
+from .asking import Files, run, service_at, waiting
 
 DELETE = ApprovalPolicy(rules=(Rule(tools=("delete",), deadline=600),))
 
@@ -20,9 +20,9 @@ def worker(files: Files, name: str = "worker", path: str = "/a") -> LlmAgent:
     return LlmAgent(name=name, model=ScriptedModel([[call], f"{name} is done"]), tools=files.tools())
 
 
-def hooked(desk) -> HookManager:
+def hooked(service) -> HookManager:
     hooks = HookManager()
-    desk.mount(hooks)
+    service.mount(hooks)
     return hooks
 
 
@@ -40,11 +40,11 @@ def test_a_call_of_an_agent_that_works_for_another_is_shown_with_whose_it_is():
             model=ScriptedModel([[ToolCall("9", "worker", '{"request": "tidy up"}')], "all done"]),
             tools=[AgentTool(worker(files), timeout=60)],
         )
-        async with desk_at(policy=DELETE) as desk:
-            runner = Runner(boss, hooks=hooked(desk))
+        async with service_at(policy=DELETE) as service:
+            runner = Runner(boss, hooks=hooked(service))
             task = asyncio.create_task(text_of(runner.run("u", "s", "hi", RunConfig(run_timeout=60))))
-            [request] = await waiting(desk)
-            await desk.decide(request.id, "approve")
+            [request] = await waiting(service)
+            await service.decide(request.id, "approve")
             return await task, request, files.deleted
 
     text, request, deleted = run(main())
@@ -58,10 +58,10 @@ def test_a_yes_for_the_session_is_for_the_agents_that_work_in_it():
     async def main():
         files = Files()
         team = ParallelAgent(name="team", sub_agents=[worker(files, "one", "/1"), worker(files, "two", "/2")])
-        async with desk_at(policy=DELETE) as desk:
-            task = asyncio.create_task(text_of(Runner(team, hooks=hooked(desk)).run("u", "s", "hi")))
-            first, _ = await waiting(desk, 2)
-            await desk.decide(first.id, "approve_session")
+        async with service_at(policy=DELETE) as service:
+            task = asyncio.create_task(text_of(Runner(team, hooks=hooked(service)).run("u", "s", "hi")))
+            first, _ = await waiting(service, 2)
+            await service.decide(first.id, "approve_session")
             await task
             return sorted(files.deleted)
 
@@ -78,12 +78,12 @@ def test_the_time_of_a_run_stands_still_while_a_call_of_an_agent_that_works_in_i
             model=ScriptedModel([[ToolCall("9", "worker", '{"request": "tidy up"}')], "all done"]),
             tools=[AgentTool(worker(files))],
         )
-        async with desk_at(policy=DELETE) as desk:
-            events = Runner(boss, hooks=hooked(desk)).run("u", "s", "hi", RunConfig(run_timeout=60))
+        async with service_at(policy=DELETE) as service:
+            events = Runner(boss, hooks=hooked(service)).run("u", "s", "hi", RunConfig(run_timeout=60))
             task = asyncio.create_task(text_of(events))
-            [request] = await waiting(desk)
+            [request] = await waiting(service)
             assert events.context.budget.ends is None
-            await desk.decide(request.id, "approve")
+            await service.decide(request.id, "approve")
             text = await task
             return text, events.context.budget.ends is not None
 
@@ -94,10 +94,10 @@ def test_a_runner_waits_too():
     async def main():
         files = Files()
         model = ScriptedModel([[ToolCall("1", "delete", '{"path": "/a"}')], "done"])
-        async with desk_at(policy=DELETE) as desk:
-            task = asyncio.create_task(ToolRunner(model, files.tools(), hooks=hooked(desk), max_seconds=60).run("hi"))
-            [request] = await waiting(desk)
-            await desk.decide(request.id, "deny", reason="not today")
+        async with service_at(policy=DELETE) as service:
+            task = asyncio.create_task(ToolRunner(model, files.tools(), hooks=hooked(service), max_seconds=60).run("hi"))
+            [request] = await waiting(service)
+            await service.decide(request.id, "deny", reason="not today")
             result = await task
             return result.content, [each.content for each in result.tool_executions], files.deleted
 

@@ -7,25 +7,25 @@ import asyncio
 import pytest
 
 from patchbay.approvals import State
+from patchbay.approvals import service as service_module
 from patchbay.approvals import store as store_module
-from patchbay.approvals import waits as waits_module
 from patchbay.errors import ApprovalConflictError
 
-from .asking import NO_SESSION, SCOPE, Files, call_of, desk_at, executor_of, going, run, waiting
+from .asking import NO_SESSION, SCOPE, Files, call_of, executor_of, going, run, service_at, waiting
 from .serving import ran, serving
 from .test_commands import patchbay
-from .test_desk import Silent
+from .test_service import Silent
 
 
 @pytest.mark.parametrize("scope", [SCOPE, NO_SESSION])
 def test_a_run_waits_until_its_request_is_decided(url, scope):
     async def main():
-        async with desk_at(url) as desk:
-            task = going(executor_of(desk, Files()), call_of(), scope=scope)
-            [request] = await waiting(desk)
-            decided = await desk.decide(request.id, "approve")
+        async with service_at(url) as service:
+            task = going(executor_of(service, Files()), call_of(), scope=scope)
+            [request] = await waiting(service)
+            decided = await service.decide(request.id, "approve")
             await task
-            return request.awaited, decided.awaited, (await desk.get(request.id)).awaited, len(desk._waiting)
+            return request.awaited, decided.awaited, (await service.get(request.id)).awaited, len(service._waiting)
 
     assert (True, True, False, 0) == run(main())
 
@@ -33,7 +33,7 @@ def test_a_run_waits_until_its_request_is_decided(url, scope):
 @pytest.mark.parametrize("scope", [SCOPE, NO_SESSION])
 def test_another_process_on_the_same_database_knows_that_a_run_waits_and_when_it_does_no_more(url, scope):
     async def main():
-        async with desk_at(url) as here, desk_at(url) as there:
+        async with service_at(url) as here, service_at(url) as there:
             task = going(executor_of(here, Files()), call_of(), scope=scope)
             [request] = await waiting(there)
             seen = request.awaited, (await there.get(request.id)).awaited, [each.awaited for each in await there.recent()]
@@ -45,14 +45,14 @@ def test_another_process_on_the_same_database_knows_that_a_run_waits_and_when_it
 
 
 def test_a_process_that_comes_later_hears_within_a_second_or_so_that_a_run_waits(tmp_path, monkeypatch):
-    monkeypatch.setattr(waits_module, "BEAT", 0.05)
+    monkeypatch.setattr(service_module, "HEARTBEAT", 0.05)
     url = str(tmp_path / "approvals.db")
 
     async def main():
-        async with desk_at(url) as here:
+        async with service_at(url) as here:
             task = going(executor_of(here, Files()), call_of(), scope=NO_SESSION)
             [request] = await waiting(here)
-            async with desk_at(url) as there:
+            async with service_at(url) as there:
                 [seen] = await waiting(there)
                 await there.decide(request.id, "approve")
                 await task
@@ -63,12 +63,12 @@ def test_a_process_that_comes_later_hears_within_a_second_or_so_that_a_run_waits
 
 def test_who_has_not_said_for_long_that_it_waits_does_not(tmp_path, monkeypatch):
     """Its machine is gone, or it was killed: nobody takes the row away."""
-    monkeypatch.setattr(waits_module, "BEAT", 3600)
+    monkeypatch.setattr(service_module, "HEARTBEAT", 3600)
     monkeypatch.setattr(store_module, "ABSENT", 0.0)
     url = str(tmp_path / "approvals.db")
 
     async def main():
-        async with desk_at(url) as here, desk_at(url) as there:
+        async with service_at(url) as here, service_at(url) as there:
             tasks = [going(executor_of(here, Files()), call_of(), scope=scope) for scope in (SCOPE, NO_SESSION)]
             await waiting(here, 2)
             [listed] = await there.pending()
@@ -81,11 +81,11 @@ def test_who_has_not_said_for_long_that_it_waits_does_not(tmp_path, monkeypatch)
 
 
 def test_saying_that_runs_wait_ends_with_them_and_outlives_a_database_that_fails(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(waits_module, "BEAT", 0.001)
+    monkeypatch.setattr(service_module, "HEARTBEAT", 0.001)
 
     async def main():
-        async with desk_at(str(tmp_path / "approvals.db")) as desk:
-            still, told = desk.store.still_waiting, asyncio.Event()
+        async with service_at(str(tmp_path / "approvals.db")) as service:
+            still, told = service.store.heartbeat, asyncio.Event()
             failures = [OSError("busy")]
 
             async def sometimes(request_ids):
@@ -94,16 +94,16 @@ def test_saying_that_runs_wait_ends_with_them_and_outlives_a_database_that_fails
                 await still(request_ids)
                 told.set()
 
-            desk.store.still_waiting = sometimes
-            task = going(executor_of(desk, Files()), call_of())
-            [request] = await waiting(desk)
+            service.store.heartbeat = sometimes
+            task = going(executor_of(service, Files()), call_of())
+            [request] = await waiting(service)
             await told.wait()
-            await desk.decide(request.id, "approve")
+            await service.decide(request.id, "approve")
             await task
-            return desk._waiting._saying
+            return service._waiting._heartbeat
 
     assert run(main()) is None
-    assert "could not be told to others" in caplog.text
+    assert "Could not record" in caplog.text
 
 
 def test_what_nobody_could_ever_be_given_is_not_pending_and_cannot_be_decided(tmp_path):
@@ -112,25 +112,25 @@ def test_what_nobody_could_ever_be_given_is_not_pending_and_cannot_be_decided(tm
 
     async def main():
         files = Files()
-        async with desk_at(url) as desk:
-            desk.leave()
-            task = going(executor_of(desk, files), call_of(), scope=NO_SESSION)
-            [request] = await waiting(desk)
+        async with service_at(url) as service:
+            service.leave()
+            task = going(executor_of(service, files), call_of(), scope=NO_SESSION)
+            [request] = await waiting(service)
             task.cancel()
             await asyncio.wait([task])
-        async with desk_at(url, terminal=Silent()) as desk:
+        async with service_at(url, terminal=Silent()) as service:
             with pytest.raises(ApprovalConflictError, match="withdrawn already"):
-                await desk.decide(request.id, "approve")
-            return await desk.pending(), [each.state for each in await desk.recent()], (await desk.get(request.id)).state
+                await service.decide(request.id, "approve")
+            return await service.pending(), [each.state for each in await service.recent()], (await service.get(request.id)).state
 
     assert ([], [State.WITHDRAWN], State.WITHDRAWN) == run(main())
 
 
 def test_it_is_never_listed_as_withdrawn_while_its_run_is_about_to_wait():
     async def main():
-        async with desk_at() as desk:
+        async with service_at() as service:
             opened, hold = asyncio.Event(), asyncio.Event()
-            open_ = desk.store.open
+            open_ = service.store.open
 
             async def slowly(*arguments, **options):
                 found = await open_(*arguments, **options)
@@ -138,12 +138,12 @@ def test_it_is_never_listed_as_withdrawn_while_its_run_is_about_to_wait():
                 await hold.wait()
                 return found
 
-            desk.store.open = slowly
-            task = going(executor_of(desk, Files()), call_of(), scope=NO_SESSION)
+            service.store.open = slowly
+            task = going(executor_of(service, Files()), call_of(), scope=NO_SESSION)
             await opened.wait()
-            [request] = await desk.pending()
+            [request] = await service.pending()
             hold.set()
-            await desk.decide(request.id, "approve")
+            await service.decide(request.id, "approve")
             [execution] = await task
             return request.awaited, execution.content
 
@@ -153,19 +153,19 @@ def test_it_is_never_listed_as_withdrawn_while_its_run_is_about_to_wait():
 @pytest.mark.parametrize("scope", [SCOPE, NO_SESSION])
 def test_one_that_comes_while_the_list_is_read_is_listed_as_waited_for(scope):
     async def main():
-        async with desk_at() as desk:
-            pending, tasks = desk.store.pending, []
+        async with service_at() as service:
+            pending, tasks = service.store.pending, []
 
             async def meanwhile(**options):
-                desk.store.pending = pending
-                tasks.append(going(executor_of(desk, Files()), call_of(), scope=scope))
+                service.store.pending = pending
+                tasks.append(going(executor_of(service, Files()), call_of(), scope=scope))
                 while not (found := await pending(**options)):
                     await asyncio.sleep(0.005)
                 return found
 
-            desk.store.pending = meanwhile
-            [request] = await desk.pending()
-            await desk.decide(request.id, "approve")
+            service.store.pending = meanwhile
+            [request] = await service.pending()
+            await service.decide(request.id, "approve")
             [execution] = await tasks[0]
             return request.awaited, execution.content
 

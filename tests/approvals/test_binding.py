@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from pydantic import BaseModel
 
-from patchbay.approvals import ApprovalDesk
-from patchbay.approvals.request import MOST
+from patchbay.approvals import ApprovalService
+from patchbay.approvals.request import MAX_ARGUMENTS
 from patchbay.errors import ApprovalConflictError
 from patchbay.executor import Executor, ToolExecution
 from patchbay.hooks import HookManager, Modify
@@ -18,7 +18,7 @@ from patchbay.hooks.digest import digest_of
 from patchbay.tools import FunctionTool, Tool
 from patchbay.types import ToolCall
 
-from .asking import SCOPE, call_of, desk_at, going, run, waiting
+from .asking import SCOPE, call_of, going, run, service_at, waiting
 
 
 class Heard(Tool):
@@ -34,20 +34,20 @@ class Heard(Tool):
         return "done"
 
 
-def executor_with(desk: ApprovalDesk, tool: Tool, *hooks: object, **options) -> Executor:
+def executor_with(service: ApprovalService, tool: Tool, *hooks: object, **options) -> Executor:
     manager = HookManager()
     for number, hook in enumerate(hooks):
         manager.mount(f"hook{number}", hook)
-    desk.mount(manager)
+    service.mount(manager)
     return Executor([tool], hooks=manager, max_repeats=None, **options)
 
 
-async def approved(desk: ApprovalDesk, executor: Executor, raw: str) -> tuple[str, ToolExecution]:
+async def approved(service: ApprovalService, executor: Executor, raw: str) -> tuple[str, ToolExecution]:
     """Have a call made and say yes to it; return what was shown of its arguments, and what became of it."""
     task = going(executor, ToolCall("1", "delete", raw))
-    [request] = await waiting(desk)
+    [request] = await waiting(service)
     assert digest_of("delete", json.loads(request.arguments)) == request.digest
-    await desk.decide(request.id, "approve", digest=request.digest)
+    await service.decide(request.id, "approve", digest=request.digest)
     return request.arguments, (await task)[0]
 
 
@@ -70,8 +70,8 @@ async def approved(desk: ApprovalDesk, executor: Executor, raw: str) -> tuple[st
 def test_the_tool_is_given_what_was_shown_and_no_other_spelling_of_it(raw, shown):
     async def main():
         tool = Heard()
-        async with desk_at() as desk:
-            seen, _ = await approved(desk, executor_with(desk, tool), raw)
+        async with service_at() as service:
+            seen, _ = await approved(service, executor_with(service, tool), raw)
             return seen, tool.heard
 
     seen, [(arguments, text)] = run(main())
@@ -106,8 +106,8 @@ def test_what_a_hook_makes_of_a_call_is_all_that_the_tool_hears():
 
     async def main():
         tool = Heard()
-        async with desk_at() as desk:
-            seen, _ = await approved(desk, executor_with(desk, tool, Mended()), '{"path": "/etc"}')
+        async with service_at() as service:
+            seen, _ = await approved(service, executor_with(service, tool, Mended()), '{"path": "/etc"}')
             return seen, tool.heard
 
     mended = '{"path": "/mended"}'
@@ -127,12 +127,12 @@ def test_a_hook_that_changes_what_it_was_shown_while_people_think_and_while_the_
 
     async def main():
         tool = Heard()
-        async with desk_at() as desk:
-            task = going(executor_with(desk, tool, Sly()), call_of())
-            [request] = await waiting(desk)
+        async with service_at() as service:
+            task = going(executor_with(service, tool, Sly()), call_of())
+            [request] = await waiting(service)
             for each in kept:
                 each["path"] = "/etc"
-            await desk.decide(request.id, "approve")
+            await service.decide(request.id, "approve")
             for each in kept:
                 each["path"] = "/etc"
             [execution] = await task
@@ -145,13 +145,13 @@ def test_a_hook_that_changes_what_it_was_shown_while_people_think_and_while_the_
 def test_a_tool_that_takes_the_place_of_another_while_people_think_is_not_what_runs():
     async def main():
         first, second = Heard(), Heard()
-        async with desk_at() as desk:
-            executor = executor_with(desk, first)
+        async with service_at() as service:
+            executor = executor_with(service, first)
             batch_run = executor.begin(scope=SCOPE)
             batch = batch_run.start([call_of()])
-            [request] = await waiting(desk)
+            [request] = await waiting(service)
             batch_run.use({"delete": second})
-            await desk.decide(request.id, "approve")
+            await service.decide(request.id, "approve")
             [_] = [each async for each in batch]
             await batch.stop()
             return len(first.heard), len(second.heard)
@@ -162,18 +162,18 @@ def test_a_tool_that_takes_the_place_of_another_while_people_think_is_not_what_r
 def test_a_decision_that_was_kept_for_a_call_is_for_no_other_arguments_of_it(url):
     async def main():
         tool = Heard()
-        async with desk_at(url) as desk:
-            desk.leave()
-            task = going(executor_with(desk, tool), ToolCall("1", "delete", '{"n": 1}'))
-            [request] = await waiting(desk)
+        async with service_at(url) as service:
+            service.leave()
+            task = going(executor_with(service, tool), ToolCall("1", "delete", '{"n": 1}'))
+            [request] = await waiting(service)
             task.cancel()
             await asyncio.wait([task])
-        async with desk_at(url) as desk:
-            await desk.decide(request.id, "approve")
-            others = [going(executor_with(desk, tool), ToolCall("1", "delete", raw)) for raw in ('{"n": 1.0}', '{"n": true}')]
-            await waiting(desk, 2)
+        async with service_at(url) as service:
+            await service.decide(request.id, "approve")
+            others = [going(executor_with(service, tool), ToolCall("1", "delete", raw)) for raw in ('{"n": 1.0}', '{"n": true}')]
+            await waiting(service, 2)
             assert [] == tool.heard
-            await going(executor_with(desk, tool), ToolCall("1", "delete", '{"n":1}'))
+            await going(executor_with(service, tool), ToolCall("1", "delete", '{"n":1}'))
             for other in others:
                 other.cancel()
             await asyncio.wait(others)
@@ -193,9 +193,9 @@ def test_a_number_that_json_does_not_have_is_shown_as_what_it_is(written, shown)
         return str(order.amount)
 
     async def main():
-        async with desk_at() as desk:
-            executor = executor_with(desk, FunctionTool(delete))
-            seen, execution = await approved(desk, executor, json.dumps({"order": {"amount": written}}))
+        async with service_at() as service:
+            executor = executor_with(service, FunctionTool(delete))
+            seen, execution = await approved(service, executor, json.dumps({"order": {"amount": written}}))
             return json.loads(seen), execution.content
 
     assert ({"order": {"amount": shown}}, written) == run(main())
@@ -204,18 +204,18 @@ def test_a_number_that_json_does_not_have_is_shown_as_what_it_is(written, shown)
 @pytest.mark.parametrize("change", [{"arguments": '{"path": "/tmp"}'}, {"tool": "show"}, {"arguments": "["}, {"arguments": "[]"}])
 def test_a_request_that_is_not_what_its_digest_says_is_not_decided(change):
     async def main():
-        async with desk_at() as desk:
-            task = going(executor_with(desk, Heard()), call_of("/etc"))
-            [request] = await waiting(desk)
+        async with service_at() as service:
+            task = going(executor_with(service, Heard()), call_of("/etc"))
+            [request] = await waiting(service)
             assert request.is_genuine
-            get = desk.store.get
+            get = service.store.get
 
             async def changed(request_id):
                 return replace(await get(request_id), **change)
 
-            desk.store.get = changed
+            service.store.get = changed
             with pytest.raises(ApprovalConflictError, match="not what the call would run with"):
-                await desk.decide(request.id, "approve")
+                await service.decide(request.id, "approve")
             task.cancel()
             await asyncio.wait([task])
 
@@ -225,12 +225,12 @@ def test_a_request_that_is_not_what_its_digest_says_is_not_decided(change):
 def test_arguments_of_any_length_are_shown_whole_or_denied():
     async def main():
         tool = Heard()
-        async with desk_at() as desk:
-            executor = executor_with(desk, tool)
-            longest = json.dumps({"path": "x" * (MOST - len('{"path": ""}'))})
-            seen, _ = await approved(desk, executor, longest)
+        async with service_at() as service:
+            executor = executor_with(service, tool)
+            longest = json.dumps({"path": "x" * (MAX_ARGUMENTS - len('{"path": ""}'))})
+            seen, _ = await approved(service, executor, longest)
             assert seen == longest
-            [execution] = await going(executor, ToolCall("1", "delete", json.dumps({"path": "x" * MOST})))
+            [execution] = await going(executor, ToolCall("1", "delete", json.dumps({"path": "x" * MAX_ARGUMENTS})))
             return execution.result.code, len(tool.heard)
 
     assert ("tool_denied", 1) == run(main())

@@ -13,7 +13,7 @@ from patchbay.approvals.conditions import read_conditions
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import Meta, ToolRequest
 
-from .asking import Files, call_of, desk_at, executor_of, going, run, waiting
+from .asking import Files, call_of, executor_of, going, run, service_at, waiting
 
 TEXT: dict[str, Any] = {"type": "string"}
 
@@ -32,7 +32,7 @@ def request(properties: dict[str, Any] | None = None, /, **arguments: Any) -> To
 
 def told(when: Any, call: ToolRequest) -> bool | None:
     """Return whether a rule's conditions hold; None where a rule that denies fits, and one that allows does not."""
-    denies, allows = (Rule(outcome=outcome, when=when).fits(call) for outcome in ("deny", "allow"))
+    denies, allows = (Rule(outcome=outcome, when=when).matches(call) for outcome in ("deny", "allow"))
     assert not allows or denies
     return allows if allows == denies else None
 
@@ -225,7 +225,7 @@ def test_no_regular_expression_takes_more_than_time_in_line_with_the_text(patter
         call = request(value="a" * size)
         call.arguments, call.parameters  # noqa: B018  (copied when it is first looked at)
         began = time.process_time()
-        rule.fits(call)
+        rule.matches(call)
         return time.process_time() - began
 
     took(10)
@@ -245,13 +245,13 @@ def test_only_calls_whose_arguments_fit_wait_for_approval():
     async def work():
         files = Files()
         rules = {"rules": [{"tools": ["delete"], "when": {"path": "/etc/*"}, "outcome": "ask"}]}
-        async with desk_at(policy=parse_policy(rules)) as desk:
-            executor = executor_of(desk, files)
+        async with service_at(policy=parse_policy(rules)) as service:
+            executor = executor_of(service, files)
             assert ["deleted /tmp/a"] == [each.content for each in await going(executor, call_of("/tmp/a"))]
             held = going(executor, call_of("/etc/a"))
-            [request] = await waiting(desk)
+            [request] = await waiting(service)
             assert ("/tmp/a", '{"path": "/etc/a"}') == (*files.deleted, request.arguments)
-            await desk.decide(request.id, "deny")
+            await service.decide(request.id, "deny")
             assert ["tool_denied"] == [each.result.code for each in await held]
             assert ["/tmp/a"] == files.deleted
 

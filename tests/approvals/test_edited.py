@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from patchbay.approvals import parse_policy
-from patchbay.approvals.shown import read_answer
+from patchbay.approvals.terminal import parse_answer
 from patchbay.errors import InvalidRequestError
 from patchbay.executor import Executor
 from patchbay.hooks import Approval, DenyTool, HookManager, Respond
 
-from .asking import ASK, Files, call_of, desk_at, executor_of, going, run, waiting
+from .asking import ASK, Files, call_of, executor_of, going, run, service_at, waiting
 
 EDITED = {"path": "/tmp/b"}
 NOTE = '[An approver changed the arguments of this call, which was approved with: {"path": "/tmp/b"}]'
@@ -38,15 +38,15 @@ async def decided(
 ) -> tuple[Any, Files, Any, list[Any]]:
     """Return what became of a call that was approved with other arguments, what ran, its request, and its records."""
     files, records = Files(), []
-    async with desk_at(policy=policy) as desk:
+    async with service_at(policy=policy) as service:
         manager = HookManager()
         manager.recorders.append(records.append)
         for name, hook in (hooks or {}).items():
             manager.mount(name, hook)
-        desk.mount(manager)
+        service.mount(manager)
         task = going(Executor(files.tools(), hooks=manager), call_of("/etc/a"))
-        [request] = await waiting(desk)
-        request = await desk.decide(request.id, "approve", by="ann", arguments=arguments)
+        [request] = await waiting(service)
+        request = await service.decide(request.id, "approve", by="ann", arguments=arguments)
         [execution] = await task
         return execution, files, request, records
 
@@ -72,24 +72,24 @@ def test_the_same_arguments_are_no_edit():
         ({}, "must have required property 'path'"),
         ({"path": 1}, "/path must be string"),
         ({"path": "x" * 300_000}, "at most 262144 characters"),
-        ({"path": float("nan")}, "are no JSON"),
+        ({"path": float("nan")}, "not JSON"),
         (["/tmp/b"], "must be an object"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused_and_the_call_goes_on_waiting(arguments, words):
     async def work():
         files = Files()
-        async with desk_at() as desk:
-            task = going(executor_of(desk, files), call_of())
-            [request] = await waiting(desk)
+        async with service_at() as service:
+            task = going(executor_of(service, files), call_of())
+            [request] = await waiting(service)
             with pytest.raises(InvalidRequestError) as refused:
-                await desk.decide(request.id, "approve", arguments=arguments)
+                await service.decide(request.id, "approve", arguments=arguments)
             assert words in str(refused.value)
-            assert [request] == await desk.pending()
+            assert [request] == await service.pending()
             for verdict in ("deny", "approve_session"):
                 with pytest.raises(InvalidRequestError, match="cannot be given other arguments"):
-                    await desk.decide(request.id, verdict, arguments=EDITED)
-            await desk.decide(request.id, "deny")
+                    await service.decide(request.id, verdict, arguments=EDITED)
+            await service.decide(request.id, "deny")
             await task
             assert [] == files.deleted
 
@@ -124,25 +124,25 @@ def test_an_answer_that_a_hook_has_given_already_is_none_for_other_arguments():
 
 def test_it_can_be_typed_at_a_terminal():
     async def work() -> Any:
-        async with desk_at() as desk:
-            task = going(executor_of(desk, Files()), call_of())
-            [request] = await waiting(desk)
-            await desk.decide(request.id, "deny")
+        async with service_at() as service:
+            task = going(executor_of(service, Files()), call_of())
+            [request] = await waiting(service)
+            await service.decide(request.id, "deny")
             await task
             return request
 
     request = run(work())
-    assert ("approve", EDITED) == ((answer := read_answer(f"e {json.dumps(EDITED)}", request)).verdict, answer.arguments)
-    assert "required property 'path'" in read_answer("e {}", request)
-    assert "Expecting" in read_answer("e {path", request)
-    assert "" == read_answer("e", request)
+    assert ("approve", EDITED) == ((answer := parse_answer(f"e {json.dumps(EDITED)}", request)).verdict, answer.arguments)
+    assert "required property 'path'" in parse_answer("e {}", request)
+    assert "Expecting" in parse_answer("e {path", request)
+    assert "" == parse_answer("e", request)
 
 
 def test_a_hook_that_denies_comes_before_anybody_edits():
     async def work() -> Any:
         files = Files()
-        async with desk_at() as desk:
-            executor = executor_of(desk, files)
+        async with service_at() as service:
+            executor = executor_of(service, files)
             executor.hooks.mount("no", Hook(before_tool=DenyTool("no")))
             return await going(executor, call_of())
 

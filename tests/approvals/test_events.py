@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from patchbay.approvals import ApprovalDesk
+from patchbay.approvals import ApprovalService
 from patchbay.hooks import Event, HookManager
 from patchbay.hooks.process.kinds import observed
 
-from .asking import ASK, SCOPE, Clock, Files, call_of, desk_at, executor_of, going, run, waiting
-from .test_desk import policy
+from .asking import ASK, SCOPE, Clock, Files, call_of, executor_of, going, run, service_at, waiting
+from .test_service import policy
 
 
 class Watching:
@@ -29,8 +29,8 @@ def told(watching: Watching) -> list[tuple[str, dict[str, Any], str]]:
     return [(each.kind, dict(each.payload), each.severity) for each in watching.events if "approval" in each.kind]
 
 
-def watched(desk: ApprovalDesk, files: Files):
-    executor, watching = executor_of(desk, files), Watching()
+def watched(service: ApprovalService, files: Files):
+    executor, watching = executor_of(service, files), Watching()
     executor.hooks.mount("watching", watching)
     return executor, watching
 
@@ -41,13 +41,13 @@ def watched(desk: ApprovalDesk, files: Files):
 )
 def test_who_observes_is_told_that_a_call_waits_and_how_it_was_decided(verdict, state, severity):
     async def main():
-        async with desk_at() as desk:
-            executor, watching = watched(desk, Files())
+        async with service_at() as service:
+            executor, watching = watched(service, Files())
             task = going(executor, call_of())
-            [request] = await waiting(desk)
+            [request] = await waiting(service)
             await executor.hooks.events.flush()
             first = told(watching)
-            await desk.decide(request.id, verdict, by="ann", reason="so")
+            await service.decide(request.id, verdict, by="ann", reason="so")
             await task
             await executor.hooks.events.flush()
             return request, first, told(watching), watching.events
@@ -70,12 +70,12 @@ def test_who_observes_is_told_that_a_call_waits_and_how_it_was_decided(verdict, 
 def test_silence_is_told(at_deadline, severity):
     async def main():
         clock = Clock()
-        async with desk_at(policy=policy(at_deadline=at_deadline), clock=clock) as desk:
-            executor, watching = watched(desk, Files())
+        async with service_at(policy=policy(at_deadline=at_deadline), clock=clock) as service:
+            executor, watching = watched(service, Files())
             task = going(executor, call_of())
-            await waiting(desk)
+            await waiting(service)
             clock.now += 600
-            desk._waiting.wake()
+            service._waiting.wake()
             await task
             await executor.hooks.events.flush()
             return told(watching)[-1]
@@ -86,12 +86,12 @@ def test_silence_is_told(at_deadline, severity):
 
 def test_a_run_that_is_stopped_is_told_to_wait_no_more_and_one_that_the_program_leaves_is_not():
     async def stopped(leaves: bool):
-        async with desk_at() as desk:
-            executor, watching = watched(desk, Files())
+        async with service_at() as service:
+            executor, watching = watched(service, Files())
             task = going(executor, call_of())
-            await waiting(desk)
+            await waiting(service)
             if leaves:
-                desk.leave()
+                service.leave()
             task.cancel()
             await asyncio.wait([task])
             await executor.hooks.events.flush()
@@ -104,11 +104,11 @@ def test_what_is_decided_without_waiting_is_no_event():
     """For the session, by the policy, by what is left of an earlier run: the call's own events have the decisions."""
 
     async def main():
-        async with desk_at() as desk:
-            executor, watching = watched(desk, Files())
+        async with service_at() as service:
+            executor, watching = watched(service, Files())
             task = going(executor, call_of())
-            [request] = await waiting(desk)
-            await desk.decide(request.id, "approve_session")
+            [request] = await waiting(service)
+            await service.decide(request.id, "approve_session")
             await task
             await going(executor, call_of("/b"))
             await executor.hooks.events.flush()
@@ -119,23 +119,23 @@ def test_what_is_decided_without_waiting_is_no_event():
 
 def test_a_desk_of_two_managers_tells_the_observers_of_both_and_keeps_neither_alive():
     async def main():
-        async with desk_at() as desk:
-            executor, watching = watched(desk, Files())
+        async with service_at() as service:
+            executor, watching = watched(service, Files())
             other, also = HookManager(), Watching()
-            desk.mount(other)
+            service.mount(other)
             other.mount("also", also)
             task = going(executor, call_of(), scope=SCOPE)
-            [request] = await waiting(desk)
-            await desk.decide(request.id, "approve")
+            [request] = await waiting(service)
+            await service.decide(request.id, "approve")
             await task
             await other.events.flush()
             await executor.hooks.events.flush()
             return len(told(watching)), len(told(also))
 
     assert (2, 2) == run(main())
-    desk = ApprovalDesk(ASK)
-    desk.mount(HookManager())
-    assert 0 == len(desk._managers)
+    service = ApprovalService(ASK)
+    service.mount(HookManager())
+    assert 0 == len(service._managers)
 
 
 def test_a_process_hook_may_name_them():

@@ -9,10 +9,10 @@ import pytest
 import sqlalchemy as sa
 from fastapi import FastAPI
 
-from patchbay.approvals import ApprovalDesk, ApprovalPolicy, ApprovalRequest, Rule
+from patchbay.approvals import ApprovalPolicy, ApprovalRequest, ApprovalService, Rule
 from patchbay.approvals.request import SessionGrant
-from patchbay.approvals.shown import granted, question, taken_back, written
-from patchbay.approvals.tables import REQUESTS, covered_by, row_of, same_call
+from patchbay.approvals.store import REQUESTS, call_key, grant_key, row_of
+from patchbay.approvals.terminal import render, render_grant, render_question, render_revoked
 from patchbay.errors import ApprovalConflictError
 from patchbay.executor import Executor
 from patchbay.hooks import HookManager
@@ -21,7 +21,7 @@ from patchbay.server.approvals import make_approvals_router
 from patchbay.tools import ToolContext, tool
 
 from .asking import Files as PlainFiles
-from .asking import call_of, desk_at, executor_of, going, run, waiting
+from .asking import call_of, executor_of, going, run, service_at, waiting
 from .test_reach import ended
 from .test_terminal import request
 
@@ -35,7 +35,7 @@ class Files:
         self.leads = {**LEADS, **leads}
         self.deleted: list[str] = []
 
-    def executor(self, desk: ApprovalDesk, **observers: object) -> Executor:
+    def executor(self, service: ApprovalService, **observers: object) -> Executor:
         @tool(facts=lambda arguments: {"path": self.leads[arguments["path"]]})
         def delete(path: str, tool_context: ToolContext) -> str:
             self.deleted.append(tool_context.facts["path"])
@@ -44,19 +44,19 @@ class Files:
         hooks = HookManager()
         for name, observer in observers.items():
             hooks.mount(name, observer)
-        desk.mount(hooks)
+        service.mount(hooks)
         return Executor([delete], hooks=hooks, max_repeats=None)
 
 
 def test_a_request_has_the_facts_and_its_digest_is_of_them_too(url):
     async def main():
         files = Files()
-        async with desk_at(url) as desk:
-            task = going(files.executor(desk), call_of())
-            [asked] = await waiting(desk)
-            await desk.decide(asked.id, "approve", digest=asked.digest)
+        async with service_at(url) as service:
+            task = going(files.executor(service), call_of())
+            [asked] = await waiting(service)
+            await service.decide(asked.id, "approve", digest=asked.digest)
             await task
-            return asked, await desk.get(asked.id), files.deleted
+            return asked, await service.get(asked.id), files.deleted
 
     asked, kept, deleted = run(main())
     facts = {"path": "/srv/data"}
@@ -67,11 +67,11 @@ def test_a_request_has_the_facts_and_its_digest_is_of_them_too(url):
 def test_what_was_approved_is_denied_where_it_is_another_by_then():
     async def main():
         files = Files()
-        async with desk_at() as desk:
-            task = going(files.executor(desk), call_of())
-            [asked] = await waiting(desk)
+        async with service_at() as service:
+            task = going(files.executor(service), call_of())
+            [asked] = await waiting(service)
             files.leads["/a"] = "/etc"
-            await desk.decide(asked.id, "approve")
+            await service.decide(asked.id, "approve")
             return (await task)[0].result.code, files.deleted
 
     assert ("tool_denied", []) == run(main())
@@ -82,18 +82,18 @@ def test_a_yes_for_the_session_does_not_reach_other_facts(url):
 
     async def main():
         files = Files()
-        async with desk_at(url) as desk:
-            task = going(files.executor(desk), call_of("/a"))
-            [asked] = await waiting(desk)
-            await desk.decide(asked.id, "approve_session", by="ann")
+        async with service_at(url) as service:
+            task = going(files.executor(service), call_of("/a"))
+            [asked] = await waiting(service)
+            await service.decide(asked.id, "approve_session", by="ann")
             await task
-            await going(files.executor(desk), call_of("/b"))
-            other = going(files.executor(desk), call_of("/c"))
-            [asked] = await waiting(desk)
+            await going(files.executor(service), call_of("/b"))
+            other = going(files.executor(service), call_of("/c"))
+            [asked] = await waiting(service)
             await ended(other)
             files.leads["/a"] = "/etc"
-            turned = going(files.executor(desk), call_of("/a"))
-            [again] = await waiting(desk)
+            turned = going(files.executor(service), call_of("/a"))
+            [again] = await waiting(service)
             await ended(turned)
             return files.deleted, asked.facts, again.facts
 
@@ -103,20 +103,20 @@ def test_a_yes_for_the_session_does_not_reach_other_facts(url):
 def test_a_decision_that_was_kept_for_a_call_is_not_for_it_where_its_facts_are_others(url):
     async def main():
         files = Files()
-        async with desk_at(url) as desk:
-            desk.leave()
-            task = going(files.executor(desk), call_of())
-            await waiting(desk)
+        async with service_at(url) as service:
+            service.leave()
+            task = going(files.executor(service), call_of())
+            await waiting(service)
             await ended(task)
-        async with desk_at(url) as desk:
-            [asked] = await waiting(desk)
-            await desk.decide(asked.id, "approve")
+        async with service_at(url) as service:
+            [asked] = await waiting(service)
+            await service.decide(asked.id, "approve")
             files.leads["/a"] = "/etc"
-            task = going(files.executor(desk), call_of())
-            [other] = await waiting(desk)
+            task = going(files.executor(service), call_of())
+            [other] = await waiting(service)
             await ended(task)
             files.leads["/a"] = "/srv/data"
-            await going(files.executor(desk), call_of())
+            await going(files.executor(service), call_of())
             return other.facts, files.deleted
 
     assert ({"path": "/etc"}, ["/srv/data"]) == run(main())
@@ -125,12 +125,12 @@ def test_a_decision_that_was_kept_for_a_call_is_not_for_it_where_its_facts_are_o
 @pytest.mark.parametrize("facts", [{}, {"path": "/tmp"}, {"path": "/srv/data", "more": 1}])
 def test_a_request_whose_facts_were_changed_where_it_is_kept_is_not_decided(facts):
     async def main():
-        async with desk_at() as desk:
-            task = going(Files().executor(desk), call_of())
-            [asked] = await waiting(desk)
-            await desk.store._store.write(lambda connection: changed(connection, asked.id))
+        async with service_at() as service:
+            task = going(Files().executor(service), call_of())
+            [asked] = await waiting(service)
+            await service.store._store.write(lambda connection: changed(connection, asked.id))
             with pytest.raises(ApprovalConflictError, match="not what the call would run with"):
-                await desk.decide(asked.id, "approve")
+                await service.decide(asked.id, "approve")
             await ended(task)
 
     def changed(connection, request_id):
@@ -146,16 +146,16 @@ def test_a_row_of_before_there_were_facts_is_read_and_its_decision_holds(url):
 
     async def main():
         files = PlainFiles()
-        async with desk_at(url) as desk:
-            desk.leave()
-            task = going(executor_of(desk, files), call_of())
-            await waiting(desk)
+        async with service_at(url) as service:
+            service.leave()
+            task = going(executor_of(service, files), call_of())
+            await waiting(service)
             await ended(task)
-            await desk.store._store.write(made_old)
-        async with desk_at(url) as desk:
-            [asked] = await waiting(desk)
-            await desk.decide(asked.id, "approve")
-            await going(executor_of(desk, files), call_of())
+            await service.store._store.write(made_old)
+        async with service_at(url) as service:
+            [asked] = await waiting(service)
+            await service.decide(asked.id, "approve")
+            await going(executor_of(service, files), call_of())
             return asked.facts, files.deleted
 
     def made_old(connection):
@@ -173,8 +173,8 @@ def test_what_decisions_are_found_by_is_for_calls_without_facts_what_it_was():
         session="tool", rule="all", who=("http",), agent="helper",
     )  # fmt: skip
     assert "sha256:a6d3ebde6fb9776a5052d4b3cc0793adb270e1ee0f78b411c0b9f1e949e7adb3" == asked.digest
-    assert "636398c78a21b3d68ee4d3e8e13fa9c46e56f776848b3022ec0d6b8037cd8c25" == same_call(asked)
-    covers = [covered_by(replace(asked, session=session)) for session in ("tool", "call", "never")]
+    assert "636398c78a21b3d68ee4d3e8e13fa9c46e56f776848b3022ec0d6b8037cd8c25" == call_key(asked)
+    covers = [grant_key(replace(asked, session=session)) for session in ("tool", "call", "never")]
     tool = "3821aaaaf5cab064190fa6f05a7c9816604739d9d09467f71018376ebcff1c8b"
     assert [tool, "2bc3f969c697a6f64ba4b4b7a3265bbaa65072240385f0edb08ed2fed549bd97", ""] == covers
     assert {} == json.loads(row_of(asked)["body"])["facts"]
@@ -182,11 +182,11 @@ def test_what_decisions_are_found_by_is_for_calls_without_facts_what_it_was():
 
 def test_the_api_shows_them():
     async def main():
-        async with desk_at() as desk:
-            task = going(Files().executor(desk), call_of())
-            [asked] = await waiting(desk)
+        async with service_at() as service:
+            task = going(Files().executor(service), call_of())
+            [asked] = await waiting(service)
             api = FastAPI()
-            api.include_router(make_approvals_router(desk, needs_token=False))
+            api.include_router(make_approvals_router(service, needs_token=False))
             schema = api.openapi()["components"]["schemas"]["RequestModel"]
             await ended(task)
             return asked.as_json(), ApprovalRequest.from_json(asked.as_json()) == asked, schema
@@ -199,7 +199,7 @@ def test_the_api_shows_them():
 def test_a_server_that_knows_no_facts_and_one_that_tells_nonsense_are_understood():
     told = request().as_json()
     assert {} == ApprovalRequest.from_json({name: value for name, value in told.items() if name != "facts"}).facts
-    with pytest.raises(ValueError, match="its facts are none"):
+    with pytest.raises(ValueError, match="facts"):
         ApprovalRequest.from_json({**told, "facts": "none"})
 
 
@@ -211,10 +211,10 @@ def test_observers_are_told_of_them():
             async def on_runtime_event(self, event):
                 seen.append((event.kind, event.payload.get("Facts")))
 
-        async with desk_at() as desk:
-            executor = Files().executor(desk, sees=Sees())
+        async with service_at() as service:
+            executor = Files().executor(service, sees=Sees())
             task = going(executor, call_of())
-            await waiting(desk)
+            await waiting(service)
             await ended(task)
             await executor.hooks.events.flush()
         return seen
@@ -238,39 +238,39 @@ def test_observers_are_told_of_them():
     ],
 )
 def test_a_person_is_shown_them_on_one_line_on_which_none_can_pass_for_another(facts, line):
-    assert line in [each.strip() for each in written(request(facts=facts)).split("\n")]
+    assert line in [each.strip() for each in render(request(facts=facts)).split("\n")]
 
 
 def test_long_arguments_do_not_hide_them():
-    shown = written(request(arguments=json.dumps({"path": "x" * 9000}), facts={"path": "/etc"}))
+    shown = render(request(arguments=json.dumps({"path": "x" * 9000}), facts={"path": "/etc"}))
     assert "  really: path=/etc" in shown.split("\n")
 
 
 def test_what_has_none_is_shown_as_it_was():
-    assert "really" not in written(request())
+    assert "really" not in render(request())
 
 
 def test_what_a_yes_for_the_session_is_for_is_said():
     asked = request(facts={"path": "/etc"}, session_key="s1")
     words = "every call of delete that is really about the same"
     grant = SessionGrant(asked, 100.0)
-    assert all(words in text for text in (question(asked, 0.0), granted(grant, 0.0), taken_back(grant)))
-    assert words not in question(request(), 0.0)
-    assert "[s] this call whenever" in question(request(facts={"path": "/etc"}, session="call"), 0.0)
+    assert all(words in text for text in (render_question(asked, 0.0), render_grant(grant, 0.0), render_revoked(grant)))
+    assert words not in render_question(request(), 0.0)
+    assert "[s] this call whenever" in render_question(request(facts={"path": "/etc"}, session="call"), 0.0)
 
 
 def test_a_yes_for_the_same_call_in_this_session_is_for_its_facts_too():
     async def main():
         files = Files()
-        async with desk_at(policy=ApprovalPolicy(otherwise=Rule(name="all", deadline=600, session="call"))) as desk:
-            task = going(files.executor(desk), call_of())
-            [asked] = await waiting(desk)
-            await desk.decide(asked.id, "approve_session")
+        async with service_at(policy=ApprovalPolicy(otherwise=Rule(name="all", deadline=600, session="call"))) as service:
+            task = going(files.executor(service), call_of())
+            [asked] = await waiting(service)
+            await service.decide(asked.id, "approve_session")
             await task
-            await going(files.executor(desk), call_of())
+            await going(files.executor(service), call_of())
             files.leads["/a"] = "/etc"
-            task = going(files.executor(desk), call_of())
-            await waiting(desk)
+            task = going(files.executor(service), call_of())
+            await waiting(service)
             await ended(task)
             return files.deleted
 

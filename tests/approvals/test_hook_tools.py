@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from patchbay.approvals import ApprovalDesk, ApprovalPolicy, parse_policy
+from patchbay.approvals import ApprovalPolicy, ApprovalService, parse_policy
 from patchbay.errors import ConfigurationError
 from patchbay.executor import Executor
 from patchbay.hooks import HookManager, HookPolicy, HookScope, Modify, Respond
@@ -39,13 +39,13 @@ class Tickets:
         return None
 
 
-def hooked(policy: ApprovalPolicy, hooks_policy: HookPolicy | None = None) -> tuple[HookManager, ApprovalDesk, Tickets]:
+def hooked(policy: ApprovalPolicy, hooks_policy: HookPolicy | None = None) -> tuple[HookManager, ApprovalService, Tickets]:
     hooks, tickets = HookManager(policy=hooks_policy), Tickets()
     hooks.mount("tickets", tickets)
-    desk = ApprovalDesk(policy)
-    desk.open_door("http")
-    desk.mount(hooks)
-    return hooks, desk, tickets
+    service = ApprovalService(policy)
+    service.open_door("http")
+    service.mount(hooks)
+    return hooks, service, tickets
 
 
 async def answered(hooks: HookManager) -> str:
@@ -87,11 +87,11 @@ def test_a_rule_that_denies_denies_a_hooks_own_tool_too(policy):
 )
 def test_a_rule_that_asks_asks_before_the_hook_answers(policy):
     async def main():
-        hooks, desk, tickets = hooked(parse_policy(policy))
+        hooks, service, tickets = hooked(parse_policy(policy))
         going = asyncio.create_task(answered(hooks))
-        [request] = await waiting(desk)
+        [request] = await waiting(service)
         before = list(tickets.found)
-        await desk.decide(request.id, "approve")
+        await service.decide(request.id, "approve")
         said = await going
         await hooks.aclose()
         return request.source, before, said, tickets.found
@@ -117,8 +117,8 @@ def test_who_says_otherwise_has_it_so_and_is_told_which_rules_are_not_about_hook
         outcome = outcome_of(STRICT, parse_hooks_config({"hooks": {"policy": {"respond_approval": said}}}).policy)
     assert ("a ticket", [7]) == outcome
     [told] = [each.getMessage() for each in caplog.records if "respond_approval" in each.getMessage()]
-    assert f"respond_approval is {said!r}: tools that hooks add are carried out without asking" in told
-    assert told.endswith("not about them: looking, default")
+    assert f"respond_approval is {said!r}: " in told
+    assert told.endswith(": looking, default")
 
 
 def test_what_approvals_say_counts_before_what_hooks_say(caplog):

@@ -16,7 +16,7 @@ import pytest
 
 from patchbay.approvals import State
 
-from .asking import Files, call_of, desk_at, executor_of, going, run, waiting
+from .asking import Files, call_of, executor_of, going, run, service_at, waiting
 from .serving import BOUND, Server, ran, serving
 
 
@@ -107,11 +107,11 @@ def test_a_run_that_is_stopped_at_any_step_leaves_nothing_that_waits_and_nothing
 
     async def main():
         files = Files()
-        async with desk_at(url) as desk:
-            method = getattr(desk.store, name)
+        async with service_at(url) as service:
+            method = getattr(service.store, name)
 
             async def stopping(*arguments, **options):
-                setattr(desk.store, name, method)  # once
+                setattr(service.store, name, method)  # once
                 if when == "before":
                     task.cancel()
                 found = await method(*arguments, **options)
@@ -119,18 +119,18 @@ def test_a_run_that_is_stopped_at_any_step_leaves_nothing_that_waits_and_nothing
                     task.cancel()
                 return found
 
-            setattr(desk.store, name, stopping)
-            task = going(executor_of(desk, files), call_of())
+            setattr(service.store, name, stopping)
+            task = going(executor_of(service, files), call_of())
             if name == "take":
-                [request] = await waiting(desk)
-                await desk.store.decide(replace(request, state=State.APPROVED, by="ann"), now=time.time())
-                desk._waiting.wake()
+                [request] = await waiting(service)
+                await service.store.decide(replace(request, state=State.APPROVED, by="ann"), now=time.time())
+                service._waiting.wake()
             await asyncio.wait([task])
-            left = await desk.pending(), list(desk._waiting), list(files.deleted)
-            assert all(each.used is not None or each.state is State.WITHDRAWN for each in await desk.recent())
-            again = going(executor_of(desk, files), call_of())
-            [request] = await waiting(desk)
-            await desk.decide(request.id, "approve")
+            left = await service.pending(), list(service._waiting), list(files.deleted)
+            assert all(each.used is not None or each.state is State.WITHDRAWN for each in await service.recent())
+            again = going(executor_of(service, files), call_of())
+            [request] = await waiting(service)
+            await service.decide(request.id, "approve")
             await again
             return left, files.deleted
 

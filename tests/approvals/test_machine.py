@@ -1,4 +1,4 @@
-"""The desk against a model of it: any order of calls, decisions, silence, stopped runs and restarts (law 9).
+"""The service against a model of it: any order of calls, decisions, silence, stopped runs and restarts (law 9).
 
 What must hold: a call that somebody must approve runs once for each yes that is for it, and never otherwise.
 """
@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from patchbay.approvals import ApprovalDesk, ApprovalPolicy, ApprovalStore, Rule, State
+from patchbay.approvals import ApprovalPolicy, ApprovalService, ApprovalStore, Rule, State
 from patchbay.errors import ApprovalConflictError
 from patchbay.hooks import HookScope
 
@@ -57,15 +57,15 @@ class Desks(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.clock, self.files, self.world = Clock(), Files(), World()
         self.store = ApprovalStore()
-        self.desk = self.opened()
+        self.service = self.opened()
 
     def teardown(self) -> None:
         async def end():
-            self.desk.leave()
+            self.service.leave()
             for each in self.waiting():
                 each.task.cancel()
                 await asyncio.wait([each.task])
-            await self.desk.aclose()
+            await self.service.aclose()
             await self.store.close()
 
         self.do(end())
@@ -79,11 +79,11 @@ class Desks(RuleBasedStateMachine):
 
         return self.runner.run(bounded())
 
-    def opened(self) -> ApprovalDesk:
-        desk = ApprovalDesk(POLICY, self.store, keep=KEEP, session=SESSION, clock=self.clock)
-        desk.open_door("http")
-        self.executor = executor_of(desk, self.files)
-        return desk
+    def opened(self) -> ApprovalService:
+        service = ApprovalService(POLICY, self.store, keep=KEEP, session=SESSION, clock=self.clock)
+        service.open_door("http")
+        self.executor = executor_of(service, self.files)
+        return service
 
     def waiting(self) -> list[Asked]:
         return [each for each in self.world.asked if each.task is not None and each.verdict == "pending"]
@@ -116,8 +116,8 @@ class Desks(RuleBasedStateMachine):
             if outcome != "pending":
                 await asyncio.wait([task])
                 return task, ""
-            known = set(self.desk._waiting)
-            while not (new := set(self.desk._waiting) - known):
+            known = set(self.service._waiting)
+            while not (new := set(self.service._waiting) - known):
                 assert not task.done(), task
                 await asyncio.sleep(0)
             return task, new.pop()
@@ -145,7 +145,7 @@ class Desks(RuleBasedStateMachine):
             return
 
         async def work():
-            await self.desk.decide(each.id, verdict)
+            await self.service.decide(each.id, verdict)
             for other in decided:
                 if other.task is not None:
                     await asyncio.wait([other.task])
@@ -172,7 +172,7 @@ class Desks(RuleBasedStateMachine):
 
         async def work():
             with pytest.raises(ApprovalConflictError):
-                await self.desk.decide(each.id, verdict)
+                await self.service.decide(each.id, verdict)
 
         self.do(work())
 
@@ -183,7 +183,7 @@ class Desks(RuleBasedStateMachine):
         late = [each for each in self.waiting() if each.created + DEADLINE <= self.clock.now + 1]
 
         async def work():
-            self.desk._waiting.wake()
+            self.service._waiting.wake()
             for each in late:
                 await asyncio.wait([each.task])
 
@@ -211,9 +211,9 @@ class Desks(RuleBasedStateMachine):
         granted = self.world.granted.pop(session)
 
         async def work():
-            for each in await self.desk.sessions():
+            for each in await self.service.sessions():
                 if each.request.session_key == session:
-                    await self.desk.revoke(each.request.id)
+                    await self.service.revoke(each.request.id)
                     return True
             return False
 
@@ -225,18 +225,18 @@ class Desks(RuleBasedStateMachine):
         waiting = self.waiting()
 
         async def work():
-            self.desk.leave()
+            self.service.leave()
             for each in waiting:
                 each.task.cancel()
                 await asyncio.wait([each.task])
-            await self.desk.aclose()
+            await self.service.aclose()
 
         self.do(work())
         for each in waiting:
             each.task = None
             if not each.session:  # no run could ever have the decision
                 each.verdict, each.used = "withdrawn", True
-        self.desk = self.opened()
+        self.service = self.opened()
 
     @invariant()
     def what_ran_is_what_was_approved(self):
@@ -245,7 +245,7 @@ class Desks(RuleBasedStateMachine):
     @invariant()
     def what_is_pending_is_listed(self):
         async def listed():
-            found = await self.desk.pending()
+            found = await self.service.pending()
             return {each.id: (each.state, json.loads(each.arguments)["path"], each.awaited) for each in found}
 
         expected = {each.id: (State.PENDING, each.path, each.task is not None) for each in self.pending()}

@@ -178,9 +178,9 @@ def test_what_cannot_work_is_refused_with_its_place(policy, words):
 
 def test_a_policy_says_what_hooks_may_answer_for():
     policy = parse_policy({"respond_approval": "always", "protected": ["fs_*"]})
-    hooks = policy.of_hooks(HookPolicy(protected=frozenset({"mail"}), edit_system=True))
+    hooks = policy.apply_to(HookPolicy(protected=frozenset({"mail"}), edit_system=True))
     assert HookPolicy(respond_approval="always", protected=frozenset({"mail", "fs_*"}), edit_system=True) == hooks
-    assert HookPolicy() == parse_policy({}).of_hooks(HookPolicy())
+    assert HookPolicy() == parse_policy({}).apply_to(HookPolicy())
 
 
 TOML = """

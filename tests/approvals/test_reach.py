@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from patchbay.approvals import ApprovalDesk, ApprovalPolicy, Rule
+from patchbay.approvals import ApprovalPolicy, ApprovalService, Rule
 from patchbay.hooks import HookScope
 
-from .asking import ASK, SCOPE, Files, call_of, desk_at, executor_of, going, run, waiting
-from .test_desk import Silent
+from .asking import ASK, SCOPE, Files, call_of, executor_of, going, run, service_at, waiting
+from .test_service import Silent
 
 ANN = HookScope(agent_id="helper", session_key="s1", context={"scope": {"role": "ann"}})
 BEN = HookScope(agent_id="helper", session_key="s1", context={"scope": {"role": "ben"}})
@@ -22,15 +22,15 @@ async def ended(*tasks) -> None:
     await asyncio.wait(tasks)
 
 
-async def approved_for_the_session(desk: ApprovalDesk, files: Files, scope: HookScope = SCOPE, **tool) -> None:
-    task = going(executor_with(desk, files, **tool), call_of("/a"), scope=scope)
-    [request] = await waiting(desk)
-    await desk.decide(request.id, "approve_session", by="ann")
+async def approved_for_the_session(service: ApprovalService, files: Files, scope: HookScope = SCOPE, **tool) -> None:
+    task = going(executor_with(service, files, **tool), call_of("/a"), scope=scope)
+    [request] = await waiting(service)
+    await service.decide(request.id, "approve_session", by="ann")
     await task
 
 
-def executor_with(desk: ApprovalDesk, files: Files, **tool):
-    executor = executor_of(desk, files)
+def executor_with(service: ApprovalService, files: Files, **tool):
+    executor = executor_of(service, files)
     for name, value in tool.items():
         setattr(executor.tools["delete"], name, value)
     return executor
@@ -39,11 +39,11 @@ def executor_with(desk: ApprovalDesk, files: Files, **tool):
 def test_a_yes_for_the_session_is_for_one_role(url):
     async def main():
         files = Files()
-        async with desk_at(url) as desk:
-            await approved_for_the_session(desk, files, ANN)
-            await going(executor_of(desk, files), call_of("/b"), scope=ANN)
-            task = going(executor_of(desk, files), call_of("/c"), scope=BEN)
-            [request] = await waiting(desk)
+        async with service_at(url) as service:
+            await approved_for_the_session(service, files, ANN)
+            await going(executor_of(service, files), call_of("/b"), scope=ANN)
+            task = going(executor_of(service, files), call_of("/c"), scope=BEN)
+            [request] = await waiting(service)
             await ended(task)
             return files.deleted, request.role
 
@@ -56,11 +56,11 @@ def test_a_yes_for_the_session_does_not_reach_a_tool_that_answers_elsewhere(url)
 
     async def main():
         files = Files()
-        async with desk_at(url) as desk:
-            await approved_for_the_session(desk, files, **first)
-            await going(executor_with(desk, files, **first), call_of("/b"))
-            task = going(executor_with(desk, files, **{**first, "endpoint": "http://127.0.0.1:9002/call"}), call_of("/c"))
-            [request] = await waiting(desk)
+        async with service_at(url) as service:
+            await approved_for_the_session(service, files, **first)
+            await going(executor_with(service, files, **first), call_of("/b"))
+            task = going(executor_with(service, files, **{**first, "endpoint": "http://127.0.0.1:9002/call"}), call_of("/c"))
+            [request] = await waiting(service)
             await ended(task)
             return files.deleted, request.endpoint
 
@@ -74,11 +74,11 @@ def test_a_yes_for_the_session_is_for_the_rule_that_asked(url):
 
     async def main():
         files = Files()
-        async with desk_at(url, ApprovalPolicy(rules=rules)) as desk:
-            await approved_for_the_session(desk, files, boss)
-            await going(executor_of(desk, files), call_of("/b"), scope=boss)
-            task = going(executor_of(desk, files), call_of("/c"), scope=worker)
-            [request] = await waiting(desk)
+        async with service_at(url, ApprovalPolicy(rules=rules)) as service:
+            await approved_for_the_session(service, files, boss)
+            await going(executor_of(service, files), call_of("/b"), scope=boss)
+            task = going(executor_of(service, files), call_of("/c"), scope=worker)
+            [request] = await waiting(service)
             await ended(task)
             return files.deleted, request.rule
 
@@ -92,13 +92,13 @@ def test_who_decides_over_http_does_not_decide_what_waits_for_the_terminal_alone
 
     async def main():
         files = Files()
-        async with desk_at(url, ApprovalPolicy(rules=rules), terminal=Silent()) as desk:
-            executor = executor_of(desk, files)
+        async with service_at(url, ApprovalPolicy(rules=rules), terminal=Silent()) as service:
+            executor = executor_of(service, files)
             tasks = [going(executor, call_of(scope.agent_id), scope=scope) for scope in (boss, worker)]
-            by_agent = {each.agent: each for each in await waiting(desk, 2)}
-            await desk.decide(by_agent["boss"].id, "approve_session")
+            by_agent = {each.agent: each for each in await waiting(service, 2)}
+            await service.decide(by_agent["boss"].id, "approve_session")
             await tasks[0]
-            [left] = await waiting(desk)
+            [left] = await waiting(service)
             await ended(tasks[1])
             return files.deleted, left.agent
 
@@ -111,16 +111,16 @@ def test_what_is_left_of_an_earlier_run_is_not_for_a_rule_that_asks_others(url, 
 
     async def main():
         files = Files()
-        async with desk_at(url) as desk:
-            desk.leave()
-            task = going(executor_of(desk, files), call_of())
-            [before] = await waiting(desk)
+        async with service_at(url) as service:
+            service.leave()
+            task = going(executor_of(service, files), call_of())
+            [before] = await waiting(service)
             await ended(task)
         stricter = ApprovalPolicy(otherwise=Rule(name="all", deadline=600, who=who))
-        async with desk_at(url, stricter, terminal=Silent()) as desk:
-            await desk.decide(before.id, "approve")
-            task = going(executor_of(desk, files), call_of())
-            [after] = await waiting(desk)
+        async with service_at(url, stricter, terminal=Silent()) as service:
+            await service.decide(before.id, "approve")
+            task = going(executor_of(service, files), call_of())
+            [after] = await waiting(service)
             await ended(task)
         return files.deleted, before.who, after.who
 

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from patchbay.server.approvals import make_approvals_router
 
-from .asking import desk_at, executor_of, run
+from .asking import executor_of, run, service_at
 from .serving import BOUND, TOKEN, ran, serving
 
 
@@ -164,15 +164,15 @@ def test_a_rule_that_leaves_http_out_is_not_decided_over_it():
     from patchbay.approvals import ApprovalPolicy, Rule
 
     from .asking import Files, call_of, going, waiting
-    from .test_desk import Silent
+    from .test_service import Silent
 
     async def main():
         policy = ApprovalPolicy(otherwise=Rule(who=("terminal",)))
-        async with desk_at(policy=policy, terminal=Silent()) as desk:
+        async with service_at(policy=policy, terminal=Silent()) as service:
             api = FastAPI()
-            api.include_router(make_approvals_router(desk, needs_token=False))
-            task = going(executor_of(desk, Files()), call_of())
-            [request] = await waiting(desk)
+            api.include_router(make_approvals_router(service, needs_token=False))
+            task = going(executor_of(service, Files()), call_of())
+            [request] = await waiting(service)
             async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://x") as client:
                 answer = await client.post(f"/api/approvals/{request.id}", json={"decision": "approve"})
             task.cancel()
@@ -276,9 +276,9 @@ def test_killed_at_any_moment_a_yes_is_for_one_run_at_most(tmp_path):
 
 def test_the_routes_are_described():
     async def main():
-        async with desk_at() as desk:
+        async with service_at() as service:
             api = FastAPI()
-            api.include_router(make_approvals_router(desk, needs_token=False))
+            api.include_router(make_approvals_router(service, needs_token=False))
             return api.openapi()
 
     paths = run(main())["paths"]

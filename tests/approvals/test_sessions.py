@@ -1,4 +1,4 @@
-"""A yes for the session can be looked up and taken back: by the desk, over HTTP, and at a terminal."""
+"""A yes for the session can be looked up and taken back: by the service, over HTTP, and at a terminal."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from patchbay.approvals import ApprovalRequest, SessionGrant
 from patchbay.errors import ApprovalNotFoundError
 from patchbay.hooks import HookScope
 
-from .asking import SCOPE, Clock, Files, call_of, desk_at, executor_of, going, run, waiting
+from .asking import SCOPE, Clock, Files, call_of, executor_of, going, run, service_at, waiting
 from .serving import TOKEN, ran, serving
 from .test_commands import patchbay
-from .test_desk import OTHER, policy
+from .test_service import OTHER, policy
 
 
-async def approved_for_the_session(desk, executor, path="/a", scope=SCOPE, **decision):
+async def approved_for_the_session(service, executor, path="/a", scope=SCOPE, **decision):
     task = going(executor, call_of(path), scope=scope)
-    [request] = await waiting(desk)
-    await desk.decide(request.id, "approve_session", **decision)
+    [request] = await waiting(service)
+    await service.decide(request.id, "approve_session", **decision)
     await task
     return request
 
@@ -35,15 +35,15 @@ async def ended(*tasks):
 def test_what_holds_is_listed_with_who_said_so_and_until_when(url):
     async def main():
         clock = Clock()
-        async with desk_at(url, clock=clock, session=100) as desk:
-            executor = executor_of(desk, Files())
-            assert [] == await desk.sessions()
-            first = await approved_for_the_session(desk, executor, by="ann", reason="fine")
+        async with service_at(url, clock=clock, session=100) as service:
+            executor = executor_of(service, Files())
+            assert [] == await service.sessions()
+            first = await approved_for_the_session(service, executor, by="ann", reason="fine")
             clock.now += 60
-            second = await approved_for_the_session(desk, executor, scope=OTHER, by="ben")
-            listed = await desk.sessions()
+            second = await approved_for_the_session(service, executor, scope=OTHER, by="ben")
+            listed = await service.sessions()
             clock.now += 40
-            return first, second, listed, await desk.sessions()
+            return first, second, listed, await service.sessions()
 
     first, second, listed, later = run(main())
     assert [(first.id, "ann", "fine", "s1"), (second.id, "ben", "", "s2")] == [
@@ -56,18 +56,18 @@ def test_what_holds_is_listed_with_who_said_so_and_until_when(url):
 def test_what_is_taken_back_is_asked_about_again_and_the_rest_is_not(url):
     async def main():
         files = Files()
-        async with desk_at(url) as desk:
-            executor = executor_of(desk, files)
-            first = await approved_for_the_session(desk, executor)
-            await approved_for_the_session(desk, executor, scope=OTHER)
-            revoked = await desk.revoke(first.id)
+        async with service_at(url) as service:
+            executor = executor_of(service, files)
+            first = await approved_for_the_session(service, executor)
+            await approved_for_the_session(service, executor, scope=OTHER)
+            revoked = await service.revoke(first.id)
             task = going(executor, call_of("/b"))
-            [asked] = await waiting(desk)
+            [asked] = await waiting(service)
             await going(executor, call_of("/c"), scope=OTHER)
             await ended(task)
-            left = [each.request.session_key for each in await desk.sessions()]
+            left = [each.request.session_key for each in await service.sessions()]
             with pytest.raises(ApprovalNotFoundError):
-                await desk.revoke(first.id)
+                await service.revoke(first.id)
             return first.id == revoked.request.id, json.loads(asked.arguments), left, files.deleted
 
     assert (True, {"path": "/b"}, ["s2"], ["/a", "/a", "/c"]) == run(main())
@@ -75,7 +75,7 @@ def test_what_is_taken_back_is_asked_about_again_and_the_rest_is_not(url):
 
 def test_what_is_taken_back_by_one_process_is_taken_back_for_all(url):
     async def main():
-        async with desk_at(url) as here, desk_at(url) as there:
+        async with service_at(url) as here, service_at(url) as there:
             request = await approved_for_the_session(here, executor_of(here, Files()))
             await there.revoke(request.id)
             task = going(executor_of(here, Files()), call_of("/b"))
@@ -89,29 +89,29 @@ def test_what_is_taken_back_by_one_process_is_taken_back_for_all(url):
 @pytest.mark.parametrize("verdict", ["approve", "deny"])
 def test_what_was_decided_for_one_call_alone_is_none(url, verdict):
     async def main():
-        async with desk_at(url) as desk:
-            task = going(executor_of(desk, Files()), call_of())
-            [request] = await waiting(desk)
-            await desk.decide(request.id, verdict)
+        async with service_at(url) as service:
+            task = going(executor_of(service, Files()), call_of())
+            [request] = await waiting(service)
+            await service.decide(request.id, verdict)
             await task
             for request_id in (request.id, "0" * 12, "", "\x00", "x" * 9999):
                 with pytest.raises(ApprovalNotFoundError):
-                    await desk.revoke(request_id)
-            return await desk.sessions()
+                    await service.revoke(request_id)
+            return await service.sessions()
 
     assert [] == run(main())
 
 
 def test_a_yes_that_is_given_anew_is_known_by_the_new_request(url):
     async def main():
-        async with desk_at(url) as desk:
-            executor = executor_of(desk, Files())
-            first = await approved_for_the_session(desk, executor)
-            await desk.revoke(first.id)
-            second = await approved_for_the_session(desk, executor)
+        async with service_at(url) as service:
+            executor = executor_of(service, Files())
+            first = await approved_for_the_session(service, executor)
+            await service.revoke(first.id)
+            second = await approved_for_the_session(service, executor)
             with pytest.raises(ApprovalNotFoundError):
-                await desk.revoke(first.id)
-            return [each.request.id for each in await desk.sessions()] == [second.id]
+                await service.revoke(first.id)
+            return [each.request.id for each in await service.sessions()] == [second.id]
 
     assert run(main())
 
@@ -119,13 +119,13 @@ def test_a_yes_that_is_given_anew_is_known_by_the_new_request(url):
 def test_a_yes_that_holds_for_long_is_listed_though_its_request_is_history(url):
     async def main():
         clock = Clock()
-        async with desk_at(url, clock=clock, session=30 * 86400) as desk:
-            executor = executor_of(desk, Files())
-            first = await approved_for_the_session(desk, executor)
+        async with service_at(url, clock=clock, session=30 * 86400) as service:
+            executor = executor_of(service, Files())
+            first = await approved_for_the_session(service, executor)
             clock.now += 20 * 86400
-            await approved_for_the_session(desk, executor, scope=OTHER)
-            listed = [each.request.id for each in await desk.sessions()]
-            await desk.revoke(first.id)
+            await approved_for_the_session(service, executor, scope=OTHER)
+            listed = [each.request.id for each in await service.sessions()]
+            await service.revoke(first.id)
             return listed[0] == first.id
 
     assert run(main())
@@ -133,9 +133,9 @@ def test_a_yes_that_holds_for_long_is_listed_though_its_request_is_history(url):
 
 def test_one_of_two_who_take_it_back_at_the_same_moment_is_told_that_it_is_gone(url):
     async def main():
-        async with desk_at(url) as desk:
-            request = await approved_for_the_session(desk, executor_of(desk, Files()))
-            return await asyncio.gather(*(desk.revoke(request.id) for _ in range(4)), return_exceptions=True)
+        async with service_at(url) as service:
+            request = await approved_for_the_session(service, executor_of(service, Files()))
+            return await asyncio.gather(*(service.revoke(request.id) for _ in range(4)), return_exceptions=True)
 
     results = run(main())
     assert 1 == sum(isinstance(each, SessionGrant) for each in results)
@@ -146,10 +146,10 @@ def test_the_record_says_which_yes_was_for_the_session_and_by_which_others_ran(u
     """The decisions of a call, as the audit keeps them."""
 
     async def main():
-        async with desk_at(url) as desk:
-            executor, records = executor_of(desk, Files()), []
+        async with service_at(url) as service:
+            executor, records = executor_of(service, Files()), []
             executor.hooks.recorders.append(records.append)
-            first = await approved_for_the_session(desk, executor, by="root", reason="all of them")
+            first = await approved_for_the_session(service, executor, by="root", reason="all of them")
             await going(executor, call_of("/b"))
             return first.id, [each.decisions for each in records]
 
@@ -165,7 +165,7 @@ def test_a_grant_is_what_it_was_told_as_and_nonsense_is_none():
     grant = SessionGrant(request, 5.0)
     assert grant == SessionGrant.from_json(grant.as_json())
     for until in (None, "5", True):
-        with pytest.raises(ValueError, match="until when"):
+        with pytest.raises(ValueError, match="until must be"):
             SessionGrant.from_json({**grant.as_json(), "until": until})
 
 
@@ -229,11 +229,11 @@ def test_a_session_of_the_same_key_in_another_role_keeps_its_yes(url):
     async def main():
         scopes = [HookScope(agent_id="helper", session_key="s1", context={"scope": {"role": role}}) for role in ("ann", "ben")]
         files = Files()
-        async with desk_at(url, policy(session="call")) as desk:
-            executor = executor_of(desk, files)
-            first, _ = [await approved_for_the_session(desk, executor, scope=each) for each in scopes]
-            await desk.revoke(first.id)
+        async with service_at(url, policy(session="call")) as service:
+            executor = executor_of(service, files)
+            first, _ = [await approved_for_the_session(service, executor, scope=each) for each in scopes]
+            await service.revoke(first.id)
             await going(executor, call_of("/a"), scope=scopes[1])
-            return files.deleted, [each.request.role for each in await desk.sessions()]
+            return files.deleted, [each.request.role for each in await service.sessions()]
 
     assert (["/a", "/a", "/a"], ["ben"]) == run(main())

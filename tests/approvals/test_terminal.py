@@ -14,10 +14,9 @@ import pytest
 
 from patchbay.approvals import ApprovalPolicy, ApprovalRequest, Rule, State, TerminalApprover
 from patchbay.approvals.request import Answer
-from patchbay.approvals.shown import VIEW, outcome, question, read_answer, written
-from patchbay.approvals.typed import LONGEST, TypedLines
+from patchbay.approvals.terminal import MAX_LINE, VIEW, LineBuffer, parse_answer, render, render_outcome, render_question
 
-from .asking import LONG, NO_SESSION, Files, call_of, desk_at, executor_of, going, run, waiting
+from .asking import LONG, NO_SESSION, Files, call_of, executor_of, going, run, service_at, waiting
 
 ASK = ApprovalPolicy(otherwise=Rule(name="all", deadline=600, who=("terminal",)))
 
@@ -61,12 +60,12 @@ def contents(executions) -> list[str]:
 def test_the_person_is_shown_the_call_and_says_yes():
     async def main(typist, path):
         files = Files()
-        async with desk_at(policy=ASK, terminal=TerminalApprover(path)) as desk:
-            task = going(executor_of(desk, files), call_of())
+        async with service_at(policy=ASK, terminal=TerminalApprover(path)) as service:
+            task = going(executor_of(service, files), call_of())
             await typist.seen("May it run?")
             typist.type("y\n")
             await task
-            [done] = await desk.recent()
+            [done] = await service.recent()
             return files.deleted, done
 
     with terminal() as (typist, path):
@@ -87,8 +86,8 @@ def test_the_person_is_shown_the_call_and_says_yes():
 
 def test_a_no_may_say_why_and_what_is_no_answer_is_asked_again():
     async def main(typist, path):
-        async with desk_at(policy=ASK, terminal=TerminalApprover(path)) as desk:
-            task = going(executor_of(desk, Files()), call_of(), scope=NO_SESSION)
+        async with service_at(policy=ASK, terminal=TerminalApprover(path)) as service:
+            task = going(executor_of(service, Files()), call_of(), scope=NO_SESSION)
             at = await typist.seen("May it run?")
             for word in ("", "maybe", "yes please", "s"):  # it is of no session
                 typist.type(f"{word}\n")
@@ -105,10 +104,10 @@ def test_a_no_may_say_why_and_what_is_no_answer_is_asked_again():
 def test_one_question_stands_at_a_time_and_what_was_typed_before_it_is_no_answer():
     async def main(typist, path):
         files = Files()
-        async with desk_at(policy=ASK, terminal=TerminalApprover(path)) as desk:
-            tasks = [going(executor_of(desk, files), call_of(each)) for each in ("/first", "/second")]
+        async with service_at(policy=ASK, terminal=TerminalApprover(path)) as service:
+            tasks = [going(executor_of(service, files), call_of(each)) for each in ("/first", "/second")]
             at = await typist.seen("May it run?")
-            await waiting(desk, 2)
+            await waiting(service, 2)
             assert "/second" not in typist.read
             typist.type("y\ny\ny\n")
             at = await typist.seen("May it run?", since=at)
@@ -122,13 +121,13 @@ def test_one_question_stands_at_a_time_and_what_was_typed_before_it_is_no_answer
 
 def test_a_question_that_was_answered_elsewhere_makes_room_for_the_next():
     async def main(typist, path):
-        async with desk_at(policy=ApprovalPolicy(otherwise=Rule(deadline=600)), terminal=TerminalApprover(path)) as desk:
-            first = going(executor_of(desk, Files()), call_of("/first"))
+        async with service_at(policy=ApprovalPolicy(otherwise=Rule(deadline=600)), terminal=TerminalApprover(path)) as service:
+            first = going(executor_of(service, Files()), call_of("/first"))
             await typist.seen("May it run?")
-            [request] = await waiting(desk)
-            second = going(executor_of(desk, Files()), call_of("/second"))
-            await waiting(desk, 2)
-            await desk.decide(request.id, "approve")
+            [request] = await waiting(service)
+            second = going(executor_of(service, Files()), call_of("/second"))
+            await waiting(service, 2)
+            await service.decide(request.id, "approve")
             at = await typist.seen("no answer is needed any more")
             await typist.seen("May it run?", since=at)
             typist.type("y\n")
@@ -140,13 +139,13 @@ def test_a_question_that_was_answered_elsewhere_makes_room_for_the_next():
 
 def test_a_run_that_is_stopped_takes_its_question_away():
     async def main(typist, path):
-        async with desk_at(policy=ASK, terminal=TerminalApprover(path)) as desk:
-            task = going(executor_of(desk, Files()), call_of())
+        async with service_at(policy=ASK, terminal=TerminalApprover(path)) as service:
+            task = going(executor_of(service, Files()), call_of())
             await typist.seen("May it run?")
             task.cancel()
             await asyncio.wait([task])
             await typist.seen("no answer is needed any more")
-            [done] = await desk.recent()
+            [done] = await service.recent()
             return done.state
 
     with terminal() as (typist, path):
@@ -155,17 +154,17 @@ def test_a_run_that_is_stopped_takes_its_question_away():
 
 def test_where_there_is_no_terminal_the_call_is_denied():
     async def main():
-        async with desk_at(policy=ASK, terminal=TerminalApprover("/nowhere/tty")) as desk:
-            return contents(await going(executor_of(desk, Files()), call_of()))
+        async with service_at(policy=ASK, terminal=TerminalApprover("/nowhere/tty")) as service:
+            return contents(await going(executor_of(service, Files()), call_of()))
 
     assert ["Tool execution denied by approval hook: nobody is at the terminal"] == run(main())
 
 
 def test_a_terminal_that_is_closed_while_it_asks_denies():
     async def main(path, master, slave):
-        async with desk_at(policy=ASK, terminal=TerminalApprover(path)) as desk:
+        async with service_at(policy=ASK, terminal=TerminalApprover(path)) as service:
             typist = Typist(master)
-            task = going(executor_of(desk, Files()), call_of())
+            task = going(executor_of(service, Files()), call_of())
             await typist.seen("May it run?")
             os.close(slave)
             os.close(master)
@@ -178,8 +177,8 @@ def test_a_terminal_that_is_closed_while_it_asks_denies():
 
 def test_long_arguments_are_cut_until_somebody_wants_to_see_them():
     async def main(typist, path):
-        async with desk_at(policy=ASK, terminal=TerminalApprover(path)) as desk:
-            task = going(executor_of(desk, Files()), call_of("x" * 6000 + "END"))
+        async with service_at(policy=ASK, terminal=TerminalApprover(path)) as service:
+            task = going(executor_of(service, Files()), call_of("x" * 6000 + "END"))
             at = await typist.seen("May it run?")
             assert "END" not in typist.read
             assert "more characters: v here, or" in typist.read
@@ -199,15 +198,15 @@ def test_a_terminal_that_is_not_read_holds_up_nothing_else():
     async def main(typist, path):
         files = Files()
         policy = ApprovalPolicy(otherwise=Rule(deadline=600))
-        async with desk_at(policy=policy, terminal=TerminalApprover(path)) as desk:
-            task = going(executor_of(desk, files), call_of("x" * 200_000))
+        async with service_at(policy=policy, terminal=TerminalApprover(path)) as service:
+            task = going(executor_of(service, files), call_of("x" * 200_000))
             at = await typist.seen("May it run?")
             typist.type("v\n")
-            [request] = await waiting(desk)
+            [request] = await waiting(service)
             while await asyncio.to_thread(select.select, [typist.master], [], [], LONG) == ([], [], []):
                 pass  # it writes, and nobody reads
             await asyncio.sleep(0)
-            await desk.decide(request.id, "approve")
+            await service.decide(request.id, "approve")
             await task
             await typist.seen("xxx", since=at)
             return len(files.deleted)
@@ -217,12 +216,12 @@ def test_a_terminal_that_is_not_read_holds_up_nothing_else():
 
 
 def test_a_line_that_is_too_long_is_no_answer_whatever_its_end_or_its_beginning_is():
-    typed = TypedLines()
-    for piece in (b"y" + b" " * LONGEST, b"no", b"\ny", b"\n", b" " * (LONGEST + 1) + b"y\nn\n", b"\xff\n"):
+    typed = LineBuffer()
+    for piece in (b"y" + b" " * MAX_LINE, b"no", b"\ny", b"\n", b" " * (MAX_LINE + 1) + b"y\nn\n", b"\xff\n"):
         typed.feed(piece)
     assert ["", "y", "", "n", "\ufffd", None] == [typed.next() for _ in range(6)]
     typed.feed(b"y")
-    typed.drop()
+    typed.clear()
     typed.feed(b"\n")
     assert "" == typed.next()
 
@@ -256,14 +255,14 @@ def test_nothing_of_a_call_reaches_the_terminal_as_a_control_character(hostile):
         by=hostile,
         reason=hostile,
     )
-    for text in (written(shown), written(shown, whole=True), question(shown, 0), outcome(shown)):
+    for text in (render(shown), render(shown, whole=True), render_question(shown, 0), render_outcome(shown)):
         assert all(each.isprintable() for each in text.replace("\n", ""))
         assert hostile not in text
-    assert 1 == len(question(shown, 0).splitlines())
+    assert 1 == len(render_question(shown, 0).splitlines())
 
 
 def test_other_languages_are_shown_as_they_are():
-    assert "猫" in written(request(arguments='{"a": "\\u732b"}'))
+    assert "猫" in render(request(arguments='{"a": "\\u732b"}'))
 
 
 @pytest.mark.parametrize(
@@ -275,15 +274,15 @@ def test_other_languages_are_shown_as_they_are():
     ],
 )  # fmt: skip
 def test_only_a_plain_yes_is_one(line, expected):
-    assert expected == read_answer(line, request())
+    assert expected == parse_answer(line, request())
 
 
 def test_the_question_says_what_silence_means_and_what_a_session_is_for():
-    assert "100 s, then it is denied" in question(request(), 0)
-    assert "2 min, then it is carried out" in question(request(deadline=120, at_deadline="allow"), 0)
-    assert "5 h" in question(request(deadline=5 * 3600), 0)
-    assert "this call whenever it comes" in question(request(session="call"), 0)
-    assert "[s]" not in question(request(session="never"), 0)
+    assert "100 s, then it is denied" in render_question(request(), 0)
+    assert "2 min, then it is carried out" in render_question(request(deadline=120, at_deadline="allow"), 0)
+    assert "5 h" in render_question(request(deadline=5 * 3600), 0)
+    assert "this call whenever it comes" in render_question(request(session="call"), 0)
+    assert "[s]" not in render_question(request(session="never"), 0)
 
 
 def test_a_decision_that_no_run_has_waited_for_is_said_to_be_for_the_next_one():
@@ -292,16 +291,16 @@ def test_a_decision_that_no_run_has_waited_for_is_said_to_be_for_the_next_one():
         request(state=State.APPROVED, by="ann", awaited=False),
         request(state=State.DENIED, reason="no", awaited=False),
     )
-    assert f"000000000000  delete  approved by ann {later.format('runs')}" == outcome(approved)
-    assert f"000000000000  delete  denied: no {later.format('denied')}" == outcome(denied)
+    assert f"000000000000  delete  approved by ann {later.format('runs')}" == render_outcome(approved)
+    assert f"000000000000  delete  denied: no {later.format('denied')}" == render_outcome(denied)
     for about in ({"awaited": True}, {"used": 1.0}, {"for_session": True}):
-        assert "no run" not in outcome(request(state=State.APPROVED, **about))
-    assert "no run waits for it" in written(request(awaited=False))
-    assert "no run" not in written(request(awaited=True)) + written(approved)
+        assert "no run" not in render_outcome(request(state=State.APPROVED, **about))
+    assert "no run waits for it" in render(request(awaited=False))
+    assert "no run" not in render(request(awaited=True)) + render(approved)
 
 
 def test_what_became_of_a_request_is_one_line():
-    assert "000000000000  delete  approved for the session by ann: fine" == outcome(
+    assert "000000000000  delete  approved for the session by ann: fine" == render_outcome(
         request(state=State.APPROVED, for_session=True, by="ann", reason="fine")
     )
-    assert "000000000000  delete  withdrawn" == outcome(request(state=State.WITHDRAWN))
+    assert "000000000000  delete  withdrawn" == render_outcome(request(state=State.WITHDRAWN))

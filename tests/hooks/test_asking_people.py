@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from patchbay.approvals import ApprovalDesk, parse_policy
+from patchbay.approvals import ApprovalService, parse_policy
 from patchbay.hooks import Ask, DenyTool, HookManager, HookPolicy, Modify, Respond
 
 from .turns import called, hook, managed, play, run, turned
@@ -19,20 +19,20 @@ async def decided(
     manager: HookManager, verdict: Any = "approve", *, policy: Any = None, stands_by: bool = False, steps: Any = (RM, "done")
 ) -> tuple[Any, Any]:
     """Run a turn whose one request for approval is decided so; return both."""
-    desk = ApprovalDesk(parse_policy(policy))
-    desk.open_door("http")
-    (desk.stand_by if stands_by else desk.mount)(manager)
+    service = ApprovalService(parse_policy(policy))
+    service.open_door("http")
+    (service.stand_by if stands_by else service.mount)(manager)
     turn = asyncio.create_task(turned(manager, steps))
     try:
         async with asyncio.timeout(60):
-            while not (pending := await desk.pending()) and not turn.done():
+            while not (pending := await service.pending()) and not turn.done():
                 await asyncio.sleep(0.005)
         [request] = pending or [None]
         if request is not None:
-            await desk.decide(request.id, verdict, by="ann")
+            await service.decide(request.id, verdict, by="ann")
         return await turn, request
     finally:
-        await desk.aclose()
+        await service.aclose()
 
 
 @pytest.mark.parametrize("stands_by", [False, True])
@@ -57,7 +57,7 @@ def test_where_no_person_can_be_asked_the_call_is_denied_with_the_reason():
 def test_where_the_desk_has_no_door_to_a_person_the_call_is_denied():
     async def work():
         manager = managed(guard=hook(before_tool=Ask()))
-        ApprovalDesk().mount(manager)
+        ApprovalService().mount(manager)
         return await turned(manager, (RM, "done"))
 
     assert "nobody can be asked here" in run(work()).results[0]

@@ -1,30 +1,27 @@
-"""Approvals: which calls need somebody's yes, who is asked, and what is done with the answer.
+"""Approvals: a policy says which tool calls need a person's approval, and a service lets people decide about them.
 
-What lives here: the policy and its file, the desk where calls wait, and what is kept of them. What does not: hooks
-(``patchbay.hooks``, of which the desk is one), HTTP (``patchbay.server.approvals``), commands (``patchbay.cli.approvals``).
-
-    desk = ApprovalDesk(read_policy("approvals.toml"), "sqlite:///approvals.db")
-    desk.mount(hooks)
+service = ApprovalService(read_policy("approvals.toml"), "sqlite:///approvals.db")
+service.mount(hooks)
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import warnings
+from typing import TYPE_CHECKING, Any
 
 from patchbay._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from patchbay.approvals.desk import ApprovalDesk
-    from patchbay.approvals.policy import ApprovalPolicy, Rule
-    from patchbay.approvals.policy_file import parse_policy, read_policy
+    from patchbay.approvals.policy import ApprovalPolicy, Rule, parse_policy, read_policy
     from patchbay.approvals.request import ApprovalRequest, SessionGrant, State, Verdict
+    from patchbay.approvals.service import ApprovalService
     from patchbay.approvals.store import ApprovalStore
     from patchbay.approvals.terminal import TerminalApprover
 
 __all__ = [
-    "ApprovalDesk",
     "ApprovalPolicy",
     "ApprovalRequest",
+    "ApprovalService",
     "ApprovalStore",
     "Rule",
     "SessionGrant",
@@ -36,12 +33,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "desk": ("ApprovalDesk",),
-    "policy": ("ApprovalPolicy", "Rule"),
-    "policy_file": ("parse_policy", "read_policy"),
+    "policy": ("ApprovalPolicy", "Rule", "parse_policy", "read_policy"),
     "request": ("ApprovalRequest", "SessionGrant", "State", "Verdict"),
+    "service": ("ApprovalService",),
     "store": ("ApprovalStore",),
     "terminal": ("TerminalApprover",),
 }
 
-__getattr__ = lazy_exports(__name__, {name: f"patchbay.approvals.{home}" for home, names in _HOMES.items() for name in names})
+_resolve = lazy_exports(__name__, {name: f"patchbay.approvals.{home}" for home, names in _HOMES.items() for name in names})
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ApprovalDesk":
+        warnings.warn("ApprovalDesk is ApprovalService now; the old name ends with the next release.", DeprecationWarning, 2)
+        name = "ApprovalService"
+    return _resolve(name)

@@ -1,12 +1,13 @@
-"""Conditions on the arguments of a call: ``{"path": "/etc/*", "amount": {"gt": 100}}``.
+"""Conditions of approval rules on a call's arguments: ``{"path": "/etc/*", "amount": {"gt": 100}}``.
 
-A condition holds, does not hold, or cannot be told: there is no value, or one that it cannot be applied to.
+A condition is true, false, or undecidable (None): there is no value, or one of a type that it does not apply to.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -16,7 +17,6 @@ from patchbay.errors import ConfigurationError
 from patchbay.tools import well_formed
 
 Test: TypeAlias = Callable[[Any], bool | None]
-"""Whether a value passes; None where that cannot be told."""
 
 _NO_VALUE: Final = object()
 _OPERATORS: Final = ("glob", "regex", "gt", "ge", "lt", "le", "eq", "in", "not", "missing")
@@ -26,9 +26,9 @@ _COMPOSED: Final = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A test of one argument. ``path`` is its name; dots lead into objects, and every item of a list is tested.
+    """A test of the argument at ``path``: dots lead into objects, every item of a list is tested.
 
-    ``missing`` is what holds where there is no value, None where nothing is said of that.
+    ``missing`` is the result for a missing value.
     """
 
     path: str
@@ -36,27 +36,26 @@ class Condition:
     missing: bool | None = None
 
     def holds(self, arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> bool | None:
-        """Return whether it holds for these arguments; None where that cannot be told.
+        """Return whether the condition is true for these arguments; None if undecidable.
 
-        An argument that is left out has the default that the tool's ``schema`` declares. Of one that the schema does not
-        declare at all, no condition holds.
+        A missing argument has the default of the tool's ``schema``; one that the schema does not declare makes it false.
         """
-        if "_raw" in arguments and _declared(schema, "_raw") is None:
-            return None  # what the model wrote is no JSON: a callback is given it as it is
-        found = list(_values(arguments, self.path))
-        if all(each is _NO_VALUE for each in found) and found:
-            declared = _declared(schema, self.path)
+        if "_raw" in arguments and _subschema(schema, "_raw") is None:
+            return None  # invalid JSON of the model, which callbacks receive as it is
+        values = list(_values(arguments, self.path))
+        if all(each is _NO_VALUE for each in values) and values:
+            declared = _subschema(schema, self.path)
             if declared is None and self.missing is None:
                 return False
-            found = [(declared or {}).get("default", _NO_VALUE)]
-        results = {self.missing if each is _NO_VALUE or each is None else self.test(each) for each in found}
+            values = [(declared or {}).get("default", _NO_VALUE)]
+        results = {self.missing if each is _NO_VALUE or each is None else self.test(each) for each in values}
         if results == {True}:
             return True
         return False if results <= {False} else None
 
 
 def read_conditions(given: Any) -> tuple[Condition, ...]:
-    """Read the conditions of a rule. Raises ConfigurationError."""
+    """Compile the conditions of a rule. Raises ConfigurationError."""
     if not isinstance(given, Mapping) or not all(isinstance(path, str) and path for path in given):
         raise ConfigurationError(f"when must be an object of arguments and what they must be, not {given!r:.80}.")
     return tuple(_condition(path, wanted) for path, wanted in given.items())
@@ -73,7 +72,7 @@ def _condition(path: str, wanted: Any) -> Condition:
 
 
 def _test(wanted: Any, place: str) -> Test:
-    """Return the test that a configuration describes. A text is a pattern, an object has operators, all else is a value."""
+    """Compile a test: a text is a pattern, an object has operators, anything else is a value to equal."""
     if isinstance(wanted, str):
         return _glob(wanted)
     if not isinstance(wanted, Mapping):
@@ -118,20 +117,20 @@ def _glob(pattern: str) -> Test:
             return None
         fits = fnmatchcase(text, pattern)
         if "/" in pattern and text.endswith(("/", "\\")) and fits is not fnmatchcase(text[:-1], pattern):
-            return None  # the same folder is written with the slash and without
+            return None  # a folder may be written with or without the slash
         return fits
 
     return passes
 
 
 def _is_indirect(path: str) -> bool:
-    """Whether a path is written in a way that a pattern says nothing about: ``/tmp/../etc``, ``/etc//ssh``, ``file:///etc``."""
+    """Return whether a path is not in normal form: ``/tmp/../etc``, ``/etc//ssh``, ``file:///etc``."""
     first, *steps = path.replace("\\", "/").replace("://", ":/", 1).split("/")
     return not {".", ".."}.isdisjoint((first, *steps)) or "" in steps[:-1]
 
 
 def _regex(pattern: str, place: str) -> Test:
-    """Return a search for ``pattern``. The engine takes time linear in the text for every pattern that it accepts."""
+    """Compile a regular expression with Rust's engine, which is linear in the text for every pattern."""
     from pydantic_core import SchemaError, SchemaValidator, core_schema
 
     try:
@@ -142,7 +141,7 @@ def _regex(pattern: str, place: str) -> Test:
 
     def passes(value: Any) -> bool | None:
         text = _text(value)
-        if text is None or well_formed(text) != text:  # the engine takes no half of a surrogate pair
+        if text is None or well_formed(text) != text:  # the engine rejects lone surrogates
             return None
         return bool(found_in(text))
 
@@ -152,18 +151,12 @@ def _regex(pattern: str, place: str) -> Test:
 def _comparison(name: str, bound: Any, place: str) -> Test:
     if not (_is_number(bound) or isinstance(bound, str)):
         raise ConfigurationError(f"{place} must be a number or a text, not {bound!r:.80}.")
+    compare: Callable[[Any, Any], Any] = getattr(operator, name)
 
     def passes(value: Any) -> bool | None:
         if not (_is_number(value) if _is_number(bound) else isinstance(value, str)):
             return None
-        match name:
-            case "gt":
-                return bool(value > bound)
-            case "ge":
-                return bool(value >= bound)
-            case "lt":
-                return bool(value < bound)
-        return bool(value <= bound)
+        return bool(compare(value, bound))
 
     return passes
 
@@ -181,7 +174,7 @@ def _one_of(wanted: Any, place: str) -> Test:
 
 
 def _kind(value: Any) -> type[Any] | None:
-    """Return which values can be compared with this one: to Python 1 and True are the same."""
+    """Return the type that a value compares as: to Python 1 and True are equal."""
     return float if _is_number(value) else next((kind for kind in (bool, str) if isinstance(value, kind)), None)
 
 
@@ -190,14 +183,14 @@ def _is_number(value: Any) -> bool:
 
 
 def _text(value: Any) -> str | None:
-    """Return the text that a pattern is applied to; None for what has none."""
+    """Return the text that a pattern is applied to, or None."""
     if isinstance(value, str):
         return value
     return json.dumps(value) if isinstance(value, bool | float) or (isinstance(value, int) and abs(value) < _LARGEST) else None
 
 
 def _values(value: Any, path: str) -> Iterator[Any]:
-    """Yield what is at a path: nothing for an empty list, and _NO_VALUE for each place where it ought to be and is not."""
+    """Yield the values at a path, and _NO_VALUE where one is missing; nothing for an empty list."""
     if isinstance(value, list):
         for item in value:
             yield from _values(item, path)
@@ -205,7 +198,7 @@ def _values(value: Any, path: str) -> Iterator[Any]:
         yield value
     elif isinstance(value, Mapping):
         inner = [(name, path[len(name) + 1 :]) for name in value if path == name or path.startswith(f"{name}.")]
-        for name, rest in inner:  # both "a.b" and "b" in "a": none may be overlooked
+        for name, rest in inner:  # both the key "a.b" and "b" in "a"
             yield from _values(value[name], rest)
         if not inner:
             yield _NO_VALUE
@@ -213,8 +206,8 @@ def _values(value: Any, path: str) -> Iterator[Any]:
         yield _NO_VALUE
 
 
-def _declared(schema: Any, path: str) -> Mapping[str, Any] | None:
-    """Return what a JSON Schema says of the argument at ``path``; None where it has none of that name."""
+def _subschema(schema: Any, path: str) -> Mapping[str, Any] | None:
+    """Return the JSON Schema of the argument at ``path``; None if it is not declared."""
     if not path:
         return schema if isinstance(schema, Mapping) else {}
     if isinstance(schema, Mapping) and isinstance(schema.get("items"), Mapping):
@@ -222,5 +215,5 @@ def _declared(schema: Any, path: str) -> Mapping[str, Any] | None:
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     for name, inner in properties.items() if isinstance(properties, Mapping) else ():
         if path == name or path.startswith(f"{name}."):
-            return _declared(inner, path[len(name) + 1 :])
+            return _subschema(inner, path[len(name) + 1 :])
     return {} if isinstance(schema, Mapping) and not _COMPOSED.isdisjoint(schema) else None

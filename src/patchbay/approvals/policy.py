@@ -1,7 +1,4 @@
-"""Which calls need somebody's yes: rules in order, the first that fits a call decides.
-
-What lives here: rules as data, and which of them fits. What does not: files (``policy_file``), and asking anybody (``desk``).
-"""
+"""Approval policies: ordered rules that allow, deny or ask about a tool call, and the policy file."""
 
 from __future__ import annotations
 
@@ -9,12 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from patchbay.approvals.conditions import Condition, read_conditions
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import HookPolicy, ToolRequest
+from patchbay.hooks.config.file import read_config
+from patchbay.hooks.config.table import Table, wrong
 from patchbay.tools.annotations import by_our_names
 
 Outcome: TypeAlias = Literal["allow", "deny", "ask"]
@@ -23,32 +23,35 @@ Session: TypeAlias = Literal["tool", "call", "never"]
 Who: TypeAlias = Literal["hooks", "terminal", "http"]
 
 DEADLINE: Final = 300.0
-"""Seconds that somebody has to decide where a rule does not say."""
+"""Default seconds to decide a request."""
 
 LONGEST_DEADLINE: Final = 7 * 24 * 3600.0
-
 PEOPLE: Final[tuple[Who, ...]] = ("terminal", "http")
+
+_EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
+_PATTERNS: Final = ("tools", "sources", "agents", "roles")
+_SHARED_KEYS: Final = ("reason", "who", "deadline", "at_deadline", "session")
+_POLICY_KEYS: Final = frozenset({"rules", "default", "respond_approval", "protected", *_SHARED_KEYS})
+_RULE_KEYS: Final = frozenset({"name", "annotations", "when", "outcome", *_PATTERNS, *_SHARED_KEYS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What is to be done about some calls. What is not said fits every call; of what is said all must fit.
+    """An outcome for the calls that match all of its criteria; a criterion that is not given matches every call.
 
-    ``tools``, ``sources``, ``agents`` and ``roles`` are patterns (``fs_*``), one of which must fit: the tool's name, who it is
-    from ("" for this program's own), the agent's id, and the role that the turn is for. ``annotations`` are what the tool must
-    say of itself: ``{"destructive": True}``; what it does not say is as good as false. Tools of others may say of themselves what
-    they like: they are believed what makes a rule ask or deny, and nothing that would spare them that (``rule_for``), unless the
-    rule names the ``sources`` whose word it takes.
+    ``tools``, ``sources``, ``agents`` and ``roles`` are patterns (``fs_*``), one of which must match: the tool's name, its source
+    ("" for this program's own tools), the agent's id, and the role of the turn. ``annotations`` are required annotations of the
+    tool (``{"destructive": True}``); a missing one counts as false. Annotations of a tool with a source are untrusted: they can
+    make a rule ask or deny, but not spare the call from one (``ApprovalPolicy.rule_for``), unless the rule names ``sources``.
 
-    ``when`` has conditions on the arguments, all of which must hold: ``{"path": "/etc/*", "amount": {"gt": 100}}``
-    (docs/approvals.md). One that cannot be told, because there is no value or one of another kind, holds where the rule asks or
-    denies, and does not where it allows.
+    ``when`` has conditions on arguments, all of which must hold: ``{"path": "/etc/*", "amount": {"gt": 100}}``
+    (docs/approvals.md). An undecidable one (no value, or a value of another type) holds where the rule asks or denies, and does
+    not where it allows.
 
-    ``outcome`` is "allow", "deny" (``reason`` tells the model why) or "ask". ``who`` is asked: "terminal" and "http" are people,
-    of whom the first to decide does so; with "hooks" there must be another approve hook, alone or besides people. They have
-    ``deadline`` seconds; then the call is denied, or with ``at_deadline`` "allow" carried out. ``session`` is what a person's yes
-    for the session is for: every call of the "tool", this "call" with these arguments, or "never" (there is none).
-    Raises ConfigurationError.
+    ``outcome`` is "allow", "deny" (``reason`` is sent to the model) or "ask". ``who`` decides: "terminal" and "http" are people,
+    the first decision counts; "hooks" requires another approve hook, alone or besides people. After ``deadline`` seconds the call
+    is denied, or runs if ``at_deadline`` is "allow". ``session`` is the scope of a session approval: every call of the "tool",
+    this "call" with these arguments, or "never". Raises ConfigurationError.
     """
 
     name: str = ""
@@ -56,8 +59,8 @@ class Rule:
     sources: tuple[str, ...] = ()
     agents: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
-    annotations: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    when: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    annotations: Mapping[str, Any] = field(default_factory=lambda: _EMPTY)
+    when: Mapping[str, Any] = field(default_factory=lambda: _EMPTY)
     outcome: Outcome = "ask"
     reason: str = ""
     who: tuple[Who, ...] = PEOPLE
@@ -67,61 +70,62 @@ class Rule:
     _conditions: tuple[Condition, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("tools", "sources", "agents", "roles", "who"):
+        place = f"approvals, rule {self.name!r}: " if self.name else "approvals: "
+        for name in (*_PATTERNS, "who"):
             patterns = getattr(self, name)
             if isinstance(patterns, str) or not all(isinstance(each, str) for each in patterns):
-                raise ConfigurationError(f"{self._place}{name} must be a list of texts, not {patterns!r}.")
+                raise ConfigurationError(f"{place}{name} must be a list of texts, not {patterns!r}.")
             object.__setattr__(self, name, tuple(patterns))
         for name, kind in (("outcome", Outcome), ("at_deadline", AtDeadline), ("session", Session)):
-            if getattr(self, name) not in get_args(kind):
-                raise ConfigurationError(
-                    f"{self._place}{name} is {getattr(self, name)!r}: use one of {', '.join(get_args(kind))}."
-                )
+            if (value := getattr(self, name)) not in get_args(kind):
+                raise ConfigurationError(f"{place}{name} is {value!r}: use one of {', '.join(get_args(kind))}.")
         if not self.who or not set(self.who) <= set(get_args(Who)):
-            raise ConfigurationError(f"{self._place}who must name some of {', '.join(get_args(Who))}, not {list(self.who)!r}.")
+            raise ConfigurationError(f"{place}who must name some of {', '.join(get_args(Who))}, not {list(self.who)!r}.")
         if not isinstance(self.annotations, Mapping):
-            raise ConfigurationError(f"{self._place}annotations must be an object, not {self.annotations!r}.")
+            raise ConfigurationError(f"{place}annotations must be an object, not {self.annotations!r}.")
         object.__setattr__(self, "annotations", MappingProxyType(by_our_names(self.annotations)))
         try:
             object.__setattr__(self, "_conditions", read_conditions(self.when))
         except ConfigurationError as error:
-            raise ConfigurationError(f"{self._place}{error}") from None
+            raise ConfigurationError(f"{place}{error}") from None
         object.__setattr__(self, "when", MappingProxyType(dict(self.when)))
-        checked_deadline(self.deadline, f"{self._place}deadline")
+        is_number = isinstance(self.deadline, int | float) and not isinstance(self.deadline, bool)
+        if not is_number or not math.isfinite(self.deadline) or not 0 < self.deadline <= LONGEST_DEADLINE:
+            raise ConfigurationError(
+                f"{place}deadline must be a number of seconds above 0, and at most a week, not {self.deadline!r}."
+            )
 
     @property
     def strictness(self) -> int:
-        """How much stands between a call and its tool: least where it is let go, most where it is denied."""
+        """Rank of the rule, from 0 (allow) to 3 (deny)."""
         if self.outcome == "ask":
             return 1 if self.at_deadline == "allow" else 2
         return 0 if self.outcome == "allow" else 3
 
-    def takes_the_word_of(self, call: ToolRequest) -> bool:
-        """Whether what the call's tool says of itself is believed here: this program's own is, or that of a source it names."""
-        return not call.source or bool(self.sources)
-
     @property
     def asks_people(self) -> bool:
-        """Whether a person is asked."""
+        """True if a person is asked."""
         return self.outcome == "ask" and any(each in PEOPLE for each in self.who)
 
-    def fits(self, call: ToolRequest) -> bool:
-        """Whether the rule is about this call."""
+    def matches(self, call: ToolRequest) -> bool:
+        """Return whether the rule applies to the call."""
         return (
-            _fits(self.tools, call.tool)
-            and _fits(self.sources, call.source)
-            and (not self.agents or _fits(self.agents, call.meta.agent_id))
-            and (not self.roles or _fits(self.roles, role_of(call) or call.meta.agent_id))
-            and (not self.annotations or self._is_annotated(call))
+            _matches(self.tools, call.tool)
+            and _matches(self.sources, call.source)
+            and (not self.agents or _matches(self.agents, call.meta.agent_id))
+            and (not self.roles or _matches(self.roles, role_of(call) or call.meta.agent_id))
+            and (not self.annotations or self._matches_annotations(call))
             and self._holds(call) is not False
         )
 
     def is_certain(self, call: ToolRequest) -> bool:
-        """Whether the rule, which is about this call, is so whatever its tool says of itself and leaves unsaid."""
-        return (not self.annotations or self.takes_the_word_of(call)) and self._holds(call) is True
+        """Return whether a rule that matches does so without untrusted annotations and undecidable conditions."""
+        return (not self.annotations or self._trusts(call)) and self._holds(call) is True
+
+    def _trusts(self, call: ToolRequest) -> bool:
+        return not call.source or bool(self.sources)
 
     def _holds(self, call: ToolRequest) -> bool | None:
-        """Return whether the conditions on arguments hold; None, for a rule that asks or denies, where that cannot be told."""
         if not self._conditions:
             return True
         results = {each.holds(call.arguments, call.parameters) for each in self._conditions}
@@ -129,26 +133,21 @@ class Rule:
             return True
         return False if False in results or self.outcome == "allow" else None
 
-    def _is_annotated(self, call: ToolRequest) -> bool:
-        believed = self.takes_the_word_of(call)
-        said = by_our_names(call.annotations)
+    def _matches_annotations(self, call: ToolRequest) -> bool:
+        trusted = self._trusts(call)
+        annotations = by_our_names(call.annotations)
         return all(
-            (not believed and wanted is False)
-            or (bool(said.get(name)) is wanted if isinstance(wanted, bool) else said.get(name) == wanted)
+            (not trusted and wanted is False)
+            or (bool(annotations.get(name)) is wanted if isinstance(wanted, bool) else annotations.get(name) == wanted)
             for name, wanted in self.annotations.items()
         )
-
-    @property
-    def _place(self) -> str:
-        return f"approvals, rule {self.name!r}: " if self.name else "approvals: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalPolicy:
-    """Rules in order, and what is done about calls that none of them fits (``otherwise``).
+    """Ordered rules, and ``otherwise`` for calls that no rule matches.
 
-    ``respond_approval`` and ``protected`` are a HookPolicy's, None and empty where nothing is said of them here.
-    Raises ConfigurationError.
+    ``respond_approval`` and ``protected`` override those of a HookPolicy. Raises ConfigurationError.
     """
 
     rules: Sequence[Rule] = ()
@@ -157,45 +156,36 @@ class ApprovalPolicy:
     protected: frozenset[str] = frozenset()
 
     def rule_for(self, call: ToolRequest) -> Rule:
-        """Return the rule that decides about a call: the first that fits.
-
-        A rule that fits only by the word of a tool that is not believed, or because a condition on an argument cannot be told,
-        does not stand in the way of those after it: of all these and the first that fits without, the strictest decides.
-        """
+        """Return the first rule that matches for certain, or the strictest of it and the uncertain matches before it."""
         found: list[Rule] = []
         for rule in self.rules:
-            if rule.fits(call):
+            if rule.matches(call):
                 found.append(rule)
                 if rule.is_certain(call):
                     break
         else:
             found.append(self.otherwise)
-        return max(found, key=lambda rule: rule.strictness)  # the first of those that are alike
+        return max(found, key=lambda rule: rule.strictness)  # the first of equals
 
-    def asked_for(self, hooks: Sequence[str]) -> Rule:
-        """Return the rule for a call of which hooks want a person to decide, and no rule does: what holds for all rules here."""
+    def rule_for_hooks(self, hooks: Sequence[str]) -> Rule:
+        """Return the rule for a call that only these hooks want a person to decide: the defaults of the policy."""
         people = tuple(each for each in self.otherwise.who if each in PEOPLE) or PEOPLE
         session: Session = "never" if self.otherwise.session == "never" else "call"
         return replace(self.otherwise, name=f"hook {', '.join(hooks)}", outcome="ask", who=people, session=session)
 
     @property
     def longest(self) -> float:
-        """The longest deadline of all, in seconds."""
+        """The longest deadline of all rules, in seconds."""
         return max(rule.deadline for rule in (*self.rules, self.otherwise))
 
-    @property
-    def refuses(self) -> bool:
-        """Whether there are calls that do not simply run."""
-        return any(rule.outcome != "allow" for rule in (*self.rules, self.otherwise))
+    def apply_to(self, policy: HookPolicy) -> HookPolicy:
+        """Return the hooks' policy with the overrides of this one.
 
-    def of_hooks(self, policy: HookPolicy) -> HookPolicy:
-        """Return the policy of hooks with what this one says of them.
-
-        Where nobody has said whether approvers are asked about the tools that hooks add, they are if this policy ever refuses or
-        asks: a rule is about all calls that it fits. Raises ConfigurationError for a rule about such tools where somebody has
-        said that nobody is asked about them.
+        ``respond_approval`` defaults to "always" if any rule asks or denies, so that rules also cover tools that hooks add.
+        Raises ConfigurationError for a rule about such tools if they are exempt from approval.
         """
-        respond = self.respond_approval or policy.respond_approval or ("always" if self.refuses else None)
+        asks_or_denies = any(rule.outcome != "allow" for rule in (*self.rules, self.otherwise))
+        respond = self.respond_approval or policy.respond_approval or ("always" if asks_or_denies else None)
         changes: dict[str, Any] = {"protected": policy.protected | self.protected, "respond_approval": respond}
         policy = replace(policy, **changes)
         if policy.respond_approval != "always":
@@ -207,27 +197,93 @@ class ApprovalPolicy:
                     )
         return policy
 
-    def passed_by(self, policy: HookPolicy) -> tuple[str, ...]:
-        """Return the names of the rules that ask or deny whatever tool they fit, but for those that hooks add."""
+    def bypassed_by(self, policy: HookPolicy) -> tuple[str, ...]:
+        """Return the names of the rules that ask or deny, but do not cover tools that hooks add."""
         if policy.respond_approval == "always":
             return ()
         return tuple(rule.name for rule in (*self.rules, self.otherwise) if rule.outcome != "allow" and not rule.sources)
 
 
 def role_of(call: ToolRequest) -> str:
-    """Return the role that a turn is for, as ``context.scope.role`` says it; "" where nobody says one."""
+    """Return the role of the call's turn (``context.scope.role``), or ""."""
     scope = call.context.get("scope")
     role = scope.get("role") if isinstance(scope, Mapping) else None
     return role if isinstance(role, str) else ""
 
 
-def checked_deadline(seconds: Any, what: str) -> float:
-    """Return ``seconds``. Raises ConfigurationError for a time that nobody can wait for."""
-    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not number or not math.isfinite(seconds) or not 0 < seconds <= LONGEST_DEADLINE:
-        raise ConfigurationError(f"{what} must be a number of seconds above 0, and at most a week, not {seconds!r}.")
-    return float(seconds)
-
-
-def _fits(patterns: tuple[str, ...], text: str) -> bool:
+def _matches(patterns: tuple[str, ...], text: str) -> bool:
     return not patterns or any(fnmatchcase(text, pattern) for pattern in patterns)
+
+
+def read_policy(path: str | Path) -> ApprovalPolicy:
+    """Read a policy from a JSON, YAML or TOML file: the whole file, or its member ``approvals``. Raises ConfigurationError."""
+    config = read_config(path)
+    if isinstance(config, Mapping) and "approvals" in config:
+        config = config["approvals"]
+    elif isinstance(config, Mapping) and "hooks" in config:
+        config = {}
+    try:
+        return parse_policy(config)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+
+
+def parse_policy(config: Any) -> ApprovalPolicy:
+    """Read the value of ``approvals`` in a configuration. Raises ConfigurationError, also for unknown keys.
+
+    A rule with ``tool`` instead of ``tools`` would apply to all tools, so no key is ignored.
+    """
+    table = Table(config, "approvals")
+    _check_keys(table, _POLICY_KEYS)
+    shared = _read_shared(table, Rule(name="default", outcome="allow"))
+    rules = table.get("rules")
+    if rules is not None and not isinstance(rules, list | tuple):
+        raise wrong(table.at("rules"), "a list of objects", rules)
+    respond = table.text("respond_approval") or None
+    if respond is not None:
+        HookPolicy(respond_approval=respond)  # type: ignore[arg-type]  # raises for an unknown value
+    return ApprovalPolicy(
+        rules=tuple(_read_rule(Table(each, f"{table.at('rules')}[{at}]"), at, shared) for at, each in enumerate(rules or ())),
+        otherwise=Rule(name="default", outcome=_read_outcome(table, "default", "allow"), **shared),
+        respond_approval=respond,
+        protected=frozenset(table.texts("protected") or ()),
+    )
+
+
+def _read_rule(table: Table, index: int, shared: Mapping[str, Any]) -> Rule:
+    _check_keys(table, _RULE_KEYS)
+    annotations = table.get("annotations")
+    if isinstance(annotations, list | tuple):  # ["destructive", "!read_only"]
+        annotations = {name.removeprefix("!"): not name.startswith("!") for name in table.texts("annotations") or ()}
+    patterns: dict[str, Any] = {name: table.texts(name) or () for name in _PATTERNS}
+    return Rule(
+        name=table.text("name") or str(index + 1),
+        annotations=annotations if annotations is not None else {},
+        when=table.get("when") if table.get("when") is not None else {},
+        outcome=_read_outcome(table, "outcome"),
+        **patterns,
+        **_read_shared(table, Rule(**shared)),
+    )
+
+
+def _read_shared(table: Table, default: Rule) -> dict[str, Any]:
+    deadline = table.get("deadline")
+    return {
+        "reason": table.text("reason", default.reason),
+        "who": table.texts("who") if table.get("who") is not None else default.who,
+        "deadline": deadline if deadline is not None else default.deadline,
+        "at_deadline": table.text("at_deadline", default.at_deadline),
+        "session": table.text("session", default.session),
+    }
+
+
+def _read_outcome(table: Table, key: str, default: str = "") -> Any:
+    value = table.text(key, default)
+    if value not in get_args(Outcome):
+        raise wrong(table.at(key), f"one of {', '.join(get_args(Outcome))}", value)
+    return value
+
+
+def _check_keys(table: Table, known: frozenset[str]) -> None:
+    if problem := next(table.unknown(known), None):
+        raise ConfigurationError(problem.replace(", and is passed over", ""))

@@ -1,4 +1,4 @@
-"""A call that waits for somebody's yes, as data: what is asked, and what became of it."""
+"""Approval requests, decisions and session approvals as data."""
 
 from __future__ import annotations
 
@@ -12,29 +12,28 @@ from patchbay.errors import InvalidRequestError
 from patchbay.hooks.digest import digest_of
 from patchbay.schema import SchemaValidator
 
-SHOWN: Final = 4_000
-"""How many characters of the arguments are shown where there are many requests."""
+LISTED_CHARS: Final = 4_000
+"""Characters of arguments in a list of requests."""
 
-MOST: Final = 256 * 1024
-"""How many characters the arguments may have. Nobody can say yes to what is longer than anybody can read."""
+MAX_ARGUMENTS: Final = 256 * 1024
+"""Characters that the arguments may have: a person cannot review more."""
 
 Verdict: TypeAlias = Literal["approve", "deny", "approve_session"]
 
 
 class State(StrEnum):
-    """What became of a request. All but ``PENDING`` are final."""
+    """State of a request. All but ``PENDING`` are final; ``WITHDRAWN`` means that its run was stopped."""
 
     PENDING = "pending"
     APPROVED = "approved"
     DENIED = "denied"
     EXPIRED = "expired"
     WITHDRAWN = "withdrawn"
-    """The run that asked was stopped, so there is nothing left to decide."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a person says to a request."""
+    """A person's decision about a request."""
 
     verdict: Verdict
     reason: str = ""
@@ -44,59 +43,57 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalRequest:
-    """One call that waits, or did; what is asked never changes.
-
-    ``arguments`` is the JSON text of what the tool will be given, ``facts`` what the tool has found out about the call,
-    ``digest`` that of all three: a decision is for nothing else. ``source`` is who the tool is from, ``endpoint`` where its calls
-    are sent to ("": nowhere, it is this program's own). Times are in seconds since 1970. ``role`` is that which the turn is for,
-    "" where nobody says one. ``agent`` and ``parent_turn`` tell of a sub-agent's call whose it is and what it is for. ``meta`` is
-    whatever else is known of the turn.
-    ``rule`` is the policy's rule, ``who`` may decide, ``session`` is what a yes for the session would be for ("never": there is
-    none). ``at_deadline`` says whether silence is a yes.
-
-    ``why`` says which hooks want a person to decide, and for what reason; "" where the policy alone does.
-
-    ``parameters`` is the JSON Schema of the arguments, None where it is too long to be kept.
-    ``by`` and ``reason`` are the decision's; ``edited`` are the arguments that the call was approved with, where they are
-    others; ``for_session`` says that it is for more than this call. ``used`` is when a run was given the decision, None while
-    none was. ``awaited`` says whether a run waits for it now; of one that was decided just now,
-    whether one did. Requests are equal whether or not.
-    """
+    """A tool call that waits for approval, or did. The descriptions of its members are those of ``/openapi.json``."""
 
     id: str
-    created: float
-    deadline: float
+    created: float = field(metadata={"description": "Seconds since 1970."})
+    deadline: float = field(metadata={"description": "When `at_deadline` decides, in seconds since 1970."})
     tool: str
-    arguments: str
-    digest: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    source: str = ""
-    endpoint: str = ""
+    arguments: str = field(metadata={"description": "The arguments as JSON text."})
+    digest: str = field(metadata={"description": "Of tool, arguments and facts. The call that runs has this digest."})
+    facts: Mapping[str, Any] = field(
+        default_factory=dict,
+        metadata={"description": "What the tool found out about the call. It runs only if they are still so."},
+    )
+    source: str = field(default="", metadata={"description": "Who registered the tool; empty for the server's own tools."})
+    endpoint: str = field(default="", metadata={"description": "URL that calls are sent to; empty for the server's own tools."})
     call_id: str = ""
-    role: str = ""
+    role: str = field(default="", metadata={"description": "The role of the turn."})
     agent: str = ""
     session_key: str = ""
     turn: str = ""
-    parent_turn: str = ""
-    rule: str = ""
-    why: str = ""
-    who: tuple[str, ...] = ()
-    session: str = "never"
-    at_deadline: str = "deny"
+    parent_turn: str = field(default="", metadata={"description": "The turn that a sub-agent works for."})
+    rule: str = field(default="", metadata={"description": "The policy's rule that asks."})
+    why: str = field(
+        default="", metadata={"description": "The hooks that want a person to decide, and why; empty if only the policy asks."}
+    )
+    who: tuple[str, ...] = field(default=(), metadata={"description": "Who may decide."})
+    session: Literal["tool", "call", "never"] = field(
+        default="never", metadata={"description": "The scope of an approval for the session."}
+    )
+    at_deadline: Literal["deny", "allow"] = field(default="deny", metadata={"description": "The outcome without a decision."})
     meta: Mapping[str, Any] = field(default_factory=dict)
-    parameters: Mapping[str, Any] | None = None
+    parameters: Mapping[str, Any] | None = field(
+        default=None, metadata={"description": "JSON Schema of the arguments; null if it is too long."}
+    )
     state: State = State.PENDING
     decided: float | None = None
     by: str = ""
     reason: str = ""
     for_session: bool = False
-    edited: Mapping[str, Any] | None = None
-    used: float | None = None
-    awaited: bool = field(default=False, compare=False)
+    edited: Mapping[str, Any] | None = field(
+        default=None, metadata={"description": "The arguments that the call was approved with, if they were edited."}
+    )
+    used: float | None = field(default=None, metadata={"description": "When a run used the decision; null if none did."})
+    awaited: bool = field(
+        default=False,
+        compare=False,
+        metadata={"description": "Whether a run waits for it. If not, the decision is for the same call of the session."},
+    )
 
     @property
     def is_genuine(self) -> bool:
-        """Whether the digest is that of what is shown: it is not where somebody has changed what is kept."""
+        """False if the stored request was changed: its digest is not that of its tool, arguments and facts."""
         try:
             arguments = json.loads(self.arguments)
         except (ValueError, RecursionError):
@@ -104,64 +101,61 @@ class ApprovalRequest:
         return isinstance(arguments, dict) and digest_of(self.tool, arguments, self.facts) == self.digest
 
     def check_edited(self, arguments: Any) -> None:
-        """Raise InvalidRequestError where the call cannot be approved with these arguments."""
+        """Raise InvalidRequestError if the call cannot be approved with these arguments."""
         if self.parameters is None:
             raise InvalidRequestError("The arguments of this call cannot be edited: the schema of its tool is not kept.")
         try:
             text = json.dumps(arguments, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidRequestError(f"The edited arguments are no JSON: {error}.", param="arguments") from None
-        if not isinstance(arguments, Mapping) or len(text) > MOST:
-            raise InvalidRequestError(f"The edited arguments must be an object of at most {MOST} characters.", param="arguments")
+            raise InvalidRequestError(f"The edited arguments are not JSON: {error}.", param="arguments") from None
+        if not isinstance(arguments, Mapping) or len(text) > MAX_ARGUMENTS:
+            limit = f"The edited arguments must be an object of at most {MAX_ARGUMENTS} characters."
+            raise InvalidRequestError(limit, param="arguments")
         if complaints := SchemaValidator(self.tool, self.parameters).complaints(arguments):
             raise InvalidRequestError(
                 f"The edited arguments do not fit {self.tool!r:.99}: {'; '.join(complaints):.500}.", param="arguments"
             )
 
     def as_json(self, *, whole: bool = False) -> dict[str, Any]:
-        """Return it as JSON knows it. Arguments that are long are cut, unless ``whole``: then ``arguments`` is None."""
-        is_cut = not whole and len(self.arguments) > SHOWN
+        """Return the request as a JSON object. Long arguments are cut, and ``arguments`` is None then, unless ``whole``."""
+        left = len(self.arguments) - LISTED_CHARS
+        is_cut = not whole and left > 0
         return {
             **{each.name: getattr(self, each.name) for each in fields(self)},
             "who": list(self.who),
             "state": str(self.state),
             "arguments": None if is_cut else json.loads(self.arguments),
-            "arguments_text": cut(self.arguments) if is_cut else self.arguments,
+            "arguments_text": f"{self.arguments[:LISTED_CHARS]}... [{left} more characters]" if is_cut else self.arguments,
             "is_cut": is_cut,
         }
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Self:
-        """Return what ``as_json`` was made of; of arguments that were cut, what is left of their text. Raises ValueError."""
-        known = {each.name: told[each.name] for each in fields(cls) if each.name in told}
+    def from_json(cls, body: Mapping[str, Any]) -> Self:
+        """Read the result of ``as_json``. Raises ValueError."""
+        known = {each.name: body[each.name] for each in fields(cls) if each.name in body}
         if not isinstance(known.get("facts", {}), Mapping):
-            raise ValueError("no request for approval: its facts are none")  # noqa: TRY004  (as all that is unreadable)
+            raise ValueError("invalid approval request: facts must be an object")  # noqa: TRY004  (as for all invalid ones)
         try:
-            return cls(**{**known, "arguments": told["arguments_text"], "who": tuple(told["who"]), "state": State(told["state"])})
+            return cls(**{**known, "arguments": body["arguments_text"], "who": tuple(body["who"]), "state": State(body["state"])})
         except (KeyError, TypeError) as error:
-            raise ValueError(f"no request for approval: {error}") from error
+            raise ValueError(f"invalid approval request: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class SessionGrant:
-    """A yes for the session that holds: that of ``request``, ``until`` when (in seconds since 1970)."""
+    """An approval for the session in force: its request, and when it ends (``until``, in seconds since 1970)."""
 
     request: ApprovalRequest
     until: float
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON knows it: the members of the request, and ``until``."""
+        """Return the members of the request, and ``until``."""
         return {**self.request.as_json(), "until": self.until}
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Self:
-        """Return what ``as_json`` was made of. Raises ValueError."""
-        until = told.get("until")
+    def from_json(cls, body: Mapping[str, Any]) -> Self:
+        """Read the result of ``as_json``. Raises ValueError."""
+        until = body.get("until")
         if isinstance(until, bool) or not isinstance(until, int | float):
-            raise ValueError("no approval for the session: it does not say until when")  # noqa: TRY004  (as all that is unreadable)
-        return cls(ApprovalRequest.from_json(told), until)
-
-
-def cut(text: str) -> str:
-    """Return a text of bounded length, which says what was left out."""
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}... [{len(text) - SHOWN} more characters]"
+            raise ValueError("invalid approval for the session: until must be a time")  # noqa: TRY004  (as for all invalid ones)
+        return cls(ApprovalRequest.from_json(body), until)

@@ -1,11 +1,11 @@
-"""Requests for approval in a database: SQLite or PostgreSQL, by URL. A request is kept before anybody is asked.
+"""Database of approval requests and session approvals (SQLite or PostgreSQL), safe for several processes.
 
-What lives here: the rows, and the changes that must be whole: one decision for a request, one run for a decision. What does not:
-who may decide, and whoever waits (``desk``). Each method is one transaction, so two processes may use one database.
+Each method is one transaction: a request has one decision, and a decision is used by one run.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -18,46 +18,76 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from patchbay.approvals.request import ApprovalRequest, State
-from patchbay.approvals.tables import (
-    METADATA,
-    REQUESTS,
-    SESSIONS,
-    VERSION,
-    WAITS,
-    covered_by,
-    request_of,
-    row_of,
-    same_call,
-)
 from patchbay.store import Store
 
 HISTORY: Final = 7 * 24 * 3600.0
-"""Seconds after which a request that is over is forgotten."""
+"""Seconds that requests are kept after their end."""
 
 ABSENT: Final = 5.0
-"""Seconds after which a program that has not said that it waits for a request does not."""
+"""Seconds after its last heartbeat when a run no longer counts as waiting."""
 
 T = TypeVar("T")
 
-# An advisory lock of the database: PostgreSQL's writers come one after the other, as SQLite's do.
-_WRITING: Final = 0x7061746368617070
+_VERSION: Final = 1
+_WRITING: Final = 0x7061746368617070  # an advisory lock: PostgreSQL's writers are serialized, as SQLite's are
+_METADATA: Final = sa.MetaData()
+
+# Names and reasons are JSON text: PostgreSQL's JSON type cannot hold every string that JSON can.
+REQUESTS: Final = sa.Table(
+    "patchbay_approvals",
+    _METADATA,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("created", sa.Float, nullable=False, index=True),
+    sa.Column("deadline", sa.Float, nullable=False),
+    sa.Column("state", sa.Text, nullable=False, index=True),
+    sa.Column("same", sa.Text, nullable=False, index=True),
+    sa.Column("covers", sa.Text, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("decision", sa.Text, nullable=False),
+    sa.Column("decided", sa.Float),
+    sa.Column("used", sa.Float),
+)
+
+# Session approvals; the id of the approved request is in ``decision``.
+SESSIONS: Final = sa.Table(
+    "patchbay_session_approvals",
+    _METADATA,
+    sa.Column("covers", sa.Text, primary_key=True),
+    sa.Column("created", sa.Float, nullable=False),
+    sa.Column("decision", sa.Text, nullable=False),
+)
+
+# Which process has a run that waits for a request, and its last heartbeat by the clock of the database's machine.
+WAITS: Final = sa.Table(
+    "patchbay_approval_waits",
+    _METADATA,
+    sa.Column("request", sa.Text, primary_key=True),
+    sa.Column("program", sa.Text, primary_key=True),
+    sa.Column("seen", sa.Float, nullable=False, index=True),
+)
+
+# Older rows have no ``facts``.
+_BODY: Final = (
+    "tool", "arguments", "digest", "facts", "source", "endpoint", "call_id", "role", "agent", "session_key", "turn",
+    "parent_turn", "rule", "why", "who", "session", "at_deadline", "meta", "parameters",
+)  # fmt: skip
 
 
 class ApprovalStore:
-    """Keeps requests in the database at ``url`` (as ``patchbay.store.Store`` reads it); without one, in memory.
+    """Approval requests in the database at ``url`` (see ``patchbay.store.Store``), by default in memory.
 
-    A SQLite file is made for its owner's eyes only, since the arguments of calls are in it. Raises ConfigurationError for a URL
-    of another kind, and on first use where the database cannot be opened.
+    A SQLite file is readable by its owner only, since it holds arguments of calls. Raises ConfigurationError for an unsupported
+    URL, and on first use if the database cannot be opened.
     """
 
     def __init__(self, url: str | os.PathLike[str] = "sqlite://") -> None:
-        self._store = Store(url, METADATA, name="approvals", version=VERSION)
+        self._store = Store(url, _METADATA, name="approvals", version=_VERSION)
         self._program = secrets.token_hex(8)
-        self._made = time.monotonic()
+        self._created = time.monotonic()
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes may change what is in it."""
+        """True if other processes can change it."""
         return self._store.is_postgres or self._store.file is not None
 
     async def open(
@@ -69,204 +99,230 @@ class ApprovalStore:
         session_since: float,
         waited_for: Collection[str] = (),
     ) -> ApprovalRequest:
-        """Keep a request, and return it; or what there is for the same call already.
+        """Insert a request, or return an existing one for the same call.
 
-        That is an approval for the session, given after ``session_since`` (it is returned as used, and not kept); a request of an
-        earlier run that is still pending and not among those that are ``waited_for``; or one that somebody has decided after
-        ``decided_since``, and no run has used. A request of no session is never the same as another.
+        That is: a session approval given after ``session_since`` (returned as used, without an insert); a pending request that
+        no run waits for (not in ``waited_for``); or an unused decision made after ``decided_since``. Requests without a session
+        are never the same.
         """
-        others = frozenset(waited_for)
 
         def work(connection: Connection) -> ApprovalRequest:
-            self._forget(connection, now, session_since)
-            found = (
-                self._covered(connection, request, now)
-                or self._same(connection, request, now, decided_since, others)
-                or self._new(connection, request)
+            connection.execute(SESSIONS.delete().where(SESSIONS.c.created <= session_since))
+            over = (REQUESTS.c.created < now - HISTORY, REQUESTS.c.deadline < now - HISTORY)
+            in_force = REQUESTS.c.covers.in_(sa.select(SESSIONS.c.covers))
+            connection.execute(REQUESTS.delete().where(*over, ~in_force))
+            found = self._session_approval(connection, request, now) or self._same(
+                connection, request, now, decided_since, waited_for
             )
-            if found.state is State.PENDING:
-                self._begin_to_wait(connection, found.id)
+            if found is None:
+                found = request
+                connection.execute(REQUESTS.insert().values(row_of(request)))
+            if found.state is State.PENDING and self.is_shared:
+                moment = self._moment(connection)
+                connection.execute(WAITS.delete().where(WAITS.c.seen < moment - 100 * ABSENT))
+                self._delete_wait(connection, found.id)
+                connection.execute(WAITS.insert().values(request=found.id, program=self._program, seen=moment))
             return found
 
         return await self._write(work)
 
     async def get(self, request_id: str) -> ApprovalRequest | None:
-        """Return a request by its id, None where there is none."""
-        found = await self._listed(sa.select(REQUESTS).where(REQUESTS.c.id == request_id))
+        """Return a request by its id, or None."""
+        found = await self._select(sa.select(REQUESTS).where(REQUESTS.c.id == request_id))
         return found[0] if found else None
 
     async def pending(self, *, now: float) -> list[ApprovalRequest]:
-        """Return what waits to be decided, the oldest first."""
+        """Return the pending requests, oldest first."""
         query = sa.select(REQUESTS).where(REQUESTS.c.state == State.PENDING, REQUESTS.c.deadline > now)
-        return await self._listed(query.order_by(REQUESTS.c.created, REQUESTS.c.id))
+        return await self._select(query.order_by(REQUESTS.c.created, REQUESTS.c.id))
 
     async def recent(self, limit: int) -> list[ApprovalRequest]:
-        """Return the last requests, whatever became of them, the newest first."""
-        return await self._listed(sa.select(REQUESTS).order_by(REQUESTS.c.created.desc(), REQUESTS.c.id.desc()).limit(limit))
+        """Return the last requests in any state, newest first."""
+        return await self._select(sa.select(REQUESTS).order_by(REQUESTS.c.created.desc(), REQUESTS.c.id.desc()).limit(limit))
 
     async def decide(self, request: ApprovalRequest, *, now: float) -> bool:
-        """Keep a decision (``state``, ``by``, ``reason``, ``edited``, ``for_session``) of a pending request; else return False.
+        """Store a decision (``state``, ``by``, ``reason``, ``edited``, ``for_session``); return False if it is not pending.
 
-        One for the session decides all other pending requests that it covers.
+        A decision for the session also decides the other pending requests that it covers.
         """
-        return await self._write(lambda connection: self._decided(connection, request, now))
+        return await self._write(lambda connection: self._decide(connection, request, now))
 
     async def expire(self, request_id: str, *, now: float) -> None:
-        """End a request that nobody has decided in time. A decision that is there stands."""
+        """Expire a request if it is pending."""
         change = REQUESTS.update().where(REQUESTS.c.id == request_id, REQUESTS.c.state == State.PENDING)
         await self._write(lambda connection: connection.execute(change.values(state=State.EXPIRED, decided=now)))
 
     async def withdraw(self, request_id: str, *, now: float) -> None:
-        """End a request whose run was stopped. A decision that is there stands, and is for no other run."""
-        mine = REQUESTS.c.id == request_id
+        """End a request whose run was stopped. A decision stays, and no other run can use it."""
+        own = REQUESTS.c.id == request_id
 
         def work(connection: Connection) -> None:
-            pending = REQUESTS.update().where(mine, REQUESTS.c.state == State.PENDING)
+            pending = REQUESTS.update().where(own, REQUESTS.c.state == State.PENDING)
             connection.execute(pending.values(state=State.WITHDRAWN, decided=now))
-            connection.execute(REQUESTS.update().where(mine, REQUESTS.c.used.is_(None)).values(used=now))
-            self._wait_no_more(connection, request_id)
+            connection.execute(REQUESTS.update().where(own, REQUESTS.c.used.is_(None)).values(used=now))
+            self._delete_wait(connection, request_id)
 
         await self._write(work)
 
     async def take(self, request_id: str, *, now: float) -> bool:
-        """Use the decision of a request, for one run of its call; False where another run has."""
+        """Use the decision of a request for one run; return False if another run has used it."""
         change = REQUESTS.update().where(
             REQUESTS.c.id == request_id, REQUESTS.c.used.is_(None), REQUESTS.c.state != State.PENDING
         )
 
         def work(connection: Connection) -> bool:
-            self._wait_no_more(connection, request_id)
+            self._delete_wait(connection, request_id)
             return connection.execute(change.values(used=now)).rowcount == 1
 
         return await self._write(work)
 
-    async def still_waiting(self, request_ids: Collection[str]) -> None:
-        """Say that runs of this program wait for these requests: to be said every second, or others take it that none does."""
-        mine = WAITS.update().where(WAITS.c.program == self._program, WAITS.c.request.in_(tuple(request_ids)))
-        await self._write(lambda connection: connection.execute(mine.values(seen=self._moment(connection))))
+    async def heartbeat(self, request_ids: Collection[str]) -> None:
+        """Record that runs of this process wait for these requests; due every second."""
+        own = WAITS.update().where(WAITS.c.program == self._program, WAITS.c.request.in_(tuple(request_ids)))
+        await self._write(lambda connection: connection.execute(own.values(seen=self._moment(connection))))
 
     async def granted(self, *, session_since: float) -> list[ApprovalRequest]:
-        """Return the requests whose yes for the session holds, if it was given after ``session_since``; the oldest yes first."""
+        """Return the requests that were approved for their session after ``session_since``, oldest approval first."""
 
         def work(connection: Connection) -> list[ApprovalRequest]:
-            held = sa.select(SESSIONS).where(SESSIONS.c.created > session_since).order_by(SESSIONS.c.created, SESSIONS.c.covers)
-            ids = [json.loads(row.decision).get("request", "") for row in connection.execute(held)]
+            grants = sa.select(SESSIONS).where(SESSIONS.c.created > session_since).order_by(SESSIONS.c.created, SESSIONS.c.covers)
+            ids = [json.loads(row.decision).get("request", "") for row in connection.execute(grants)]
             rows = connection.execute(sa.select(REQUESTS).where(REQUESTS.c.id.in_(ids))).all()
-            by_id = {row.id: request_of(row) for row in rows}
+            by_id = {row.id: _request(row) for row in rows}
             return [by_id[each] for each in ids if each in by_id]
 
-        return await self._read(work)
+        return await self._store.read(work)
 
     async def revoke(self, request: ApprovalRequest) -> bool:
-        """End the yes for the session that this request was given; False where it does not hold any more."""
+        """Revoke the session approval of a request; return False if it is not in force."""
 
         def work(connection: Connection) -> bool:
-            mine = SESSIONS.c.covers == covered_by(request)
-            found = connection.execute(sa.select(SESSIONS.c.decision).where(mine)).scalar()
+            own = SESSIONS.c.covers == grant_key(request)
+            found = connection.execute(sa.select(SESSIONS.c.decision).where(own)).scalar()
             if found is None or json.loads(found).get("request") != request.id:
                 return False
-            connection.execute(SESSIONS.delete().where(mine))
+            connection.execute(SESSIONS.delete().where(own))
             return True
 
         return await self._write(work)
 
     async def close(self) -> None:
-        """Finish what is under way and close the database."""
+        """Finish pending work and close the database."""
         await self._store.close()
 
-    def _forget(self, connection: Connection, now: float, session_since: float) -> None:
-        connection.execute(SESSIONS.delete().where(SESSIONS.c.created <= session_since))
-        over = (REQUESTS.c.created < now - HISTORY, REQUESTS.c.deadline < now - HISTORY)
-        held = REQUESTS.c.covers.in_(sa.select(SESSIONS.c.covers))  # whose yes still holds, is told by its request
-        connection.execute(REQUESTS.delete().where(*over, ~held))
-
-    def _covered(self, connection: Connection, request: ApprovalRequest, now: float) -> ApprovalRequest | None:
-        if not (covers := covered_by(request)):
+    def _session_approval(self, connection: Connection, request: ApprovalRequest, now: float) -> ApprovalRequest | None:
+        if not (key := grant_key(request)):
             return None
-        found = connection.execute(sa.select(SESSIONS.c.decision).where(SESSIONS.c.covers == covers)).scalar()
+        found = connection.execute(sa.select(SESSIONS.c.decision).where(SESSIONS.c.covers == key)).scalar()
         if found is None:
             return None
         decision = json.loads(found)
         return replace(request, id=decision.pop("request", ""), state=State.APPROVED, decided=now, used=now, **decision)
 
     def _same(
-        self, connection: Connection, request: ApprovalRequest, now: float, decided_since: float, waited_for: frozenset[str]
+        self, connection: Connection, request: ApprovalRequest, now: float, decided_since: float, waited_for: Collection[str]
     ) -> ApprovalRequest | None:
-        if not (same := same_call(request)):
+        if not (key := call_key(request)):
             return None
-        decided = sa.and_(
-            REQUESTS.c.state.in_([State.APPROVED, State.DENIED]),
-            REQUESTS.c.used.is_(None),
-            REQUESTS.c.decided > decided_since,
-        )
-        waits = sa.and_(REQUESTS.c.state == State.PENDING, REQUESTS.c.deadline > now)
-        query = sa.select(REQUESTS).where(REQUESTS.c.same == same, decided | waits).order_by(REQUESTS.c.created)
-        return next((request_of(row) for row in connection.execute(query) if row.id not in waited_for), None)
+        is_decided = REQUESTS.c.state.in_([State.APPROVED, State.DENIED])
+        unused = sa.and_(is_decided, REQUESTS.c.used.is_(None), REQUESTS.c.decided > decided_since)
+        pending = sa.and_(REQUESTS.c.state == State.PENDING, REQUESTS.c.deadline > now)
+        query = sa.select(REQUESTS).where(REQUESTS.c.same == key, unused | pending).order_by(REQUESTS.c.created)
+        return next((_request(row) for row in connection.execute(query) if row.id not in waited_for), None)
 
-    def _new(self, connection: Connection, request: ApprovalRequest) -> ApprovalRequest:
-        connection.execute(REQUESTS.insert().values(row_of(request)))
-        return request
-
-    def _decided(self, connection: Connection, request: ApprovalRequest, now: float) -> bool:
+    def _decide(self, connection: Connection, request: ApprovalRequest, now: float) -> bool:
         decision = {"by": request.by, "reason": request.reason, "for_session": request.for_session}
         own = decision if request.edited is None else {**decision, "edited": request.edited}
         decided = {"state": request.state, "decided": now, "decision": json.dumps(own)}
-        open_still = (REQUESTS.c.state == State.PENDING, REQUESTS.c.deadline > now)
-        if connection.execute(REQUESTS.update().where(REQUESTS.c.id == request.id, *open_still).values(decided)).rowcount != 1:
+        is_open = (REQUESTS.c.state == State.PENDING, REQUESTS.c.deadline > now)
+        if connection.execute(REQUESTS.update().where(REQUESTS.c.id == request.id, *is_open).values(decided)).rowcount != 1:
             return False
-        covers = covered_by(request)
-        if request.for_session and covers:
-            connection.execute(SESSIONS.delete().where(SESSIONS.c.covers == covers))
-            held = json.dumps({**decision, "request": request.id})
-            connection.execute(SESSIONS.insert().values(covers=covers, created=now, decision=held))
-            connection.execute(REQUESTS.update().where(REQUESTS.c.covers == covers, *open_still).values(decided))
+        key = grant_key(request)
+        if request.for_session and key:
+            connection.execute(SESSIONS.delete().where(SESSIONS.c.covers == key))
+            grant = json.dumps({**decision, "request": request.id})
+            connection.execute(SESSIONS.insert().values(covers=key, created=now, decision=grant))
+            connection.execute(REQUESTS.update().where(REQUESTS.c.covers == key, *is_open).values(decided))
         return True
 
-    # Who waits: in a database that others use, each program says every second for which requests it has runs that do.
-
-    def _begin_to_wait(self, connection: Connection, request_id: str) -> None:
-        if not self.is_shared:
-            return
-        moment = self._moment(connection)
-        connection.execute(WAITS.delete().where(WAITS.c.seen < moment - 100 * ABSENT))  # of programs that are long gone
-        self._wait_no_more(connection, request_id)
-        connection.execute(WAITS.insert().values(request=request_id, program=self._program, seen=moment))
-
-    def _wait_no_more(self, connection: Connection, request_id: str) -> None:
+    def _delete_wait(self, connection: Connection, request_id: str) -> None:
         connection.execute(WAITS.delete().where(WAITS.c.request == request_id, WAITS.c.program == self._program))
 
     def _waited_for(self, connection: Connection) -> frozenset[str]:
-        """Return the requests that runs wait for, of this program or another.
+        """Return the requests that runs of any process wait for.
 
-        What was said before this store was made proves nothing: it may be what this program has left, that was killed.
+        Heartbeats from before this store existed are ignored: they may be of this program before it was killed.
         """
         if not self.is_shared:
             return frozenset()
-        since = self._moment(connection) - min(ABSENT, time.monotonic() - self._made)
+        since = self._moment(connection) - min(ABSENT, time.monotonic() - self._created)
         return frozenset(connection.execute(sa.select(WAITS.c.request).where(WAITS.c.seen > since)).scalars())
 
     def _moment(self, connection: Connection) -> float:
-        """Return the time by a clock that all who use the database share."""
+        """Return the time by a clock that all processes on the database share."""
         if not self._store.is_postgres:
             return time.time()
         return float(connection.execute(sa.text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
 
-    async def _listed(self, query: sa.Select[Any]) -> list[ApprovalRequest]:
+    async def _select(self, query: sa.Select[Any]) -> list[ApprovalRequest]:
         def work(connection: Connection) -> list[ApprovalRequest]:
-            requests = [request_of(row) for row in connection.execute(query)]
+            requests = [_request(row) for row in connection.execute(query)]
             waited_for = self._waited_for(connection) if requests else frozenset()
             return [replace(each, awaited=each.id in waited_for) for each in requests]
 
-        return await self._read(work)
-
-    async def _read(self, work: Callable[[Connection], T]) -> T:
         return await self._store.read(work)
 
     async def _write(self, work: Callable[[Connection], T]) -> T:
-
-        def alone(connection: Connection) -> T:
+        def exclusive(connection: Connection) -> T:
             if self._store.is_postgres:
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_WRITING)))
             return work(connection)
 
-        return await self._store.write(alone)
+        return await self._store.write(exclusive)
+
+
+def row_of(request: ApprovalRequest) -> dict[str, Any]:
+    """Return the row of a new request."""
+    return {
+        "id": request.id,
+        "created": request.created,
+        "deadline": request.deadline,
+        "state": State.PENDING,
+        "same": call_key(request),
+        "covers": grant_key(request),
+        "body": json.dumps({name: getattr(request, name) for name in _BODY}, default=str),
+        "decision": "{}",
+    }
+
+
+def _request(row: Any) -> ApprovalRequest:
+    body: dict[str, Any] = json.loads(row.body)
+    columns = {name: getattr(row, name) for name in ("id", "created", "deadline", "decided", "used")}
+    changes = {"who": tuple(body["who"]), "state": State(row.state), **json.loads(row.decision)}
+    return ApprovalRequest(**{**body, **columns, **changes})
+
+
+def call_key(request: ApprovalRequest) -> str:
+    """Return a key that is equal for equal calls of one session; "" without a session."""
+    if not request.session_key:
+        return ""
+    return _key("same", *_scope(request), request.agent, request.digest)
+
+
+def grant_key(request: ApprovalRequest) -> str:
+    """Return a key that is equal for the calls that one session approval covers; "" if there can be none."""
+    if not request.session_key or request.session == "never":
+        return ""
+    digest = request.digest if request.session == "call" else ""
+    facts = (json.dumps(request.facts, sort_keys=True),) if request.facts else ()
+    return _key("covers", *_scope(request), digest, *facts)
+
+
+def _scope(request: ApprovalRequest) -> tuple[str, ...]:
+    """Return what every decision for several calls is limited to: session, role, tool and rule."""
+    tool = (request.tool, request.source, request.endpoint)
+    return (request.session_key, request.role, *tool, request.rule, ",".join(sorted(request.who)))
+
+
+def _key(*parts: str) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""A person at the terminal that the program itself runs in.
+"""Approval at a terminal: how a request is rendered, how answers are parsed, and the approver of this process's own terminal.
 
-What lives here: asking there, one question at a time. What does not: the terminal of another process, which asks the server
-(``patchbay approvals watch``).
+Names and arguments are escaped: a model's text never reaches the terminal as control characters, so it cannot imitate the
+question.
 """
 
 from __future__ import annotations
@@ -9,24 +9,203 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import getpass
+import json
 import os
+import re
 import time
 from dataclasses import replace
-from typing import Final, Self
+from typing import Any, Final
 
-from patchbay.approvals.request import Answer, ApprovalRequest
-from patchbay.approvals.shown import VIEW, hint, question, read_answer, written
-from patchbay.approvals.typed import TypedLines
+from patchbay.approvals.request import Answer, ApprovalRequest, SessionGrant, State
 from patchbay.legible import printable
 
-_PIECE: Final = 4096
+VIEW: Final = "view"
+"""Result of ``parse_answer`` if the person wants to see all arguments."""
+
+MAX_LINE: Final = 4096
+"""Bytes of a typed line; a longer one is no answer."""
+
+_NOT_AWAITED: Final = {
+    State.PENDING: "no run waits for it: a yes is for the same call of this session, when it comes again",
+    State.APPROVED: "no run waits for it: runs when the call comes again in this session",
+    State.DENIED: "no run waits for it: denied when the call comes again in this session",
+}
+_BARE: Final = re.compile(r"[^\s\d\"',=\\\[\]{}-][^\s\"',=\\]*")
+_CHARACTERS: Final = 1_200
+_LINES: Final = 16
+
+
+def render(request: ApprovalRequest, *, whole: bool = False) -> str:
+    """Render a request; long arguments are cut unless ``whole``."""
+    source = f"  from {request.source}" if request.source else ""
+    endpoint = f" at {request.endpoint}" if request.endpoint else ""
+    lines = [f"{request.id}  {printable(request.tool)}{printable(source + endpoint)}"]
+    origin = {
+        "role": request.role,
+        "agent": request.agent,
+        "for turn": request.parent_turn,
+        "session": request.session_key,
+        "rule": request.rule,
+    }
+    if parts := [f"{name} {printable(value)}" for name, value in origin.items() if value]:
+        lines.append(f"  {', '.join(parts)}")
+    if request.why:
+        lines.append(f"  asked for by {printable(request.why)}")
+    text = _pretty(request.arguments)
+    visible = text if whole else _cut(text)
+    lines += [f"  {printable(line)}" for line in visible.split("\n")]
+    if left := len(text) - len(visible):
+        lines.append(f"  [{left} more characters: v here, or `patchbay approvals show {request.id}`, shows them]")
+    if request.facts:
+        facts = ", ".join(f"{_render_fact(name)}={_render_fact(value)}" for name, value in request.facts.items())
+        lines.append(f"  really: {printable(facts)}")
+    lines.append(f"  {request.digest}")
+    if request.state is State.PENDING and not request.awaited:
+        lines.append(f"  {_NOT_AWAITED[State.PENDING]}")
+    return "\n".join(lines)
+
+
+def render_question(request: ApprovalRequest, now: float) -> str:
+    """Render the question on one line, with the possible answers."""
+    choices = ["[y]es", "[n]o, or n and why"]
+    if request.session == "tool":
+        choices.append(f"[s] {_covered_calls(request)} in this session")
+    elif request.session == "call":
+        choices.append("[s] this call whenever it comes in this session")
+    if request.parameters is not None:
+        choices.append("e {...} with other arguments")
+    if len(text := _pretty(request.arguments)) > len(_cut(text)):
+        choices.append("[v]iew all")
+    return f"May it run? {', '.join(choices)} ({render_time_left(request, now)}): "
+
+
+def render_time_left(request: ApprovalRequest, now: float) -> str:
+    """Render the time left to decide, and the outcome without a decision."""
+    outcome = "carried out" if request.at_deadline == "allow" else "denied"
+    return f"{_duration(request.deadline - now)}, then it is {outcome}"
+
+
+def render_outcome(request: ApprovalRequest) -> str:
+    """Render the state of a request on one line; of a decision that no run waited for, what it applies to."""
+    words = "approved for the session" if request.for_session and request.state is State.APPROVED else str(request.state)
+    by = f" by {printable(request.by)}" if request.by else ""
+    reason = f": {printable(request.reason)}" if request.reason else ""
+    edited = f" with {printable(json.dumps(request.edited))}" if request.edited is not None else ""
+    is_unused = request.state is not State.PENDING and not (request.awaited or request.for_session or request.used is not None)
+    later = f" ({_NOT_AWAITED[request.state]})" if is_unused and request.state in _NOT_AWAITED else ""
+    return f"{request.id}  {printable(request.tool)}  {words}{edited}{by}{reason}{later}"
+
+
+def render_grant(grant: SessionGrant, now: float) -> str:
+    """Render an approval for a session: its request, and how long it is in force."""
+    request = grant.request
+    by = f" by {printable(request.by)}" if request.by else ""
+    left = _duration(grant.until - now)
+    return f"{render(request)}\n  {_covered_calls(request)} in this session is approved{by}, for {left} more"
+
+
+def render_revoked(grant: SessionGrant) -> str:
+    """Render on one line that an approval for a session was revoked."""
+    request = grant.request
+    calls = f"{_covered_calls(request)} in session {printable(request.session_key)}"
+    return f"{request.id}  {printable(request.tool)}  taken back: {calls} is asked about again"
+
+
+def parse_answer(line: str, request: ApprovalRequest) -> Answer | str:
+    """Parse a typed line: an Answer, ``VIEW``, an error message about edited arguments, or "" for an unknown answer."""
+    word, _, rest = line.strip().partition(" ")
+    word, rest = word.lower(), rest.strip()
+    if word in ("n", "no"):
+        return Answer("deny", rest)
+    if word in ("e", "edit") and rest:
+        try:
+            request.check_edited(arguments := json.loads(rest))
+        except (ValueError, RecursionError) as error:
+            return str(error)
+        return Answer("approve", arguments=arguments)
+    if rest:
+        return ""
+    if word in ("y", "yes"):
+        return Answer("approve")
+    if word in ("s", "session") and request.session != "never":
+        return Answer("approve_session")
+    return VIEW if word in ("v", "view") else ""
+
+
+def reply_to(answer: str, line: str, request: ApprovalRequest) -> str:
+    """Return what to print after a line that did not decide: all arguments, an error, or a hint."""
+    if answer == VIEW:
+        return render(request, whole=True)
+    if answer:
+        return printable(answer)
+    if not line.strip():
+        return ""
+    return "answer y, n or v" if request.session == "never" else "answer y, n, s or v"
+
+
+def _covered_calls(request: ApprovalRequest) -> str:
+    if request.session == "call":
+        return "this call"
+    return f"every call of {printable(request.tool)}{' that is really about the same' if request.facts else ''}"
+
+
+def _render_fact(value: Any) -> str:
+    """Return a text unquoted if it cannot be mistaken for another fact or for another JSON value."""
+    if isinstance(value, str) and value.isprintable() and _BARE.fullmatch(value) and value not in ("true", "false", "null"):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _pretty(arguments: str) -> str:
+    try:
+        return json.dumps(json.loads(arguments), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def _cut(text: str) -> str:
+    """Cut arguments so that the question fits on the same screen."""
+    return "\n".join(text[:_CHARACTERS].split("\n")[:_LINES])
+
+
+def _duration(seconds: float) -> str:
+    left = max(0, round(seconds))
+    if left < 120:
+        return f"{left} s"
+    return f"{left // 60} min" if left < 7200 else f"{left // 3600} h"
+
+
+class LineBuffer:
+    """Splits typed bytes into lines; a line that is too long becomes an empty one."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._too_long = False
+
+    def feed(self, data: bytes) -> None:
+        """Add typed bytes."""
+        self._buffer += data
+        if len(self._buffer) > MAX_LINE and b"\n" not in self._buffer:
+            self._buffer, self._too_long = b"", True
+
+    def next(self) -> str | None:
+        """Return the next complete line, or None."""
+        line, end, rest = self._buffer.partition(b"\n")
+        if not end:
+            return None
+        too_long, self._too_long, self._buffer = self._too_long or len(line) > MAX_LINE, False, rest
+        return "" if too_long else line.decode("utf-8", "replace")
+
+    def clear(self) -> None:
+        """Discard what was typed."""
+        self._buffer, self._too_long = b"", False
 
 
 class TerminalApprover:
-    """Asks whoever sits at the terminal: for ``ApprovalDesk(policy, terminal=TerminalApprover())``.
+    """Asks the person at this process's terminal: for ``ApprovalService(policy, terminal=TerminalApprover())``.
 
-    The question is put on the terminal itself (``path``), whatever standard input and output are; what was typed before it was
-    put is dropped. Where there is no terminal, nobody can be asked.
+    It opens the terminal itself (``path``), whatever standard input and output are, and discards what was typed before the
+    question. Without a terminal there is no answer.
     """
 
     def __init__(self, path: str = "/dev/tty") -> None:
@@ -34,98 +213,79 @@ class TerminalApprover:
         self._lock = asyncio.Lock()
 
     async def ask(self, request: ApprovalRequest) -> Answer | None:
-        """Return the answer; None where there is no terminal, or it is at its end. Raises what cancels it, between two lines."""
+        """Return the answer; None if there is no terminal, or it was closed."""
         async with self._lock:
             try:
                 terminal = os.open(self._path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
             except OSError:
                 return None
             try:
-                return await self._asked(terminal, request)
+                return await _ask(terminal, request)
+            except asyncio.CancelledError:
+                with contextlib.suppress(OSError):  # without waiting for a terminal that is stopped
+                    os.write(terminal, b"(no answer is needed any more)\n")
+                raise
             finally:
                 os.close(terminal)
 
-    async def _asked(self, terminal: int, request: ApprovalRequest) -> Answer | None:
+
+async def _ask(terminal: int, request: ApprovalRequest) -> Answer | None:
+    await _write(terminal, f"\n{render(request)}\n")
+    _discard_input(terminal)
+    await _write(terminal, render_question(request, time.time()))
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    lines = LineBuffer()
+    loop.add_reader(terminal, readable.set)
+    try:
+        while (line := await _next_line(terminal, lines, readable)) is not None:
+            answer = parse_answer(line, request)
+            if isinstance(answer, Answer):
+                return replace(answer, by=_user())
+            if reply := reply_to(answer, line, request):
+                await _write(terminal, f"{reply}\n")
+            await _write(terminal, render_question(request, time.time()))
+    finally:
+        loop.remove_reader(terminal)
+    return None
+
+
+async def _next_line(terminal: int, lines: LineBuffer, readable: asyncio.Event) -> str | None:
+    while (line := lines.next()) is None:
+        await readable.wait()
+        readable.clear()
         try:
-            await _say(terminal, f"\n{written(request)}\n")
-            _drop_what_was_typed(terminal)
-            await _say(terminal, question(request, time.time()))
-            with _Lines(terminal) as lines:
-                while (line := await lines.next()) is not None:
-                    answer = read_answer(line, request)
-                    if isinstance(answer, Answer):
-                        return replace(answer, by=_user())
-                    if answer == VIEW:
-                        await _say(terminal, f"{written(request, whole=True)}\n")
-                    elif isinstance(answer, str) and answer:
-                        await _say(terminal, f"{printable(answer)}\n")
-                    elif line.strip():
-                        await _say(terminal, f"{hint(request)}\n")
-                    await _say(terminal, question(request, time.time()))
-        except asyncio.CancelledError:
-            with contextlib.suppress(OSError):  # a terminal that is not read now is not waited for
-                os.write(terminal, b"(no answer is needed any more)\n")
-            raise
-        return None
+            data = os.read(terminal, MAX_LINE)
+        except BlockingIOError:
+            continue
+        except OSError:  # the terminal was closed
+            return None
+        if not data:
+            return None
+        lines.feed(data)
+    return line
 
 
-class _Lines:
-    """The lines that are typed at a terminal, as they come: no thread waits for them, so nothing is left behind."""
-
-    def __init__(self, terminal: int) -> None:
-        self._terminal = terminal
-        self._loop = asyncio.get_running_loop()
-        self._came: asyncio.Event = asyncio.Event()
-        self._typed = TypedLines()
-
-    def __enter__(self) -> Self:
-        self._loop.add_reader(self._terminal, self._came.set)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.remove_reader(self._terminal)
-
-    async def next(self) -> str | None:
-        """Return the next line, None at the end."""
-        while (line := self._typed.next()) is None:
-            await self._came.wait()
-            self._came.clear()
-            try:
-                piece = os.read(self._terminal, _PIECE)
-            except BlockingIOError:
-                continue
-            except OSError:  # the terminal was closed
-                return None
-            if not piece:
-                return None
-            self._typed.feed(piece)
-        return line
-
-
-async def _say(terminal: int, text: str) -> None:
-    """Write a text to the terminal, however slowly it is read: while it is stopped (Ctrl-S) nothing else waits."""
+async def _write(terminal: int, text: str) -> None:
+    """Write to the terminal without blocking the event loop while its output is stopped (Ctrl-S)."""
     left = memoryview(text.encode("utf-8", "backslashreplace"))
+    loop = asyncio.get_running_loop()
     while left:
         try:
             left = left[os.write(terminal, left) :]
         except BlockingIOError:
-            await _until_it_is_read(terminal)
+            writable = asyncio.Event()
+            loop.add_writer(terminal, writable.set)
+            try:
+                await writable.wait()
+            finally:
+                loop.remove_writer(terminal)
         except OSError:
             return
 
 
-async def _until_it_is_read(terminal: int) -> None:
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    loop.add_writer(terminal, ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_writer(terminal)
-
-
-def _drop_what_was_typed(terminal: int) -> None:
-    """Answers are for what is on the screen, and not for what comes there next."""
+def _discard_input(terminal: int) -> None:
+    """Discard what was typed before the question was visible."""
     with contextlib.suppress(ImportError, OSError):
         import termios
 

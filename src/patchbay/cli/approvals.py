@@ -76,7 +76,7 @@ def list_(
 
       patchbay approvals list --all --json
     """  # fmt: skip
-    from patchbay.approvals.shown import outcome, time_left, written
+    from patchbay.approvals.terminal import render, render_outcome, render_time_left
 
     found = _told(lambda client: client.listed(everything=everything), server, token_file)
     if as_json:
@@ -84,10 +84,10 @@ def list_(
         return
     for each in found:
         if everything:
-            print(outcome(each))
+            print(render_outcome(each))
         else:
-            print(written(each))
-            print(f"  {time_left(each, time.time())}")
+            print(render(each))
+            print(f"  {render_time_left(each, time.time())}")
     if not found:
         print("Nothing waits to be approved.", file=sys.stderr)
 
@@ -96,16 +96,16 @@ def list_(
 def show(request_id: _Id, server: _Server = _SERVER, token_file: _TokenFile = None, as_json: _Json = False) -> None:
     """Show one request, with all of its arguments."""
     from patchbay.approvals import State
-    from patchbay.approvals.shown import outcome, time_left, written
+    from patchbay.approvals.terminal import render, render_outcome, render_time_left
 
     found = _told(lambda client: client.get(request_id), server, token_file)
     if as_json:
         print(json.dumps(found.as_json(whole=True), indent=2))
         return
-    print(written(found, whole=True))
-    print(f"  {outcome(found)}")
+    print(render(found, whole=True))
+    print(f"  {render_outcome(found)}")
     if found.state is State.PENDING:
-        print(f"  {time_left(found, time.time())}")
+        print(f"  {render_time_left(found, time.time())}")
 
 
 @approvals.command(context_settings=_CONTEXT)
@@ -163,14 +163,14 @@ def deny(
 @approvals.command(context_settings=_CONTEXT)
 def sessions(server: _Server = _SERVER, token_file: _TokenFile = None, as_json: _Json = False) -> None:
     """List the approvals for a session that hold: which calls are not asked about any more, by whose yes, and until when."""
-    from patchbay.approvals.shown import granted
+    from patchbay.approvals.terminal import render_grant
 
     found = _told(lambda client: client.sessions(), server, token_file)
     if as_json:
         print(json.dumps([each.as_json() for each in found], indent=2))
         return
     for each in found:
-        print(granted(each, time.time()))
+        print(render_grant(each, time.time()))
     if not found:
         print("Nothing is approved for a session.", file=sys.stderr)
 
@@ -183,10 +183,10 @@ def revoke(request_id: _Id, server: _Server = _SERVER, token_file: _TokenFile = 
 
       patchbay approvals revoke 3f0c9a1b2d4e
     """  # fmt: skip
-    from patchbay.approvals.shown import taken_back
+    from patchbay.approvals.terminal import render_revoked
 
     revoked = _told(lambda client: client.revoke(request_id), server, token_file)
-    print(json.dumps(revoked.as_json(), indent=2) if as_json else taken_back(revoked))
+    print(json.dumps(revoked.as_json(), indent=2) if as_json else render_revoked(revoked))
 
 
 @approvals.command(context_settings=_CONTEXT)
@@ -230,13 +230,13 @@ def _decide(
     as_json: bool,
     arguments: Any = None,
 ) -> None:
-    from patchbay.approvals.shown import outcome
+    from patchbay.approvals.terminal import render_outcome
 
     def asked(client: ApprovalsClient) -> ApprovalRequest:
         return client.decide(client.get(request_id), verdict, reason=reason, by=_name(by), arguments=arguments)
 
     decided = _told(asked, server, token_file)
-    print(json.dumps(decided.as_json(), indent=2) if as_json else outcome(decided))
+    print(json.dumps(decided.as_json(), indent=2) if as_json else render_outcome(decided))
 
 
 def _told(ask: Callable[[ApprovalsClient], T], server: str, token_file: Path | None) -> T:

@@ -15,8 +15,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from patchbay.approvals import ApprovalRequest, State
-from patchbay.approvals.shown import VIEW, hint, outcome, question, read_answer, written
-from patchbay.approvals.typed import TypedLines
+from patchbay.approvals.terminal import LineBuffer, parse_answer, render, render_outcome, render_question, reply_to
 from patchbay.cli.approvals_client import NoSuchRequestError
 from patchbay.cli.server_client import ServerGoneError, ServerRefusedError
 from patchbay.legible import printable
@@ -39,7 +38,7 @@ class Watch:
         self._client = client
         self._interval = interval
         self._by = by
-        self._typed = TypedLines()
+        self._typed = LineBuffer()
         self._is_gone = False
 
     def run(self, *, as_json: bool) -> None:
@@ -77,7 +76,7 @@ class Watch:
         """Put a request to whoever sits here, until it is decided, here or elsewhere; not one that is decided by now."""
         if self._is_over(request, quietly=True):
             return
-        print(f"\n{written(request)}")
+        print(f"\n{render(request)}")
         self._drop()
         self._prompt(request)
         while True:
@@ -86,14 +85,10 @@ class Watch:
                 if self._is_over(request):
                     return
                 continue
-            answer = read_answer(line, request)
+            answer = parse_answer(line, request)
             if isinstance(answer, str):
-                if answer == VIEW:
-                    print(written(request, whole=True))
-                elif answer:
-                    print(printable(answer))
-                elif line.strip():
-                    print(hint(request))
+                if reply := reply_to(answer, line, request):
+                    print(reply)
                 self._prompt(request)
                 continue
             self._decide(request, answer)
@@ -102,7 +97,7 @@ class Watch:
     def _decide(self, request: ApprovalRequest, answer: Answer) -> None:
         try:
             print(
-                outcome(
+                render_outcome(
                     self._client.decide(request, answer.verdict, reason=answer.reason, by=self._by, arguments=answer.arguments)
                 )
             )
@@ -110,7 +105,7 @@ class Watch:
             print(error)
 
     def _prompt(self, request: ApprovalRequest) -> None:
-        print(question(request, time.time()), end="", flush=True)
+        print(render_question(request, time.time()), end="", flush=True)
 
     def _looked_later(self) -> list[ApprovalRequest] | None:
         time.sleep(self._interval)
@@ -141,7 +136,7 @@ class Watch:
         else:
             if standing.state is State.PENDING:
                 return False
-            words = outcome(standing)
+            words = render_outcome(standing)
         if not quietly:
             print(f"\n{words}")
         return True
@@ -168,7 +163,7 @@ class Watch:
             import termios
 
             termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
-            self._typed.drop()
+            self._typed.clear()
 
 
 def _print_json(request: ApprovalRequest) -> None:

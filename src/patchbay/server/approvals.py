@@ -11,14 +11,15 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from patchbay.approvals import ApprovalDesk, ApprovalRequest
-from patchbay.approvals.desk import MOST_BY, MOST_REASON
+from patchbay.approvals import ApprovalRequest, ApprovalService
+from patchbay.approvals.service import MAX_BY, MAX_REASON
 from patchbay.errors import (
     ApprovalConflictError,
     ApprovalForbiddenError,
@@ -44,89 +45,66 @@ class DecisionBody(BaseModel):
     decision: Literal["approve", "deny", "approve_session"] = Field(
         description="`approve_session` is for other calls of the session too, as `session` of the request says."
     )
-    reason: str = Field("", max_length=MOST_REASON, description="Why; the model is told.")
-    by: str = Field("", max_length=MOST_BY, description="Who, for the record.")
+    reason: str = Field("", max_length=MAX_REASON, description="Why; the model is told.")
+    by: str = Field("", max_length=MAX_BY, description="Who, for the record.")
     arguments: dict[str, Any] | None = Field(
         None, description="Other arguments to approve the call with. They must fit `parameters`; what runs has them."
     )
     digest: str = Field("", max_length=100, description="The digest of what was looked at: refused if it is another call's.")
 
 
-class RequestModel(BaseModel):
-    """A call that waits for somebody's yes, or did."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestModel(ApprovalRequest):
+    """A tool call that waits for approval, or did."""
 
-    id: str
-    state: Literal["pending", "approved", "denied", "expired", "withdrawn"]
-    created: float = Field(description="Seconds since 1970.")
-    deadline: float = Field(description="When silence is an answer, in seconds since 1970.")
-    at_deadline: Literal["deny", "allow"] = Field(description="Which one.")
-    tool: str
-    arguments: dict[str, Any] | None = Field(description="What the tool will be given; null where it is cut.")
-    arguments_text: str = Field(description="The same as JSON text; where it is long, its beginning.")
-    is_cut: bool = Field(description="Whether there is more: GET /api/approvals/{id} has it.")
-    facts: dict[str, Any] = Field(description="What the tool has found out about the call. It runs only if they are still so.")
-    digest: str = Field(description="Of tool, arguments and facts. What runs has this digest.")
-    source: str = Field(description="Who the tool is from; empty for the server's own.")
-    endpoint: str = Field(description="The address that its calls are sent to; empty for the server's own.")
-    call_id: str
-    role: str = Field(description="The role that the turn is for.")
-    agent: str
-    session_key: str
-    turn: str
-    parent_turn: str = Field(description="The turn that a sub-agent works for.")
-    rule: str = Field(description="The policy's rule that asks.")
-    why: str = Field(description="Which hooks want a person to decide, and for what reason; empty where the policy alone asks.")
-    who: list[str] = Field(description="Who may decide.")
-    session: Literal["tool", "call", "never"] = Field(description="What an approval for the session would be for.")
-    meta: dict[str, Any]
-    parameters: dict[str, Any] | None = Field(description="The JSON Schema of the arguments; null where it is too long.")
-    edited: dict[str, Any] | None = Field(description="The arguments that the call was approved with, where they are others.")
-    decided: float | None
-    by: str
-    reason: str
-    for_session: bool
-    used: float | None = Field(description="When a run was given the decision; null while none was.")
-    awaited: bool = Field(
-        description="Whether a run waits for it. If none does, the same call of the session, when it comes again."
+    arguments: dict[str, Any] | None = field(  # type: ignore[assignment]  # as JSON, and not as text
+        metadata={"description": "The arguments that the tool receives; null if they are cut."}
     )
+    arguments_text: str = field(metadata={"description": "The arguments as JSON text; if they are long, its beginning."})
+    is_cut: bool = field(metadata={"description": "True if there is more: GET /api/approvals/{id} returns all."})
 
 
-class Listed(BaseModel):
-    """Requests for approval."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantModel(RequestModel):
+    """A request that was approved for its session: further calls in the scope of `session` are not asked about."""
+
+    until: float = field(metadata={"description": "In seconds since 1970."})
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
 
     ok: Literal[True]
+
+
+class Listed(_Body):
+    """Requests for approval."""
+
     approvals: list[RequestModel]
 
 
-class Decided(BaseModel):
+class Decided(_Body):
     """One request for approval."""
 
-    ok: Literal[True]
     approval: RequestModel
 
 
-class GrantModel(RequestModel):
-    """The request that was approved for its session: as `session` says, calls like it are not asked about."""
+class Sessions(_Body):
+    """The session approvals in force."""
 
-    until: float = Field(description="In seconds since 1970.")
-
-
-class Sessions(BaseModel):
-    """The approvals for a session that hold."""
-
-    ok: Literal[True]
     sessions: list[GrantModel]
 
 
-class Revoked(BaseModel):
-    """One that does not hold any more."""
+class Revoked(_Body):
+    """A session approval that was revoked."""
 
-    ok: Literal[True]
     revoked: GrantModel
 
 
 class Refused(BaseModel):
-    """Why it was not done."""
+    """An error."""
+
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
 
     ok: Literal[False]
     detail: str
@@ -134,7 +112,7 @@ class Refused(BaseModel):
 
 
 class Conflict(Refused):
-    """Why it cannot be decided like this, and how it stands."""
+    """A decision that is not possible, and the request as it is."""
 
     approval: RequestModel | None
 
@@ -150,9 +128,9 @@ _DECIDING: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-def make_approvals_router(desk: ApprovalDesk, *, needs_token: bool) -> APIRouter:
-    """Return the routes over ``desk``, which can ask people over HTTP from now on. ``needs_token``: the server has one."""
-    desk.open_door("http")
+def make_approvals_router(service: ApprovalService, *, needs_token: bool) -> APIRouter:
+    """Return the routes over ``service``, which can ask people over HTTP from now on. ``needs_token``: the server has one."""
+    service.open_door("http")
     router = APIRouter(prefix="/api/approvals", tags=["approvals"], responses=_REFUSALS, route_class=StrictJsonRoute)
 
     def is_refused(request: Request) -> bool:
@@ -166,7 +144,7 @@ def make_approvals_router(desk: ApprovalDesk, *, needs_token: bool) -> APIRouter
     ) -> Response:
         if is_refused(request):
             return _unauthorized()
-        found = await desk.recent(limit) if everything else await desk.pending()
+        found = await service.recent(limit) if everything else await service.pending()
         return _json({"ok": True, "approvals": [each.as_json() for each in found]})
 
     @router.get(
@@ -176,13 +154,13 @@ def make_approvals_router(desk: ApprovalDesk, *, needs_token: bool) -> APIRouter
         if is_refused(request):
             return _unauthorized()
         headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-        return StreamingResponse(_events(desk), media_type="text/event-stream", headers=headers)
+        return StreamingResponse(_events(service), media_type="text/event-stream", headers=headers)
 
     @router.get("/sessions", response_model=Sessions, summary="List the approvals for a session that hold")
     async def list_sessions(request: Request) -> Response:
         if is_refused(request):
             return _unauthorized()
-        return _json({"ok": True, "sessions": [each.as_json() for each in await desk.sessions()]})
+        return _json({"ok": True, "sessions": [each.as_json() for each in await service.sessions()]})
 
     @router.delete(
         "/sessions/{request_id}", response_model=Revoked, responses=_ONE, summary="Take back an approval for a session"
@@ -191,7 +169,7 @@ def make_approvals_router(desk: ApprovalDesk, *, needs_token: bool) -> APIRouter
         if is_refused(request):
             return _unauthorized()
         try:
-            revoked = await desk.revoke(request_id)
+            revoked = await service.revoke(request_id)
         except ApprovalNotFoundError as error:
             return _refused(error)
         return _json({"ok": True, "revoked": revoked.as_json()})
@@ -201,7 +179,7 @@ def make_approvals_router(desk: ApprovalDesk, *, needs_token: bool) -> APIRouter
         if is_refused(request):
             return _unauthorized()
         try:
-            found = await desk.get(request_id)
+            found = await service.get(request_id)
         except ApprovalNotFoundError as error:
             return _refused(error)
         return _json({"ok": True, "approval": found.as_json(whole=True)})
@@ -211,25 +189,25 @@ def make_approvals_router(desk: ApprovalDesk, *, needs_token: bool) -> APIRouter
         if is_refused(request):
             return _unauthorized()
         try:
-            decided = await desk.decide(
+            decided = await service.decide(
                 request_id, body.decision, reason=body.reason, by=body.by, digest=body.digest, arguments=body.arguments
             )
         except (ApprovalNotFoundError, ApprovalForbiddenError, InvalidRequestError) as error:
             return _refused(error)
         except ApprovalConflictError as error:
-            return _refused(error, approval=await _as_it_stands(desk, request_id))
+            return _refused(error, approval=await _as_it_stands(service, request_id))
         return _json({"ok": True, "approval": decided.as_json()})
 
     return router
 
 
-async def _events(desk: ApprovalDesk) -> AsyncIterator[bytes]:
+async def _events(service: ApprovalService) -> AsyncIterator[bytes]:
     """Yield what is pending, then what comes; a comment now and then, by which a client that is gone is noticed."""
-    async with aclosing(desk.watch()) as changes:
+    async with aclosing(service.watch()) as changes:
         coming = asyncio.ensure_future(anext(changes, None))  # it listens before it is listed: nothing falls between
         try:
             await asyncio.sleep(0)
-            for each in await desk.pending():
+            for each in await service.pending():
                 yield _event(each)
             while True:
                 await asyncio.wait([coming], timeout=_PING)
@@ -249,9 +227,9 @@ def _event(request: ApprovalRequest) -> bytes:
     return b"event: approval\ndata: " + _encoded(request.as_json()) + b"\n\n"
 
 
-async def _as_it_stands(desk: ApprovalDesk, request_id: str) -> dict[str, Any] | None:
+async def _as_it_stands(service: ApprovalService, request_id: str) -> dict[str, Any] | None:
     try:
-        return (await desk.get(request_id)).as_json()
+        return (await service.get(request_id)).as_json()
     except ApprovalNotFoundError:
         return None
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
-from patchbay.approvals import ApprovalDesk, ApprovalPolicy, parse_policy
+from patchbay.approvals import ApprovalPolicy, ApprovalService, parse_policy
 from patchbay.audit import AuditLog
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import HookManager
@@ -64,7 +64,7 @@ class Oversight:
         self.media = MediaStore()
         self.events = EventStream(self.hooks)
         config, policy = self._read()
-        self.approvals = ApprovalDesk(policy, settings.approvals)
+        self.approvals = ApprovalService(policy, settings.approvals)
         self.audit = AuditLog(settings.audit, keep=settings.audit_kept) if settings.audit is not None else None
         self._config = config
         self._builtins = builtins
@@ -100,7 +100,7 @@ class Oversight:
         config, policy = self._read()
         if config is None or self._configured is None:
             raise ConfigurationError("there is no configuration to be read again: this server was started without --config.")
-        policy.of_hooks(config.policy)  # what does not fit together is said before anything is changed
+        policy.apply_to(config.policy)  # what does not fit together is said before anything is changed
         before = self._in_force
         await self._configured.reload(config)
         self._config, self.approvals.policy = config, policy

@@ -8,16 +8,16 @@ import json
 import pytest
 import sqlalchemy as sa
 
-from patchbay.approvals import ApprovalDesk, ApprovalPolicy, Rule, State
-from patchbay.approvals import desk as desk_module
-from patchbay.approvals.request import MOST, Answer
+from patchbay.approvals import ApprovalPolicy, ApprovalService, Rule, State
+from patchbay.approvals import service as service_module
+from patchbay.approvals.request import MAX_ARGUMENTS, Answer
 from patchbay.errors import ApprovalConflictError, ApprovalForbiddenError, ApprovalNotFoundError, InvalidRequestError
 from patchbay.executor import Budget, Executor
 from patchbay.hooks import Approval, HookManager, HookScope, Modify, Respond
 from patchbay.hooks.digest import digest_of
 from patchbay.types import ToolCall
 
-from .asking import ASK, LONG, NO_SESSION, SCOPE, Clock, Files, call_of, desk_at, executor_of, going, run, waiting
+from .asking import ASK, LONG, NO_SESSION, SCOPE, Clock, Files, call_of, executor_of, going, run, service_at, waiting
 
 OTHER = HookScope(agent_id="helper", session_key="s2")
 
@@ -37,13 +37,13 @@ def denied(reason: str) -> str:
 def test_a_call_runs_once_somebody_has_approved_it(url):
     async def main():
         files = Files()
-        async with desk_at(url) as desk:
-            task = going(executor_of(desk, files), call_of())
-            [request] = await waiting(desk)
+        async with service_at(url) as service:
+            task = going(executor_of(service, files), call_of())
+            [request] = await waiting(service)
             assert not files.deleted
-            decided = await desk.decide(request.id, "approve", reason="fine", by="ann")
+            decided = await service.decide(request.id, "approve", reason="fine", by="ann")
             assert ["deleted /a"] == contents(await task)
-            return files, request, decided, await desk.get(request.id), await desk.pending()
+            return files, request, decided, await service.get(request.id), await service.pending()
 
     files, request, decided, after, pending = run(main())
     assert (["/a"], []) == (files.deleted, pending)
@@ -64,10 +64,10 @@ def test_a_call_runs_once_somebody_has_approved_it(url):
 def test_a_call_that_is_denied_does_not_run_and_the_model_is_told_why(url):
     async def main():
         files = Files()
-        async with desk_at(url) as desk:
-            task = going(executor_of(desk, files), call_of())
-            [request] = await waiting(desk)
-            await desk.decide(request.id, "deny", reason="not that one", by="ann")
+        async with service_at(url) as service:
+            task = going(executor_of(service, files), call_of())
+            [request] = await waiting(service)
+            await service.decide(request.id, "deny", reason="not that one", by="ann")
             [execution] = await task
             return files, execution
 
@@ -82,13 +82,13 @@ def test_a_call_that_is_denied_does_not_run_and_the_model_is_told_why(url):
 
 def test_a_request_is_kept_before_anybody_is_asked(url):
     async def main():
-        async with desk_at(url) as desk:
-            changes = desk.watch()
+        async with service_at(url) as service:
+            changes = service.watch()
             told = asyncio.ensure_future(anext(changes))
             await asyncio.sleep(0)
-            task = going(executor_of(desk, Files()), call_of())
+            task = going(executor_of(service, Files()), call_of())
             request = await told
-            kept = await desk.store.get(request.id)
+            kept = await service.store.get(request.id)
             await changes.aclose()
             task.cancel()
             await asyncio.wait([task])
@@ -100,10 +100,10 @@ def test_a_request_is_kept_before_anybody_is_asked(url):
 
 def test_the_first_decision_counts_and_the_second_is_told_of_it(url):
     async def main():
-        async with desk_at(url) as desk:
-            task = going(executor_of(desk, Files()), call_of())
-            [request] = await waiting(desk)
-            decisions = [desk.decide(request.id, "approve" if n % 2 else "deny", by=f"n{n}") for n in range(8)]
+        async with service_at(url) as service:
+            task = going(executor_of(service, Files()), call_of())
+            [request] = await waiting(service)
+            decisions = [service.decide(request.id, "approve" if n % 2 else "deny", by=f"n{n}") for n in range(8)]
             results = await asyncio.gather(*decisions, return_exceptions=True)
             return [each for each in results if not isinstance(each, Exception)], results, (await task)[0]
 
@@ -120,7 +120,7 @@ def test_two_desks_on_one_database_decide_once(url):
 
     async def main():
         files = Files()
-        async with desk_at(url) as here, desk_at(url) as there:
+        async with service_at(url) as here, service_at(url) as there:
             task = going(executor_of(here, files), call_of())
             await waiting(here)
             [request] = await waiting(there)
@@ -140,23 +140,23 @@ def test_two_desks_on_one_database_decide_once(url):
 def test_silence_is_what_the_rule_says_it_is(url, at_deadline, expected):
     async def main():
         clock, files = Clock(), Files()
-        async with desk_at(url, policy(at_deadline=at_deadline), clock=clock) as desk:
-            task = going(executor_of(desk, files), call_of())
-            [request] = await waiting(desk)
+        async with service_at(url, policy(at_deadline=at_deadline), clock=clock) as service:
+            task = going(executor_of(service, files), call_of())
+            [request] = await waiting(service)
             clock.now += 600
-            desk._waiting.wake(request.id)
+            service._waiting.wake(request.id)
             shown = contents(await task)
             with pytest.raises(ApprovalConflictError, match="expired"):
-                await desk.decide(request.id, "approve")
-            return shown, (await desk.get(request.id)).state
+                await service.decide(request.id, "approve")
+            return shown, (await service.get(request.id)).state
 
     assert ([expected], State.EXPIRED) == run(main())
 
 
 def test_a_deadline_comes_by_itself():
     async def main():
-        async with desk_at(policy=policy(deadline=0.01)) as desk:
-            return contents(await going(executor_of(desk, Files()), call_of()))
+        async with service_at(policy=policy(deadline=0.01)) as service:
+            return contents(await going(executor_of(service, Files()), call_of()))
 
     assert [denied("nobody decided within 0.01 s")] == run(main())
 
@@ -164,14 +164,14 @@ def test_a_deadline_comes_by_itself():
 def test_what_comes_after_the_deadline_is_no_decision_even_if_nobody_has_noticed_it(url):
     async def main():
         clock = Clock()
-        async with desk_at(url, clock=clock) as desk:
-            task = going(executor_of(desk, Files()), call_of())
-            [request] = await waiting(desk)
+        async with service_at(url, clock=clock) as service:
+            task = going(executor_of(service, Files()), call_of())
+            [request] = await waiting(service)
             clock.now += 600
             with pytest.raises(ApprovalConflictError, match="expired"):
-                await desk.decide(request.id, "approve")
-            listed = [await desk.pending(), [each.state for each in await desk.recent()]]
-            desk._waiting.wake()
+                await service.decide(request.id, "approve")
+            listed = [await service.pending(), [each.state for each in await service.recent()]]
+            service._waiting.wake()
             await task
             return listed
 
@@ -181,32 +181,32 @@ def test_what_comes_after_the_deadline_is_no_decision_even_if_nobody_has_noticed
 def test_the_request_of_a_run_that_is_stopped_is_withdrawn(url):
     async def main():
         files = Files()
-        async with desk_at(url) as desk:
-            task = going(executor_of(desk, files), call_of())
-            [request] = await waiting(desk)
+        async with service_at(url) as service:
+            task = going(executor_of(service, files), call_of())
+            [request] = await waiting(service)
             task.cancel()
             await asyncio.wait([task])
             with pytest.raises(ApprovalConflictError, match="withdrawn"):
-                await desk.decide(request.id, "approve")
-            again = going(executor_of(desk, files), call_of())
-            [other] = await waiting(desk)
+                await service.decide(request.id, "approve")
+            again = going(executor_of(service, files), call_of())
+            [other] = await waiting(service)
             again.cancel()
             await asyncio.wait([again])
-            return (await desk.get(request.id)).state, other.id != request.id, files.deleted
+            return (await service.get(request.id)).state, other.id != request.id, files.deleted
 
     assert (State.WITHDRAWN, True, []) == run(main())
 
 
 def test_the_time_of_a_run_that_is_up_before_a_person_is_asked_withdraws_nothing_and_asks_nobody(url):
     async def main():
-        async with desk_at(url) as desk:
-            executor = executor_of(desk, Files())
+        async with service_at(url) as service:
+            executor = executor_of(service, Files())
             budget = Budget(max_seconds=0.001)
             budget.start()
             while asyncio.get_running_loop().time() < budget.ends:
                 await asyncio.sleep(0)
             executions = await going(executor, call_of(), budget=budget)
-            return executions[0].result.code, await desk.recent()
+            return executions[0].result.code, await service.recent()
 
     assert ("run_timeout", []) == run(main())
 
@@ -217,11 +217,11 @@ def test_the_time_of_a_run_that_is_up_before_a_person_is_asked_withdraws_nothing
 def test_a_yes_for_the_session_is_for_other_calls_of_the_tool_in_the_session_and_no_others(url):
     async def main():
         files = Files()
-        async with desk_at(url) as desk:
-            executor = executor_of(desk, files)
+        async with service_at(url) as service:
+            executor = executor_of(service, files)
             task = going(executor, call_of("/a"))
-            [request] = await waiting(desk)
-            await desk.decide(request.id, "approve_session", by="ann")
+            [request] = await waiting(service)
+            await service.decide(request.id, "approve_session", by="ann")
             await task
             assert ["deleted /b"] == contents(await going(executor, call_of("/b")))
             others = [
@@ -229,7 +229,7 @@ def test_a_yes_for_the_session_is_for_other_calls_of_the_tool_in_the_session_and
                 going(executor, call_of("/c", "show")),
                 going(executor, call_of("/c"), scope=NO_SESSION),
             ]
-            pending = await waiting(desk, 3)
+            pending = await waiting(service, 3)
             for other in others:
                 other.cancel()
             await asyncio.wait(others)
@@ -241,18 +241,18 @@ def test_a_yes_for_the_session_is_for_other_calls_of_the_tool_in_the_session_and
 def test_a_yes_for_the_session_holds_after_a_restart_and_not_for_ever(url):
     async def main():
         clock, files = Clock(), Files()
-        async with desk_at(url, clock=clock) as desk:
-            task = going(executor_of(desk, files), call_of("/a"))
-            [request] = await waiting(desk)
-            await desk.decide(request.id, "approve_session")
+        async with service_at(url, clock=clock) as service:
+            task = going(executor_of(service, files), call_of("/a"))
+            [request] = await waiting(service)
+            await service.decide(request.id, "approve_session")
             await task
-        async with desk_at(url, clock=clock, session=100) as desk:
-            executor = executor_of(desk, files)
+        async with service_at(url, clock=clock, session=100) as service:
+            executor = executor_of(service, files)
             clock.now += 99
             await going(executor, call_of("/b"))
             clock.now += 1
             task = going(executor, call_of("/c"))
-            await waiting(desk)
+            await waiting(service)
             task.cancel()
             await asyncio.wait([task])
         return files.deleted
@@ -263,14 +263,14 @@ def test_a_yes_for_the_session_holds_after_a_restart_and_not_for_ever(url):
 def test_a_yes_for_the_session_is_for_those_that_wait_already(url):
     async def main():
         files = Files()
-        async with desk_at(url) as desk:
+        async with service_at(url) as service:
             task = going(
-                executor_of(desk, files), *(call_of(f"/{n}", call_id=str(n)) for n in range(4)), call_of("/x", "show", "9")
+                executor_of(service, files), *(call_of(f"/{n}", call_id=str(n)) for n in range(4)), call_of("/x", "show", "9")
             )
-            pending = await waiting(desk, 5)
-            await desk.decide(next(each.id for each in pending if each.tool == "delete"), "approve_session", by="ann")
-            [left] = await waiting(desk, 1)
-            await desk.decide(left.id, "deny")
+            pending = await waiting(service, 5)
+            await service.decide(next(each.id for each in pending if each.tool == "delete"), "approve_session", by="ann")
+            [left] = await waiting(service, 1)
+            await service.decide(left.id, "deny")
             executions = await task
             return sorted(files.deleted), executions[-1].is_error, left.tool
 
@@ -280,15 +280,15 @@ def test_a_yes_for_the_session_is_for_those_that_wait_already(url):
 def test_where_the_rule_says_so_a_yes_for_the_session_is_for_the_same_arguments_only(url):
     async def main():
         files = Files()
-        async with desk_at(url, policy(session="call")) as desk:
-            executor = executor_of(desk, files)
+        async with service_at(url, policy(session="call")) as service:
+            executor = executor_of(service, files)
             task = going(executor, call_of("/a"))
-            [request] = await waiting(desk)
-            await desk.decide(request.id, "approve_session")
+            [request] = await waiting(service)
+            await service.decide(request.id, "approve_session")
             await task
             await going(executor, call_of("/a"))
             other = going(executor, call_of("/b"))
-            await waiting(desk)
+            await waiting(service)
             other.cancel()
             await asyncio.wait([other])
         return files.deleted
@@ -299,12 +299,12 @@ def test_where_the_rule_says_so_a_yes_for_the_session_is_for_the_same_arguments_
 @pytest.mark.parametrize(("rule", "scope"), [({"session": "never"}, SCOPE), ({}, NO_SESSION)])
 def test_there_is_no_yes_for_the_session_where_the_rule_has_none_or_there_is_no_session(url, rule, scope):
     async def main():
-        async with desk_at(url, policy(**rule)) as desk:
-            task = going(executor_of(desk, Files()), call_of(), scope=scope)
-            [request] = await waiting(desk)
+        async with service_at(url, policy(**rule)) as service:
+            task = going(executor_of(service, Files()), call_of(), scope=scope)
+            [request] = await waiting(service)
             with pytest.raises(ApprovalConflictError, match="alone, and not for the session"):
-                await desk.decide(request.id, "approve_session")
-            await desk.decide(request.id, "approve")
+                await service.decide(request.id, "approve_session")
+            await service.decide(request.id, "approve")
             return request.session, contents(await task)
 
     assert ("never", ["deleted /a"]) == run(main())
@@ -313,15 +313,15 @@ def test_there_is_no_yes_for_the_session_where_the_rule_has_none_or_there_is_no_
 def test_a_yes_for_the_session_does_not_reach_a_tool_of_that_name_from_elsewhere(url):
     async def main():
         files = Files()
-        async with desk_at(url) as desk:
-            task = going(executor_of(desk, files), call_of())
-            [request] = await waiting(desk)
-            await desk.decide(request.id, "approve_session")
+        async with service_at(url) as service:
+            task = going(executor_of(service, files), call_of())
+            [request] = await waiting(service)
+            await service.decide(request.id, "approve_session")
             await task
-            executor = executor_of(desk, files)
+            executor = executor_of(service, files)
             executor.tools["delete"].source = "plugin:other"
             task = going(executor, call_of())
-            [request] = await waiting(desk)
+            [request] = await waiting(service)
             task.cancel()
             await asyncio.wait([task])
             return request.source
@@ -334,14 +334,14 @@ def test_a_yes_for_the_session_does_not_reach_a_tool_of_that_name_from_elsewhere
 
 async def left_behind(url, clock, call=None, scope=SCOPE):
     """The request of a run whose process has ended without a word."""
-    desk = ApprovalDesk(ASK, url, clock=clock)
-    desk.open_door("http")
-    desk.leave()
-    task = going(executor_of(desk, Files()), call or call_of(), scope=scope)
-    [request] = await waiting(desk)
+    service = ApprovalService(ASK, url, clock=clock)
+    service.open_door("http")
+    service.leave()
+    task = going(executor_of(service, Files()), call or call_of(), scope=scope)
+    [request] = await waiting(service)
     task.cancel()
     await asyncio.wait([task])
-    await desk.aclose()
+    await service.aclose()
     return request
 
 
@@ -349,20 +349,20 @@ def test_what_was_pending_is_pending_after_a_restart_and_a_decision_is_used_once
     async def main():
         clock, files = Clock(), Files()
         request = await left_behind(url, clock)
-        async with desk_at(url, clock=clock) as desk:
-            assert [request] == await desk.pending()
-            await desk.decide(request.id, "approve", by="ann")
-        async with desk_at(url, clock=clock) as desk:
-            executor = executor_of(desk, files)
+        async with service_at(url, clock=clock) as service:
+            assert [request] == await service.pending()
+            await service.decide(request.id, "approve", by="ann")
+        async with service_at(url, clock=clock) as service:
+            executor = executor_of(service, files)
             others = [
                 going(executor, call_of("/b")),
                 going(executor, call_of(), scope=OTHER),
                 going(executor, call_of(), scope=NO_SESSION),
             ]
-            await waiting(desk, 3)
+            await waiting(service, 3)
             assert ["deleted /a"] == contents(await going(executor, call_of(call_id="another")))
             again = going(executor, call_of())
-            await waiting(desk, 4)
+            await waiting(service, 4)
             for other in (*others, again):
                 other.cancel()
             await asyncio.wait([*others, again])
@@ -375,15 +375,15 @@ def test_a_run_that_is_taken_up_again_waits_for_the_request_that_is_there(url):
     async def main():
         clock, files = Clock(), Files()
         request = await left_behind(url, clock)
-        async with desk_at(url, clock=clock) as desk:
-            first, second = (going(executor_of(desk, files), call_of(call_id=name)) for name in "12")
-            pending = await waiting(desk, 2)  # the second call is another one: it is asked about by itself
+        async with service_at(url, clock=clock) as service:
+            first, second = (going(executor_of(service, files), call_of(call_id=name)) for name in "12")
+            pending = await waiting(service, 2)  # the second call is another one: it is asked about by itself
             assert request.id in {each.id for each in pending}
-            await desk.decide(request.id, "approve")
+            await service.decide(request.id, "approve")
             done, _ = await asyncio.wait([first, second], return_when=asyncio.FIRST_COMPLETED)
             assert 1 == len(done)
-            [other] = await waiting(desk)
-            await desk.decide(other.id, "deny")
+            [other] = await waiting(service)
+            await service.decide(other.id, "deny")
             await asyncio.wait([first, second])
         return files.deleted
 
@@ -394,9 +394,9 @@ def test_a_no_that_was_said_meanwhile_is_used_once_too(url):
     async def main():
         clock = Clock()
         request = await left_behind(url, clock)
-        async with desk_at(url, clock=clock) as desk:
-            await desk.decide(request.id, "deny", reason="no")
-            return contents(await going(executor_of(desk, Files()), call_of()))
+        async with service_at(url, clock=clock) as service:
+            await service.decide(request.id, "deny", reason="no")
+            return contents(await going(executor_of(service, Files()), call_of()))
 
     assert [denied("no")] == run(main())
 
@@ -405,11 +405,11 @@ def test_a_decision_that_nobody_came_for_is_not_kept_for_ever(url):
     async def main():
         clock = Clock()
         request = await left_behind(url, clock)
-        async with desk_at(url, clock=clock, keep=100) as desk:
-            await desk.decide(request.id, "approve")
+        async with service_at(url, clock=clock, keep=100) as service:
+            await service.decide(request.id, "approve")
             clock.now += 100
-            task = going(executor_of(desk, Files()), call_of())
-            [other] = await waiting(desk)
+            task = going(executor_of(service, Files()), call_of())
+            [other] = await waiting(service)
             task.cancel()
             await asyncio.wait([task])
             return other.id != request.id
@@ -423,8 +423,8 @@ def test_two_runs_of_the_same_call_do_not_share_one_decision(url):
     async def main():
         clock, files = Clock(), Files()
         request = await left_behind(url, clock)
-        async with desk_at(url, clock=clock) as here, desk_at(url, clock=clock) as there:
-            tasks = [going(executor_of(desk, files), call_of()) for desk in (here, there)]
+        async with service_at(url, clock=clock) as here, service_at(url, clock=clock) as there:
+            tasks = [going(executor_of(service, files), call_of()) for service in (here, there)]
             async with asyncio.timeout(LONG):
                 while not (here._waiting and there._waiting):
                     await asyncio.sleep(0.005)
@@ -444,8 +444,8 @@ def test_a_run_that_is_stopped_takes_nothing_from_another_that_waits_for_the_sam
     async def main():
         clock, files = Clock(), Files()
         request = await left_behind(url, clock)
-        async with desk_at(url, clock=clock) as here, desk_at(url, clock=clock) as there:
-            tasks = [going(executor_of(desk, files), call_of()) for desk in (here, there)]
+        async with service_at(url, clock=clock) as here, service_at(url, clock=clock) as there:
+            tasks = [going(executor_of(service, files), call_of()) for service in (here, there)]
             async with asyncio.timeout(LONG):
                 while not (request.id in here._waiting and request.id in there._waiting):
                     await asyncio.sleep(0.005)
@@ -461,14 +461,14 @@ def test_a_run_that_is_stopped_takes_nothing_from_another_that_waits_for_the_sam
 
 def test_what_was_approved_while_its_run_was_stopped_is_for_no_other_run(url):
     async def main():
-        async with desk_at(url) as desk:
-            task = going(executor_of(desk, Files()), call_of())
-            [request] = await waiting(desk)
-            await desk.store.decide(_approved(request), now=desk._clock())  # and the run has not heard of it
+        async with service_at(url) as service:
+            task = going(executor_of(service, Files()), call_of())
+            [request] = await waiting(service)
+            await service.store.decide(_approved(request), now=service._clock())  # and the run has not heard of it
             task.cancel()
             await asyncio.wait([task])
-            again = going(executor_of(desk, Files()), call_of())
-            [other] = await waiting(desk)
+            again = going(executor_of(service, Files()), call_of())
+            [other] = await waiting(service)
             again.cancel()
             await asyncio.wait([again])
             return other.id != request.id
@@ -488,8 +488,8 @@ def test_a_request_that_is_long_over_is_forgotten(url):
         await left_behind(url, clock)
         clock.now += 8 * 24 * 3600
         await left_behind(url, clock, call_of("/b"))
-        async with desk_at(url, clock=clock) as desk:
-            return [json.loads(each.arguments)["path"] for each in await desk.recent()]
+        async with service_at(url, clock=clock) as service:
+            return [json.loads(each.arguments)["path"] for each in await service.recent()]
 
     assert ["/b"] == run(main())
 
@@ -504,12 +504,12 @@ def test_what_a_hook_makes_of_a_call_is_what_is_shown_and_what_runs():
 
     async def main():
         files = Files()
-        async with desk_at() as desk:
-            executor = executor_of(desk, files)
+        async with service_at() as service:
+            executor = executor_of(service, files)
             executor.hooks.mount("mended", Mended())
             task = going(executor, call_of("/a"))
-            [request] = await waiting(desk)
-            await desk.decide(request.id, "approve")
+            [request] = await waiting(service)
+            await service.decide(request.id, "approve")
             await task
             return request.arguments, files.deleted
 
@@ -530,13 +530,13 @@ def test_arguments_that_are_changed_after_they_were_approved_never_run():
             deleted.append(list(paths))
             return "done"
 
-        async with desk_at() as desk:
+        async with service_at() as service:
             hooks = HookManager()
-            desk.mount(hooks)
+            service.mount(hooks)
             task = going(Executor([delete], hooks=hooks, before=before), ToolCall("1", "delete", '{"paths": ["/a"]}'))
-            [request] = await waiting(desk)
+            [request] = await waiting(service)
             kept[0]["paths"].append("/etc")
-            await desk.decide(request.id, "approve")
+            await service.decide(request.id, "approve")
             await task
             return request.arguments, deleted
 
@@ -552,12 +552,12 @@ def test_an_approver_cannot_change_what_it_is_shown():
 
     async def main():
         files = Files()
-        async with desk_at() as desk:
-            executor = executor_of(desk, files)
+        async with service_at() as service:
+            executor = executor_of(service, files)
             executor.hooks.mount("sly", Sly())
             task = going(executor, call_of("/a"))
-            [request] = await waiting(desk)
-            await desk.decide(request.id, "approve")
+            [request] = await waiting(service)
+            await service.decide(request.id, "approve")
             await task
             return request.arguments, files.deleted
 
@@ -570,16 +570,16 @@ def test_a_row_that_somebody_has_changed_is_not_decided(tmp_path):
     async def main():
         file = tmp_path / "approvals.db"
         files = Files()
-        async with desk_at(str(file)) as desk:
-            task = going(executor_of(desk, files), call_of("/etc"))
-            [request] = await waiting(desk)
+        async with service_at(str(file)) as service:
+            task = going(executor_of(service, files), call_of("/etc"))
+            [request] = await waiting(service)
             engine = sa.create_engine(f"sqlite:///{file}")
             with engine.begin() as connection:
                 connection.exec_driver_sql("UPDATE patchbay_approvals SET body = replace(body, '/etc', '/tmp')")
             engine.dispose()
-            [shown] = await desk.pending()
+            [shown] = await service.pending()
             with pytest.raises(ApprovalConflictError, match="not what the call would run with"):
-                await desk.decide(request.id, "approve")
+                await service.decide(request.id, "approve")
             task.cancel()
             await asyncio.wait([task])
             return shown.arguments, files.deleted
@@ -589,12 +589,12 @@ def test_a_row_that_somebody_has_changed_is_not_decided(tmp_path):
 
 def test_a_decision_about_what_was_not_looked_at_is_refused():
     async def main():
-        async with desk_at() as desk:
-            task = going(executor_of(desk, Files()), call_of())
-            [request] = await waiting(desk)
+        async with service_at() as service:
+            task = going(executor_of(service, Files()), call_of())
+            [request] = await waiting(service)
             with pytest.raises(ApprovalConflictError, match="not what the call would run with"):
-                await desk.decide(request.id, "approve", digest=digest_of("delete", {"path": "/b"}))
-            await desk.decide(request.id, "approve", digest=request.digest)
+                await service.decide(request.id, "approve", digest=digest_of("delete", {"path": "/b"}))
+            await service.decide(request.id, "approve", digest=request.digest)
             return contents(await task)
 
     assert ["deleted /a"] == run(main())
@@ -606,12 +606,12 @@ def test_an_answer_of_another_hook_is_approved_first():
             return Respond("made up")
 
     async def main():
-        async with desk_at() as desk:
-            executor = executor_of(desk, Files())
+        async with service_at() as service:
+            executor = executor_of(service, Files())
             executor.hooks.mount("quick", Quick())
             task = going(executor, call_of())
-            [request] = await waiting(desk)
-            await desk.decide(request.id, "deny", reason="no")
+            [request] = await waiting(service)
+            await service.decide(request.id, "deny", reason="no")
             return contents(await task)
 
     assert [denied("no")] == run(main())
@@ -624,16 +624,16 @@ def test_rules_that_ask_nobody_decide_at_once():
     rules = (Rule(tools=("show",), outcome="allow"), Rule(outcome="deny", reason="never"))
 
     async def main():
-        async with desk_at(policy=ApprovalPolicy(rules=rules)) as desk:
-            return contents(await going(executor_of(desk, Files()), call_of("/a", "show"), call_of())), await desk.recent()
+        async with service_at(policy=ApprovalPolicy(rules=rules)) as service:
+            return contents(await going(executor_of(service, Files()), call_of("/a", "show"), call_of())), await service.recent()
 
     assert (["/a", denied("never")], []) == run(main())
 
 
 def test_where_nobody_can_be_asked_the_call_is_denied_at_once():
     async def main():
-        desk = ApprovalDesk(ASK)
-        return contents(await going(executor_of(desk, Files()), call_of()))
+        service = ApprovalService(ASK)
+        return contents(await going(executor_of(service, Files()), call_of()))
 
     assert [denied("it needs a person's approval, and nobody can be asked here")] == run(main())
 
@@ -653,8 +653,8 @@ class Yes:
 )
 def test_other_approvers_are_left_to_decide_where_there_are_any(who, mounted, expected):
     async def main():
-        async with desk_at(policy=policy(who=who)) as desk:
-            executor = executor_of(desk, Files())
+        async with service_at(policy=policy(who=who)) as service:
+            executor = executor_of(service, Files())
             if mounted:
                 executor.hooks.mount("yes", Yes())
             return contents(await going(executor, call_of()))
@@ -666,8 +666,8 @@ def test_an_approver_that_is_mounted_while_the_turn_runs_does_not_count_for_it()
     """It is not asked either."""
 
     async def main():
-        async with desk_at(policy=policy(who=("hooks",))) as desk:
-            executor = executor_of(desk, Files())
+        async with service_at(policy=policy(who=("hooks",))) as service:
+            executor = executor_of(service, Files())
             batch_run = executor.begin(scope=SCOPE)
             executor.hooks.mount("yes", Yes())
             batch = batch_run.start([call_of()])
@@ -684,27 +684,27 @@ def test_people_and_hooks_must_agree_where_both_are_named():
             return Approval(approved=False, reason="hooks say no")
 
     async def main():
-        async with desk_at(policy=policy(who=("hooks", "http"))) as desk:
-            executor = executor_of(desk, Files())
+        async with service_at(policy=policy(who=("hooks", "http"))) as service:
+            executor = executor_of(service, Files())
             executor.hooks.mount("yes", Yes())
             task = going(executor, call_of())
-            [request] = await waiting(desk)
-            await desk.decide(request.id, "approve")
+            [request] = await waiting(service)
+            await service.decide(request.id, "approve")
             first = contents(await task)
             executor.hooks.mount("no", No())
-            return first, contents(await going(executor, call_of())), await desk.pending()
+            return first, contents(await going(executor, call_of())), await service.pending()
 
     assert (["deleted /a"], [denied("hooks say no")], []) == run(main())
 
 
 def test_who_may_not_decide_cannot():
     async def main():
-        async with desk_at(policy=policy(who=("terminal",)), terminal=Silent()) as desk:
-            task = going(executor_of(desk, Files()), call_of())
-            [request] = await waiting(desk)
+        async with service_at(policy=policy(who=("terminal",)), terminal=Silent()) as service:
+            task = going(executor_of(service, Files()), call_of())
+            [request] = await waiting(service)
             with pytest.raises(ApprovalForbiddenError, match="not to be decided by http"):
-                await desk.decide(request.id, "approve")
-            await desk.decide(request.id, "approve", door="terminal")
+                await service.decide(request.id, "approve")
+            await service.decide(request.id, "approve", door="terminal")
             return contents(await task)
 
     assert ["deleted /a"] == run(main())
@@ -738,8 +738,8 @@ class Typing:
 def test_a_person_at_the_terminal_decides():
     async def main():
         terminal = Typing(Answer("approve", by="ann"), Answer("deny", "no", "ann"))
-        async with desk_at(terminal=terminal) as desk:
-            shown = contents(await going(executor_of(desk, Files()), call_of(), call_of("/b", "show")))
+        async with service_at(terminal=terminal) as service:
+            shown = contents(await going(executor_of(service, Files()), call_of(), call_of("/b", "show")))
             return shown, terminal.asked
 
     shown, asked = run(main())
@@ -749,10 +749,10 @@ def test_a_person_at_the_terminal_decides():
 def test_the_question_at_the_terminal_goes_when_somebody_else_has_answered_it():
     async def main():
         terminal = Silent()
-        async with desk_at(terminal=terminal) as desk:
-            task = going(executor_of(desk, Files()), call_of())
-            [request] = await waiting(desk)
-            await desk.decide(request.id, "approve")
+        async with service_at(terminal=terminal) as service:
+            task = going(executor_of(service, Files()), call_of())
+            [request] = await waiting(service)
+            await service.decide(request.id, "approve")
             shown = contents(await task)
             await terminal.cancelled.wait()
             return shown
@@ -762,11 +762,11 @@ def test_the_question_at_the_terminal_goes_when_somebody_else_has_answered_it():
 
 def test_where_nobody_is_at_the_only_terminal_the_call_is_denied():
     async def main():
-        desk = ApprovalDesk(ASK, terminal=Typing(None))
+        service = ApprovalService(ASK, terminal=Typing(None))
         try:
-            return contents(await going(executor_of(desk, Files()), call_of()))
+            return contents(await going(executor_of(service, Files()), call_of()))
         finally:
-            await desk.aclose()
+            await service.aclose()
 
     assert [denied("nobody is at the terminal")] == run(main())
 
@@ -777,14 +777,14 @@ def test_a_terminal_that_fails_leaves_the_question_to_others(caplog):
             raise OSError("gone")
 
     async def main():
-        async with desk_at(terminal=Broken()) as desk:
-            task = going(executor_of(desk, Files()), call_of())
-            [request] = await waiting(desk)
-            await desk.decide(request.id, "approve")
+        async with service_at(terminal=Broken()) as service:
+            task = going(executor_of(service, Files()), call_of())
+            [request] = await waiting(service)
+            await service.decide(request.id, "approve")
             return contents(await task)
 
     assert ["deleted /a"] == run(main())
-    assert "could not be put to the terminal" in caplog.text
+    assert "Could not ask at the terminal" in caplog.text
 
 
 # Hostile and broken
@@ -795,8 +795,8 @@ def test_a_terminal_that_fails_leaves_the_question_to_others(caplog):
 )
 def test_an_id_that_is_none_is_not_found(url, request_id):
     async def main():
-        async with desk_at(url) as desk:
-            for ask in (desk.get(request_id), desk.decide(request_id, "approve")):
+        async with service_at(url) as service:
+            for ask in (service.get(request_id), service.decide(request_id, "approve")):
                 with pytest.raises(ApprovalNotFoundError):
                     await ask
 
@@ -805,15 +805,15 @@ def test_an_id_that_is_none_is_not_found(url, request_id):
 
 def test_a_verdict_that_is_none_is_refused():
     async def main():
-        async with desk_at() as desk:
-            task = going(executor_of(desk, Files()), call_of())
-            [request] = await waiting(desk)
+        async with service_at() as service:
+            task = going(executor_of(service, Files()), call_of())
+            [request] = await waiting(service)
             for verdict in ("", "Approve", "pending", None):
                 with pytest.raises(InvalidRequestError):
-                    await desk.decide(request.id, verdict)
-            await desk.decide(request.id, "deny", reason="x" * 100_000, by="y" * 100_000)
+                    await service.decide(request.id, verdict)
+            await service.decide(request.id, "deny", reason="x" * 100_000, by="y" * 100_000)
             await task
-            return await desk.get(request.id)
+            return await service.get(request.id)
 
     decided = run(main())
     assert (2000, 100) == (len(decided.reason), len(decided.by))
@@ -823,12 +823,12 @@ def test_any_text_that_json_can_hold_is_kept(url):
     odd = "\x00 '\"\\ 猫 \x1b[2J"
 
     async def main():
-        async with desk_at(url) as desk:
+        async with service_at(url) as service:
             scope = HookScope(agent_id=odd, session_key=odd, context={"inbound": {"text": odd}})
-            task = going(executor_of(desk, Files()), call_of(odd), scope=scope)
-            [request] = await waiting(desk)
-            await desk.decide(request.id, "approve_session", reason=odd, by=odd)
-            decided = await desk.get(request.id)
+            task = going(executor_of(service, Files()), call_of(odd), scope=scope)
+            [request] = await waiting(service)
+            await service.decide(request.id, "approve_session", reason=odd, by=odd)
+            decided = await service.get(request.id)
             return contents(await task), request, decided
 
     shown, request, decided = run(main())
@@ -839,21 +839,21 @@ def test_any_text_that_json_can_hold_is_kept(url):
 
 def test_arguments_that_nobody_can_read_are_denied():
     async def main():
-        async with desk_at() as desk:
-            return contents(await going(executor_of(desk, Files()), call_of("x" * MOST)))
+        async with service_at() as service:
+            return contents(await going(executor_of(service, Files()), call_of("x" * MAX_ARGUMENTS)))
 
     [shown] = run(main())
     assert shown.startswith(denied("it needs a person's approval, and nobody can read 2621"))
 
 
 def test_only_so_many_calls_wait(monkeypatch):
-    monkeypatch.setattr(desk_module, "MOST_WAITING", 2)
+    monkeypatch.setattr(service_module, "MAX_WAITING", 2)
 
     async def main():
-        async with desk_at() as desk:
-            executor = executor_of(desk, Files())
+        async with service_at() as service:
+            executor = executor_of(service, Files())
             tasks = [going(executor, call_of(path)) for path in "ab"]
-            await waiting(desk, 2)
+            await waiting(service, 2)
             shown = contents(await going(executor, call_of("c")))
             for task in tasks:
                 task.cancel()
@@ -865,44 +865,44 @@ def test_only_so_many_calls_wait(monkeypatch):
 
 def test_a_store_that_fails_denies(tmp_path, caplog):
     async def main():
-        async with desk_at(f"sqlite:///{tmp_path / 'nowhere' / 'approvals.db'}") as desk:
-            return contents(await going(executor_of(desk, Files()), call_of()))
+        async with service_at(f"sqlite:///{tmp_path / 'nowhere' / 'approvals.db'}") as service:
+            return contents(await going(executor_of(service, Files()), call_of()))
 
     assert [denied('tool approval hook "approvals" failed')] == run(main())
 
 
 def test_a_store_that_fails_for_a_moment_is_asked_again(tmp_path, caplog):
     async def main():
-        async with desk_at(str(tmp_path / "approvals.db")) as desk:
-            task = going(executor_of(desk, Files()), call_of())
-            [request] = await waiting(desk)
-            get, failures = desk.store.get, [OSError("busy")]
+        async with service_at(str(tmp_path / "approvals.db")) as service:
+            task = going(executor_of(service, Files()), call_of())
+            [request] = await waiting(service)
+            get, failures = service.store.get, [OSError("busy")]
 
             async def sometimes(request_id):
                 if failures:
                     raise failures.pop()
                 return await get(request_id)
 
-            desk.store.get = sometimes
-            desk._waiting.wake(request.id)
+            service.store.get = sometimes
+            service._waiting.wake(request.id)
             async with asyncio.timeout(LONG):
                 while failures:
                     await asyncio.sleep(0)
-            await desk.decide(request.id, "approve")
+            await service.decide(request.id, "approve")
             return contents(await task)
 
     assert ["deleted /a"] == run(main())
-    assert "could not be looked up" in caplog.text
+    assert "Could not read approval request" in caplog.text
 
 
 def test_who_waits_when_the_desk_is_closed_is_let_go_with_a_no_and_the_request_stays(tmp_path):
     async def main():
-        async with desk_at(str(tmp_path / "approvals.db")) as desk:
-            task = going(executor_of(desk, Files()), call_of())
-            [request] = await waiting(desk)
-            await desk.aclose()
+        async with service_at(str(tmp_path / "approvals.db")) as service:
+            task = going(executor_of(service, Files()), call_of())
+            [request] = await waiting(service)
+            await service.aclose()
             shown = contents(await task)
-            return shown, (await desk.get(request.id)).state
+            return shown, (await service.get(request.id)).state
 
     assert ([denied('tool approval hook "approvals" failed')], State.PENDING) == run(main())
 
@@ -911,9 +911,9 @@ def test_the_file_is_for_its_owner_only(tmp_path):
     import stat
 
     async def main():
-        async with desk_at(str(tmp_path / "approvals.db")) as desk:
-            task = going(executor_of(desk, Files()), call_of())
-            await waiting(desk)
+        async with service_at(str(tmp_path / "approvals.db")) as service:
+            task = going(executor_of(service, Files()), call_of())
+            await waiting(service)
             modes = {each.name: stat.filemode(each.stat().st_mode) for each in tmp_path.iterdir()}
             task.cancel()
             await asyncio.wait([task])
@@ -925,21 +925,21 @@ def test_the_file_is_for_its_owner_only(tmp_path):
 
 
 def test_watchers_that_are_too_slow_are_let_go_and_harm_nobody(monkeypatch):
-    monkeypatch.setattr(desk_module, "_UNTOLD", 3)
+    monkeypatch.setattr(service_module, "WATCHER_QUEUE", 3)
 
     async def main():
-        async with desk_at() as desk:
-            changes = desk.watch()
+        async with service_at() as service:
+            changes = service.watch()
             told = asyncio.ensure_future(anext(changes))
             await asyncio.sleep(0)
-            executor = executor_of(desk, Files())
+            executor = executor_of(service, Files())
             tasks = [going(executor, call_of(str(n))) for n in range(10)]
-            pending = await waiting(desk, 10)
+            pending = await waiting(service, 10)
             seen = [await told, *[each async for each in changes]]
             for each in pending:
-                await desk.decide(each.id, "approve")
+                await service.decide(each.id, "approve")
             await asyncio.wait(tasks)
-            return len(seen), desk._watchers
+            return len(seen), service._watchers
 
     seen, watchers = run(main())
     assert 0 < seen < 10
