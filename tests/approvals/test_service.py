@@ -944,3 +944,10 @@ def test_watchers_that_are_too_slow_are_let_go_and_harm_nobody(monkeypatch):
     seen, watchers = run(main())
     assert 0 < seen < 10
     assert set() == watchers
+
+
+def test_the_former_name_of_the_service_warns():
+    import patchbay.approvals
+
+    with pytest.warns(DeprecationWarning, match="ApprovalService"):
+        assert ApprovalService is patchbay.approvals.ApprovalDesk
