@@ -13,9 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from media.pictures import png
-from patchbay.media.dataurls import decoded, read_data_url, written_data_url
-from patchbay.media.errors import MediaRefusedError
-from patchbay.media.inline import SHORTEST, find_inline, may_hold_inline, without_half, without_inline
+from patchbay.media.content import (
+    MIN_BARE,
+    decode_base64,
+    drop_cut_base64,
+    find_base64,
+    make_data_url,
+    may_have_base64,
+    parse_data_url,
+    replace_base64,
+)
+from patchbay.media.files import MediaRefusedError
 
 IMAGE = png(filler=4000)
 CODE = base64.b64encode(IMAGE).decode()
@@ -29,7 +37,7 @@ def lifted(text: str) -> tuple[str, list[bytes]]:
         found.append(piece.data)
         return f"<{len(found)} {piece.media_type}>"
 
-    return without_inline(text, put), found
+    return replace_base64(text, put), found
 
 
 def wrapped(text: str, width: int = 76, end: str = "\n") -> str:
@@ -59,7 +67,7 @@ def wrapped(text: str, width: int = 76, end: str = "\n") -> str:
     ],
 )
 def test_base64_is_found_wherever_it_stands(text, expected):
-    assert may_hold_inline(text)
+    assert may_have_base64(text)
     shown, found = lifted(text)
     assert expected == shown
     assert {IMAGE} == set(found)
@@ -92,8 +100,8 @@ def test_the_alphabet_for_urls_and_a_missing_padding_are_understood():
         f"data:image/png;base64,{CODE[:200]}!{CODE[:200]}",
         f"database;base64,{'x' * 300}.",
         f"data: what;base64,{CODE[:400]}",
-        CODE[: SHORTEST - 1],
-        CODE[: SHORTEST * 2 + 1],
+        CODE[: MIN_BARE - 1],
+        CODE[: MIN_BARE * 2 + 1],
         "x" * 100_000,
         "-" * 100_000,
         "ACGT" * 10_000,
@@ -146,16 +154,16 @@ def test_hostile_texts_are_read_in_one_go():
 )
 def test_pieces_are_whole_in_order_and_nothing_between_them_is_lost(parts):
     text = "".join(parts)
-    pieces = find_inline(text)
+    pieces = find_base64(text)
     places = [place for piece in pieces for place in (piece.start, piece.end)]
     assert places == sorted(places)
     for piece in pieces:
         spelled = text[piece.start : piece.end].rpartition(",")[2]
-        assert decoded(spelled) == piece.data
+        assert decode_base64(spelled) == piece.data
     outside = "".join(text[begin:end] for begin, end in zip([0, *places[1::2]], [*places[::2], len(text)], strict=True))
-    assert outside == without_inline(text, lambda _: "")
+    assert outside == replace_base64(text, lambda _: "")
     if pieces:
-        assert may_hold_inline(text)
+        assert may_have_base64(text)
 
 
 @given(st.binary(min_size=1540, max_size=5000), st.text(alphabet=" .,:(){}\"'", min_size=1, max_size=5))
@@ -167,24 +175,24 @@ def test_any_bytes_between_any_marks_come_back(data, mark):
 
 @given(st.binary(max_size=200))
 def test_a_data_url_is_read_back(data):
-    assert (data, "a/b") == read_data_url(written_data_url(data, "a/b"))
+    assert (data, "a/b") == parse_data_url(make_data_url(data, "a/b"))
 
 
 def test_data_urls_are_read_as_browsers_do():
-    assert (b"\xff\xfe~", "") == read_data_url("data:;base64,%2F%2F5%2B".replace("%2B", "%2B"))
-    assert (b"a b", "text/plain") == read_data_url("DATA:,a%20b")
-    assert (b"<svg/>", "image/svg+xml") == read_data_url("data:image/svg+xml;charset=utf-8,<svg/>")
+    assert (b"\xff\xfe~", "") == parse_data_url("data:;base64,%2F%2F5%2B".replace("%2B", "%2B"))
+    assert (b"a b", "text/plain") == parse_data_url("DATA:,a%20b")
+    assert (b"<svg/>", "image/svg+xml") == parse_data_url("data:image/svg+xml;charset=utf-8,<svg/>")
     for wrong in ("data:text/plain", "data:x;base64,a", "data:x;base64,====", "http:x"):
         with pytest.raises(MediaRefusedError):
-            read_data_url(wrong)
+            parse_data_url(wrong)
 
 
 def test_base64_that_a_text_was_cut_in_is_left_out():
     for cut in range(400, 404):
         half = f'{{"images": [{{"data": "{CODE[:cut]}'
-        assert f'{{"images": [{{"data": "[{cut} characters of base64 are left out: the rest is missing]' == without_half(half)
+        assert f'{{"images": [{{"data": "[{cut} characters of base64 are left out: the rest is missing]' == drop_cut_base64(half)
     for whole in ("", "sunny", f"look: {CODE[:200]}", "x" * 5000, f"{CODE} and words", "a/b-c/" * 1000):
-        assert whole == without_half(whole)
+        assert whole == drop_cut_base64(whole)
 
 
 def test_a_path_of_any_length_is_no_base64():

@@ -17,8 +17,8 @@ from patchbay.executor import Executor
 from patchbay.hooks import HookManager, Modify, Respond
 from patchbay.loop import FinalEvent, UserOutputEvent, turn
 from patchbay.media import FORGET, MediaMeta, MediaStore, shared_store
-from patchbay.media import outputs as outputs_module
-from patchbay.media.outputs import MOST_MEDIA, placed
+from patchbay.media import attachments as attachments_module
+from patchbay.media.attachments import MAX_MEDIA, insert_tags
 from patchbay.testing import ScriptedModel
 from patchbay.tools.output import ToolOutput
 from patchbay.types import Attachment, ToolCall
@@ -94,12 +94,12 @@ def test_the_path_of_a_file_that_others_have_is_told_with_what_it_is_good_for(st
 
 def test_a_file_takes_the_place_that_was_left_for_it(store):
     image, sound, file = (store.lookup(store.put(data)) for data in (IMAGE, WAV, PDF))
-    assert f"left {image.tag} right" == placed("left [image] right", [image])[0]
-    assert f"{image.tag} and [image]" == placed("[image: a cat] and [image]", [image])[0]
-    assert f"[image] {sound.tag}" == placed("[image]", [sound])[0]
-    assert f'{file.tag}\n{{"a": 1}}' == placed('{"a": 1}', [file])[0]
-    assert image.tag == placed("", [image])[0]
-    both, rest = placed("[image] [image]", [image, image])
+    assert f"left {image.tag} right" == insert_tags("left [image] right", [image])[0]
+    assert f"{image.tag} and [image]" == insert_tags("[image: a cat] and [image]", [image])[0]
+    assert f"[image] {sound.tag}" == insert_tags("[image]", [sound])[0]
+    assert f'{file.tag}\n{{"a": 1}}' == insert_tags('{"a": 1}', [file])[0]
+    assert image.tag == insert_tags("", [image])[0]
+    both, rest = insert_tags("[image] [image]", [image, image])
     assert (f"{image.tag} {image.tag}", []) == (both, rest)
 
 
@@ -119,7 +119,7 @@ def test_each_kind_goes_as_the_model_takes_it_and_what_is_no_image_never_goes_as
 
 
 def test_files_that_are_too_large_together_are_told_of(store, monkeypatch):
-    monkeypatch.setattr(outputs_module, "MOST_SHOWN", 2 * len(IMAGE))
+    monkeypatch.setattr(attachments_module, "MAX_ATTACHED", 2 * len(IMAGE))
     refs = tuple(store.put(IMAGE) for _ in range(3))
     seen = Played(ToolOutput("cats", media=refs), media=store)
     assert 2 == len(seen.parts)
@@ -130,7 +130,7 @@ def test_what_cannot_be_had_is_left_out_and_the_model_is_told(store, caplog):
     ref = store.put(IMAGE)
     gone = store.put(b"gone")
     store.resolve(gone).unlink()
-    with caplog.at_level(logging.WARNING, "patchbay.media.outputs"):
+    with caplog.at_level(logging.WARNING, "patchbay.media.attachments"):
         seen = Played(ToolOutput("a cat", media=("media://abc123", ref, "/etc/passwd", gone)), media=store)
     assert [shown(IMAGE)] == seen.parts
     assert (ref,) == seen.execution.output.media
@@ -141,8 +141,8 @@ def test_what_cannot_be_had_is_left_out_and_the_model_is_told(store, caplog):
 
 
 def test_more_files_than_can_go_along_are_left_out(store):
-    seen = Played(ToolOutput("x", media=("data:,a",) * (MOST_MEDIA + 5)), media=store)
-    assert MOST_MEDIA == len(seen.execution.output.media)
+    seen = Played(ToolOutput("x", media=("data:,a",) * (MAX_MEDIA + 5)), media=store)
+    assert MAX_MEDIA == len(seen.execution.output.media)
     assert "37 files are too many" in seen.content
 
 

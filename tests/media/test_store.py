@@ -406,7 +406,7 @@ def test_bytes_that_come_while_the_store_is_closed_leave_no_file(tmp_path, monke
         Path(path).write_bytes(data)
         return path
 
-    monkeypatch.setattr(store_module, "new_file", late)
+    monkeypatch.setattr(store_module, "create_file", late)
     with pytest.raises(MediaRefusedError, match="is closed"):
         store.put(b"y")
     assert [] == list(kept.iterdir())

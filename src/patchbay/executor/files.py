@@ -1,7 +1,7 @@
 """Files that go along with results: where a run's calls meet the media store.
 
 What lives here: whose files they are, and the threads that read and write them. What does not: what becomes of them
-(``patchbay.media.outputs``). Only what has files comes here.
+(``patchbay.media.attachments``). Only what has files comes here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from patchbay.media.inline import may_hold_inline
+from patchbay.media.content import may_have_base64
 from patchbay.tools.output import ToolOutput
 from patchbay.tools.threads import run_in_thread
 from patchbay.types import Attachment
@@ -17,7 +17,7 @@ from patchbay.types import Attachment
 if TYPE_CHECKING:
     from patchbay.executor.run import Run
     from patchbay.media import MediaStore
-    from patchbay.media.outputs import Origin
+    from patchbay.media.attachments import Origin
 
 
 def checked_media(given: Any) -> MediaStore | None:
@@ -34,24 +34,24 @@ def checked_media(given: Any) -> MediaStore | None:
 def has_files(output: ToolOutput) -> bool:
     """Whether there is anything to be done about an output's files before it is one."""
     return bool(
-        output.media or (output.response_handled and output.attachments) or (output.is_error and may_hold_inline(output.for_llm))
+        output.media or (output.response_handled and output.attachments) or (output.is_error and may_have_base64(output.for_llm))
     )
 
 
 async def with_files(run: Run, output: ToolOutput, tool: str) -> ToolOutput:
     """Return an output whose media are refs that hold; an error where the user cannot be given what is for the user."""
-    from patchbay.media.outputs import settled
+    from patchbay.media.attachments import store_media
 
     store, origin = _store(run), _origin(run, tool)
-    return await run_in_thread(lambda: settled(store, output, origin))
+    return await run_in_thread(lambda: store_media(store, output, origin))
 
 
 async def illustrated(run: Run, text: str, refs: Sequence[str], tool: str) -> tuple[str, tuple[Attachment, ...]]:
     """Return a result's text without its base64, and as attachments that and the files of its refs."""
-    from patchbay.media.outputs import shown
+    from patchbay.media.attachments import attach_media
 
     store, origin = _store(run), _origin(run, tool)
-    return await run_in_thread(lambda: shown(store, text, refs, run.attachments, origin))
+    return await run_in_thread(lambda: attach_media(store, text, refs, run.attachments, origin))
 
 
 def _store(run: Run) -> MediaStore:
@@ -63,7 +63,7 @@ def _store(run: Run) -> MediaStore:
 
 
 def _origin(run: Run, tool: str) -> Origin:
-    from patchbay.media.outputs import Origin
+    from patchbay.media.attachments import Origin
 
     around = run.surroundings
     session = getattr(around.invocation_context, "session_key", None)

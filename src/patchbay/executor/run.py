@@ -12,7 +12,7 @@ from patchbay.executor.files import illustrated
 from patchbay.executor.find import find_tool
 from patchbay.executor.repeats import Repeats
 from patchbay.executor.slots import Gate
-from patchbay.media.inline import SHORTEST_URL, left_out, may_hold_inline, without_inline
+from patchbay.media.content import MIN_URL, may_have_base64, omission_note, replace_base64
 from patchbay.tools import Tool, render_result
 from patchbay.tools.attachments import attachments_of, checked_kinds, described
 from patchbay.tools.context import NOWHERE, Surroundings
@@ -123,7 +123,7 @@ class Run:
         """Whether a tool's text is what the model is shown of it, as it is."""
         limit = self.executor.max_result_chars
         is_whole = text.isascii() and (limit is None or len(text) <= limit)
-        return is_whole and (len(text) < SHORTEST_URL or not may_hold_inline(text))
+        return is_whole and (len(text) < MIN_URL or not may_have_base64(text))
 
     async def rendered(self, value: Any, tool: str = "") -> tuple[str, tuple[Attachment, ...]]:
         """Return what the model is shown of a value of the tool of this name: a text, and what goes with it."""
@@ -134,7 +134,7 @@ class Run:
         else:
             attachments = attachments_of(value)  # first: it says what is wrong with one
             content = render_result(value)
-        if media or may_hold_inline(content):
+        if media or may_have_base64(content):
             content, files = await illustrated(self, content, media, tool)
             attachments += files
         limit = self.executor.max_result_chars
@@ -148,8 +148,8 @@ class Run:
     def shortened(self, text: str) -> str:
         """Return a text of no more than the limit, its middle left out if need be."""
         limit = self.executor.max_result_chars
-        if may_hold_inline(text):
-            text = without_inline(text, left_out)
+        if may_have_base64(text):
+            text = replace_base64(text, omission_note)
         return text if limit is None or len(text) <= limit else excerpt(text, limit)
 
     async def _kept(self, text: str, limit: int) -> str:

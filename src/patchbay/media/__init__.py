@@ -1,10 +1,6 @@
-"""Media: files that go along with what tools say, for the user or the model, named by refs (``media://...``).
+"""Media: files that accompany tool results, for the user or the model, named by refs (``media://...``).
 
-What lives here: the store, what a file is and how it is opened safely, and the base64 in tools' texts that becomes a file. What
-does not: who is shown what and when (``patchbay.executor``, ``patchbay.loop``), and how a client fetches a file over HTTP
-(``patchbay.server.media``).
-
-Nothing of it is imported until a name is used: most programs have tools that speak in words only.
+Modules are imported on first use: most programs have no files.
 """
 
 from __future__ import annotations
@@ -14,10 +10,8 @@ from typing import TYPE_CHECKING
 from patchbay._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from patchbay.media.errors import MediaError, MediaGoneError, MediaRefusedError, UnknownRefError
-    from patchbay.media.meta import DELETE, FORGET, Media, MediaMeta, OpenMedia
-    from patchbay.media.shared import shared_store
-    from patchbay.media.store import SCHEME, MediaStore
+    from patchbay.media.files import MediaError, MediaGoneError, MediaRefusedError, UnknownRefError
+    from patchbay.media.store import DELETE, FORGET, SCHEME, Media, MediaMeta, MediaStore, OpenMedia, shared_store
 
 __all__ = [
     "DELETE",
@@ -34,7 +28,6 @@ __all__ = [
     "shared_store",
 ]
 
-_ERRORS = dict.fromkeys(("MediaError", "MediaGoneError", "MediaRefusedError", "UnknownRefError"), "patchbay.media.errors")
-_META = dict.fromkeys(("DELETE", "FORGET", "Media", "MediaMeta", "OpenMedia"), "patchbay.media.meta")
-_STORE = dict.fromkeys(("SCHEME", "MediaStore"), "patchbay.media.store")
-__getattr__ = lazy_exports(__name__, {**_ERRORS, **_META, **_STORE, "shared_store": "patchbay.media.shared"})
+_ERRORS = {"MediaError", "MediaGoneError", "MediaRefusedError", "UnknownRefError"}
+
+__getattr__ = lazy_exports(__name__, {name: f"patchbay.media.{'files' if name in _ERRORS else 'store'}" for name in __all__})

@@ -1,74 +1,111 @@
-"""Files opened so that what was checked is what is read.
+"""File access of the media store: its errors, its folders, and opening files so that the checked file is the one that is read.
 
-A path is a wish: between a look at it and its opening anybody may put something else there. So a file is opened first, never
-through a link and never waiting (a pipe, a device), and then looked at by what was opened. Below an allowed folder every step of
-the way is opened from the one before.
+Between a check of a path and its opening another process may replace it. So a file is opened first, without following links and
+without blocking (pipes, devices), and the open descriptor is checked. Below an allowed folder each directory of the path is
+opened from its parent.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import stat
-from collections.abc import Container, Iterable, Iterator
+import tempfile
+import uuid
+import weakref
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from patchbay.media.errors import MediaGoneError, MediaRefusedError, excerpt_of
+from patchbay.errors import ConfigurationError, PatchbayError
 
 Identity = tuple[int, int, int, int]
-"""Which file it is, whatever its name, and as what: its device and number there, when it was last written to, and its bytes.
+"""Device, inode, modification time and size: the inode alone is used again after a deletion."""
 
-The number alone does not say: file systems give that of a file which was deleted to the next one.
-"""
-
+_EXCERPT: Final = 200
 _FILE: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _FOLDER: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-_CAN_WALK: Final = os.open in os.supports_dir_fd
+_HAS_DIR_FD: Final = os.open in os.supports_dir_fd
 
 
-def opened(path: str, root: str | None = None) -> tuple[int, os.stat_result]:
-    """Open a regular file to be read; return its descriptor, which the caller closes, and what it is.
+class MediaError(PatchbayError, RuntimeError):
+    """A media file is not available."""
 
-    ``path`` is a real path (no links in it). Below ``root``, a real path too, no link is followed, whatever becomes of the way
-    meanwhile. Raises MediaGoneError where there is nothing (any more), MediaRefusedError for what is no regular file.
+    code = "media_error"
+
+
+class UnknownRefError(MediaError, LookupError):
+    """The ref does not exist, or was released."""
+
+    code = "unknown_media"
+    status = 404
+
+    def __init__(self, ref: Any) -> None:
+        super().__init__(f"media store: unknown ref: {excerpt_of(ref)}")
+
+
+class MediaRefusedError(MediaError, ValueError):
+    """The given path, URL or data is not accepted; the message says why."""
+
+    code = "media_refused"
+    status = 400
+
+
+class MediaGoneError(MediaError):
+    """The file was deleted or replaced."""
+
+    code = "media_gone"
+    status = 410
+
+
+def excerpt_of(entry: Any) -> str:
+    """Return a short printable form of a path or URL for messages; a data URL without its data."""
+    text = entry if isinstance(entry, str) else type(entry).__name__
+    if text[:5].lower() == "data:":
+        text = f"{text[:60].partition(',')[0]},..."
+    if len(text) > _EXCERPT:
+        text = f"{text[:_EXCERPT]}..."
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
+
+
+def open_file(path: str, root: str | None = None) -> tuple[int, os.stat_result]:
+    """Open a regular file for reading; return its descriptor, which the caller closes, and its status.
+
+    ``path`` and ``root`` are real paths; below ``root`` no link is followed, even one that was made meanwhile. Raises
+    MediaGoneError if there is no file, MediaRefusedError for anything but a readable regular file.
     """
     try:
-        with _parent(path, root) as (parent, name):
+        with _open_parent(path, root) as (parent, name):
             number = os.open(name, _FILE, dir_fd=parent)
     except (FileNotFoundError, NotADirectoryError):
         raise MediaGoneError(f"there is no file {excerpt_of(path)}") from None
     except (OSError, ValueError) as error:
         raise MediaRefusedError(f"{excerpt_of(path)} cannot be read: {_reason(error)}") from None
-    what = os.fstat(number)
-    if stat.S_ISREG(what.st_mode):
-        return number, what
+    status = os.fstat(number)
+    if stat.S_ISREG(status.st_mode):
+        return number, status
     os.close(number)
     raise MediaRefusedError(f"{excerpt_of(path)} is no regular file")
 
 
-def identity(what: os.stat_result) -> Identity:
-    """Return which file this is."""
-    return what.st_dev, what.st_ino, what.st_mtime_ns, what.st_size
+def identity(status: os.stat_result) -> Identity:
+    """Return the identity of a file."""
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def real_path(path: str) -> str:
-    """Return the path with all links followed. Raises MediaRefusedError for what can be no path."""
+    """Resolve all links of a path. Raises MediaRefusedError for an invalid path."""
     try:
         return os.path.realpath(path)
     except (OSError, ValueError) as error:
         raise MediaRefusedError(f"{excerpt_of(path)} can be no path: {_reason(error)}") from None
 
 
-def root_of(path: str, roots: Iterable[str]) -> str | None:
-    """Return which of the folders a real path lies in, None for none."""
-    return next((root for root in roots if is_below(path, root)), None)
-
-
 def path_of_url(url: str) -> str:
-    """Return the path of a ``file:`` URL. Raises MediaRefusedError for one of another machine, or with a query."""
+    """Return the path of a ``file:`` URL. Raises MediaRefusedError for one with another host or a query."""
     try:
         parts = urlsplit(url)
         host = parts.netloc.lower()
@@ -80,12 +117,12 @@ def path_of_url(url: str) -> str:
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Whether a real path lies in a folder, itself a real path; a folder does not lie in itself."""
+    """Return whether a real path lies below a folder (a real path too)."""
     return path.startswith(folder if folder.endswith(os.sep) else folder + os.sep)
 
 
-def new_file(path: str, data: bytes) -> str:
-    """Write a file that only this user may read, and return its path. Raises OSError, also where there is one already."""
+def create_file(path: str, data: bytes) -> None:
+    """Write a new file that only this user can read. Raises OSError, also if the file exists."""
     number = os.open(path, _NEW, 0o600)
     try:
         with os.fdopen(number, "wb") as file:
@@ -94,50 +131,20 @@ def new_file(path: str, data: bytes) -> str:
         with suppress(OSError):
             Path(path).unlink()
         raise
-    return path
 
 
-def delete(path: str, file: Identity, root: str | None = None) -> None:
-    """Delete a file, if it is still that one; nothing where it is not. Raises OSError where that cannot be done."""
-    try:
-        with _parent(path, root) as (parent, name):
-            what = os.stat(name, dir_fd=parent, follow_symlinks=False)
-            if stat.S_ISREG(what.st_mode) and identity(what) == file:
-                os.unlink(name, dir_fd=parent)
-    except (FileNotFoundError, NotADirectoryError, MediaRefusedError):
-        return
-
-
-def delete_older(folder: str, as_made: Identity, oldest: float, wanted: Container[str]) -> int:
-    """Delete the files in a folder that were last written to before ``oldest`` (seconds since the epoch); return how many.
-
-    Not those whose path is ``wanted``, no folders, and nothing where the folder is not the one that was made (only which one it
-    is counts of ``as_made``): somebody may have put another in its place, or a link to one.
-    """
-    if not _CAN_WALK:
-        return 0
-    deleted = 0
-    number = os.open(folder, _FOLDER)
-    try:
-        if identity(os.fstat(number))[:2] != as_made[:2]:
-            return 0
-        with os.scandir(number) as found:
-            for each in found:
-                with suppress(OSError):
-                    if each.is_dir(follow_symlinks=False) or f"{folder}{os.sep}{each.name}" in wanted:
-                        continue
-                    if each.stat(follow_symlinks=False).st_mtime <= oldest:
-                        os.unlink(each.name, dir_fd=number)
-                        deleted += 1
-    finally:
-        os.close(number)
-    return deleted
+def delete_file(path: str, file: Identity, root: str | None = None) -> None:
+    """Delete a file if it is still the same one. Raises OSError if it cannot be deleted."""
+    with suppress(FileNotFoundError, NotADirectoryError, MediaRefusedError), _open_parent(path, root) as (parent, name):
+        status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        if stat.S_ISREG(status.st_mode) and identity(status) == file:
+            os.unlink(name, dir_fd=parent)
 
 
 @contextmanager
-def _parent(path: str, root: str | None) -> Iterator[tuple[int | None, str]]:
-    """Open the folder that a file lies in, below ``root`` step by step; yield it and the file's name there."""
-    if not _CAN_WALK:
+def _open_parent(path: str, root: str | None) -> Iterator[tuple[int | None, str]]:
+    """Open the directory of a file, step by step below ``root``; yield its descriptor and the file's name in it."""
+    if not _HAS_DIR_FD:
         if root is not None:
             raise MediaRefusedError("files cannot be taken by their path on this system")
         yield None, path
@@ -157,3 +164,111 @@ def _parent(path: str, root: str | None) -> Iterator[tuple[int | None, str]]:
 
 def _reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+class StoreFolders:
+    """The folders of a media store, created on first use, private to this user, and deleted with the store.
+
+    ``given`` is the parent folder (None: a new temporary one); a given folder and its ``incoming`` stay. Files may also be taken
+    from the folders ``allowed``. Raises ConfigurationError for one that does not exist.
+    """
+
+    def __init__(
+        self, owner: object, given: str | os.PathLike[str] | None, allowed: Iterable[str | os.PathLike[str]] = ()
+    ) -> None:
+        self._owner = weakref.ref(owner)
+        self._given = Path(given) if given is not None else None
+        self._allowed = tuple(map(_real_folder, allowed))
+        self._removals: list[Callable[[], object]] = []
+        self._home: Path | None = None
+        self._own: str | None = None
+        self._incoming_status: os.stat_result | None = None
+        self.incoming: str | None = None
+        """The folder where other programs put files; None until it is used."""
+
+    def root_of(self, path: str) -> str | None:
+        """Return the folder below which files may be taken and this real path lies, or None."""
+        roots = self._allowed if self.incoming is None else (*self._allowed, self.incoming)
+        return next((root for root in roots if is_below(path, root)), None)
+
+    def new_path(self, suffix: str) -> str:
+        """Return an unused path for a file of the store. Raises MediaRefusedError if its folder cannot be created."""
+        if self._own is None:
+            try:
+                self._own = self._make(str(self._find_home()), "kept-")
+            except OSError as error:
+                raise MediaRefusedError(f"the media store has no folder: {error.strerror or error}") from None
+        return f"{self._own}{os.sep}{uuid.uuid4().hex}{suffix}"
+
+    def is_own(self, path: str) -> bool:
+        """Return whether the store wrote the file at this real path."""
+        return self._own is not None and is_below(path, self._own)
+
+    def open_incoming(self) -> Path:
+        """Return the folder where other programs put files. Raises MediaRefusedError if it cannot be created."""
+        if self.incoming is None:
+            try:
+                path = self._find_home() / "incoming"
+                path.mkdir(mode=0o700, exist_ok=True)
+                self._incoming_status = path.stat()
+                self.incoming = os.path.realpath(path)
+            except OSError as error:
+                raise MediaRefusedError(f"the media store has no folder for files: {error.strerror or error}") from None
+        return Path(self.incoming)
+
+    def sweep_incoming(self, oldest: float, keep: Container[str]) -> int:
+        """Delete the files in ``incoming`` last written before ``oldest`` (seconds since 1970), but for the paths ``keep``.
+
+        Returns their number. Leaves folders alone, and everything if the folder was replaced.
+        """
+        if self.incoming is None or self._incoming_status is None or not _HAS_DIR_FD:
+            return 0
+        deleted = 0
+        with suppress(OSError):
+            number = os.open(self.incoming, _FOLDER)
+            try:
+                if not os.path.samestat(os.fstat(number), self._incoming_status):
+                    return 0
+                with os.scandir(number) as found:
+                    for each in found:
+                        with suppress(OSError):
+                            if each.is_dir(follow_symlinks=False) or f"{self.incoming}{os.sep}{each.name}" in keep:
+                                continue
+                            if each.stat(follow_symlinks=False).st_mtime <= oldest:
+                                os.unlink(each.name, dir_fd=number)
+                                deleted += 1
+            finally:
+                os.close(number)
+        return deleted
+
+    def remove(self) -> None:
+        """Delete the folders that were created, with their files."""
+        for remove in self._removals:
+            remove()
+
+    def _find_home(self) -> Path:
+        if self._home is None:
+            if self._given is None:
+                self._home = Path(self._make(None, "patchbay_media_"))
+            else:
+                self._given.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._home = Path(os.path.realpath(self._given))
+        return self._home
+
+    def _make(self, parent: str | None, prefix: str) -> str:
+        path = os.path.realpath(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        if (owner := self._owner()) is not None:
+            self._removals.append(weakref.finalize(owner, _remove, path, os.getpid()))
+        return path
+
+
+def _real_folder(path: str | os.PathLike[str]) -> str:
+    real = os.path.realpath(path)
+    if not Path(real).is_dir():
+        raise ConfigurationError(f"{os.fspath(path)!r} is no folder that files could be taken from.")
+    return real
+
+
+def _remove(folder: str, process: int) -> None:
+    if os.getpid() == process:  # not in a forked child
+        shutil.rmtree(folder, ignore_errors=True)

@@ -19,10 +19,9 @@ from urllib.parse import quote
 import msgspec
 
 from patchbay.errors import PatchbayError
-from patchbay.media.errors import MediaError
-from patchbay.media.kinds import SHOWABLE, UNKNOWN, suffix_of
-from patchbay.media.meta import Media, OpenMedia
-from patchbay.media.store import SCHEME, MediaStore
+from patchbay.media.content import IMAGE_TYPES, OCTET_STREAM, suffix_of
+from patchbay.media.files import MediaError
+from patchbay.media.store import SCHEME, Media, MediaStore, OpenMedia
 from patchbay.server.answers import AuthenticationError, MethodNotAllowedError, NotFoundError
 from patchbay.server.headers import Headers
 from patchbay.server.media_urls import PATH, is_signed
@@ -144,7 +143,7 @@ def _described(media: Media) -> Headers:
     kind = media.media_type
     name = media.filename or f"{media.kind}{suffix_of(kind)}"
     plain = re.sub(r"[^A-Za-z0-9 ._-]", "_", name)[:100]
-    how = "inline" if kind in SHOWABLE else "attachment"
+    how = "inline" if kind in IMAGE_TYPES else "attachment"
     disposition = f"{how}; filename=\"{plain}\"; filename*=UTF-8''{quote(name.encode('utf-8', 'replace')[:200], safe='')}"
-    told = UNKNOWN if _ACTIVE.search(kind) else kind
+    told = OCTET_STREAM if _ACTIVE.search(kind) else kind
     return [(b"content-type", told.encode("ascii")), (b"content-disposition", disposition.encode("ascii"))]

@@ -76,7 +76,7 @@ class BaseSessionService(ABC):
         No session, no error. Of its files those go that the process's own media store has, and the stores of ``release_from``.
         """
         await self._delete(app_name, user_id, session_id)
-        from patchbay.media.shared import stores_in_use  # here: most programs have no files
+        from patchbay.media.store import stores_in_use  # here: most programs have no files
 
         if stores := stores_in_use(self._stores):
             key = session_key(app_name, user_id, session_id)

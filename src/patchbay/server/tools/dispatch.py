@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import Any, Final, Literal
 
 from patchbay.errors import ConfigurationError, ToolError, ToolFailed
-from patchbay.media.inline import without_half
+from patchbay.media.content import drop_cut_base64
 from patchbay.schema.arguments import UnreadableArgumentsError, read_arguments
 from patchbay.schema.usable import why_unusable
 from patchbay.server.client import (
@@ -376,7 +376,7 @@ def _may_be_text(kind: str, body: bytes, *, whole: bool) -> bool:
 
 def _cut(body: bytes, limit: int) -> str:
     # What follows the cut could be anything, so what came before is shown as text, and not read as an envelope.
-    text = without_half(body[:limit].decode("utf-8", "replace"))
+    text = drop_cut_base64(body[:limit].decode("utf-8", "replace"))
     return f"{text}\n[... cut here: the callback's answer is larger than {limit} bytes ...]"
 
 
