@@ -99,6 +99,19 @@ def test_a_call_that_breaks_off_anywhere_takes_nothing_of_the_calls_around_it(na
         assert reply == read(text, 5, format=name), text
 
 
+@pytest.mark.parametrize("name", ["gemma4", "functiongemma"])
+def test_words_that_are_no_arguments_are_incomplete_in_notations_of_their_own(name: str) -> None:
+    (first, second, third), end = messages(name)
+    for damaged in ("{not json at all", "{text:", "{te"):
+        text = f"{first}\n{second[: second.index('{')]}{damaged}{end}\n{third}"
+        whole = read(text, 0, format=name)
+        assert [json.loads(ARGUMENTS[0]), json.loads(ARGUMENTS[2])] == arguments(whole), damaged
+        assert 1 == len(whole.incomplete), damaged
+        assert [whole] * 3 == [read(text, size, format=name) for size in (1, 3, 7)], damaged
+        begun = f"{second[: second.index('{')].rpartition('<')[2].partition('>')[2] or 'call:f'}{damaged}{end}"
+        assert () == read(begun, 0, format=name).tool_calls
+
+
 def test_a_string_may_hold_an_end_marker_where_it_ends_behind_it() -> None:
     said = 'Write "</tool_call>" behind it,\n<tool_call> before it.'
     call = f'<tool_call>\n{{"name": "f", "arguments": {json.dumps({"text": said})}}}\n</tool_call>'

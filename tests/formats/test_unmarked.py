@@ -59,6 +59,16 @@ def calls(reply: Reply) -> list[str]:
         ('table{"harbour": "Tampa"}', None),
         ('{"name": "table", "arguments": {"harbour": "Tampa"}}', None),
         ("['tide.table', 'harbour=Tampa']", None),
+        ("['tide.table', '(harbour=\"Tampa\")']", None),
+        ("[tide.table, harbour='Tampa')]", None),
+        ("['tide.table', {'harbour': 'Tampa'})]", None),
+        ("'tide.table'(harbour='Tampa')", None),
+        ("[[{'tide.table': {'harbour': 'Tampa'}}]]", None),
+        ("```json\n[[{'tide.table': {'harbour': 'Tampa'}}]\n```", None),
+        ('[\'{"name": "tide.table", "arguments": {"harbour": "Tampa"}}\']', None),
+        ("[tide.table({'harbour': 'Tampa')}]", None),
+        ("\\[tide.table(harbour='Tampa')\\]", None),
+        ("['tide.table(harbour=\"Tampa\")', 'tides(west, east)']", "tides(west, east)"),
         ('tide_table{"harbour": "Tampa"}', None),
         ('[{"name": "tide.table", "arguments": {"harbour": "Tampa"}}]]', None),
         ('{"name": "functions.tide.table", "parameters": {"harbour": "Tampa"}}', None),
@@ -88,6 +98,8 @@ def test_a_call_that_nothing_marks_is_one_where_it_stands_for_itself(text: str, 
         '```python\nif late:\n    tide.table(harbour="Tampa")\n```',
         '{"name": "tide.table", "parameters": {"type": "object", "properties": {"harbour": {"type": "string"}}}}',
         "['tide.table', 'clock_now']",
+        "['tide.table', '(see below)']",
+        "\\[ x = tide + 1 \\]",
         '> tide.table(harbour="Tampa")',
         "[]",
     ],
@@ -149,3 +161,82 @@ def test_what_a_model_writes_after_its_calls_is_no_call_of_the_answer(after: str
 def test_the_lines_of_a_program_may_each_lead_to_a_call(size: int) -> None:
     reply = read('a = tide.table(harbour="Tampa")\nb = clock_now(zone="EST")\n', size)
     assert [f"tide.table {TAMPA}", 'clock_now {"zone": "EST"}'] == calls(reply)
+
+
+@pytest.mark.parametrize("size", [0, 1, 3])
+@pytest.mark.parametrize(
+    "second",
+    ["('clock_now', 'zone=EST')", "'clock_now'(zone='EST')", '[\'{"name": "clock_now", "arguments": {"zone": "EST"}}\']'],
+)
+def test_a_list_goes_on_behind_its_bracket(second: str, size: int) -> None:
+    reply = read(f"[('tide.table', 'harbour=Tampa')], {second}", size)
+    assert [f"tide.table {TAMPA}", 'clock_now {"zone": "EST"}'] == calls(reply)
+
+
+@pytest.mark.parametrize("size", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("['tide.table', 'harbour=[Tampa], days=3']", ['{"harbour": "[Tampa]", "days": 3}']),
+        ("[tide.table(harbour='Tampa), tide.table(harbour='Brest')]", [TAMPA, '{"harbour": "Brest"}']),
+        (
+            "[tide.table(harbour='Tampa, days=3), tide.table(harbour='Brest')]",
+            ['{"harbour": "Tampa", "days": 3}', '{"harbour": "Brest"}'],
+        ),
+        ("[tide.table(harbour='Tampa, days='3')]", ['{"harbour": "Tampa", "days": 3}']),
+        ("[tide.table(harbour='a, b='c' d')]", ['{"harbour": "a, b=\'c\' d"}']),
+        ("['tide.table(harbour=Land\\'s End)']", ['{"harbour": "Land\'s End"}']),
+        ("tide.table(harbour=94110, days=3)", ['{"harbour": "94110", "days": 3}']),
+        ("[{'name': 'tide.table', 'arguments': {'days': 2 * 3}}]", ['{"days": 6}']),
+        ("[{'name': 'tide.table', 'arguments': {'days': 5 - 3, 'harbour': 'Tampa'}}]", ['{"days": 2, "harbour": "Tampa"}']),
+        ("[{'name': 'tide.table', 'arguments': {'days': 2 * (found[0]['days'])}}]", ['{"days": "2 * (found[0][\'days\'])"}']),
+        ("[{'name': 'tide.table', 'arguments': {'days': 2 // two\n}}]", ['{"days": 2 \n}']),
+    ],
+)
+def test_what_is_written_badly_invents_no_member(text: str, arguments: list[str], size: int) -> None:
+    assert arguments == [call.raw_arguments for call in read(text, size).tool_calls]
+
+
+LISTS = [
+    _tool("plot", kind=STRING, labels={"type": "array", "items": STRING}, points={"type": "array", "items": {"type": "number"}})
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("plot(kind=bar, labels=Rome)", '{"kind": "bar", "labels": ["Rome"]}'),
+        ("plot(labels=Rome, Oslo)", '{"labels": ["Rome", "Oslo"]}'),
+        ("plot(labels=names)", '{"labels": "names"}'),
+        ("plot(kind='bar', labels=names)", '{"kind": "bar", "labels": "names"}'),
+        ("plot(labels='Rome, Oslo')", '{"labels": "Rome, Oslo"}'),
+        ("plot(points=['1', '2.5'])", '{"points": [1, 2.5]}'),
+        ("plot(points=['1', 'two'])", '{"points": [1, "two"]}'),
+        ("plot(labels=['1', '2'])", '{"labels": ["1", "2"]}'),
+    ],
+)
+def test_lists_are_typed_by_the_schema(text: str, arguments: str) -> None:
+    for size in (1, 3, 100):
+        parser = StreamParser(LISTS)
+        for at in range(0, len(text), size):
+            parser.feed(text[at : at + size])
+        parser.close()
+        assert [arguments] == [call.raw_arguments for call in parser.reply.tool_calls]
+
+
+@pytest.mark.parametrize("size", [0, 1, 3])
+def test_a_call_in_json_that_python_repeats_counts_once(size: int) -> None:
+    json_call = f'<tool_call>\n{{"name": "tide.table", "arguments": {TAMPA}}}\n</tool_call>\n'
+    python_call = "<tool_call>\n{'name': 'tide.table', 'arguments': {'harbour': 'Tampa'}}\n</tool_call>"
+    assert [f"tide.table {TAMPA}"] == calls(read(json_call + python_call, size))
+    assert [f"tide.table {TAMPA}"] * 2 == calls(read(json_call + json_call, size))
+    assert [f"tide.table {TAMPA}"] * 2 == calls(read(f"{python_call}\n{python_call}", size))
+
+
+@pytest.mark.parametrize("tag", ["functioncall", "function"])
+def test_the_tags_of_glaive_mark_a_call(tag: str) -> None:
+    for size in (0, 1, 3):
+        text = f'<{tag}>\n{{"name": "tide.table", "arguments": {TAMPA}}}\n</{tag}>'
+        assert [f"tide.table {TAMPA}"] == calls(read(text, size))
+        assert [f"tide.table {TAMPA}"] == calls(read(f"Now:\n\n```xml\n{text}\n```\n", size))
+    assert f"A <{tag}> of time." == read(f"A <{tag}> of time.").content

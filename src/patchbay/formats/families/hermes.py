@@ -7,6 +7,8 @@ from patchbay.formats.rows import Format, Frame, Thought, Wrapper
 
 PIPED = Wrapper(openers=("<|tool_call|>",), closers=("<|/tool_call|>",))
 """Granite 3.0 leaves the closer out, Phi-4-mini writes it, and others mix its markers with the plain ones."""
+GLAIVE = Wrapper(openers=("<functioncall>", "<function>"), closers=("</functioncall>", "</function>"))
+"""What Glaive's training data writes, and models that had some of it."""
 SERVED_HISTORY = Wrapper(openers=("[Calling tool: ",), tail="]")
 """How some servers write earlier calls into the prompt; models go on in the same way."""
 
@@ -28,7 +30,7 @@ HERMES = Format(
         "Trinity",
         "Llama-3-Groq-tool-use",
     ),
-    wrappers=(TOOL_CALL, TOOL_CALLS, PIPED, SERVED_HISTORY),
+    wrappers=(TOOL_CALL, TOOL_CALLS, PIPED, GLAIVE, SERVED_HISTORY),
     thoughts=(THINK,),
     leaks=TURNS,
 )

@@ -76,6 +76,8 @@ class WrapperReader:
         """The closers that are due, where a wrapper was left before its end."""
         self._far = 0
         """How far was read in vain."""
+        self._quote = ""
+        """What stood behind the bracket of the last object: the quotes that it is written in."""
 
     def open(self, marker: str) -> Steps[bool]:
         """Read from an opener on."""
@@ -175,6 +177,13 @@ class WrapperReader:
             else:
                 if told:
                     self._item = source.offset
+                if char == "{":
+                    while len(source.buf) - source.pos < 2 and not source.ended:
+                        yield
+                    quote = source.buf[source.pos + 1 : source.pos + 2]
+                    if quote == "'" and self._quote == '"':
+                        self.calls.astray = True  # Python's notation behind JSON: what it said, it may say again
+                    self._quote = quote
                 try:
                     read = yield from self._shaped(wrapper, first=first)
                 except BrokenOff:

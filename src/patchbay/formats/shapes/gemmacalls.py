@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from patchbay.formats.engine.marks import Marks
-from patchbay.formats.engine.source import CutOff, NotACall, NotOffered, Steps
+from patchbay.formats.engine.source import BrokenOff, CutOff, NotACall, NotOffered, Steps
 from patchbay.formats.parts import Parts
 from patchbay.formats.rows import Wrapper
 from patchbay.formats.shapes.bracketarguments import BracketArguments
@@ -70,7 +70,7 @@ class GemmaCalls:
     def _pass_over(self, wrapper: Wrapper) -> Steps[None]:
         try:
             yield from GemmaValues(self._json, wrapper.closers, self._ends, self.rules.types("")).read([])
-        except CutOff:
+        except (BrokenOff, CutOff):
             pass
         self.calls.passed = self.source.offset
 

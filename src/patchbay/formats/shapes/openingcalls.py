@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from patchbay.formats.engine.marks import marks
-from patchbay.formats.engine.source import CutOff, NotACall, Steps
+from patchbay.formats.engine.source import BrokenOff, CutOff, NotACall, Steps
 from patchbay.formats.parts import Parts
 from patchbay.formats.rows import Wrapper
 from patchbay.formats.shapes.gemmacalls import CLOSERS, GemmaCalls
@@ -78,6 +78,7 @@ class GemmaAtStart(_Opening):
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self._one = GemmaCalls(parts, marks(_GEMMA.closers))
+        self._json = parts.json
 
     def _read(self) -> Steps[bool]:
         begin = self.source.offset
@@ -85,7 +86,12 @@ class GemmaAtStart(_Opening):
         if self.rules.offered(name) is None:
             return False
         self.source.rewind_to(begin)
-        return bool((yield from self._one.read(_GEMMA, first=True)))
+        try:
+            yield from self._one.read(_GEMMA, first=True)
+        except BrokenOff:
+            yield from self._json.skip_to_end()
+            self.calls.cut(self.source.since(begin))
+        return True
 
 
 class NexusAtStart(_Opening):

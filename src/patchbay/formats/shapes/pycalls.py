@@ -38,6 +38,7 @@ class PythonCalls:
         self.names: Mapping[str, PythonValue | None] = {}
         """What names stand for where they are arguments; None: for nothing that is known."""
         self._values = PythonReader(source, parts.emitter.note)
+        self._values.is_tool = parts.rules.offered
 
     def read(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:  # noqa: ARG002 - a call in Python stands for itself
         """Read one call, or a list of calls; how many."""
@@ -87,6 +88,7 @@ class PythonCalls:
     def called_with(self, name: str) -> Steps[None]:
         """Read the arguments of ``name`` in their brackets."""
         self.called = name
+        self._values.keys = self.rules.types(name).keys or ()
         read = yield from self._values.arguments()
         if self.names:
             read = filled(read, self.names)
@@ -104,7 +106,10 @@ class PythonCalls:
             if char == "]" and told:
                 source.pos += 1
                 return told
-            if char and char in ",;+" and told:
+            if char and char in ",;+\\" and told:
+                source.pos += 1
+            elif char and char in ")}" and told:
+                self.note("stray_bracket")
                 source.pos += 1
             elif not char:
                 if told:

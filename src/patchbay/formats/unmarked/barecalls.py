@@ -74,6 +74,10 @@ class BareCalls:
         begin, before = source.offset, len(staged.items)
         self.began, self.before = begin, before
         char = yield from source.peek()
+        escaped = char == "\\"  # Markdown's, before a bracket
+        if escaped:
+            source.pos += 1
+            char = yield from source.peek()
         shapes: tuple[Callable[[], Steps[int]], ...]
         if char == "{":
             shapes = (self._object,)
@@ -81,6 +85,8 @@ class BareCalls:
             shapes = (self._object, self._python.several, *(() if self.names else (self._mixed.read,)))
         elif char in ('"', "'"):
             shapes = (self._mixed.string,)
+        elif char == "(":
+            shapes = () if self.names else (self._mixed.read,)
         else:
             shapes = (self._statement, *(() if self.names else (self._glued.read,)))
         for shape in shapes:
@@ -90,7 +96,8 @@ class BareCalls:
             except NotACall:
                 pass
             del staged.items[before:]
-            source.rewind_to(begin)
+            source.rewind_to(begin + escaped)
+        source.rewind_to(begin)
         return False
 
     def _object(self) -> Steps[int]:

@@ -326,7 +326,7 @@ class LooseReader:
             elif char == "o" and (yield from self._is_or()):
                 source.pos += len(_OR)
             else:
-                return char if char and char in self._first and char != "`" else ""
+                return char if char and (char in self._first or char == "(") and char != "`" else ""
 
     def _is_or(self) -> Steps[bool]:
         source = self.source
@@ -362,5 +362,5 @@ class LooseReader:
 @lru_cache(maxsize=64)
 def _beginnings(names: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
     """What a line with a call begins with where tools' names begin so, and the first characters of that."""
-    starts = frozenset("[{`'\"#") | names
+    starts = frozenset((*"[{`'\"#", "\\[")) | names
     return starts, frozenset(start[0] for start in starts)

@@ -6,18 +6,22 @@ What reads lists of one shape is ``callreader`` and ``pycalls``; this is what is
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from functools import partial
 
 from patchbay.formats.engine.source import CutOff, NotACall, Source, Steps
 from patchbay.formats.engine.telling import Staged
 from patchbay.formats.parts import Parts
+from patchbay.formats.shapes.callreader import CallReader
 from patchbay.formats.shapes.pycalls import PythonCalls
+from patchbay.formats.values.jsonreader import JsonReader
 from patchbay.formats.values.pyreader import PythonReader
 from patchbay.formats.values.pyvalues import PythonArguments, PythonValue, arguments_json
 
 _BLANKS = " \t\r\n"
 _CLOSERS = {"[": "]", "(": ")", "{": "}"}
+_FOREIGN_CALL = re.compile(r"[^\W\d][\w.]*\([^()]*\)")
 _MAX_DEPTH = 3
 
 
@@ -46,12 +50,29 @@ class MixedLists:
         begin = source.offset
         quote = source.buf[source.pos]
         source.pos += 1
-        if (yield from source.peek()) == "[":
-            source.pos += 1
-        yield from self._python.name()
+        called = yield from self._called(begin + 1, quote)
+        if called:
+            return called
         source.rewind_to(begin)
         if (yield from self._in_quotes(quote)) is not None:
             raise NotACall
+        return 1
+
+    def _called(self, begin: int, quote: str) -> Steps[int]:
+        """Read the rest of ``'f'(a=1)``: 1, or 0 where a call stands in the quotes; raises NotACall where neither does."""
+        source = self.source
+        word = yield from self._python.word()
+        if not word or (yield from source.peek()) != quote:
+            source.rewind_to(begin)
+            if (yield from source.peek()) == "[":
+                source.pos += 1
+            yield from self._python.name()
+            return 0
+        name = self.rules.offered(word)
+        source.pos += 1
+        if name is None or (yield from self._python.space(" ")) != "(":
+            raise NotACall
+        yield from self._python.called_with(name)
         return 1
 
     def _list(self, *, depth: int) -> Steps[int]:
@@ -65,11 +86,17 @@ class MixedLists:
             char = yield from self._python.space(_BLANKS)
             if not char and not told:
                 raise CutOff
-            if char == closer or not char:
-                source.pos += len(char)
+            if char == closer or not char or (told and char in "`~" and (yield from self._parts.json.at_fence())):
+                source.pos += char == closer
                 return told + self._pair(name, arguments)
             if char in ",;.+" and (told or name):
                 source.pos += 1
+                continue
+            if char in ")]}" and arguments is not None:
+                self._parts.emitter.note("stray_bracket")
+                source.pos += 1
+                told += self._pair(name, arguments)
+                name, arguments = "", None
                 continue
             if name and char == "{" and arguments is None:
                 arguments = PythonArguments(keywords=(yield from self._values.value()).fields or {})
@@ -80,7 +107,7 @@ class MixedLists:
                 arguments.keywords[key] = yield from self._values.value()
                 continue
             if name and char in "\"'":
-                said = yield from self._said_word()
+                said = yield from self._said_arguments()
                 if said is not None:
                     arguments = arguments or PythonArguments()
                     arguments.keywords |= said
@@ -95,7 +122,7 @@ class MixedLists:
         """Read one item: how many calls it was, and the tool's name if that is all it was."""
         source = self.source
         begin = source.offset
-        if char in "[(" or (char == "{" and depth and depth < _MAX_DEPTH):
+        if char in "[(":
             if depth == _MAX_DEPTH:
                 raise NotACall
             return (yield from self._list(depth=depth + 1)), ""
@@ -106,6 +133,9 @@ class MixedLists:
             said = yield from self._in_quotes(char)
             name = None if said is None else self.rules.offered(said)
             if said is not None and name is None:
+                if self._staged.calls and _FOREIGN_CALL.fullmatch(said):
+                    self._staged.passed_over(said)
+                    return 0, ""
                 raise NotACall
             if name is not None and (yield from self._python.space(" ")) == "(":  # 'f'(a=1)
                 yield from self._python.called_with(name)
@@ -113,9 +143,9 @@ class MixedLists:
             return name is None, name or ""
         if char == "{":
             before = len(self._staged.items)
-            for read in (self._objects, partial(self._list, depth=1)):  # the second: {'f(a=1)'}
+            for read in (self._objects, partial(self._list, depth=depth + 1)):  # the second: {'f(a=1)'}
                 try:
-                    told = yield from read()
+                    told = (yield from read()) if depth < _MAX_DEPTH else 0
                 except NotACall:
                     told = 0
                 if told:
@@ -158,20 +188,39 @@ class MixedLists:
         source.rewind_to(begin)
         return ""
 
-    def _said_word(self) -> Steps[dict[str, PythonValue] | None]:
-        """Read a string that says ``key=value``; None with nothing read if it says anything else."""
+    def _said_arguments(self) -> Steps[dict[str, PythonValue] | None]:
+        """Read a string that says ``key=value``, or several of them; None with nothing read if it says anything else."""
         source = self.source
         begin = source.offset
         source.pos += 1
-        word = yield from self._python.word()
-        if word and (yield from source.peek()) == "=":
+        char = yield from source.peek()
+        word = "" if char == "(" else (yield from self._python.word())
+        if char == "(" or (word and (yield from source.peek()) == "="):
             source.rewind_to(begin)
             value = yield from self._values.value()
             text = json.loads(value.json) if value.json is not None else None
             if isinstance(text, str):
-                return {word: plain(text.partition("=")[2].strip())}
+                said = self._keywords(text.strip())
+                if word and (said is None or len(said) < 2):
+                    said = {word: plain(text.partition("=")[2].strip())}
+                if said:
+                    return said
         source.rewind_to(begin)
         return None
+
+    def _keywords(self, text: str) -> dict[str, PythonValue] | None:
+        """What a string says that holds a call's arguments, ``(a=1, b=2)`` or ``a=1, b=2``; None if it holds anything else."""
+        inner = _text(text if text.startswith("(") else f"({text})")
+        inner.mark()
+        reading = PythonReader(inner, self._parts.emitter.note).arguments()
+        try:
+            next(reading)
+        except StopIteration as read:
+            arguments: PythonArguments = read.value
+        except (NotACall, CutOff):
+            return None
+        whole = inner.pos == len(inner.buf) and not arguments.positional and not arguments.spread
+        return arguments.keywords if whole else None
 
     def _in_quotes(self, quote: str) -> Steps[str | None]:
         """Read a string: None if it was calls, which are told, else what it says."""
@@ -212,13 +261,15 @@ class MixedLists:
 
     def _said(self, text: str) -> bool:
         """Whether what a string says is a call, or a list of them; told if so."""
-        inner = Source()
-        inner.push(text.strip())
-        inner.ended = True
+        inner = _text(text.strip())
         before = len(self._staged.items)
+        note = self._parts.emitter.note
         calls = PythonCalls(self._parts, inner, self._staged, self.rules.offered)
+        objects = CallReader(inner, JsonReader(inner, note), self._staged, self.rules, note=note)
+        objects.strict, objects.resolve = True, self.rules.offered
+        read = {"[": calls.several, "{": objects.read}.get(inner.buf[:1], calls.one)
         try:
-            for _ in calls.several() if text.lstrip().startswith("[") else calls.one():
+            for _ in read():
                 pass
         except (NotACall, CutOff):
             del self._staged.items[before:]
@@ -239,3 +290,11 @@ def plain(text: str) -> PythonValue:
     if len(text) > 1 and text[0] in "\"'" and text[-1] == text[0]:
         return PythonValue(json.dumps(text[1:-1], ensure_ascii=False))
     return PythonValue(None, text)
+
+
+def _text(text: str) -> Source:
+    """A source that is all there."""
+    source = Source()
+    source.push(text)
+    source.ended = True
+    return source

@@ -12,6 +12,8 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 TEXT: Final = frozenset({"string"})
+LIST: Final = frozenset({"array"})
+NUMBERS: Final = frozenset({"integer", "number"})
 
 _TYPES = {
     **dict.fromkeys(("null", "none"), "null"),

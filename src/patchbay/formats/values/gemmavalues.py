@@ -13,7 +13,7 @@ import json
 import re
 
 from patchbay.formats.engine.marks import Marks, marks
-from patchbay.formats.engine.source import CutOff, Steps
+from patchbay.formats.engine.source import BrokenOff, CutOff, Steps
 from patchbay.formats.values.jsonreader import JsonReader
 from patchbay.formats.values.names import ToolTypes
 from patchbay.formats.values.nesting import COLON, COMMA, KEY, Nesting
@@ -50,7 +50,7 @@ class GemmaValues:
         """The parameter whose value is due."""
 
     def read(self, sink: list[str]) -> Steps[None]:
-        """Read an object from its bracket on; its JSON goes to ``sink``, a call's. Raises CutOff."""
+        """Read an object from its bracket on; its JSON goes to ``sink``, a call's. Raises BrokenOff, CutOff."""
         source, nesting = self.source, Nesting(sink, self.note)
         while not nesting.complete:
             char = yield from self._json.space(nesting.gap, comments=False)
@@ -61,7 +61,11 @@ class GemmaValues:
                 self.note("stray_character")
                 source.pos += len(token)
             elif char == "<" and not token and (yield from self._ends.at(source)):
+                if nesting.lacks_value:
+                    raise BrokenOff
                 nesting.end()
+            elif nesting.due == COLON and char.isalnum():
+                raise BrokenOff  # words: nothing says which of them is a key
             elif char in "}]":
                 source.pos += nesting.close(char)
             elif nesting.takes(char):

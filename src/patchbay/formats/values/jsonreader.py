@@ -20,6 +20,7 @@ from patchbay.formats.engine.source import BrokenOff, CutOff, NotACall, Source, 
 from patchbay.formats.values.jsonstrings import QUOTES, StringReader
 from patchbay.formats.values.names import ToolTypes
 from patchbay.formats.values.nesting import COLON, KEY, Nesting
+from patchbay.formats.values.pynumbers import computed
 
 _SPACE = re.compile(r"[ \t\r\n]+")
 _QUOTED_SPACE = re.compile(r"[ \t\r\n>]+")
@@ -38,6 +39,9 @@ _FOREIGN = {
     "Infinity": "null",
     "-Infinity": "null",
 }
+_OPERATOR = re.compile(r"[ \t]*(?:[*%]|/(?![/*])|[-+][ \t])")
+_BEFORE_OPERATOR = frozenset(" \t*%/")
+_INDEX = re.compile(r"[\[\]]+")
 FENCES = frozenset("`~")
 _ENDS = FENCES | frozenset("<[")
 
@@ -246,26 +250,49 @@ class JsonReader(StringReader):
         """Read a number, a constant, or bare text, which becomes a string."""
         word = yield from self._run(_IN_TUPLE if in_tuple else _BARE)
         self._expect_more()
+        operand = False
         if word in _CONSTANTS or _NUMBER.fullmatch(word):
-            sink.append(word)
-            return
-        if word in _FOREIGN:
+            following = self.source.buf[self.source.pos]
+            operand = following in _BEFORE_OPERATOR and word not in _CONSTANTS and (yield from self._is_operand())
+            if not operand:
+                sink.append(word)
+                return
+        if not operand and word in _FOREIGN:
             self.note("foreign_constant")
             sink.append(_FOREIGN[word])
             return
-        number = _as_number(word)
+        number = None if operand else _as_number(word)
         if number is not None:
             self.note("foreign_number")
             sink.append(number)
             return
         rest = yield from self._run(_IN_TUPLE_VALUE if in_tuple else _BARE_VALUE)
         self._expect_more()
-        text = (word + rest).strip()
+        parts, brackets = [word, rest], 0
+        while (brackets := brackets + parts[-1].count("(") - parts[-1].count(")")) > 0 and not in_tuple:
+            bracket = yield from self._run(_INDEX)
+            if not bracket:
+                break
+            parts.append(bracket + (yield from self._run(_BARE_VALUE)))
+            self._expect_more()
+        text = "".join(parts).strip()
         if not text:
             text = self.source.buf[self.source.pos : self.source.pos + 1]
             self.source.pos += 1
-        self.note("unquoted_string")
-        sink.append(json.dumps(text))
+        number = computed(text) if operand or "*" in text else None
+        self.note("unquoted_string" if number is None else "arithmetic")
+        sink.append(json.dumps(text) if number is None else number)
+
+    def _is_operand(self) -> Steps[bool]:
+        """Whether an operator follows the number before ``pos``."""
+        source = self.source
+        while True:
+            at = source.pos
+            while at < len(source.buf) and source.buf[at] in " \t":
+                at += 1
+            if len(source.buf) - at > 1 or source.ended:
+                return _OPERATOR.match(source.buf, source.pos) is not None
+            yield
 
     def _expect_more(self) -> None:
         """Raise CutOff where the text ends: a number may have had more digits to come, and a word more letters."""

@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 from typing import Any, Final, Literal
 
 from patchbay.formats.values.coerce import decoded_to, typed
-from patchbay.formats.values.expected import ANYTHING, TEXT, Expected
+from patchbay.formats.values.expected import ANYTHING, LIST, NUMBERS, TEXT, Expected
 from patchbay.types import ToolSpec, read_specs
 
 UnknownTools = Literal["text", "keep", "drop"]
@@ -80,6 +80,16 @@ class ToolTypes:
     def is_text(self, key: str) -> bool:
         """Whether the value is a string whatever it says, so that it may be told before it has ended."""
         return self._expected.member(key).types == TEXT
+
+    def is_text_list(self, key: str) -> bool:
+        """Whether the value is a list, and each of its items a string."""
+        expected = self._expected.member(key)
+        return expected.types == LIST and not expected.element(0).says_nothing and expected.element(0).types == TEXT
+
+    def is_number_list(self, key: str) -> bool:
+        """Whether the value is a list, and each of its items a number."""
+        expected = self._expected.member(key)
+        return expected.types == LIST and expected.element(0).types <= NUMBERS
 
 
 UNTYPED: Final = ToolTypes(None)

@@ -213,7 +213,12 @@ class _Words:
                 pass
 
     def _opens_string(self) -> bool:
-        """Whether a quote opens a string: behind a word it is an apostrophe or a sign for inches, unless the word is a prefix."""
+        """Whether a quote opens a string: behind a word it is an apostrophe or a sign for inches, unless the word is a prefix.
+
+        Behind a backslash it stands for itself.
+        """
+        if self._last == "\\" and not self._blank:
+            return False
         return self._blank or not _is_word(self._last) or self._last.lower() in ("r", "b", "f", "u", "rb", "br", "rf", "fr")
 
     def _ends(self, char: str) -> Steps[bool]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from patchbay.formats.engine.source import CutOff, NotACall, Source, Steps
@@ -21,6 +21,8 @@ BLANKS = re.compile(r"[ \t\r\n]*")
 NAME = re.compile(r"[\w.$\\-]*")
 _WORDS = re.compile(r"""[^'"=()\[\]{}\n]*""")
 _BRACKETS = re.compile(r"[)\]} \t]*")
+_NEXT = re.compile(r",[ \t\r\n]*(?P<key>[^\W\d]\w*)=|\)[\])]?[ \t]*,[ \t\r\n]*(?P<tool>[^\W\d][\w.]*)\(")
+"""What ends a string whose closing quote was left out: the next argument of the call, or the next call."""
 _INDENT = re.compile(r"[ \t>]*")
 _HEX = re.compile(r"[0-9a-fA-F]*")
 _OCTAL = re.compile(r"[0-7]*")
@@ -75,6 +77,10 @@ class PythonStrings:
         self.source = source
         self.note = note
         self.guarded = False
+        self.keys: Collection[str] = ()
+        """The parameters of the call being read, where they are known."""
+        self.is_tool: Callable[[str], object] = _unknown
+        """Whether a name is an offered tool's."""
 
     def char(self, at: int) -> Steps[str]:
         """The character ``at`` places behind ``pos``, "" behind the end of the text."""
@@ -138,6 +144,7 @@ class PythonStrings:
         source = self.source
         plain = _PLAIN_IN[quote]
         quotes = False
+        begin, before = source.offset, len(sink)
         while True:
             found = plain.match(source.buf, source.pos)
             if found:
@@ -153,12 +160,29 @@ class PythonStrings:
                 yield from self._special(sink, char, raw=raw)
                 continue
             closes = yield from self._closes(quote, place, quotes=quotes)
+            if not closes and not quotes and place.in_call and (end := self._left_open(source.since(begin))) >= 0:
+                self.note("unclosed_string")
+                sink[before:] = [json_text(source.since(begin)[:end])[1:-1]]
+                source.rewind_to(begin + end)
+                return
             source.pos += 1
             if closes:
                 return
             quotes = True
             self.note("unescaped_quote")
             sink.append(json_char(ord(quote)))
+
+    def _left_open(self, text: str) -> int:
+        """Where a string ended whose closing quote was left out: before the argument that the next quote belongs to; else -1."""
+        if text[-1:] != "=" or "\\" in text:
+            return -1
+        for found in _NEXT.finditer(text):
+            if found.group("tool") is None:
+                if found.group("key") in self.keys:
+                    return found.start()
+            elif self.is_tool(found.group("tool")):
+                return found.start()
+        return -1
 
     def _until(self, sink: list[str], closer: str, *, raw: bool = False) -> Steps[None]:
         """Read the rest of a string that only ``closer`` ends: three quotes, or a quote with backslashes before it."""
@@ -293,3 +317,7 @@ class PythonStrings:
         """Whether the second of two quotes ends the string (``"5'10""``): then the first is part of it."""
         after = yield from self.run(2, BLANKS)
         return (yield from self.char(after)) in _AFTER_ODD
+
+
+def _unknown(_name: str) -> bool:
+    return False

@@ -19,6 +19,8 @@ from patchbay.formats.values.pystrings import Place, json_text
 _WORD = re.compile(r"[^\W\d][\w ,-]*")
 _FILLED = re.compile(r"[fF]['\"]")
 _DUMPED = re.compile(r"json\.dumps\((\w+)\)")
+_ESCAPED = re.compile(r"""\\(?=[_*'"])""")
+_DIGITS = frozenset("-0123456789")
 _NAMES = re.compile(r"[^\W\d]\w*")
 _WRAPPERS = frozenset({"arguments", "parameters", "args", "kwargs", "params", "input"})
 ITEM = Place()
@@ -129,8 +131,8 @@ def as_key(value: PythonValue) -> str:
 
 
 def plain(text: str) -> str:
-    """Words without the backslashes that Markdown puts before underscores and asterisks."""
-    return text.replace("\\_", "_").replace("\\*", "*")
+    """Words without the backslashes that Markdown puts before underscores and asterisks, and a string before its quotes."""
+    return _ESCAPED.sub("", text) if "\\" in text else text
 
 
 def arguments_json(arguments: PythonArguments, types: ToolTypes) -> str:
@@ -161,8 +163,16 @@ def arguments_json(arguments: PythonArguments, types: ToolTypes) -> str:
     given = dict(zip(free, positional, strict=False)) | named
     if known:
         given = {key: value for key, value in given.items() if value.json != "null" or types.takes_null(key)}
-    untyped = any(value.json is None and _WORD.fullmatch(value.text) for value in given.values())
-    members = (f"{json_text(key)}: {_typed(key, value, types, untyped=untyped)}" for key, value in given.items())
+    words = [value.text for value in given.values() if value.json is None and _WORD.fullmatch(value.text)]
+    untyped = bool(words)
+    # a name alone may be a variable's, and beside strings in quotes it is one
+    unquoted = (len(words) > 1 or "," in "".join(words)) and not any(
+        (value.json or "").startswith('"') for value in given.values()
+    )
+    members = (
+        f"{json_text(key)}: {(unquoted and _listed(key, value, types)) or _typed(key, value, types, untyped=untyped)}"
+        for key, value in given.items()
+    )
     return "{" + ", ".join(members) + "}"
 
 
@@ -209,11 +219,23 @@ def _own_name(name: str, known: frozenset[str]) -> str:
     return next((own for own in (bare, f"_{bare}", f"{bare}_") if own in known), name)
 
 
+def _listed(key: str, value: PythonValue, types: ToolTypes) -> str:
+    """Words as the list of texts that the schema wants of them, "" where it wants none: only where a call quotes nothing."""
+    if value.json is not None or not _WORD.fullmatch(value.text) or not types.is_text_list(key):
+        return ""
+    return f"[{', '.join(json_text(plain(word.strip())) for word in value.text.split(',') if word.strip())}]"
+
+
 def _typed(key: str, value: PythonValue, types: ToolTypes, *, untyped: bool) -> str:
     known = key in (types.keys or ())
-    if untyped and known and value.json is not None and types.is_text(key) and value.json[:1] not in ('"', "[", "{"):
-        return types.json(key, value.json)
+    if known and value.json is not None and types.is_text(key) and value.json[:1] not in ('"', "[", "{"):
+        if untyped:
+            return types.json(key, value.json)
+        if value.json[:1] in _DIGITS and not value.computed:
+            return json_text(value.text.strip() or value.json)
     if value.json is not None and not value.computed:
+        if value.json.startswith("[") and '"' in value.json and types.is_number_list(key):
+            return types.json(key, value.json)
         return types.decoded(key, value.json) if value.json.startswith('"') else value.json
     if value.json is not None and not known:
         return value.json
