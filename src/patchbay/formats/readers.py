@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from itertools import chain
 
 from patchbay.formats.channels.messages import ChannelReader, channel_marks
 from patchbay.formats.engine.emitter import Emitter
+from patchbay.formats.engine.lazy import made_once
 from patchbay.formats.engine.marks import marks, prefix
 from patchbay.formats.engine.scanner import Region
 from patchbay.formats.fences.fencedmarkup import FencedMarkup
@@ -130,22 +131,22 @@ class Readers:
         """The reader of what no wrapper describes."""
         return marked(self.parts)
 
-    @cached_property
+    @made_once
     def bodies(self) -> Shapes:
         """The readers of what stands in wrappers."""
         return Shapes(self.parts, self.plan.wrappers.closers, self.plan.ends)
 
-    @cached_property
+    @made_once
     def wrapped(self) -> WrapperReader:
         """The reader of wrappers."""
         return WrapperReader(self.parts, self.plan.wrappers, self.bodies)
 
-    @cached_property
+    @made_once
     def messages(self) -> ChannelReader:
         """The reader of framed messages."""
         return ChannelReader(self.parts, self.plan.channels, self.bodies, self.plan.ends)
 
-    @cached_property
+    @made_once
     def thoughts(self) -> ReasoningReader:
         """The reader of reasoning."""
         told = TakenOut(self.parts.emitter) if self.parts.reasoning else LeftIn(self.parts.emitter)
@@ -153,27 +154,27 @@ class Readers:
             self.parts, self.plan.thoughts, self.opener, lambda: self.messages.begin, prefilled=self.prefilled, told=told
         )
 
-    @cached_property
+    @made_once
     def leaks(self) -> LeakReader:
         """The reader of special tokens that leaked."""
         return LeakReader(self.parts.source, self.parts.emitter)
 
-    @cached_property
+    @made_once
     def frames(self) -> FrameReader:
         """The reader of what stands around the answer."""
         return FrameReader(self.parts.source, self.parts.emitter, self.plan.frames, named=self.parts.named)
 
-    @cached_property
+    @made_once
     def inline(self) -> InlineLists:
         """The reader of lists in the middle of a line."""
         return InlineLists(self.parts, self.loose)
 
-    @cached_property
+    @made_once
     def loose(self) -> LooseReader | None:
         """The reader of calls that nothing marks."""
         return LooseReader(self.parts) if self.parts.lenient or self.plan.bare else None
 
-    @cached_property
+    @made_once
     def fences(self) -> FenceReader:
         """The reader of fences."""
         parts, plan = self.parts, self.plan

@@ -62,6 +62,8 @@ class TextOptions:
 
     def __post_init__(self) -> None:
         choose(self.format)
+        hashed = tuple(getattr(self, option.name) for option in fields(self) if option.hash is not False)
+        object.__setattr__(self, "_hash", hash(hashed))  # the key of caches that are asked for each request
         for option in ("tool_call_tag", "tool_result_tag", "reasoning_tag"):
             check_tag(getattr(self, option), option)
         if self.tool_call_tag.lower() == self.tool_result_tag.lower():
@@ -80,6 +82,9 @@ class TextOptions:
             value = getattr(self, option)
             if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 10:
                 raise ConfigurationError(f"{option} is {value!r}: use a whole number from 0 to 10.")
+
+    def __hash__(self) -> int:
+        return self._hash  # type: ignore[attr-defined,no-any-return]
 
     def prompt_format(self, model: str) -> str | Format:
         """How the model of this name is told of tools and shown its history.

@@ -15,18 +15,22 @@ import msgspec
 from patchbay.models.wire import decode
 
 _CONTENT = re.compile(rb'"content":\s*"')
-_INSIDE_STRING = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*')
+_INSIDE_STRINGS = re.compile(rb'[^"\\]*(?:\\[^\0][^"\\]*)*')
+BETWEEN = b"\0"
+"""What stands between two pieces of content: no JSON holds it."""
+_MOST_AT_ONCE = 256
+"""How many events are looked at together: where they differ in shape, that is done again for each of them."""
 _MARKER = re.compile(rb"[`~<>\[\]{(]|\\[^n]|\xe2\x9c\xbf|\xe2\x97\x81")
 """What markers and calls that nothing marks hold: brackets, an escape other than a line break's, a flower, a triangle. The words
 that some markers begin with say nothing, for one of these follows them."""
-_LINE_FEED = 0x0A  # looked for as a number: bytes in bytes cost ten times as much
+_LINE_FEED = 0x0A  # as a number: to look for bytes in bytes costs ten times as much
 _STAND_IN = "\u2603"
 
 
 class ContentShape:
     """What stands around the content."""
 
-    __slots__ = ("_after", "_before", "_begin", "_between", "_end", "_head", "_tail")
+    __slots__ = ("_after", "_before", "_begin", "_between", "_end", "_first", "_head", "_inner", "_join", "_last", "_tail")
 
     def __init__(self, before: bytes, after: bytes) -> None:
         self._before = before
@@ -34,6 +38,8 @@ class ContentShape:
         self._head = b"data: " + before
         self._tail = after + b"\n\n"
         self._between = self._tail + self._head
+        self._first, self._last, self._inner = len(before), -len(after), len(before) + len(after)
+        self._join = (after + before).join
         self._begin, self._end = len(self._head), -len(self._tail)
 
     def only_content(self, data: bytes) -> str | None:
@@ -49,42 +55,48 @@ class ContentShape:
             return None
         return None if not text or '"' in text or "\\" in text or "\n" in text else text
 
-    def pieces(self, events: Sequence[bytes], at: int) -> list[bytes]:
-        """The content, as JSON escapes it, of each event from ``at`` on as long as they have this shape."""
-        before, after = self._before, self._after
-        inner, first, last = len(before) + len(after), len(before), -len(after)
-        found = []
-        for position in range(at, len(events)):
-            data = events[position]
-            if len(data) <= inner or not data.startswith(before) or not data.endswith(after):
-                break
-            piece = data[first:last]
-            if (b'"' in piece or b"\\" in piece) and _INSIDE_STRING.fullmatch(piece) is None:
-                break
-            found.append(piece)
-        return found
+    def pieces(self, events: Sequence[bytes]) -> bytes:
+        """The content, as JSON escapes it, of each event from the first on as long as they have this shape: split by ``BETWEEN``.
+
+        Empty where the first has another.
+        """
+        if not self._has(events[0]):
+            return b""
+        events = events[:_MOST_AT_ONCE]
+        count = len(events)
+        while not self._has(events[count - 1]):  # the end of a stream has other shapes
+            count -= 1
+        found = [event[self._first : self._last] for event in events[:count]]
+        if self._before + self._join(found) + self._after != b"".join(events[:count]) or not all(found):
+            found = found[: next(at for at, event in enumerate(events) if not self._has(event))]
+        run = BETWEEN.join(found)
+        if run.count(BETWEEN) >= len(found):
+            return b""
+        inside = _INSIDE_STRINGS.match(run)
+        if inside is not None and inside.end() < len(run):
+            run = run[: max(run.rfind(BETWEEN, 0, inside.end()), 0)]
+        return run
+
+    def _has(self, event: bytes) -> bool:
+        return event.startswith(self._before) and event.endswith(self._after) and len(event) > self._inner
 
 
-def quiet_ends(pieces: Sequence[bytes]) -> list[int]:
-    """For each piece, the end of the prose from there on that may be fed at one blow, or its own place if it may not.
+def quiet_end(pieces: bytes, begin: int) -> int:
+    """The end of the prose from ``begin`` on that may be fed at one blow; ``begin`` where its first piece may not.
 
     No marker begins in that prose, and no line break ends it: a parser holds one back until it knows what follows, so it would
     not come out as it came in.
     """
-    ends = [0] * len(pieces)
-    end = 0  # of the prose that the next piece begins
-    for at in range(len(pieces) - 1, -1, -1):
-        if _MARKER.search(pieces[at]) is not None:
-            end = at
-        elif end <= at + 1:
-            end = at if pieces[at].endswith(b"\\n") else at + 1
-        ends[at] = end
-    return ends
+    marker = _MARKER.search(pieces, begin)
+    end = len(pieces) if marker is None else pieces.rfind(BETWEEN, begin, marker.start())
+    while end > begin and pieces.endswith(b"\\n", begin, end):
+        end = pieces.rfind(BETWEEN, begin, end)
+    return max(end, begin)
 
 
-def decode_content(pieces: Sequence[bytes]) -> str:
+def decode_content(pieces: bytes) -> str:
     """The text of pieces that follow each other; raises ValueError for half a surrogate pair or broken UTF-8."""
-    return msgspec.json.decode(b'"' + b"".join(pieces) + b'"', type=str)
+    return msgspec.json.decode(b'"' + pieces.replace(BETWEEN, b"") + b'"', type=str)
 
 
 def learn_shape(data: bytes, content: str) -> ContentShape | None:

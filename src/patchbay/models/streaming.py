@@ -14,7 +14,7 @@ from patchbay.history import text_of
 from patchbay.models.answering import ChoiceStream
 from patchbay.models.completion import Outcome, native_calls
 from patchbay.models.faults import error_message, shown
-from patchbay.models.shapes import ContentShape, decode_content, learn_shape, quiet_ends
+from patchbay.models.shapes import BETWEEN, ContentShape, decode_content, learn_shape, quiet_end
 from patchbay.models.sse import ErrorEvent, SseDecoder
 from patchbay.models.wire import CallDelta, Choice, Chunk, Envelope, FunctionDelta, decode, decode_chunk, event
 
@@ -138,19 +138,24 @@ class StreamedAnswer:
         """
         if self._shape is None:
             return 0
-        pieces = self._shape.pieces(events, at)
+        pieces = self._shape.pieces(events[at:])
         state, envelope, write = self.choices[0], self._enveloped(), self.out.append
-        parser, ends = state.parser, quiet_ends(pieces)
-        done = 0
-        while done < len(pieces):
-            end = max(ends[done], done + 1) if parser.in_prose else done + 1
+        parser, begin, size, done = state.parser, 0, len(pieces), 0
+        while begin < size:
+            end = quiet_end(pieces, begin) if parser.in_prose else begin
+            if end == begin:
+                end = pieces.find(BETWEEN, begin)
+                end = end if end >= 0 else size
+            fed = pieces[begin:end]
             try:
-                text = decode_content(pieces[done:end])
+                text = decode_content(fed)
             except ValueError:
                 break
+            count = fed.count(BETWEEN) + 1
             if state.text(envelope, text, write, passable=True):
-                write(b"data: " + b"\n\ndata: ".join(events[at + done : at + end]) + b"\n\n")
-            done = end
+                write(b"data: " + b"\n\ndata: ".join(events[at + done : at + done + count]) + b"\n\n")
+            done += count
+            begin = end + 1
         return done
 
     def _learn_shape(self, data: bytes, choice: Choice) -> None:

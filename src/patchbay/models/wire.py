@@ -122,7 +122,7 @@ def decode(data: bytes) -> Any:
 
 def event(data: bytes) -> bytes:
     """A server-sent event of JSON; a line break in it is white space, and would end the line."""
-    return b"data: " + (data if b"\n" not in data else data.replace(b"\n", b" ")) + b"\n\n"
+    return b"data: " + data.replace(b"\n", b" ") + b"\n\n"
 
 
 DONE = b"data: [DONE]\n\n"

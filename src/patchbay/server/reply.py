@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from patchbay.server.direct import direct_sink
+from patchbay.server.direct import direct_sink, write_whole
 from patchbay.server.headers import Headers
 from patchbay.server.watch import ClientLeftError
 
@@ -59,7 +59,12 @@ class Reply:
 
     async def whole(self, status: int, headers: Headers, body: bytes) -> None:
         """Send an answer that is complete."""
-        await self.start(status, [*headers, (b"content-length", b"%d" % len(body))])
+        headers = [*headers, (b"content-length", b"%d" % len(body))]
+        if write_whole(self._send, status, self._common + headers, body):
+            self.started = self.finished = True
+            self.status = status
+            return
+        await self.start(status, headers)
         await self.finish(body)
 
     async def heartbeat(self) -> None:

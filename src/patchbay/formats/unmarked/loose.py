@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
+from patchbay.formats.engine.lazy import made_once
 from patchbay.formats.engine.repeats import call_key
 from patchbay.formats.engine.source import CutOff, NotACall, Steps
 from patchbay.formats.engine.telling import Staged
@@ -84,11 +85,11 @@ class LooseReader:
         self._starts, self._first = _beginnings(parts.rules.beginnings)
         self.starts: frozenset[str] | None = None
 
-    @cached_property
+    @made_once
     def _bare(self) -> BareCalls:
         return BareCalls(self._parts, Staged())
 
-    @cached_property
+    @made_once
     def _programs(self) -> Programs:
         return Programs(self.source, self.rules.offered)
 
