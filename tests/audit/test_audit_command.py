@@ -152,7 +152,7 @@ def test_a_server_is_asked_with_its_token(tmp_path):
         server.run()
         status, out, err = patchbay("audit", "--server", server.url)
         assert (1, "") == (status, out)
-        assert "must show the token of this server. Give it by --token-file. (HTTP 401)" in err
+        assert "send the token of this server to read the audit. Give it by --token-file. (HTTP 401)" in err
         with_token = ("--server", server.url, "--token-file", str(token))
         assert "c1" in (both := listed(*with_token))
         assert ("c2", 4) == (listed(*with_token, "--denied"), len(both))

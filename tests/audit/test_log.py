@@ -14,8 +14,7 @@ import sqlalchemy as sa
 
 from patchbay.audit import AuditDecision, AuditEntry, AuditLog, AuditQuery
 from patchbay.audit import log as audit_log
-from patchbay.audit.entries import LONGEST
-from patchbay.audit.tables import MOST_DECISIONS, read_page
+from patchbay.audit.log import MAX_DECISIONS, MAX_TEXT, read_page
 from patchbay.errors import ConfigurationError, InvalidRequestError
 from patchbay.executor import Executor
 from patchbay.hooks import DenyTool, HookManager, HookScope, Meta
@@ -160,7 +159,7 @@ def test_any_text_is_kept_as_far_as_the_database_can_and_no_text_floods_it(url):
     )
     (entry,) = run(found(url, session=odd, tools=(odd,))).entries
     assert ("\ufffd \ufffd '\"\\ 猫", "7", "") == (entry.tool, entry.sender, entry.channel)
-    assert (MOST_DECISIONS, LONGEST) == (len(entry.decisions), len(entry.decisions[0].decision))
+    assert (MAX_DECISIONS, MAX_TEXT) == (len(entry.decisions), len(entry.decisions[0].decision))
 
 
 def test_a_context_of_another_shape_is_no_reason_to_lose_a_record(url):
@@ -257,13 +256,13 @@ def test_two_writers_share_a_database(url):
 def held(monkeypatch):
     """Nothing is written until this event is set."""
     may_write = threading.Event()
-    real = audit_log.AuditLog._written_down
+    real = audit_log.AuditLog._try_write
 
     def waits(self, batch):
         assert may_write.wait(60)
         return real(self, batch)
 
-    monkeypatch.setattr(audit_log.AuditLog, "_written_down", waits)
+    monkeypatch.setattr(audit_log.AuditLog, "_try_write", waits)
     yield may_write
     may_write.set()
 
@@ -300,7 +299,7 @@ def test_what_was_lost_is_told_whatever_is_asked_for(tmp_path, held):
 
 
 def test_a_database_that_cannot_be_written_is_told_and_written_when_it_can(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(audit_log, "_AGAIN", (0.01,))
+    monkeypatch.setattr(audit_log, "_RETRIES", (0.01,))
     folder = tmp_path / "later"
 
     async def work():
@@ -319,12 +318,12 @@ def test_a_database_that_cannot_be_written_is_told_and_written_when_it_can(tmp_p
                     return await log.query()
 
     assert ["b", "a"] == ids(run(work()))
-    assert 1 == caplog.text.count("The audit cannot be written, and is tried again")
-    assert 1 == caplog.text.count("The audit is written again")
+    assert 1 == caplog.text.count("Could not write the audit")
+    assert 1 == caplog.text.count("Writing the audit works again")
 
 
 def test_a_commit_whose_answer_was_lost_is_not_kept_twice(url, monkeypatch):
-    monkeypatch.setattr(audit_log, "_AGAIN", (0.01,))
+    monkeypatch.setattr(audit_log, "_RETRIES", (0.01,))
     real = audit_log.Store.write_from_thread
     broken = []
 
@@ -430,13 +429,13 @@ def test_nothing_is_forgotten_unless_that_is_asked_for(url):
 
 def test_a_log_that_runs_for_long_goes_on_forgetting_a_little_at_a_time(url, monkeypatch):
     """Each step is one batch: two entries are forgotten with it at most, and none before it is time to look again."""
-    monkeypatch.setattr(audit_log, "_FORGET_MOST", 2)
+    monkeypatch.setattr(audit_log, "_DELETE_LIMIT", 2)
 
     async def work():
         left = []
         async with AuditLog(url, keep=3600) as log:
             for number in range(8):
-                log._forget_at = 0.0 if number == 6 else log._forget_at  # ten minutes later
+                log._delete_at = 0.0 if number == 6 else log._delete_at  # ten minutes later
                 log(record(f"old{number}", time=1000.0 + number) if number < 5 else record(f"new{number}"))
                 await log.flush()
                 left.append("".join(each.removeprefix("old").replace("new", "n") for each in ids(await log.query())[::-1]))

@@ -1,8 +1,4 @@
-"""The audit: every call that has settled, in a table that is only ever added to.
-
-What lives here: the log (``log``), what is read of it (``entries``) and its table (``tables``). What does not: what there is to
-say of a call (``patchbay.hooks.records``), and who shows it: ``patchbay audit`` and ``patchbay.server.audit``.
-"""
+"""The audit: every finished tool call in an append-only table. ``patchbay audit`` and ``GET /api/audit`` read it."""
 
 from __future__ import annotations
 
@@ -16,10 +12,4 @@ if TYPE_CHECKING:
 
 __all__ = ["AuditDecision", "AuditEntry", "AuditLog", "AuditPage", "AuditQuery"]
 
-__getattr__ = lazy_exports(
-    __name__,
-    {
-        "AuditLog": "patchbay.audit.log",
-        **dict.fromkeys(("AuditDecision", "AuditEntry", "AuditPage", "AuditQuery"), "patchbay.audit.entries"),
-    },
-)
+__getattr__ = lazy_exports(__name__, {name: f"patchbay.audit.{'log' if name == 'AuditLog' else 'entries'}" for name in __all__})

@@ -1,24 +1,21 @@
-"""What is read of an audit, and what is asked of it. Data only."""
+"""Audit entries and queries as data."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Self
 
 from patchbay.errors import InvalidRequestError
 
-MOST: Final = 1000
-"""How many entries are returned at once."""
-
-LONGEST: Final = 1000
-"""How many characters of a name, an id or a reason are kept."""
+MAX_PAGE: Final = 1000
+"""Entries of one page."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditDecision:
-    """What one hook or approver decided of a call, and at which point."""
+    """The decision of one hook or approver about a call, and the hook point."""
 
     by: str
     point: str
@@ -27,68 +24,62 @@ class AuditDecision:
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One call that has settled; or, where ``lost`` is not 0, how many calls could not be written down at that place.
+    """One finished tool call, or a count of lost ones."""
 
-    ``id`` grows with every entry of a database; ``writer`` and ``number`` are the log that wrote it and its count, from 1 without
-    a gap. ``time`` is when the call settled, in seconds since 1970, ``seconds`` how long its tool ran (0: it did not). ``agent``,
-    ``session_key``, ``turn`` and ``parent_turn`` are whose call it was, ``round`` the round of the turn; ``channel`` and
-    ``sender`` where the turn's message came from, and who wrote it. ``source`` is where the tool is from, "" for a program's own,
-    ``digest`` that of tool and arguments: the one that an approval is bound to. ``responded_by`` is the hook that answered in the
-    tool's place, ``code`` how the call failed (``patchbay.errors``), ``result_chars`` how much the model was shown.
-    """
+    # The descriptions are those of /openapi.json.
 
-    id: int
-    writer: str
-    number: int
-    time: float
+    id: int = field(metadata={"description": "Grows with every entry of a database."})
+    writer: str = field(metadata={"description": "The log that wrote it."})
+    number: int = field(metadata={"description": "The writer's count, from 1 without a gap."})
+    time: float = field(metadata={"description": "When the call finished, in seconds since 1970."})
     agent: str = ""
     session_key: str = ""
     turn: str = ""
-    parent_turn: str = ""
+    parent_turn: str = field(default="", metadata={"description": "The turn that a sub-agent works for."})
     round: int = 0
     channel: str = ""
     sender: str = ""
     call_id: str = ""
     tool: str = ""
-    source: str = ""
-    digest: str = ""
+    source: str = field(default="", metadata={"description": "Where the tool is from; empty for the server's own."})
+    digest: str = field(default="", metadata={"description": "Of tool and arguments: the one that an approval is bound to."})
     decisions: tuple[AuditDecision, ...] = ()
-    responded_by: str = ""
+    responded_by: str = field(default="", metadata={"description": "The hook that answered instead of the tool."})
     is_error: bool = False
     code: str = ""
     result_chars: int = 0
-    seconds: float = 0.0
-    lost: int = 0
+    seconds: float = field(default=0.0, metadata={"description": "How long the tool ran; 0 if it did not."})
+    lost: int = field(
+        default=0, metadata={"description": "Not 0: no call, but the number of calls that could not be recorded here."}
+    )
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON knows it, with all members."""
-        told = {name: getattr(self, name) for name in self.__slots__}  # asdict takes ten times as long
-        told["decisions"] = [{"by": each.by, "point": each.point, "decision": each.decision} for each in self.decisions]
-        return told
+        """Return the entry as a JSON object."""
+        body = {name: getattr(self, name) for name in self.__slots__}  # asdict takes ten times as long
+        body["decisions"] = [{"by": each.by, "point": each.point, "decision": each.decision} for each in self.decisions]
+        return body
 
     @classmethod
-    def from_json(cls, told: Any) -> Self:
-        """Read what ``as_json`` wrote; members that are not known are passed over. Raises TypeError."""
-        if not isinstance(told, Mapping):
-            raise TypeError("an entry is an object")
-        known = {each.name for each in fields(cls)}
-        members = {str(name): value for name, value in told.items() if name in known}
+    def from_json(cls, body: Any) -> Self:
+        """Read the result of ``as_json``; unknown members are ignored. Raises TypeError."""
+        if not isinstance(body, Mapping):
+            raise TypeError("an audit entry must be an object")
+        members = {each.name: body[each.name] for each in fields(cls) if each.name in body}
         decisions = members.get("decisions", ())
         if not isinstance(decisions, list | tuple) or not all(isinstance(each, Mapping) for each in decisions):
-            raise TypeError("decisions are a list of objects")
+            raise TypeError("decisions must be a list of objects")
         members["decisions"] = tuple(AuditDecision(**each) for each in decisions)
         return cls(**members)
 
 
 @dataclass(frozen=True, slots=True)
 class AuditQuery:
-    """Which entries are wanted; all that is said must hold. The newest come first.
+    """A filter of entries, newest first; all criteria must match.
 
-    ``since`` and ``until`` (not included) are in seconds since 1970. ``tools`` are names or patterns (``fs_*``, ``?``), of which
-    one must fit. ``turn`` finds the calls of sub-agents that worked for the turn too. ``errors``: calls that failed, in whatever
-    way; ``denied``: those that a hook or an approver refused. ``before`` is the cursor of a page: older entries; ``after`` an id:
-    newer ones, and then the oldest come first. How many calls were lost is told whatever else is asked for.
-    Raises InvalidRequestError.
+    ``since`` and ``until`` (exclusive) are in seconds since 1970. ``tools`` are names or patterns (``fs_*``, ``?``), one of which
+    must match. ``turn`` includes calls of sub-agents of the turn. ``errors``: only failed calls; ``denied``: only those that a
+    hook or approver refused. ``before`` is the cursor of a page (older entries), ``after`` an id (newer entries, oldest first).
+    Counts of lost calls are always included. Raises InvalidRequestError.
     """
 
     since: float | None = None
@@ -105,8 +96,10 @@ class AuditQuery:
     after: int | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.limit, bool) or not isinstance(self.limit, int) or not 1 <= self.limit <= MOST:
-            raise InvalidRequestError(f"The limit must be a whole number from 1 to {MOST}, not {self.limit!r}.", param="limit")
+        if isinstance(self.limit, bool) or not isinstance(self.limit, int) or not 1 <= self.limit <= MAX_PAGE:
+            raise InvalidRequestError(
+                f"The limit must be a whole number from 1 to {MAX_PAGE}, not {self.limit!r}.", param="limit"
+            )
         for name in ("since", "until"):
             seconds = getattr(self, name)
             if seconds is not None and not math.isfinite(seconds):
@@ -119,7 +112,7 @@ class AuditQuery:
 
 @dataclass(frozen=True, slots=True)
 class AuditPage:
-    """Entries in the order that was asked for. ``cursor`` is the ``before`` of the next page, None where there is none."""
+    """Entries in the requested order; ``cursor`` is the ``before`` of the next page, or None."""
 
     entries: tuple[AuditEntry, ...]
     cursor: int | None

@@ -192,12 +192,12 @@ def _of_server(url: str, token_file: Path | None) -> Callable[[AuditQuery], Audi
 
 def _newest(ask: Callable[[AuditQuery], AuditPage], query: AuditQuery, limit: int) -> list[AuditEntry]:
     """Return so many, however many pages that takes."""
-    from patchbay.audit.entries import MOST
+    from patchbay.audit.entries import MAX_PAGE
 
     found: list[AuditEntry] = []
     cursor: int | None = None
     while len(found) < limit:
-        page = ask(replace(query, limit=min(MOST, limit - len(found)), before=cursor))
+        page = ask(replace(query, limit=min(MAX_PAGE, limit - len(found)), before=cursor))
         found.extend(page.entries)
         if (cursor := page.cursor) is None:
             break
@@ -212,7 +212,7 @@ def _follow(
     interval: float,
 ) -> None:
     """Show what comes, until Ctrl-C. A server or a database that is gone is waited for."""
-    from patchbay.audit.entries import MOST
+    from patchbay.audit.entries import MAX_PAGE
     from patchbay.cli.server_client import ServerGoneError, ServerRefusedError
 
     last = last or 0
@@ -220,7 +220,7 @@ def _follow(
     while True:
         time.sleep(interval)
         try:
-            page = ask(replace(query, limit=MOST, after=last))
+            page = ask(replace(query, limit=MAX_PAGE, after=last))
         except (ServerGoneError, ServerRefusedError, ConfigurationError) as error:
             if isinstance(error, ServerRefusedError) and not error.may_pass:
                 raise

@@ -1,9 +1,4 @@
-"""The routes of ``/api/approvals``: what waits for somebody's yes, and deciding it. Described by ``/openapi.json``.
-
-What lives here: paths, bodies, statuses. What does not: what a decision does (``patchbay.approvals``), and who is let in at all
-(``patchbay.server.tools.guard``, which stands before all of this). What calls are about to do is no business of everybody's, and
-less so to allow it: where a token is configured, it must be shown for all of these.
-"""
+"""The routes of ``/api/approvals``: requests, decisions and session approvals, all behind the server's token."""
 
 from __future__ import annotations
 
@@ -32,13 +27,13 @@ from patchbay.server.tools.guard import TRUSTED
 from patchbay.tools import well_formed
 
 RECENT: Final = 100
-"""How many requests are listed where all are asked for, and nothing else is said."""
+"""Default number of requests with `all`."""
 
 _PING: Final = 15.0
 
 
 class DecisionBody(BaseModel):
-    """What somebody decided. A member that is not known is refused: it may have been meant to say something."""
+    """A decision. Unknown members are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -129,7 +124,7 @@ _DECIDING: Final[dict[int | str, dict[str, Any]]] = {
 
 
 def make_approvals_router(service: ApprovalService, *, needs_token: bool) -> APIRouter:
-    """Return the routes over ``service``, which can ask people over HTTP from now on. ``needs_token``: the server has one."""
+    """Return the routes over ``service``, and let people decide over HTTP; ``needs_token``: only with the server's token."""
     service.open_door("http")
     router = APIRouter(prefix="/api/approvals", tags=["approvals"], responses=_REFUSALS, route_class=StrictJsonRoute)
 
@@ -195,16 +190,16 @@ def make_approvals_router(service: ApprovalService, *, needs_token: bool) -> API
         except (ApprovalNotFoundError, ApprovalForbiddenError, InvalidRequestError) as error:
             return _refused(error)
         except ApprovalConflictError as error:
-            return _refused(error, approval=await _as_it_stands(service, request_id))
+            return _refused(error, approval=await _find_request(service, request_id))
         return _json({"ok": True, "approval": decided.as_json()})
 
     return router
 
 
 async def _events(service: ApprovalService) -> AsyncIterator[bytes]:
-    """Yield what is pending, then what comes; a comment now and then, by which a client that is gone is noticed."""
+    """Yield pending requests, then changes; with comments in between, so that a lost client is noticed."""
     async with aclosing(service.watch()) as changes:
-        coming = asyncio.ensure_future(anext(changes, None))  # it listens before it is listed: nothing falls between
+        coming = asyncio.ensure_future(anext(changes, None))  # before the list is read, so that no change is missed
         try:
             await asyncio.sleep(0)
             for each in await service.pending():
@@ -227,7 +222,7 @@ def _event(request: ApprovalRequest) -> bytes:
     return b"event: approval\ndata: " + _encoded(request.as_json()) + b"\n\n"
 
 
-async def _as_it_stands(service: ApprovalService, request_id: str) -> dict[str, Any] | None:
+async def _find_request(service: ApprovalService, request_id: str) -> dict[str, Any] | None:
     try:
         return (await service.get(request_id)).as_json()
     except ApprovalNotFoundError:
@@ -239,7 +234,7 @@ def _refused(error: PatchbayError, **more: Any) -> Response:
 
 
 def _unauthorized() -> Response:
-    words = "Unauthorized: whoever looks after approvals must show the token of this server."
+    words = "Unauthorized: send the token of this server to review approvals."
     response = _json({"ok": False, "detail": words, "error_code": "wrong_token"}, 401)
     response.headers["www-authenticate"] = "Bearer"
     return response
@@ -250,5 +245,5 @@ def _json(body: dict[str, Any], status: int = 200) -> Response:
 
 
 def _encoded(body: dict[str, Any]) -> bytes:
-    # ASCII: arguments may hold half of a surrogate pair, which no UTF-8 can.
+    # ASCII: arguments may have lone surrogates, which UTF-8 cannot encode.
     return json.dumps(body).encode()

@@ -1,8 +1,4 @@
-"""``GET /api/audit``: what is written down of calls. Described by ``/openapi.json``.
-
-What lives here: the route. What does not: the audit (``patchbay.audit``), and who is let in at all
-(``patchbay.server.tools.guard``, which stands before all of this). Where a token is configured, it must be shown.
-"""
+"""``GET /api/audit``: finished tool calls. With a token configured, the client must send it."""
 
 from __future__ import annotations
 
@@ -11,11 +7,11 @@ from dataclasses import fields
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.exc import SQLAlchemyError
 
-from patchbay.audit import AuditLog, AuditQuery
-from patchbay.audit.entries import MOST
+from patchbay.audit import AuditEntry, AuditLog, AuditQuery
+from patchbay.audit.entries import MAX_PAGE
 from patchbay.errors import ConfigurationError, InvalidRequestError
 from patchbay.server.parameters import KNOWN_PARAMETERS
 from patchbay.server.tools.guard import TRUSTED
@@ -24,46 +20,13 @@ from patchbay.tools.threads import run_in_thread
 _PATTERNS: Final = 20
 
 
-class DecisionModel(BaseModel):
-    """What one hook or approver decided."""
-
-    by: str
-    point: str
-    decision: str
-
-
-class EntryModel(BaseModel):
-    """One call that has settled."""
-
-    id: int
-    writer: str
-    number: int = Field(description="The writer's count, from 1 without a gap.")
-    time: float = Field(description="When it settled, in seconds since 1970.")
-    agent: str
-    session_key: str
-    turn: str
-    parent_turn: str = Field(description="The turn that a sub-agent works for.")
-    round: int
-    channel: str
-    sender: str
-    call_id: str
-    tool: str
-    source: str = Field(description="Where the tool is from; empty for the server's own.")
-    digest: str = Field(description="Of tool and arguments: the one that an approval is bound to.")
-    decisions: list[DecisionModel]
-    responded_by: str = Field(description="The hook that answered in the tool's place.")
-    is_error: bool
-    code: str
-    result_chars: int
-    seconds: float = Field(description="How long the tool ran; 0 where it did not.")
-    lost: int = Field(description="Not 0: no call, but how many calls could not be written down here.")
-
-
 class Listed(BaseModel):
     """Entries of the audit."""
 
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
+
     ok: Literal[True]
-    entries: list[EntryModel]
+    entries: list[AuditEntry]
     cursor: int | None = Field(description="The `before` of the next page; null where there is none.")
 
 
@@ -74,7 +37,7 @@ _REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
 
 
 def make_audit_router(log: AuditLog, *, needs_token: bool) -> APIRouter:
-    """Return the route over ``log``. ``needs_token``: the server has one."""
+    """Return the route over ``log``; ``needs_token``: only for clients that sent the server's token."""
     router = APIRouter(prefix="/api/audit", tags=["audit"], responses=_REFUSALS, dependencies=[KNOWN_PARAMETERS])
 
     @router.get("", response_model=Listed, summary="Calls that have settled, the newest first")
@@ -93,14 +56,14 @@ def make_audit_router(log: AuditLog, *, needs_token: bool) -> APIRouter:
         turn: Annotated[str | None, Query(description="The turn's id; calls of sub-agents are found too.")] = None,
         errors: Annotated[bool, Query(description="Only calls that failed.")] = False,  # noqa: FBT002  (a query's)
         denied: Annotated[bool, Query(description="Only calls that were refused.")] = False,  # noqa: FBT002
-        limit: Annotated[int, Query(ge=1, le=MOST)] = 100,
+        limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
         before: Annotated[int | None, Query(ge=0, lt=2**63, description="The cursor of a page: older entries.")] = None,
         after: Annotated[
             int | None, Query(ge=0, lt=2**63, description="An id: newer entries, and then the oldest come first.")
         ] = None,
     ) -> Response:
         if needs_token and request.scope.get(TRUSTED) is not True:
-            words = "Unauthorized: whoever reads the audit must show the token of this server."
+            words = "Unauthorized: send the token of this server to read the audit."
             body = {"ok": False, "detail": words, "error_code": "wrong_token"}
             return _json(body, 401, {"www-authenticate": "Bearer"})
         try:
@@ -111,11 +74,11 @@ def make_audit_router(log: AuditLog, *, needs_token: bool) -> APIRouter:
             return _json({"ok": False, "detail": str(error), "error_code": error.code}, 422)
         try:
             page = await log.query(query)
-        except (ConfigurationError, SQLAlchemyError) as error:  # nothing that the client could have asked otherwise
+        except (ConfigurationError, SQLAlchemyError) as error:  # not the client's mistake
             why = getattr(error, "orig", None) or error
-            told = {"ok": False, "detail": f"The audit cannot be read now: {why}", "error_code": "audit_unavailable"}
-            return _json(told, 503, {"retry-after": "5"})
-        # In a thread: a page of the longest entries is many megabytes, and turns go on in this event loop.
+            body = {"ok": False, "detail": f"The audit cannot be read now: {why}", "error_code": "audit_unavailable"}
+            return _json(body, 503, {"retry-after": "5"})
+        # In a thread: a page of long entries is many megabytes.
         listed = await run_in_thread(
             lambda: _encoded({"ok": True, "entries": [each.as_json() for each in page.entries], "cursor": page.cursor})
         )
@@ -125,13 +88,13 @@ def make_audit_router(log: AuditLog, *, needs_token: bool) -> APIRouter:
 
 
 def as_parameters(query: AuditQuery) -> list[tuple[str, str]]:
-    """Return a query as the parameters of the route, for a client."""
-    told: list[tuple[str, str]] = [("tool", pattern) for pattern in query.tools]
+    """Return a query as URL parameters of the route."""
+    parameters: list[tuple[str, str]] = [("tool", pattern) for pattern in query.tools]
     for each in fields(query):
         value = getattr(query, each.name)
         if each.name != "tools" and value is not None and value is not False:
-            told.append((each.name, "true" if value is True else repr(value) if isinstance(value, float) else str(value)))
-    return told
+            parameters.append((each.name, "true" if value is True else repr(value) if isinstance(value, float) else str(value)))
+    return parameters
 
 
 def _json(body: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -28,7 +28,6 @@ _PNG: Final = b"\x89PNG\r\n\x1a\n"
 _JPEG: Final = b"\xff\xd8\xff"
 # Every frame header but those of other coding processes' tables: DHT (C4), JPG (C8) and DAC (CC).
 _JPEG_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_JPEG_BARE: Final = frozenset((0x01, *range(0xD0, 0xD9)))
 _NAMES: Final = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg", "image/x-png": "image/png"}
 _DATA_MEMBERS: Final = ("data", "base64", "image", "b64_json", "image_base64", "url")
 _TYPE_MEMBERS: Final = ("mime_type", "mime", "media_type", "content_type", "mimeType")
@@ -55,28 +54,14 @@ def image_size(data: bytes) -> tuple[int, int] | None:
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """Go from marker to marker, each with its length, to the first frame's header."""
+    """Return the size in the first frame header, at the end of segments that each say their length."""
     place = 2
-    while place + 4 <= len(data):
-        if data[place] != 0xFF:
-            return None
-        marker = data[place + 1]
-        if marker == 0xFF:  # padding
-            place += 1
-        elif marker in _JPEG_BARE:
-            place += 2
-        elif marker in (0xD9, 0xDA):  # the image's end, or its data, and no frame before it
-            return None
-        else:
-            length = int.from_bytes(data[place + 2 : place + 4], "big")
-            if length < 2:
-                return None
-            if marker in _JPEG_FRAMES:
-                if length < 8 or place + 9 > len(data):
-                    return None
-                height, width = data[place + 5 : place + 7], data[place + 7 : place + 9]
-                return int.from_bytes(width, "big"), int.from_bytes(height, "big")
-            place += 2 + length
+    while place + 9 <= len(data) and data[place] == 0xFF:
+        if data[place + 1] in _JPEG_FRAMES:
+            height, width = data[place + 5 : place + 7], data[place + 7 : place + 9]
+            return int.from_bytes(width, "big"), int.from_bytes(height, "big")
+        is_padding = data[place + 1] == 0xFF
+        place += 1 if is_padding else 2 + int.from_bytes(data[place + 2 : place + 4], "big")
     return None
 
 
