@@ -349,8 +349,9 @@ def test_a_stopped_batch_has_a_result_for_every_call():
     assert ["cancelled", None, "cancelled", "unknown_tool"] == [execution.result.code for execution in done]
 
 
+@pytest.mark.parametrize("late", ["a value", "an error"])
 @pytest.mark.parametrize("by", ["timeout", "stop"])
-def test_a_tool_that_ignores_its_cancellation_cannot_hold_up_the_run(by, caplog):
+def test_a_tool_that_ignores_its_cancellation_cannot_hold_up_the_run(by, late, caplog):
     async def main() -> ToolExecution:
         release = asyncio.Event()
         begun = asyncio.Event()
@@ -362,7 +363,9 @@ def test_a_tool_that_ignores_its_cancellation_cannot_hold_up_the_run(by, caplog)
                     await release.wait()
                 except asyncio.CancelledError:
                     continue
-            return "late"
+            if late == "an error":
+                raise ValueError(late)
+            return late
 
         item = tool(handler=stubborn, name="f", timeout=SHORT if by == "timeout" else None)
         batch = Executor([item], cancel_grace=SHORT).start([ToolCall("1", "f")])
