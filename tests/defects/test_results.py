@@ -127,3 +127,10 @@ def test_d27_arguments_full_of_comment_openers_cost_what_their_length_costs() ->
     validator = patchbay.ToolValidator(TOOLS)
     assert_linear(lambda size: validator.validate("glob", '{"s": ' + "/* " * (size // 3)), 25_000)
     assert_linear(lambda size: validator.validate("glob", "/* " * (size // 3)), 25_000)
+
+
+def test_a_second_result_for_a_call_is_not_shown() -> None:
+    messages = [*history("first"), {"role": "tool", "tool_call_id": "call_abc0", "content": "second"}]
+    text = shown(messages)
+    assert "first" in text
+    assert "second" not in text

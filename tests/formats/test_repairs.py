@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from patchbay import StreamParser
 from patchbay.types import ToolSpec
 
 from .cuts import calls_of, read
@@ -45,3 +46,12 @@ def test_the_documentation_names_every_kind() -> None:
     table = (root / "docs/parse.md").read_text(encoding="utf-8").partition("## What is mended")[2]
     told = {kind for row in re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE) for kind in re.findall(r"`(\w+)`", row)}
     assert kinds == told
+
+
+def test_of_a_text_that_needs_thousands_of_repairs_the_first_are_told() -> None:
+    parser = StreamParser(TOOLS)
+    for _ in range(1_100):
+        parser.feed('<tool_call>\n{"name": "tide_table", "arguments": {"harbour": "Brest",}}\n</tool_call>\n')
+    parser.close()
+    assert 1_100 == len(parser.reply.tool_calls)
+    assert 1_000 == len(parser.reply.repairs)
