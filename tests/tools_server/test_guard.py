@@ -146,6 +146,11 @@ def test_the_token_raises_trust_and_a_wrong_one_is_401(value: str | None, status
     assert (status, trusted) == (answered, body.get("trusted"))
 
 
+def test_the_token_among_several_authorizations_is_401() -> None:
+    shown = [("authorization", f"Bearer {TOKEN}"), ("authorization", "Bearer wrong")]
+    assert 401 == admitted([*LOCAL, *shown], token=TOKEN)[0]
+
+
 def test_without_a_token_of_its_own_the_server_passes_over_what_is_shown() -> None:
     status, seen, _ = admitted([*LOCAL, ("authorization", "Bearer anything")])
     assert (200, False) == (status, seen["trusted"])
