@@ -1,4 +1,4 @@
-"""A plugin's tool, from the host that runs it: ``Calls.call``, the socket, the plugin's process, its executor, and back.
+"""A plugin's tool, from the host that runs it: ``InFlightCalls.call``, the socket, the plugin's process, its executor, and back.
 
 The host is the real one and the plugin a real child process; only the server is not there: who registers the tool is no part of
 a call.
@@ -15,7 +15,7 @@ from pathlib import Path
 from bench.calls import cases, plugin_folder
 from patchbay.plugins.host.host import PluginHost
 from patchbay.plugins.host.server_api import Accepted, Listing, WantedTool
-from patchbay.plugins.host.spec import find_plugins
+from patchbay.plugins.manifest import find_plugins
 
 UVLOOP = False
 

@@ -16,11 +16,11 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 import patchbay
-from patchbay.plugins.bootstrap import Bootstrap, child_command
-from patchbay.plugins.connection import Connection
-from patchbay.plugins.frames import MAX_HELLO_BYTES
-from patchbay.plugins.messages import (
+from patchbay.plugins.protocol import (
     ENTRY_PREFIX,
+    MAX_HELLO_BYTES,
+    Bootstrap,
+    Connection,
     Hello,
     LlmToolRegister,
     LlmToolState,
@@ -29,6 +29,7 @@ from patchbay.plugins.messages import (
     Start,
     StartupResult,
     Trigger,
+    child_command,
 )
 
 BOUND = 30.0

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from patchbay.plugins.host import HostPolicy, PluginHost, PluginSpec
-from patchbay.plugins.host.spec import read_spec
+from patchbay.plugins.manifest import read_spec
 from plugins.host_rig import BOUND
 from plugins.tool_server import Served, ToolServer, post
 

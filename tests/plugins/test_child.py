@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from patchbay.plugins.bootstrap import Bootstrap, child_command, read_bootstrap
 from patchbay.plugins.errors import PluginError
-from patchbay.plugins.frames import MAX_FRAME_BYTES
-from patchbay.plugins.messages import (
+from patchbay.plugins.protocol import (
+    MAX_FRAME_BYTES,
+    Bootstrap,
     CancelRun,
     ConfigUpdate,
     Crash,
@@ -31,6 +31,8 @@ from patchbay.plugins.messages import (
     StartupResult,
     Stop,
     Trigger,
+    child_command,
+    read_bootstrap,
 )
 from plugins.host_rig import BOUND, RigHost, run, write_plugin
 

@@ -8,10 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from patchbay.plugins.connection import DROP_ABOVE, MOST_HELD, Connection
 from patchbay.plugins.errors import FrameError
-from patchbay.plugins.frames import Channel, encode
-from patchbay.plugins.messages import Ack, Ping, Progress, Result
+from patchbay.plugins.protocol import DROP_ABOVE, MOST_HELD, Ack, Channel, Connection, Ping, Progress, Result, encode
 from plugins.host_rig import run
 
 BIG = Result(req_id="r", success=True, data=bytes(8 * 1024 * 1024))

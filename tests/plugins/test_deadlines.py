@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patchbay.plugins.deadlines import CANCEL_GRACE, MAX_TIMEOUT, for_host, for_tool
+from patchbay.plugins.protocol import CANCEL_GRACE, MAX_TIMEOUT, host_deadline, tool_deadline
 
 
 @given(st.floats(0.001, MAX_TIMEOUT))
 def test_the_tool_is_stopped_before_the_host_gives_up_and_that_before_the_server_does(timeout):
-    assert 0 < for_tool(timeout) < for_host(timeout) < timeout
+    assert 0 < tool_deadline(timeout) < host_deadline(timeout) < timeout
 
 
 @given(st.floats(5, MAX_TIMEOUT))
 def test_from_five_seconds_on_there_is_time_for_a_tool_that_ignores_its_end(timeout):
-    assert for_tool(timeout) + CANCEL_GRACE < for_host(timeout)
+    assert tool_deadline(timeout) + CANCEL_GRACE < host_deadline(timeout)

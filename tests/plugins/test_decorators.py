@@ -22,8 +22,7 @@ from patchbay.plugins import (
     unwrap,
     unwrap_or,
 )
-from patchbay.plugins.sdk.lifecycle import hooks_of
-from patchbay.plugins.sdk.llm_tool import tools_of
+from patchbay.plugins.sdk import hooks_of, tools_of
 
 
 @pytest.mark.parametrize("name", ["a", "get_weather", "a.b-c_9", "x" * 64, "-", "."])

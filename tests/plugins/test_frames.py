@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from patchbay.plugins.errors import FrameError
-from patchbay.plugins.frames import MAX_FRAME_BYTES, Channel, FrameReader, encode
-from patchbay.plugins.messages import (
+from patchbay.plugins.protocol import (
+    MAX_FRAME_BYTES,
     Ack,
     CancelRun,
+    Channel,
     ConfigUpdate,
     Crash,
+    FrameReader,
     LlmToolRegister,
     LlmToolState,
     Log,
@@ -27,6 +29,7 @@ from patchbay.plugins.messages import (
     StartupResult,
     Stop,
     Trigger,
+    encode,
 )
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -12,10 +12,9 @@ from functools import partial
 import pytest
 
 from patchbay.plugins import envelope
-from patchbay.plugins.connection import Connection
 from patchbay.plugins.host.callback import CallbackApp, Target
-from patchbay.plugins.host.calls import Calls
-from patchbay.plugins.messages import CancelRun, Progress, Result, Trigger
+from patchbay.plugins.host.calls import InFlightCalls
+from patchbay.plugins.protocol import CancelRun, Connection, Progress, Result, Trigger
 from patchbay.server.client import HttpClient, Origin
 from plugins.host_rig import run
 from plugins.tool_server import Served, post
@@ -92,7 +91,7 @@ def failure(message, error, code, ran):
 
 def test_arguments_and_results_are_handed_on_as_they_are(tmp_path):
     async def main():
-        calls = Calls("p")
+        calls = InFlightCalls("p")
         async with connected(calls, tmp_path) as plugin, served(calls) as url:
             raw = b'{"name": "t", "arguments": {"n": 1.10, "big": 12345678901234567890123}, "call_id": "call_1", "raw_arguments": "x"}'
             asking = asyncio.create_task(post(url, None, raw=raw, headers=[(b"Idempotency-Key", b"k1")]))
@@ -113,7 +112,7 @@ def test_arguments_and_results_are_handed_on_as_they_are(tmp_path):
 @pytest.mark.parametrize("arguments", ["[1]", '"text"', "null", "7"])
 def test_arguments_that_are_no_object_are_none(tmp_path, arguments):
     async def main():
-        calls = Calls("p")
+        calls = InFlightCalls("p")
         async with connected(calls, tmp_path) as plugin, served(calls) as url:
             asking = asyncio.create_task(post(url, None, raw=b'{"arguments": %b}' % arguments.encode()))
             [trigger] = await plugin.hear(Trigger)
@@ -126,7 +125,7 @@ def test_arguments_that_are_no_object_are_none(tmp_path, arguments):
 
 def test_the_bodies_of_calls_that_reach_no_plugin(tmp_path):
     async def main():
-        calls = Calls("p")
+        calls = InFlightCalls("p")
         async with served(calls) as url:
             other = await post(url[:-1] + "x", {})
             assert failure("tool 'x' is not registered for plugin 'p'", "TOOL_NOT_REGISTERED", "unknown_tool", "no") == other
@@ -137,7 +136,7 @@ def test_the_bodies_of_calls_that_reach_no_plugin(tmp_path):
 
 def test_a_plugin_that_does_not_answer_in_time_is_answered_for_and_told_to_stop(tmp_path):
     async def main():
-        calls = Calls("p")
+        calls = InFlightCalls("p")
         async with connected(calls, tmp_path) as plugin, served(calls, timeout=0.2) as url:
             assert failure("tool 't' timed out after 0.2s", "TOOL_TIMEOUT", "tool_timeout", "unknown") == await post(url, {})
             [trigger] = await plugin.hear(Trigger)
@@ -152,7 +151,7 @@ def test_a_plugin_that_does_not_answer_in_time_is_answered_for_and_told_to_stop(
 
 def test_a_caller_that_leaves_cancels_the_call(tmp_path):
     async def main():
-        calls = Calls("p")
+        calls = InFlightCalls("p")
         async with connected(calls, tmp_path) as plugin, served(calls) as url:
             asking = asyncio.create_task(post(url, {}))
             [trigger] = await plugin.hear(Trigger)
@@ -165,7 +164,7 @@ def test_a_caller_that_leaves_cancels_the_call(tmp_path):
 
 def test_of_a_plugin_that_is_gone_a_call_says_whether_it_may_have_begun(tmp_path):
     async def main():
-        calls = Calls("p")
+        calls = InFlightCalls("p")
         async with connected(calls, tmp_path) as plugin:
             begun = asyncio.create_task(calls.call("t", "{}", within=30))
             await plugin.hear(Trigger)
@@ -186,7 +185,7 @@ def test_of_a_plugin_that_is_gone_a_call_says_whether_it_may_have_begun(tmp_path
 
 def test_of_a_plugin_that_was_cut_off_nobody_claims_that_a_call_did_not_run(tmp_path):
     async def main():
-        calls = Calls("p")
+        calls = InFlightCalls("p")
         async with connected(calls, tmp_path) as plugin:
             plugin.connection._transport.pause_reading()
             sent = asyncio.create_task(calls.call("t", "{}", within=30))
@@ -199,7 +198,7 @@ def test_of_a_plugin_that_was_cut_off_nobody_claims_that_a_call_did_not_run(tmp_
 
 def test_what_is_too_much_at_once_is_refused_and_the_rest_goes_on(tmp_path):
     async def main():
-        calls = Calls("p", most=2, bytes_most=100)
+        calls = InFlightCalls("p", most=2, bytes_most=100)
         async with connected(calls, tmp_path) as plugin:
             under_way = [asyncio.create_task(calls.call("t", "{}", within=30)) for _ in range(2)]
             triggers = await plugin.hear(Trigger, 2)
@@ -214,7 +213,7 @@ def test_what_is_too_much_at_once_is_refused_and_the_rest_goes_on(tmp_path):
 
 def test_a_call_that_is_not_signed_by_the_server_is_turned_away(tmp_path):
     async def main():
-        calls = Calls("p")
+        calls = InFlightCalls("p")
         async with served(calls, secret=b"s3cret") as url:
             assert 403 == (await post(url, {}))[0]
             assert 403 == (await post(url, {}, secret="another"))[0]
@@ -239,7 +238,7 @@ def test_a_call_that_is_not_signed_by_the_server_is_turned_away(tmp_path):
 )
 def test_what_is_no_call_is_turned_away(status, options):
     async def main():
-        async with served(Calls("p")) as url:
+        async with served(InFlightCalls("p")) as url:
             assert status == (await post(url, {}, **options))[0]
 
     run(main())
@@ -315,7 +314,7 @@ async def line_of(answer, kept):
 
 def test_progress_is_told_as_it_comes_and_the_result_is_the_last_line(tmp_path):
     async def main():
-        calls = Calls("p")
+        calls = InFlightCalls("p")
         async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url) as asking:
             [trigger] = await plugin.hear(Trigger)
             say = partial(Progress, req_id=trigger.req_id)
@@ -334,7 +333,7 @@ def test_progress_is_told_as_it_comes_and_the_result_is_the_last_line(tmp_path):
 
 def test_progress_that_came_with_the_result_stands_before_it(tmp_path):
     async def main():
-        calls = Calls("p")
+        calls = InFlightCalls("p")
         async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url) as asking:
             [trigger] = await plugin.hear(Trigger)
             for number in range(100):
@@ -354,7 +353,7 @@ def test_progress_that_came_with_the_result_stands_before_it(tmp_path):
 )
 def test_who_did_not_ask_for_lines_is_answered_in_one_piece(tmp_path, headers):
     async def main():
-        calls = Calls("p")
+        calls = InFlightCalls("p")
         async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url, headers) as asking:
             [trigger] = await plugin.hear(Trigger)
             plugin.connection.send(Progress(req_id=trigger.req_id, message="half"))
@@ -368,7 +367,7 @@ def test_who_did_not_ask_for_lines_is_answered_in_one_piece(tmp_path, headers):
 
 def test_a_call_without_progress_is_answered_in_one_piece(tmp_path):
     async def main():
-        calls = Calls("p")
+        calls = InFlightCalls("p")
         async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url) as asking:
             [trigger] = await plugin.hear(Trigger)
             plugin.connection.send(Progress(req_id="another", message="not of this call"))
@@ -380,7 +379,7 @@ def test_a_call_without_progress_is_answered_in_one_piece(tmp_path):
 
 def test_progress_that_is_too_long_or_too_much_is_not_passed_on(tmp_path):
     async def main():
-        calls = Calls("p")
+        calls = InFlightCalls("p")
         async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url) as asking:
             [trigger] = await plugin.hear(Trigger)
             plugin.connection.send(Progress(req_id=trigger.req_id, message="x" * 70_000))
@@ -397,7 +396,7 @@ def test_progress_that_is_too_long_or_too_much_is_not_passed_on(tmp_path):
 
 def test_a_caller_that_leaves_in_the_middle_of_the_progress_cancels_the_call(tmp_path):
     async def main():
-        calls = Calls("p")
+        calls = InFlightCalls("p")
         async with connected(calls, tmp_path) as plugin, served(calls) as url:
             async with asked(url) as asking:
                 [trigger] = await plugin.hear(Trigger)
@@ -411,7 +410,7 @@ def test_a_caller_that_leaves_in_the_middle_of_the_progress_cancels_the_call(tmp
 
 def test_a_plugin_that_dies_after_progress_is_answered_for_on_the_last_line(tmp_path):
     async def main():
-        calls = Calls("p")
+        calls = InFlightCalls("p")
         async with connected(calls, tmp_path) as plugin, served(calls) as url, asked(url) as asking:
             [trigger] = await plugin.hear(Trigger)
             plugin.connection.send(Progress(req_id=trigger.req_id, message="half"))
@@ -424,6 +423,6 @@ def test_a_plugin_that_dies_after_progress_is_answered_for_on_the_last_line(tmp_
 
 
 def test_the_host_needs_no_web_framework():
-    probe = "import sys, patchbay.plugins.host.run, patchbay.server.tools.settings; print({'fastapi', 'pydantic'} & sys.modules.keys())"
+    probe = "import sys, patchbay.plugins.host.control, patchbay.server.tools.settings; print({'fastapi', 'pydantic'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=True)
     assert "set()\n" == done.stdout

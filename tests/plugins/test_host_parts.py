@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from patchbay.errors import ConfigurationError
-from patchbay.plugins.host.logs import MOST_CHARS, MOST_LINES, LogBook
-from patchbay.plugins.host.output import LineReader
+from patchbay.plugins.host.host import look_at
 from patchbay.plugins.host.policy import HostPolicy
-from patchbay.plugins.host.spec import find_plugins, spec_of
-from patchbay.plugins.host.watch import look_at
+from patchbay.plugins.host.process import MOST_CHARS, MOST_LINES, LineReader, LogBook
+from patchbay.plugins.manifest import find_plugins, spec_of
 from plugins.host_rig import write_plugin
 
 

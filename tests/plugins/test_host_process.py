@@ -10,7 +10,7 @@ import pytest
 from patchbay.plugins.errors import PluginError
 from patchbay.plugins.host import process as module
 from patchbay.plugins.host.process import PluginProcess
-from patchbay.plugins.messages import Start
+from patchbay.plugins.protocol import Start
 from plugins.host_rig import run
 
 

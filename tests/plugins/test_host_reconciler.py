@@ -11,9 +11,8 @@ import pytest
 
 from patchbay.errors import ConfigurationError
 from patchbay.plugins.host.policy import HostPolicy
-from patchbay.plugins.host.reconciler import Reconciler, _PluginSync
+from patchbay.plugins.host.registrar import DesiredTool, Registrar, ServerSnapshot, _PluginSync
 from patchbay.plugins.host.server_api import HttpToolsApi, Listing, WantedTool
-from patchbay.plugins.host.wishes import Shown, Wish
 from plugins.host_rig import run
 from plugins.tool_server import ToolServer
 
@@ -45,7 +44,7 @@ class Told:
 @asynccontextmanager
 async def reconciling(url, *, policy=QUICK, **options):
     told = Told()
-    reconciler = Reconciler(HttpToolsApi(url, **options), tell=told, registered=told.registered, policy=policy)
+    reconciler = Registrar(HttpToolsApi(url, **options), tell=told, registered=told.registered, policy=policy)
     reconciler.start()
     try:
         yield reconciler, told
@@ -413,9 +412,9 @@ def test_a_tool_that_waits_for_a_server_says_which_cannot_be_reached():
 
 
 def test_a_list_that_was_asked_for_before_a_registration_was_answered_says_nothing_of_it():
-    wish = Wish(wanted("one"), settled=5)
-    shown = Shown.of(Listing({"ann": []}, "i"), 4)
-    assert "gone" == shown.judge(wish)
+    wish = DesiredTool(wanted("one"), settled=5)
+    shown = ServerSnapshot.of(Listing({"ann": []}, "i"), 4)
+    assert "gone" == shown.diff(wish)
     assert wish.settled > shown.asked
 
 

@@ -7,9 +7,8 @@ import json
 
 import pytest
 
-from patchbay.plugins.host.calls import Calls
-from patchbay.plugins.host.repeats import KeyReusedError, Repeats
-from patchbay.plugins.messages import CancelRun, Result, Trigger
+from patchbay.plugins.host.calls import IdempotencyCache, InFlightCalls, KeyReusedError
+from patchbay.plugins.protocol import CancelRun, Result, Trigger
 from plugins.host_rig import run
 from plugins.test_host_callback import connected, served
 from plugins.tool_server import post
@@ -41,7 +40,7 @@ async def several(calls, count):
 
 def test_calls_of_one_key_that_are_under_way_together_are_one_call(tmp_path):
     async def main():
-        calls = Calls("p")
+        calls = InFlightCalls("p")
         async with connected(calls, tmp_path) as plugin:
             asking = await several(calls, 5)
             [trigger] = await plugin.hear(Trigger)
@@ -55,7 +54,7 @@ def test_calls_of_one_key_that_are_under_way_together_are_one_call(tmp_path):
 
 def test_a_call_that_is_over_is_answered_again_and_not_carried_out_again(tmp_path):
     async def main():
-        calls = Calls("p")
+        calls = InFlightCalls("p")
         async with connected(calls, tmp_path) as plugin:
             first = ask(calls)
             [trigger] = await plugin.hear(Trigger)
@@ -70,7 +69,7 @@ def test_a_call_that_is_over_is_answered_again_and_not_carried_out_again(tmp_pat
 @pytest.mark.parametrize("other", [{"args": '{"a": 1}'}, {"name": "u"}])
 def test_another_call_under_a_key_that_is_taken_is_refused(tmp_path, over, other):
     async def main():
-        calls = Calls("p")
+        calls = InFlightCalls("p")
         async with connected(calls, tmp_path) as plugin:
             first = ask(calls)
             [trigger] = await plugin.hear(Trigger)
@@ -90,7 +89,7 @@ def test_another_call_under_a_key_that_is_taken_is_refused(tmp_path, over, other
 
 def test_calls_without_a_key_and_calls_of_other_keys_are_calls_of_their_own(tmp_path):
     async def main():
-        calls = Calls("p")
+        calls = InFlightCalls("p")
         async with connected(calls, tmp_path) as plugin:
             asking = [ask(calls, key) for key in ("", "", "a", "b")]
             triggers = await plugin.hear(Trigger, 4)
@@ -104,7 +103,7 @@ def test_calls_without_a_key_and_calls_of_other_keys_are_calls_of_their_own(tmp_
 
 def test_a_call_whose_plugin_died_is_not_run_again_under_its_key(tmp_path):
     async def main():
-        calls = Calls("p")
+        calls = InFlightCalls("p")
         async with connected(calls, tmp_path) as plugin:
             first = ask(calls)
             await plugin.hear(Trigger)
@@ -122,7 +121,7 @@ def test_a_call_whose_plugin_died_is_not_run_again_under_its_key(tmp_path):
 
 def test_a_call_that_reached_no_handler_runs_when_it_comes_again(tmp_path):
     async def main():
-        calls = Calls("p")
+        calls = InFlightCalls("p")
         assert "PLUGIN_NOT_RUNNING" == json.loads(await ask(calls))["error"]
         async with connected(calls, tmp_path) as plugin:
             second = ask(calls)
@@ -139,7 +138,7 @@ def test_a_call_that_reached_no_handler_runs_when_it_comes_again(tmp_path):
 
 def test_only_when_the_last_caller_has_left_is_a_call_stopped_and_its_end_is_kept(tmp_path):
     async def main():
-        calls = Calls("p")
+        calls = InFlightCalls("p")
         async with connected(calls, tmp_path) as plugin, served(calls) as url:
             headers = [(b"Idempotency-Key", b"k")]
             one, other = (asyncio.create_task(post(url, {}, headers=headers)) for _ in range(2))
@@ -165,7 +164,7 @@ def test_only_when_the_last_caller_has_left_is_a_call_stopped_and_its_end_is_kep
 
 def test_a_call_goes_on_for_its_grace_without_a_caller_and_its_result_is_there_for_the_key(tmp_path):
     async def main():
-        calls = Calls("p")
+        calls = InFlightCalls("p")
         async with connected(calls, tmp_path) as plugin, served(calls) as url:
             headers = [(b"Idempotency-Key", b"k"), (b"X-Patchbay-Grace", b"60")]
             lost = asyncio.create_task(post(url, {}, headers=headers))
@@ -187,7 +186,7 @@ def test_a_call_goes_on_for_its_grace_without_a_caller_and_its_result_is_there_f
 
 def test_a_call_whose_grace_is_over_is_stopped_unless_its_caller_is_back(tmp_path):
     async def main():
-        calls = Calls("p")
+        calls = InFlightCalls("p")
         async with connected(calls, tmp_path) as plugin:
             for back in (True, False):
                 lost = asyncio.create_task(calls.call("t", "{}", within=30, idempotency_key=f"{back}", grace=0.01))
@@ -209,7 +208,7 @@ def test_a_call_whose_grace_is_over_is_stopped_unless_its_caller_is_back(tmp_pat
 
 def test_a_timeout_is_kept_too(tmp_path):
     async def main():
-        calls = Calls("p")
+        calls = InFlightCalls("p")
         async with connected(calls, tmp_path) as plugin:
             first = json.loads(await calls.call("t", "{}", within=0.05, idempotency_key="k"))
             assert ("TOOL_TIMEOUT", first) == (first["error"], json.loads(await ask(calls)))
@@ -227,7 +226,7 @@ def test_a_timeout_is_kept_too(tmp_path):
 )
 def test_a_key_that_would_have_to_be_cut_or_chosen_is_turned_away(headers, status):
     async def main():
-        async with served(Calls("p")) as url:
+        async with served(InFlightCalls("p")) as url:
             assert status == (await post(url, {}, headers=headers))[0]
 
     run(main())
@@ -248,7 +247,7 @@ def finish(repeats, key, body):
 
 def test_answers_are_kept_for_a_time():
     clock = Clock()
-    repeats = Repeats(most=10, bytes_most=100, seconds=60.0, clock=clock)
+    repeats = IdempotencyCache(most=10, bytes_most=100, seconds=60.0, clock=clock)
     finish(repeats, "a", b"1")
     clock.now = 59.9
     finish(repeats, "b", b"2")
@@ -258,7 +257,7 @@ def test_answers_are_kept_for_a_time():
 
 
 def test_only_so_many_are_kept_and_the_oldest_go_first():
-    repeats = Repeats(most=3, bytes_most=100, seconds=60.0)
+    repeats = IdempotencyCache(most=3, bytes_most=100, seconds=60.0)
     for number in range(5):
         finish(repeats, f"{number}", b"x")
     assert [None, None, b"x", b"x", b"x"] == [kept(repeats, f"{number}") for number in range(5)]
@@ -266,7 +265,7 @@ def test_only_so_many_are_kept_and_the_oldest_go_first():
 
 
 def test_of_answers_that_are_too_much_only_that_they_were_given_is_kept():
-    repeats = Repeats(most=10, bytes_most=10, seconds=60.0)
+    repeats = IdempotencyCache(most=10, bytes_most=10, seconds=60.0)
     finish(repeats, "a", b"12345678")
     finish(repeats, "b", b"1234")
     finish(repeats, "huge", b"12345678901")
@@ -279,7 +278,7 @@ def test_of_answers_that_are_too_much_only_that_they_were_given_is_kept():
 
 def test_a_call_under_way_is_found_by_its_request_however_long_it_takes():
     clock = Clock()
-    repeats = Repeats(most=1, bytes_most=1, seconds=1.0, clock=clock)
+    repeats = IdempotencyCache(most=1, bytes_most=1, seconds=1.0, clock=clock)
     repeats.begin("a", b"d", "r1")
     clock.now = 1000.0
     finish(repeats, "b", b"x")
@@ -290,7 +289,7 @@ def test_a_call_under_way_is_found_by_its_request_however_long_it_takes():
 
 
 def test_what_did_not_run_is_not_kept():
-    repeats = Repeats(most=1, bytes_most=1, seconds=1.0)
+    repeats = IdempotencyCache(most=1, bytes_most=1, seconds=1.0)
     repeats.begin("a", b"d", "r1")
     repeats.end("a", None)
     assert (None, 0) == (kept(repeats, "a"), len(repeats))

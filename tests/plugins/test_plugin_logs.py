@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from patchbay.plugins.logs import AT_ONCE_SECONDS, MOST_AT_ONCE, HostHandler
+from patchbay.plugins.worker import AT_ONCE_SECONDS, MOST_AT_ONCE, HostHandler
 
 
 def record(number):

@@ -25,9 +25,8 @@ from patchbay.plugins import (
     llm_tool,
     neko_plugin,
 )
-from patchbay.plugins.messages import LlmToolState
-from patchbay.plugins.sdk.llm_tool import LlmToolMeta
-from patchbay.plugins.sdk.tool_table import ToolTable
+from patchbay.plugins.protocol import LlmToolState
+from patchbay.plugins.sdk import LlmToolMeta, ToolTable
 from patchbay.testing import run_plugin
 from plugins.host_rig import BOUND, run
 

@@ -15,7 +15,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from patchbay.plugins.messages import StartupResult
+from patchbay.plugins.protocol import StartupResult
 from patchbay.testing import run_plugin
 from plugins.host_rig import BOUND, RigHost, run
 

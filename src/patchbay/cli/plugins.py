@@ -22,8 +22,8 @@ from patchbay.cli.harmless import harmless
 from patchbay.errors import ConfigurationError, PatchbayError
 
 if TYPE_CHECKING:
-    from patchbay.plugins.host.logs import LogLine
-    from patchbay.plugins.host.spec import PluginSpec
+    from patchbay.plugins.host.process import LogLine
+    from patchbay.plugins.manifest import PluginSpec
 
 PORT = 48916
 """Where the seeds' servers look for the plugins' host."""
@@ -112,8 +112,8 @@ def run(
       patchbay plugins run my_package.weather:WeatherPlugin --server http://127.0.0.1:9000
     """  # fmt: skip
     from patchbay.cli.printer import Printer
+    from patchbay.plugins.host.control import run_host
     from patchbay.plugins.host.policy import HostPolicy
-    from patchbay.plugins.host.run import run_host
     from patchbay.server.serve import listen_on, url_of
 
     specs, folder = _plugins_at(target)
@@ -313,7 +313,7 @@ def logs(
 
       patchbay plugins logs -n 20 --json
     """  # fmt: skip
-    from patchbay.plugins.host.logs import LogLine
+    from patchbay.plugins.host.process import LogLine
 
     for answer in _ask(port, do="logs", plugin=plugin, lines=lines, follow=follow):
         if as_json:
@@ -336,7 +336,7 @@ def _ask(port: int, **asked: Any) -> Iterator[dict[str, Any]]:
 
 def _plugins_at(target: str) -> tuple[tuple[PluginSpec, ...], Path | None]:
     """Return the plugins of a folder or the one of ``module:Class``, and the folder; say what cannot be one."""
-    from patchbay.plugins.host.spec import find_plugins, spec_of
+    from patchbay.plugins.manifest import find_plugins, spec_of
 
     folder = Path(target).expanduser()
     if not folder.exists() and ":" in target:

@@ -16,14 +16,19 @@ from typing import TYPE_CHECKING
 from patchbay._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from patchbay.plugins.envelope import Err, Ok, Result, unwrap, unwrap_or
     from patchbay.plugins.errors import EntryConflictError, PluginError, RegistrationError
-    from patchbay.plugins.sdk.base import NekoPluginBase, PluginBase, neko_plugin, plugin
-    from patchbay.plugins.sdk.config import PluginConfig
-    from patchbay.plugins.sdk.context import PluginContext
-    from patchbay.plugins.sdk.lifecycle import lifecycle
-    from patchbay.plugins.sdk.llm_tool import llm_tool
-    from patchbay.plugins.sdk.outcome import Err, Ok, Result, unwrap, unwrap_or
-    from patchbay.plugins.sdk.tool_table import ToolState
+    from patchbay.plugins.sdk import (
+        NekoPluginBase,
+        PluginBase,
+        PluginConfig,
+        PluginContext,
+        ToolState,
+        lifecycle,
+        llm_tool,
+        neko_plugin,
+        plugin,
+    )
     from patchbay.tools import Progress, ToolContext
 
 __all__ = [
@@ -52,23 +57,23 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "EntryConflictError": "patchbay.plugins.errors",
-        "Err": "patchbay.plugins.sdk.outcome",
-        "NekoPluginBase": "patchbay.plugins.sdk.base",
-        "Ok": "patchbay.plugins.sdk.outcome",
-        "PluginBase": "patchbay.plugins.sdk.base",
-        "PluginConfig": "patchbay.plugins.sdk.config",
-        "PluginContext": "patchbay.plugins.sdk.context",
+        "Err": "patchbay.plugins.envelope",
+        "NekoPluginBase": "patchbay.plugins.sdk",
+        "Ok": "patchbay.plugins.envelope",
+        "PluginBase": "patchbay.plugins.sdk",
+        "PluginConfig": "patchbay.plugins.sdk",
+        "PluginContext": "patchbay.plugins.sdk",
         "PluginError": "patchbay.plugins.errors",
         "Progress": "patchbay.tools",
         "RegistrationError": "patchbay.plugins.errors",
-        "Result": "patchbay.plugins.sdk.outcome",
+        "Result": "patchbay.plugins.envelope",
         "ToolContext": "patchbay.tools",
-        "ToolState": "patchbay.plugins.sdk.tool_table",
-        "lifecycle": "patchbay.plugins.sdk.lifecycle",
-        "llm_tool": "patchbay.plugins.sdk.llm_tool",
-        "neko_plugin": "patchbay.plugins.sdk.base",
-        "plugin": "patchbay.plugins.sdk.base",
-        "unwrap": "patchbay.plugins.sdk.outcome",
-        "unwrap_or": "patchbay.plugins.sdk.outcome",
+        "ToolState": "patchbay.plugins.sdk",
+        "lifecycle": "patchbay.plugins.sdk",
+        "llm_tool": "patchbay.plugins.sdk",
+        "neko_plugin": "patchbay.plugins.sdk",
+        "plugin": "patchbay.plugins.sdk",
+        "unwrap": "patchbay.plugins.envelope",
+        "unwrap_or": "patchbay.plugins.envelope",
     },
 )

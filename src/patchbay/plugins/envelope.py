@@ -1,27 +1,56 @@
-"""What a tool gave back, as the JSON body that answers its callback.
-
-What lives here: the one rule that says what is an envelope, and the bodies of all failures, for the plugin's process and for the
-host alike. What does not: who sends them, and what a model is shown of them (the server's).
-
-    a value                              {"output": value, "is_error": false}
-    a dict with "is_error", or with      as it is: the tool wrote the body itself
-      both "output" and "images"
-    an exception                         {"output": {"error": "Type: text"}, "is_error": true, "error": "Type", "code": ...}
-"""
+"""A handler's outcome, and the JSON body that answers its callback."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar
 
 import msgspec
 
 from patchbay.errors import ToolArgumentsError, ToolError, ToolTimeoutError
-from patchbay.plugins.sdk.outcome import Err, Ok
+from patchbay.plugins.errors import PluginError
 from patchbay.tools import render_result, well_formed
 from patchbay.tools.envelope import is_envelope, is_true
 from patchbay.tools.results import describe
+
+T = TypeVar("T")
+E = TypeVar("E")
+
+
+@dataclass(frozen=True, slots=True)
+class Ok(Generic[T]):
+    """It went well, and this is what came of it."""
+
+    value: T
+
+
+@dataclass(frozen=True, slots=True)
+class Err(Generic[E]):
+    """It failed: ``error`` is a text for the model, an exception (told as if it had been raised), or any other value."""
+
+    error: E
+
+
+Result: TypeAlias = Ok[T] | Err[E]
+"""Either of them, for annotations: ``Result[dict, str]``."""
+
+
+def unwrap(result: Ok[T] | Err[E]) -> T:
+    """Return the value of an Ok. Raises the error of an Err: itself if it is an exception, else as a PluginError."""
+    if isinstance(result, Ok):
+        return result.value
+    if not isinstance(result, Err):
+        raise TypeError(f"unwrap() takes an Ok or an Err, not {type(result).__name__}.")
+    if isinstance(result.error, BaseException):
+        raise result.error
+    raise PluginError(str(result.error))
+
+
+def unwrap_or(result: Ok[T] | Err[E], default: T) -> T:
+    """Return the value of an Ok, and ``default`` for an Err."""
+    return result.value if isinstance(result, Ok) else default
 
 
 class Body(str):

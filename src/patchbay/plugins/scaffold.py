@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from patchbay.errors import ConfigurationError
-from patchbay.plugins.sdk.llm_tool import check_name
+from patchbay.plugins.sdk import check_name
 
 # Each file of each plugin has a name of its own, so that the tests of many can run together.
 

@@ -1,7 +1,7 @@
 """A plugin without a host: made, started and called in the test's own process.
 
 What lives here: the host's part of the messages, played without a socket. What does not: anything of the plugin's part, which is
-the real one (``patchbay.plugins.runtime``); what is sent is held against the frames, and arguments and results go through JSON.
+the real one (``patchbay.plugins.worker``); what is sent is held against the frames, and arguments and results go through JSON.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from patchbay.plugins.errors import PluginError
-from patchbay.plugins.frames import encode
-from patchbay.plugins.messages import (
+from patchbay.plugins.protocol import (
     ENTRY_PREFIX,
     CancelRun,
     ConfigUpdate,
@@ -30,9 +29,10 @@ from patchbay.plugins.messages import (
     Result,
     Trigger,
     Unfreeze,
+    encode,
 )
-from patchbay.plugins.runtime import PluginRuntime
-from patchbay.plugins.sdk.base import NekoPluginBase
+from patchbay.plugins.sdk import NekoPluginBase
+from patchbay.plugins.worker import PluginRuntime
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,4 @@
-"""``POST /api/llm-tools/callback/{plugin_id}/{tool_name}``: where the server sends the calls of plugins' tools. Raw ASGI.
-
-What lives here: the request's body, and the answer's. What does not: who may ask (the tool server's ``admission``), carrying out
-the call (``calls``), answers in lines (``telling``), and the bodies of failures (``plugins.envelope``).
-
-A call is answered with 200, whatever becomes of it: its failure is in the body. Other statuses are for what is no call.
-Arguments and results are handed on as the JSON text that they are.
-"""
+"""``POST /api/llm-tools/callback/{plugin_id}/{tool_name}``: the ASGI app that takes the server's calls of plugins' tools."""
 
 from __future__ import annotations
 
@@ -20,9 +13,8 @@ import msgspec
 
 from patchbay.errors import InvalidRequestError, RequestTooLargeError
 from patchbay.plugins import envelope
-from patchbay.plugins.frames import MAX_FRAME_BYTES
-from patchbay.plugins.host.calls import Calls
-from patchbay.plugins.host.telling import Telling
+from patchbay.plugins.host.calls import InFlightCalls
+from patchbay.plugins.protocol import MAX_FRAME_BYTES, Progress
 from patchbay.server.body import Receive, check_length, declared_length, read_body
 from patchbay.server.reply import Reply, Send
 from patchbay.server.tools.admission import (
@@ -35,8 +27,85 @@ from patchbay.server.tools.admission import (
     headers_of,
     peer_of,
 )
-from patchbay.server.tools.progress import is_accepted
+from patchbay.server.tools.progress import MOST_LINE_BYTES, MOST_LINES, NDJSON, is_accepted, one_line, progress_line
 from patchbay.server.watch import ClientLeftError
+
+_WAITING_BYTES: Final = 256 * 1024
+"""So much waits for a server that is slow to read; then the oldest of it is dropped: the newest says most."""
+
+_HEADERS: Final = [(b"content-type", NDJSON.encode()), (b"cache-control", b"no-store")]
+
+
+class ProgressStream:
+    """Begins ``reply`` with the first progress that it hears, and writes in a task of its own: a slow reader holds up nobody."""
+
+    __slots__ = ("_bytes", "_is_over", "_left", "_news", "_reply", "_task", "_waiting")
+
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+        self._left = MOST_LINES
+        self._waiting: list[bytes] = []
+        self._bytes = 0
+        self._news: asyncio.Event | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_over = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there was something to tell: then the answer is in lines, and ``finish`` has to end it."""
+        return self._task is not None
+
+    def hear(self, progress: Progress) -> None:
+        """Have a line written, if it is none too many and none too long. Does not raise."""
+        if self._left <= 0 or self._is_over:
+            return
+        line = progress_line(progress.message, progress.fraction, progress.data)
+        if len(line) > MOST_LINE_BYTES:
+            return
+        self._left -= 1
+        self._waiting.append(line)
+        self._bytes += len(line)
+        while self._bytes > _WAITING_BYTES:
+            self._bytes -= len(self._waiting.pop(0))
+        if self._news is None:
+            self._news = asyncio.Event()
+            self._task = asyncio.get_running_loop().create_task(self._write(self._news))
+        self._news.set()
+
+    async def finish(self, body: bytes) -> None:
+        """Write what still waits, and the last line. Raises ClientLeftError."""
+        self._is_over = True
+        assert self._task is not None
+        assert self._news is not None
+        self._news.set()
+        await self._task
+        await self._reply.finish(one_line(body))
+
+    def drop(self) -> None:
+        """Write nothing more. May be called at any time, and again."""
+        self._is_over = True
+        if self._task is not None:
+            self._task.cancel()
+            self._task.add_done_callback(_look_at)
+
+    async def _write(self, news: asyncio.Event) -> None:
+        await self._reply.start(200, _HEADERS)
+        while True:
+            await news.wait()
+            news.clear()
+            while self._waiting:
+                lines = b"".join(self._waiting)
+                self._waiting.clear()
+                self._bytes = 0
+                await self._reply.write(lines)
+            if self._is_over:
+                return
+
+
+def _look_at(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        task.exception()  # who left is told of nothing
+
 
 PREFIX: Final = "/api/llm-tools/callback/"
 MAX_BODY_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024
@@ -56,7 +125,7 @@ _KEY_CHARS: Final = 256
 class Target:
     """A tool that can be called: where, how long (seconds), and the secret that its calls are signed with (None: unsigned)."""
 
-    calls: Calls
+    calls: InFlightCalls
     timeout: float
     secret: bytes | None = None
 
@@ -93,7 +162,7 @@ class CallbackApp:
             await send({"type": "websocket.close", "code": 1008})
             return
         reply = Reply(send, [])
-        telling = Telling(reply)
+        telling = ProgressStream(reply)
         try:
             body = await self._answer(scope, receive, telling)
             if telling.has_begun:
@@ -110,7 +179,7 @@ class CallbackApp:
         finally:
             telling.drop()
 
-    async def _answer(self, scope: Any, receive: Receive, telling: Telling) -> bytes:
+    async def _answer(self, scope: Any, receive: Receive, telling: ProgressStream) -> bytes:
         headers = _admitted(scope)
         path: str = scope["path"]
         plugin_id, slash, name = path.removeprefix(PREFIX).partition("/")

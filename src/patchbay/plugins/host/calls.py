@@ -1,30 +1,134 @@
-"""The calls of one plugin that are under way: each gets one answer, whatever becomes of the plugin.
-
-What lives here: calls waiting for their RESULT, their callers, their deadlines and their bounds. What does not: the process
-behind the connection (``process``), HTTP (``callback``), and which calls were made before (``repeats``).
-
-An answer is the body of ``plugins.envelope``, as bytes. There are five ways to one, and the first of them takes it: the plugin's
-RESULT, the deadline, the end of the connection, no connection at all, too much under way. A caller that is cancelled gets none;
-when it was the call's last one, the plugin is told to stop, after the grace that this caller has asked for. A call under an
-idempotency key may have several callers, and is waited for to its end also when none of them is left: its key may come again.
-"""
+"""Calls of one plugin that are in flight, and the cache of calls that carried an idempotency key."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
+import time
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Final
 
-from patchbay.plugins import deadlines, envelope
+from patchbay.plugins import envelope
 from patchbay.plugins.errors import FrameError
-from patchbay.plugins.host.policy import HostPolicy
-from patchbay.plugins.host.repeats import KeyReusedError, Repeats, digest_of, reused
-from patchbay.plugins.messages import ENTRY_PREFIX, CancelRun, Message, Progress, Result, Trigger
+from patchbay.plugins.protocol import (
+    ENTRY_PREFIX,
+    CancelRun,
+    Connection,
+    Message,
+    Progress,
+    Result,
+    Trigger,
+    host_deadline,
+)
 
-if TYPE_CHECKING:
-    from patchbay.plugins.connection import Connection
+NOT_KEPT: Final = envelope.failure(
+    "this call was carried out already, and its answer was too long to be kept", error="ANSWER_NOT_KEPT", code="answer_not_kept"
+).encode()
+"""The answer in the place of one that was let go for its size. The call is not carried out again all the same."""
+
+
+class KeyReusedError(Exception):
+    """The key stands for another call."""
+
+
+@dataclass(slots=True)
+class _Over:
+    """A call that is over. ``body`` is its answer, ``since`` when it was given."""
+
+    digest: bytes
+    body: bytes
+    since: float
+
+
+class IdempotencyCache:
+    """Keeps for each key what became of its call: the last ``most`` that are over, for ``seconds``, with so much of answers.
+
+    Those under way are always kept: whoever begins them bounds them. What is too old is let go when the next call comes.
+    """
+
+    def __init__(self, *, most: int, bytes_most: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._bytes_most = bytes_most
+        self._seconds = seconds
+        self._clock = clock
+        self._under_way: dict[str, tuple[bytes, str]] = {}
+        self._over: OrderedDict[str, _Over] = OrderedDict()  # in the order of their ends
+        self._with_body: OrderedDict[str, None] = OrderedDict()  # those whose answer is kept, in the same order
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._under_way) + len(self._over)
+
+    def find(self, key: str, digest: bytes) -> str | bytes | None:
+        """Return what there is of a call: the id of its request while that is under way, then its answer; None for a new one.
+
+        Raises KeyReusedError where the key is that of a call with another digest.
+        """
+        self._let_go()
+        if (under_way := self._under_way.get(key)) is not None:
+            known, found = under_way[0], under_way[1]
+            return _same(known, digest, found)
+        if (over := self._over.get(key)) is not None:
+            return _same(over.digest, digest, over.body)
+        return None
+
+    def begin(self, key: str, digest: bytes, req_id: str) -> None:
+        """Note that a call of a new key is under way."""
+        self._under_way[key] = (digest, req_id)
+
+    def end(self, key: str, body: bytes | None) -> None:
+        """Note how a call has ended: its answer, or None for one that never ran, which may come again."""
+        under_way = self._under_way.pop(key, None)
+        if under_way is None or body is None:
+            return
+        self._over[key] = _Over(under_way[0], body, self._clock())
+        self._with_body[key] = None
+        self._bytes += len(body)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        while self._over:
+            oldest = next(iter(self._over))
+            if len(self._over) <= self._most and self._clock() - self._over[oldest].since <= self._seconds:
+                break
+            if oldest in self._with_body:
+                self._drop_body(oldest)
+            del self._over[oldest]
+        while self._bytes > self._bytes_most:
+            # The newest goes first where it alone is too much: it would take all others with it.
+            newest = next(reversed(self._with_body))
+            alone = len(self._over[newest].body) > self._bytes_most
+            self._drop_body(newest if alone else next(iter(self._with_body)))
+
+    def _drop_body(self, key: str) -> None:
+        over = self._over[key]
+        self._bytes -= len(over.body)
+        over.body = NOT_KEPT
+        del self._with_body[key]
+
+
+def digest_of(name: str, args: str) -> bytes:
+    """Return what tells one call from another: its tool and its arguments, byte for byte."""
+    return hashlib.blake2b(f"{name}\n{args}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def reused(plugin_id: str, key: str) -> bytes:
+    """Return the answer of a call whose key stands for another call."""
+    message = (
+        f"the idempotency key {key!r} stands for another call of plugin {plugin_id!r}: this one did not run. "
+        "A key is for one call, and for the same call when it is sent again"
+    )
+    return envelope.failure(message, error="IDEMPOTENCY_KEY_REUSED", code="idempotency_key_reused", ran="no").encode()
+
+
+def _same(known: bytes, digest: bytes, found: str | bytes) -> str | bytes:
+    if known != digest:
+        raise KeyReusedError
+    return found
+
 
 NOT_BEGUN = "ended before the call began: it did not run"
 UNDER_WAY = "ended while the call was under way: it may have run, and nobody knows what it did"
@@ -46,7 +150,7 @@ class _Waiting:
     grace: asyncio.TimerHandle | None = None
 
 
-class Calls:
+class InFlightCalls:
     """The calls of the plugin ``plugin_id``; ``most`` at a time, ``bytes_most`` bytes of their arguments.
 
     It outlives the plugin's processes: ``attach`` each one's connection, ``detach`` it when it is over. For one event loop.
@@ -54,7 +158,7 @@ class Calls:
     """
 
     def __init__(
-        self, plugin_id: str, *, most: int = 256, bytes_most: int = 64 * 1024 * 1024, repeats: Repeats | None = None
+        self, plugin_id: str, *, most: int = 256, bytes_most: int = 64 * 1024 * 1024, repeats: IdempotencyCache | None = None
     ) -> None:
         self.refusing = ""
         """Why no call is begun now ("is frozen"); "" where calls are."""
@@ -65,7 +169,7 @@ class Calls:
         self._waiting: dict[str, _Waiting] = {}
         self._bytes = 0
         self._ids = itertools.count(1)
-        self._repeats = repeats if repeats is not None else HostPolicy().repeats()
+        self._repeats = IdempotencyCache(most=4096, bytes_most=4 * 1024 * 1024, seconds=600.0) if repeats is None else repeats
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -158,7 +262,7 @@ class Calls:
         call = self._waiting[req_id] = _Waiting(req_id, name, within, number, size, key)
         self._bytes += size
         loop = asyncio.get_running_loop()
-        call.timer = loop.call_later(deadlines.for_host(within), self._expire, req_id)
+        call.timer = loop.call_later(host_deadline(within), self._expire, req_id)
         return call
 
     async def _wait(self, call: _Waiting, grace: float, on_progress: Callable[[Progress], object] | None) -> bytes:

@@ -1,28 +1,30 @@
-"""The socket by which a running host is asked to reload, to stop, or for its logs: one line of JSON there, lines of JSON back.
-
-What lives here: both ends of it, and the folder that it is in. What does not: what the command line prints.
-
-The folder is the user's own (mode 0700), and so is the socket (0600): whoever can connect may do everything that the host may.
-"""
+"""A host as a process: the control socket, the signals, and the order of start and stop."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import signal
 import socket
 import stat
 import tempfile
-from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+import uvicorn
+
 from patchbay.errors import ConfigurationError, PatchbayError
 from patchbay.plugins.errors import PluginError
 from patchbay.plugins.host.host import PluginHost
-from patchbay.plugins.host.logs import LogLine
+from patchbay.plugins.host.policy import HostPolicy
+from patchbay.plugins.host.process import LogLine
+from patchbay.plugins.host.registrar import Registered
+from patchbay.plugins.manifest import PluginSpec
+from patchbay.server.http_protocol import BoundedHeads
 
 _MOST_BYTES: Final = 64 * 1024
 _ASK_SECONDS: Final = 10.0
@@ -215,3 +217,143 @@ def ask(folder: Path, **asked: Any) -> Iterator[dict[str, Any]]:
                 yield answer
     if asked["do"] != "logs" and (asked["do"] != "stop" or asked.get("plugin")):
         raise NoHostError(f"the plugin host at port {folder.name} ended before it had answered.")
+
+
+_LAST_ANSWERS = 5
+"""Seconds that the last answers have to be written in."""
+
+
+async def run_host(
+    specs: Iterable[PluginSpec],
+    listener: socket.socket,
+    *,
+    server: str,
+    plugins: Path | None = None,
+    policy: HostPolicy | None = None,
+    token: Callable[[], str | None] = lambda: None,
+    watch: bool = False,
+    shown: Callable[[LogLine], None] = lambda _line: None,
+    registered: Registered = lambda _plugin_id, _names, _roles: None,
+    ready: Callable[[PluginHost], None] = lambda _host: None,
+    stopping: Callable[[], None] = lambda: None,
+    must_start: bool = False,
+) -> None:
+    """Run plugins until SIGTERM, SIGINT, or a stop by the control socket; the second signal does not wait for calls.
+
+    ``listener`` is where the server's calls come in. ``shown`` is called with each line of a plugin, ``registered`` as PluginHost
+    does it, ``ready`` when calls are taken, ``stopping`` when the end begins; none of them may wait for anything. Raises
+    ConfigurationError where the folder of the control socket cannot be had, and with ``must_start`` where no plugin can be
+    loaded; that is not shown as well.
+    """
+    loop = asyncio.get_running_loop()
+    port = listener.getsockname()[1]
+    folder = folder_of(port)
+    host = PluginHost(
+        specs,
+        server=server,
+        callback=f"http://127.0.0.1:{port}",
+        folder=folder,
+        plugins=plugins,
+        policy=policy,
+        token=token,
+        registered=registered,
+    )
+    make_folder(port)
+    for old in folder.iterdir():  # of a host at this port that was killed
+        old.unlink()
+    first_start = _FirstStart(host)
+    host.book.subscribe(lambda line: None if must_start and first_start.tells(line) else shown(line))
+    told = asyncio.Event()
+    in_haste = asyncio.Event()
+
+    def stop() -> None:
+        (in_haste if told.is_set() else told).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    web = _Server(
+        uvicorn.Config(
+            host.app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            interface="asgi3",
+            http=BoundedHeads,
+            ws="none",
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=_LAST_ANSWERS,
+        )
+    )
+    serving = asyncio.create_task(web.serve(sockets=[listener]))
+    control = ControlServer(host, folder, stop=told.set)
+    try:
+        await control.start()
+        await host.start()
+        if watch:
+            await host.watch()
+        ready(host)
+        await _first(told.wait(), asyncio.shield(serving), *([first_start.failed()] if must_start else []))
+        stopping()
+        await _first(host.aclose(), in_haste.wait())
+    finally:
+        await host.kill()  # nothing is left to be killed but in haste; then this answers the calls that are under way
+        web.should_exit = True
+        await serving
+        await control.aclose()  # who asked for the stop waits for this
+        _remove(folder)
+        for number in (signal.SIGTERM, signal.SIGINT):  # not before: a signal would leave things behind
+            loop.remove_signal_handler(number)
+
+
+class _FirstStart:
+    """Whether any plugin could be loaded when the host began."""
+
+    def __init__(self, host: PluginHost) -> None:
+        self._host = host
+        self._is_over = False
+
+    def tells(self, line: LogLine) -> bool:
+        """Whether a line says no more than the error that ``failed`` raises."""
+        return not self._is_over and line.stream == "host" and self._are_broken()
+
+    async def failed(self) -> None:
+        """Raise ConfigurationError when all plugins have failed to load; wait for ever where one did not."""
+        await self._host.until(lambda: all(each.state != "starting" for each in self._host.plugins.values()))
+        if self._are_broken():
+            raise ConfigurationError(
+                "; ".join(f"{each.spec.entry} cannot be run: {each.reason}" for each in self._host.plugins.values())
+            )
+        self._is_over = True
+        await asyncio.get_running_loop().create_future()
+
+    def _are_broken(self) -> bool:
+        plugins = self._host.plugins.values()
+        return bool(plugins) and all(each.is_broken for each in plugins)
+
+
+async def _first(*work: Any) -> None:
+    """Wait until the first is done, and cancel the others; raise what it raised."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for other in others:
+        other.cancel()
+    if others:
+        await asyncio.wait(others)
+    for each in done:
+        each.result()
+
+
+def _remove(folder: Path) -> None:
+    for each in folder.iterdir():
+        each.unlink()
+    folder.rmdir()
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn that leaves the signals to the host: what calls come in by is closed last, and not first."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,8 +1,4 @@
-"""The host of plugins: all of them together, and what is asked of it.
-
-What lives here: starting and stopping all, one by one or anew, and finding who answers a call. What does not: one plugin
-(``supervisor``), the server's list of tools (``reconciler``), HTTP (``callback``).
-"""
+"""The plugin host: all plugins, their shared services, and the reload of plugins whose files change."""
 
 from __future__ import annotations
 
@@ -12,22 +8,71 @@ import secrets
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from patchbay.errors import ConfigurationError
-from patchbay.plugins.deadlines import DEFAULT_TIMEOUT
 from patchbay.plugins.errors import PluginError
 from patchbay.plugins.host.callback import PREFIX, CallbackApp, Target
-from patchbay.plugins.host.life import Surroundings
-from patchbay.plugins.host.logs import LogBook
 from patchbay.plugins.host.policy import HostPolicy
-from patchbay.plugins.host.reconciler import Reconciler, Registered
+from patchbay.plugins.host.process import LogBook
+from patchbay.plugins.host.registrar import Registered, Registrar
 from patchbay.plugins.host.server_api import HttpToolsApi, ToolsApi
-from patchbay.plugins.host.spec import PluginSpec, find_plugins, read_spec
-from patchbay.plugins.host.supervisor import PluginState, PluginSupervisor
-from patchbay.plugins.host.watch import watch
-from patchbay.plugins.manifest import FILE_NAME
-from patchbay.plugins.messages import LlmToolState, ToolStateName
+from patchbay.plugins.host.supervisor import PluginState, PluginSupervisor, Surroundings
+from patchbay.plugins.manifest import FILE_NAME, PluginSpec, find_plugins, read_spec
+from patchbay.plugins.protocol import DEFAULT_TIMEOUT, LlmToolState, ToolStateName
+
+SUFFIXES: Final = frozenset({".py", ".toml", ".json", ".yaml", ".yml"})
+_IGNORED: Final = frozenset({"__pycache__", "node_modules", "venv"})
+_MOST_FILES: Final = 5000
+
+Look = frozenset[tuple[str, int, int]]
+"""The sources of a folder: path, time of change in nanoseconds, and size of each."""
+
+
+def look_at(folder: Path) -> Look:
+    """Return what a folder's sources look like now; hidden folders and those of caches are passed over."""
+    found: set[tuple[str, int, int]] = set()
+    waiting = [folder]
+    while waiting and len(found) < _MOST_FILES:
+        try:
+            entries = list(waiting.pop().iterdir())
+        except OSError:
+            continue  # it is being changed right now, or is gone
+        for entry in entries:
+            try:
+                if entry.is_dir():
+                    if not entry.name.startswith(".") and entry.name not in _IGNORED and not entry.is_symlink():
+                        waiting.append(entry)
+                elif entry.suffix in SUFFIXES:
+                    about = entry.stat()
+                    found.add((str(entry), about.st_mtime_ns, about.st_size))
+            except OSError:
+                continue
+    return frozenset(found)
+
+
+async def watch_folders(
+    folders: Callable[[], Mapping[str, Path]],
+    changed: Callable[[Mapping[str, set[str]]], object],
+    *,
+    interval: float = 0.5,
+) -> None:
+    """Look at all folders each ``interval`` seconds, for ever, and tell ``changed`` of those that have changed: key, and files.
+
+    What changes in several steps (an editor that saves, a checkout) is told when one look is like the one before.
+    """
+    known: dict[str, Look] = {}
+    unsettled: dict[str, set[str]] = {}
+    while True:
+        looks = await asyncio.to_thread(lambda: {key: look_at(folder) for key, folder in folders().items()})
+        moved = {key for key, look in looks.items() if key in known and known[key] != look}
+        settled = {key: files for key, files in sorted(unsettled.items()) if key in looks and key not in moved}
+        unsettled = {key: unsettled.get(key, set()) | {path for path, _, _ in looks[key] ^ known[key]} for key in moved}
+        known = looks
+        if settled:
+            changed(settled)
+        await asyncio.sleep(interval)
+
 
 _logger = logging.getLogger(__name__)
 
@@ -84,7 +129,7 @@ class PluginHost:
         self._secret = secrets.token_hex(32)
         if api is None:
             api = HttpToolsApi(server, secret=self._secret, token=token, timeout=self.policy.server_timeout)
-        self.reconciler = Reconciler(api, tell=self._tell, registered=registered, policy=self.policy)
+        self.reconciler = Registrar(api, tell=self._tell, registered=registered, policy=self.policy)
         self.app = CallbackApp(self._find)
         self._plugins_folder = plugins
         self._changes: list[asyncio.Future[None]] = []
@@ -168,7 +213,7 @@ class PluginHost:
 
         One that has a hook for it is given a new configuration as it runs, where nothing else has changed.
         """
-        self._while_open(watch(self._folders, self._take_changes, interval=interval))
+        self._while_open(watch_folders(self._folders, self._take_changes, interval=interval))
 
     async def aclose(self) -> None:
         """Stop all plugins, and close everything. Does not raise, and is not in haste: calls under way have their time."""

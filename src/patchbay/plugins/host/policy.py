@@ -8,8 +8,6 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from patchbay.plugins.host.repeats import Repeats
-
 
 @dataclass(frozen=True, kw_only=True)
 class HostPolicy:
@@ -57,10 +55,6 @@ class HostPolicy:
     answers_most: int = 4096
     answers_kept: float = 600.0
     answer_bytes_most: int = 4 * 1024 * 1024
-
-    def repeats(self) -> Repeats:
-        """Return a plugin's memory of the calls that may come again."""
-        return Repeats(most=self.answers_most, bytes_most=self.answer_bytes_most, seconds=self.answers_kept)
 
     def restart_delay(self, failures: int) -> float:
         """Return how long to wait before the restart after so many failures in a row (at least 1); a different time each time."""

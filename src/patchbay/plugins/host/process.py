@@ -1,11 +1,4 @@
-"""One process of one plugin: started, made sure of, listened to, ended.
-
-What lives here: the process, its socket and its pipes, from the start to the last of its group. What does not: what becomes of
-its messages, and whether it is started again (``supervisor``).
-
-It leads a session of its own, so that what it starts is of its group and ends with it. It is told where the host is, and the
-token, through its standard input, which stays open for life: its end is how the process learns that the host is gone.
-"""
+"""A plugin's worker process: its start, socket, output and end."""
 
 from __future__ import annotations
 
@@ -14,17 +7,140 @@ import hmac
 import os
 import secrets
 import signal
+import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, Literal, cast
 
-from patchbay.plugins.bootstrap import Bootstrap, child_command
-from patchbay.plugins.connection import Connection
 from patchbay.plugins.errors import PluginError
-from patchbay.plugins.frames import MAX_HELLO_BYTES
-from patchbay.plugins.host.output import LineReader
-from patchbay.plugins.messages import PROTOCOL_VERSION, Hello, Message, Start
+from patchbay.plugins.protocol import (
+    MAX_HELLO_BYTES,
+    PROTOCOL_VERSION,
+    Bootstrap,
+    Connection,
+    Hello,
+    Message,
+    Start,
+    child_command,
+)
+
+MOST_LINES: Final = 2000
+MOST_CHARS: Final = 512 * 1024
+"""What is kept of one plugin; the oldest go first."""
+
+Stream = Literal["stdout", "stderr", "log", "host"]
+"""``log`` is the plugin's ``logging``, ``host`` what the host has to say of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line. ``time`` is in seconds since the epoch; ``level`` is a number of ``logging`` where there is one, else 0."""
+
+    time: float
+    plugin: str
+    stream: Stream
+    text: str
+    level: int = 0
+
+
+class LogBook:
+    """The last lines of every plugin. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, deque[LogLine]] = {}
+        self._sizes: dict[str, int] = {}
+        self._listeners: list[Callable[[LogLine], None]] = []
+
+    def add(self, plugin: str, stream: Stream, text: str, *, level: int = 0, created: float | None = None) -> None:
+        """Keep a line, and tell the listeners."""
+        line = LogLine(time.time() if created is None else created, plugin, stream, text, level)
+        lines = self._lines.setdefault(plugin, deque())
+        lines.append(line)
+        size = self._sizes.get(plugin, 0) + len(text)
+        while len(lines) > MOST_LINES or (size > MOST_CHARS and len(lines) > 1):
+            size -= len(lines.popleft().text)
+        self._sizes[plugin] = size
+        for listener in tuple(self._listeners):
+            listener(line)
+
+    def last(self, plugin: str | None = None, count: int = MOST_LINES) -> list[LogLine]:
+        """Return the last lines of a plugin, or of all of them by their times."""
+        if plugin is not None:
+            lines = list(self._lines.get(plugin, ()))
+        else:
+            lines = sorted((line for each in self._lines.values() for line in each), key=lambda line: line.time)
+        return lines[-count:] if count > 0 else []
+
+    def subscribe(self, listener: Callable[[LogLine], None]) -> Callable[[], None]:
+        """Have ``listener`` called with each new line; call what is returned to end that."""
+        self._listeners.append(listener)
+
+        def end() -> None:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+        return end
+
+
+MOST_LINE_BYTES: Final = 4096
+"""What is longer is cut, and the rest of the line is left out."""
+
+MOST_LINES_AT_ONCE: Final = 500
+"""Of one piece of output so many lines are kept; a plugin that prints without end must not cost the host its time."""
+
+
+class LineReader:
+    """``feed`` pieces of a stream, get whole lines."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._skipping = False
+
+    def feed(self, data: bytes) -> list[str]:
+        """Return the lines that have become complete."""
+        first, newline, others = data.partition(b"\n")
+        if not newline:
+            return self._grow(first)
+        lines = self._grow(first)
+        if not self._skipping:
+            lines.append(_text(self._rest))
+        self._rest, self._skipping = b"", False
+        whole = others.split(b"\n")
+        last = whole.pop()
+        left_out = len(whole) - MOST_LINES_AT_ONCE
+        if left_out > 0:
+            lines.append(f"... ({left_out} lines left out)")
+            whole = whole[left_out:]
+        lines += [_text(line) if len(line) <= MOST_LINE_BYTES else _cut(line) for line in whole]
+        return lines + self._grow(last)
+
+    def close(self) -> list[str]:
+        """Return what is left when the stream has ended."""
+        rest, self._rest = self._rest, b""
+        return [_text(rest)] if rest and not self._skipping else []
+
+    def _grow(self, piece: bytes) -> list[str]:
+        """Add to the line that is not complete; one that grows too long is given out now, and its rest is skipped."""
+        if self._skipping or not piece:
+            return []
+        self._rest += piece
+        if len(self._rest) <= MOST_LINE_BYTES:
+            return []
+        line = _cut(self._rest)
+        self._rest, self._skipping = b"", True
+        return [line]
+
+
+def _text(line: bytes) -> str:
+    return line.removesuffix(b"\r").decode("utf-8", "replace")
+
+
+def _cut(line: bytes) -> str:
+    return f"{line[:MOST_LINE_BYTES].decode('utf-8', 'replace')}... (the rest of the line is left out)"
+
 
 _FLOOD_BYTES = 256 * 1024
 _FLOOD_SECONDS = 0.1

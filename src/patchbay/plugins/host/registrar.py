@@ -1,27 +1,18 @@
-"""Keeps the server's list of tools as the plugins want it: after any restart, at any moment, without anybody asking.
-
-What lives here: comparing and mending. What does not: the requests (``server_api``), and the comparison itself (``wishes``).
-
-Two things make it act. A change (a plugin has a tool, or has it no more) is sent at once. And every few seconds the server's list
-is held against what is wanted: a server that was restarted, was not there yet, has rebuilt a role, or was told something else by
-somebody else is told again. Each plugin's requests are sent by a task of its own, in order, so one that has much to say delays
-no other; while the server is not there, all of them wait for the poll to find it.
-
-Answers can cross: a list that was asked for before a registration was answered may or may not show it. So requests are
-counted, and a list says nothing of what was settled after it was asked for.
-"""
+"""Keeps the server's list of tools as the plugins want it, through restarts of either side."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from patchbay.plugins.host.policy import HostPolicy, spread
 from patchbay.plugins.host.server_api import (
     Accepted,
+    Listing,
     NotTrustedError,
     Refused,
     ServerUnavailableError,
@@ -29,8 +20,115 @@ from patchbay.plugins.host.server_api import (
     WantedTool,
     source_of,
 )
-from patchbay.plugins.host.wishes import Shown, Wish
-from patchbay.plugins.messages import LlmToolState, ToolStateName
+from patchbay.plugins.protocol import LlmToolState, ToolStateName
+
+_MOST_EDITS = 3
+"""So often a tool that the server shows otherwise than it was registered is registered again; then the server has its way."""
+_MOST_TAKEN = 3
+"""So often a tool that somebody else has registered at another address is taken back at once."""
+
+Verdict = Literal["there", "edited", "gone", "taken"]
+Rows = list[tuple[str, Mapping[str, Any]]]
+"""A tool's rows: the role, and what the server shows for it."""
+
+
+@dataclass(slots=True, eq=False)
+class DesiredTool:
+    """A tool that is wanted. ``settled`` is when the server last answered for it, on the reconciler's clock of requests.
+
+    ``due`` is when it is to be sent next (on the loop's clock; None: not at all), ``failures`` how often in a row it was not.
+    ``edits``: how often in a row it was found to be shown otherwise, ``accepted``: how the server shows it for good.
+    ``signed``: whether its calls carry a signature; None where the server has not said so. ``taken``: how often it was found at
+    another host.
+    """
+
+    tool: WantedTool
+    state: ToolStateName = "pending"
+    reason: str = ""
+    settled: int = 0
+    due: float | None = 0.0
+    failures: int = 0
+    edits: int = 0
+    accepted: Rows | None = None
+    signed: bool | None = None
+    taken: int = 0
+
+
+@dataclass(frozen=True)
+class ServerSnapshot:
+    """A listing, as it is asked: all rows of a source's tool. ``asked`` is when it was asked for, on the clock of requests."""
+
+    asked: int = 0
+    roles: int = 0
+    instance: str | None = None
+    rows: Mapping[str, Mapping[str, Rows]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, listing: Listing, asked: int) -> ServerSnapshot:
+        """Index a listing."""
+        rows: dict[str, dict[str, Rows]] = {}
+        for role, tools in listing.tools_by_role.items():
+            for row in tools:
+                source = rows.setdefault(str(row.get("source")), {})
+                source.setdefault(str(row.get("name")), []).append((role, row))
+        return cls(asked, len(listing.tools_by_role), listing.instance, rows)
+
+    def diff(self, wish: DesiredTool) -> Verdict:
+        """Say whether the server has the tool as it is wanted.
+
+        A server that says which run it is keeps a tool for all roles in each of them; where a role lacks it, somebody took it
+        away there, and that stands. Of any other server a role that lacks it was made anew, and the tool is gone there.
+        """
+        tool, rows = wish.tool, self._rows_of(wish.tool)
+        missing = tool.role is None and self.instance is None and len(rows) < self.roles
+        if not rows or missing or any(not _reaches(row, tool) for _, row in rows):
+            is_taken = self.taken_by(tool) != ""
+            wish.taken += is_taken
+            return "taken" if is_taken and wish.taken > _MOST_TAKEN else "gone"
+        if all(_is_as_wanted(row, tool) for _, row in rows):
+            wish.edits, wish.accepted = 0, None
+            return "there"
+        if rows == wish.accepted:
+            return "there"
+        if wish.edits >= _MOST_EDITS:
+            wish.accepted = rows
+            return "there"
+        return "edited"
+
+    def taken_by(self, tool: WantedTool) -> str:
+        """Return the address at which somebody else has the tool now, "" where nobody has."""
+        others = [row for _, row in self._rows_of(tool) if row.get("callback_url") != tool.callback_url]
+        return next((str(row.get("callback_url")) for row in others if row.get("state", "active") == "active"), "")
+
+    def _rows_of(self, tool: WantedTool) -> Rows:
+        rows = self.rows.get(tool.source, {}).get(tool.name, [])
+        return rows if tool.role is None else [(role, row) for role, row in rows if role == tool.role]
+
+    def leftovers(self, source: str, wanted: Mapping[str, DesiredTool]) -> Iterator[tuple[str, str | None]]:
+        """Yield the names and roles of tools that the server has of this source, and that are not wanted."""
+        for name, rows in self.rows.get(source, {}).items():
+            wish = wanted.get(name)
+            if wish is None:
+                yield name, None
+                continue
+            for role, row in rows:
+                if "role" in row and (row["role"] or None) != wish.tool.role:
+                    yield name, role
+
+
+def _reaches(row: Mapping[str, Any], tool: WantedTool) -> bool:
+    """Whether calls of it come to this host. A tool that the server hides is registered again, which shows it."""
+    return row.get("callback_url") == tool.callback_url and row.get("state", "active") == "active"
+
+
+def _is_as_wanted(row: Mapping[str, Any], tool: WantedTool) -> bool:
+    return bool(
+        row.get("description", tool.description) == tool.description
+        and row.get("parameters", tool.parameters) == tool.parameters
+        and row.get("timeout_seconds", tool.timeout_seconds) == tool.timeout_seconds
+        and row.get("annotations", tool.annotations) == tool.annotations
+    )
+
 
 _PER_PLUGIN = 4
 _IN_ALL = 16
@@ -44,7 +142,7 @@ Tell = Callable[[str, LlmToolState], None]
 Registered = Callable[[str, Sequence[str], Sequence[str]], None]
 
 
-class Reconciler:
+class Registrar:
     """``api`` is the server; ``tell`` is called with a plugin's id and each change of the state of one of its tools.
 
     ``registered`` is called with a plugin's id, the names of tools that the server has just taken, and the roles that have them.
@@ -66,7 +164,7 @@ class Reconciler:
         self._plugins: dict[str, _PluginSync] = {}
         self._requests = asyncio.Semaphore(_IN_ALL)
         self._clock = 0
-        self._shown: Shown | None = None
+        self._shown: ServerSnapshot | None = None
         self._up = asyncio.Event()
         self._poll_now = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -158,7 +256,7 @@ class Reconciler:
                 self._poll_now.set()  # this is another server than the one whose list we know
             return answer
 
-    def set_state(self, sync: _PluginSync, wish: Wish, state: ToolStateName, reason: str = "") -> None:
+    def set_state(self, sync: _PluginSync, wish: DesiredTool, state: ToolStateName, reason: str = "") -> None:
         """Take note of what became of a tool, and tell of it where that is new."""
         if sync.wishes.get(wish.tool.name) is not wish or (wish.state, wish.reason) == (state, reason):
             return
@@ -206,9 +304,9 @@ class Reconciler:
             else:
                 failures = 0
                 if listing is not None:
-                    self._shown = Shown.of(listing, asked)
+                    self._shown = ServerSnapshot.of(listing, asked)
                 elif self._shown is not None:
-                    self._shown = Shown(asked, self._shown.roles, self._shown.instance, self._shown.rows)
+                    self._shown = ServerSnapshot(asked, self._shown.roles, self._shown.instance, self._shown.rows)
                 self._is_up(changed=listing is not None)
             delay = self._policy.poll_delay(failures)
             if failures:
@@ -233,7 +331,7 @@ class Reconciler:
                 elif wish.state == "active":
                     self.set_state(sync, wish, "stale", problem)
 
-    def _reason_of(self, wish: Wish) -> str:
+    def _reason_of(self, wish: DesiredTool) -> str:
         return wish.reason or (self.problem if wish.state == "pending" else "")
 
     def _is_up(self, *, changed: bool) -> None:
@@ -260,9 +358,9 @@ class Reconciler:
 class _PluginSync:
     """What one plugin wants, and the task that tells the server of it."""
 
-    def __init__(self, owner: Reconciler, plugin_id: str) -> None:
+    def __init__(self, owner: Registrar, plugin_id: str) -> None:
         self.plugin_id = plugin_id
-        self.wishes: dict[str, Wish] = {}
+        self.wishes: dict[str, DesiredTool] = {}
         self.asking: dict[str, asyncio.Future[None]] = {}  # until a registration that is under way is answered
         self._owner = owner
         self._loop = asyncio.get_running_loop()
@@ -277,7 +375,7 @@ class _PluginSync:
         old = self.wishes.pop(tool.name, None)
         if old is not None and old.tool.role != tool.role:
             self._removals[tool.name, old.tool.role] = None
-        self.wishes[tool.name] = Wish(tool)
+        self.wishes[tool.name] = DesiredTool(tool)
         self._wake.set()
 
     def unwant(self, name: str, registration: int) -> None:
@@ -301,13 +399,13 @@ class _PluginSync:
         await asyncio.wait({clearing}, timeout=self._owner.policy.clear_timeout)
         return clearing.done() and clearing.result()
 
-    def compare(self, shown: Shown, *, changed: bool, came_up: bool) -> None:
+    def compare(self, shown: ServerSnapshot, *, changed: bool, came_up: bool) -> None:
         """Hold a listing against what is wanted, and mend what differs. ``changed``: it may differ from the last one."""
         now = self._loop.time()
         for wish in self.wishes.values():
             if wish.settled == 0 or wish.settled > shown.asked:
                 continue
-            verdict = shown.judge(wish)
+            verdict = shown.diff(wish)
             if verdict == "there":
                 wish.due = None
                 self._owner.set_state(self, wish, "active")
@@ -384,7 +482,7 @@ class _PluginSync:
         finally:
             self._changed = self._owner.tick()
 
-    async def _register(self, wish: Wish) -> None:
+    async def _register(self, wish: DesiredTool) -> None:
         if self.wishes.get(wish.tool.name) is not wish:
             return  # no longer wanted
         wish.due = None

@@ -1,0 +1,632 @@
+"""What a plugin is written with: the base class, its decorators, its configuration and its tools."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import json
+import logging
+import math
+import re
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar, overload
+
+from patchbay.errors import ConfigurationError
+from patchbay.plugins.envelope import Body, Err, Ok, body_of, unwrap
+from patchbay.plugins.errors import EntryConflictError, FrameError, PluginError, RegistrationError
+from patchbay.plugins.protocol import (
+    DEFAULT_TIMEOUT,
+    MAX_TIMEOUT,
+    LlmToolRegister,
+    LlmToolState,
+    LlmToolUnregister,
+    Message,
+    ToolStateName,
+    encode,
+)
+from patchbay.tools import FunctionTool, Progress, ToolContext
+from patchbay.tools.annotations import checked_annotations
+from patchbay.tools.invoke import invoke, is_async
+from patchbay.tools.results import describe
+from patchbay.tools.threads import run_in_thread
+
+_MISSING: Any = object()
+
+
+class PluginConfig(Mapping[str, Any]):
+    """The sections of ``plugin.toml`` that are not the host's, as a read-only mapping.
+
+    ``config["weather"]["units"]`` and ``config["weather.units"]`` are the same; ``config.get("weather.units", "C")`` where it may
+    be missing. It is a view: after a change of the file it shows the new values. ``snapshot()`` is a copy that stays.
+    """
+
+    def __init__(self, sections: Mapping[str, Any] | None = None) -> None:
+        self._sections: Mapping[str, Any] = dict(sections or {})
+
+    def __getitem__(self, key: str) -> Any:
+        value = _find(self._sections, key)
+        if value is _MISSING:
+            raise KeyError(key)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sections)
+
+    def __len__(self) -> int:
+        return len(self._sections)
+
+    def __repr__(self) -> str:
+        return f"PluginConfig({', '.join(self._sections)})"  # not the values: they may be secret
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return a copy of all of it."""
+        return deepcopy(dict(self._sections))
+
+    def replace(self, sections: Mapping[str, Any]) -> None:
+        """Show these from now on. For whoever runs the plugin."""
+        self._sections = dict(sections)
+
+
+def _find(sections: Mapping[str, Any], key: str) -> Any:
+    if key in sections:
+        return sections[key]
+    first, dot, rest = key.partition(".") if isinstance(key, str) else (key, "", "")
+    inner = sections.get(first) if dot else None
+    return _find(inner, rest) if isinstance(inner, Mapping) else _MISSING
+
+
+IDS: Final = ("startup", "shutdown", "reload", "freeze", "unfreeze", "config_change")
+
+_HOOK_MARK: Final = "__patchbay_lifecycle__"
+_BY_NAME: Final = {"startup": "on_start", "shutdown": "on_shutdown"}
+"""Methods that are hooks by their names, where no other one is marked."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def lifecycle(*, id: str) -> Callable[[F], F]:  # noqa: A002  (the seed's name for it)
+    """Mark a method, sync or async, to be called at a turn of the plugin's life.
+
+    ``id`` is "startup" (given ``reason``: "start", "restart" or "reload"), "shutdown" (``reason``: "stop" or "reload"), "reload"
+    (before a shutdown that is a reload), "freeze", "unfreeze" or "config_change" (``config`` and ``previous``). A method is given
+    those of the keyword arguments that it takes; ``**_`` takes what there is. Raising, and returning an ``Err``, are failures.
+    Raises ConfigurationError (a ValueError) for another id.
+    """
+    if id not in IDS:
+        raise ConfigurationError(f"lifecycle id must be one of {', '.join(IDS)}; not {id!r}.")
+
+    def mark(method: F) -> F:
+        target: Any = getattr(method, "__func__", method)
+        if not inspect.isroutine(target):
+            raise TypeError(f"@lifecycle marks methods, not {type(method).__name__}.")
+        setattr(target, _HOOK_MARK, id)
+        return method
+
+    return mark
+
+
+def hooks_of(plugin_class: type) -> dict[str, str]:
+    """Return the names of a class's hooks by their ids. Raises EntryConflictError where two methods have the same id."""
+    found: dict[str, str] = {}
+    for name, function in functions_of(plugin_class):
+        id_ = getattr(function, _HOOK_MARK, None)
+        if id_ is None:
+            continue
+        if id_ in found:
+            raise EntryConflictError(id_, what="lifecycle hook")
+        found[id_] = name
+    for id_, name in _BY_NAME.items():
+        if id_ not in found and callable(getattr(plugin_class, name, None)):
+            found[id_] = name
+    return found
+
+
+def functions_of(plugin_class: type) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield the functions behind a class's methods, in the order of their names, without running any property."""
+    for name in sorted(dir(plugin_class)):
+        member = inspect.getattr_static(plugin_class, name)
+        function = getattr(member, "__func__", member)
+        if inspect.isroutine(function):
+            yield name, function
+
+
+async def call_hook(hook: Callable[..., Any], **about: Any) -> Any:
+    """Call a hook with what it takes of ``about``, and return what it gave.
+
+    Raises the Exception that it raises, PluginError for what is none (a SystemExit), and an Err's error.
+    """
+    taken = {name: value for name, value in about.items() if _takes(hook, name)}
+    try:
+        outcome = await invoke(hook, (), taken, in_thread=not is_async(hook))
+    except (Exception, GeneratorExit):
+        raise
+    except BaseException as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise
+        # The hook's own. Out of a task it would end the event loop, or pass for a cancellation of whoever waits.
+        raise PluginError(describe(error)) from error
+    while isinstance(outcome, Ok | Err):
+        outcome = unwrap(outcome)
+    return outcome
+
+
+def _takes(hook: Callable[..., Any], name: str) -> bool:
+    parameters = inspect.signature(hook).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return True
+    parameter = parameters.get(name)
+    return parameter is not None and parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL)
+
+
+_TOOL_MARK: Final = "__patchbay_llm_tool__"
+_NAME: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+
+
+@dataclass(frozen=True)
+class LlmToolMeta:
+    """What a tool is registered with. ``parameters`` None: what the handler's signature says. ``timeout`` is in seconds.
+
+    ``annotations`` are what the tool says of itself, by our names. Raises TypeError for what is of the wrong type,
+    ConfigurationError (a ValueError) for a name that cannot stand in a URL, for a timeout that is not above 0 and at most 300,
+    and for annotations that are no booleans.
+    """
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] | None = None
+    timeout: float = DEFAULT_TIMEOUT
+    role: str | None = None
+    annotations: Mapping[str, bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if not isinstance(self.description, str):
+            raise TypeError(f"description of tool {self.name!r} must be a str, not {type(self.description).__name__}.")
+        if self.parameters is not None and not isinstance(self.parameters, dict):
+            kind = type(self.parameters).__name__
+            raise TypeError(f"parameters of tool {self.name!r} must be a dict (a JSON Schema), not {kind}.")
+        if isinstance(self.timeout, bool) or not isinstance(self.timeout, int | float):
+            raise TypeError(f"timeout of tool {self.name!r} must be a number of seconds, not {type(self.timeout).__name__}.")
+        if not math.isfinite(self.timeout) or not 0 < self.timeout <= MAX_TIMEOUT:
+            raise ConfigurationError(
+                f"timeout of tool {self.name!r} must be above 0 and at most {MAX_TIMEOUT:g} seconds, not {self.timeout!r}."
+            )
+        if self.role is not None and not isinstance(self.role, str):
+            raise TypeError(f"role of tool {self.name!r} must be a str, or None for all; not {type(self.role).__name__}.")
+        try:
+            object.__setattr__(self, "annotations", checked_annotations(self.annotations))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"Tool {self.name!r}: {error}.") from None
+
+
+def check_name(name: str, *, what: str = "A tool's name") -> None:
+    """Raise ConfigurationError for a name that cannot stand in a URL's path as it is, TypeError for what is no str."""
+    if not isinstance(name, str):
+        raise TypeError(f"{what} must be a str, not {type(name).__name__}.")
+    if _NAME.fullmatch(name) is None:
+        raise ConfigurationError(f"{what} must be 1 to 64 of A-Z, a-z, 0-9, '_', '.', '-'; not {name!r}.")
+
+
+@overload
+def llm_tool(method: F, /) -> F: ...
+@overload
+def llm_tool(
+    *,
+    name: str | None = None,
+    description: str = "",
+    parameters: Mapping[str, Any] | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+    role: str | None = None,
+    annotations: Mapping[str, bool] | None = None,
+) -> Callable[[F], F]: ...
+def llm_tool(
+    method: F | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str = "",
+    parameters: Mapping[str, Any] | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+    role: str | None = None,
+    annotations: Mapping[str, bool] | None = None,
+) -> F | Callable[[F], F]:
+    """Mark a method, sync or async, that a model may call with keyword arguments.
+
+    ``name`` is the method's where none is given, ``description`` what its docstring says, ``parameters`` (a JSON Schema) what its
+    signature says. ``timeout`` is in seconds, at most 300; ``role`` None is for all roles. ``annotations`` are what the tool says
+    of itself, for who approves its calls: ``{"destructive": True}``. Raises what LlmToolMeta raises.
+    """
+
+    def mark(method: F) -> F:
+        target: Any = getattr(method, "__func__", method)
+        if not inspect.isroutine(target):
+            raise TypeError(f"@llm_tool marks methods, not {type(method).__name__}.")
+        meta = LlmToolMeta(
+            name=name if name is not None else target.__name__,
+            description=description,
+            parameters=parameters,
+            timeout=timeout,
+            role=role or None,
+            annotations=annotations or {},
+        )
+        setattr(target, _TOOL_MARK, meta)
+        return method
+
+    return mark if method is None else mark(method)
+
+
+def tools_of(plugin_class: type) -> Iterator[tuple[str, LlmToolMeta]]:
+    """Yield the names of a class's marked methods, in their order, and what each is registered with."""
+    for name, function in functions_of(plugin_class):
+        if (meta := getattr(function, _TOOL_MARK, None)) is not None:
+            yield name, meta
+
+
+class PluginTool(FunctionTool):
+    """A handler that takes a call's arguments by keyword, and ``tool_context`` if it asks for it.
+
+    What a generator yields is told as progress the moment it is yielded: a str as its message, a Progress as it is, all else as
+    its data. The last one that is no Progress is the result, unless the generator returns one; an ``Ok`` or ``Err`` is the result
+    at once, and ends it.
+
+    ``limit`` is the tool's own in seconds; ``timeout`` stays None, since what a caller was promised may be less. Raises
+    ConfigurationError for a schema that cannot be used, or that has not what the handler needs.
+    """
+
+    def __init__(self, handler: Callable[..., Any], meta: LlmToolMeta) -> None:
+        super().__init__(
+            handler,
+            name=meta.name,
+            description=meta.description or None,
+            parameters=None if meta.parameters is None else _as_json_schema(meta.name, meta.parameters),
+            annotations=meta.annotations,
+        )
+        self.meta = meta
+        self.limit = float(meta.timeout)
+        self.check()
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> Body:
+        """Call the handler and return the body for what it gave."""
+        args, kwargs = self._binding(arguments, context)
+        try:
+            if self.is_async:
+                value = self.function(*args, **kwargs)
+            else:
+                value = await run_in_thread(functools.partial(_call, self.function, args, kwargs, context))
+            while inspect.isawaitable(value):
+                value = await value
+            if isinstance(value, AsyncIterator):
+                value = await _last(value, context)
+        except KeyboardInterrupt as error:  # raised by the handler itself; it would end the event loop and all other calls
+            raise RuntimeError(describe(error)) from error
+        return body_of(value)
+
+    def _takes_a_dict(self, schema: Mapping[str, Any]) -> None:
+        """Never: a plugin's handlers are called by keyword. Refuses a handler that no call could be right for."""
+        properties = schema.get("properties")
+        for name, parameter in self._schema.signature.parameters.items():
+            required = parameter.default is parameter.empty and parameter.kind not in _VARIABLE
+            if required and properties and name not in properties and name not in self._schema.injected:
+                raise ConfigurationError(f"The handler of tool {self.name!r} needs {name!r}, which its schema does not have.")
+
+
+_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _as_json_schema(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema as what will be read at the other end: tuples are lists there, and what is not JSON is refused here."""
+    try:
+        schema = json.loads(json.dumps(parameters, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"parameters of tool {name!r} are no JSON: {error}") from None
+    if schema.setdefault("type", "object") != "object":
+        raise ConfigurationError(f"parameters of tool {name!r} must be of type 'object', not {schema['type']!r}.")
+    return dict(schema)
+
+
+def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], context: ToolContext) -> Any:
+    """Call in the thread; a generator's body runs while it is read, so it is read here too."""
+    value = function(*args, **kwargs)
+    if not isinstance(value, Iterator):
+        return value
+    last: Any = None
+    try:
+        while not (isinstance(last, Ok | Err) or context.cancelled.is_set()):
+            last = _tell(context, next(value), last)
+    except StopIteration as end:
+        return last if end.value is None else end.value
+    if (close := getattr(value, "close", None)) is not None:
+        close()
+    return last
+
+
+async def _last(values: AsyncIterator[Any], context: ToolContext) -> Any:
+    last: Any = None
+    try:
+        async for each in values:
+            last = _tell(context, each, last)
+            if isinstance(last, Ok | Err):
+                break
+    finally:
+        if (close := getattr(values, "aclose", None)) is not None:
+            await close()
+    return last
+
+
+def _tell(context: ToolContext, value: Any, last: Any) -> Any:
+    """Tell of a value that was yielded, and return what the result is if nothing more comes."""
+    if isinstance(value, Progress):
+        context.progress(value.message, fraction=value.fraction, data=value.data)
+        return last
+    if isinstance(value, str):
+        context.progress(value)
+    elif not isinstance(value, Ok | Err):
+        context.progress(data=value)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class ToolState:
+    """What became of a registration: "pending", "active", "refused" or "stale"; ``reason`` says why, where there is one."""
+
+    state: ToolStateName = "pending"
+    reason: str = ""
+
+
+class ToolTable:
+    """Adds and removes tools, from any thread; ``send`` tells the host of it, once ``open`` was called.
+
+    ``tools`` is replaced and never changed, so a call that has begun sees one list.
+    """
+
+    def __init__(self, plugin_id: str, send: Callable[[Message], None]) -> None:
+        self.tools: dict[str, PluginTool] = {}
+        self._plugin_id = plugin_id
+        self._send = send
+        self._lock = threading.RLock()
+        self._open = False
+        self._count = 0
+        self._numbers: dict[str, int] = {}
+        self._states: dict[str, ToolState] = {}
+        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+
+    def add(self, handler: Callable[..., Any], meta: LlmToolMeta) -> None:
+        """Add a tool. Raises EntryConflictError if there is one of this name, ConfigurationError for one that cannot work."""
+        if meta.name in self.tools:
+            raise EntryConflictError(meta.name)
+        tool = PluginTool(handler, meta)
+        with self._lock:
+            if meta.name in self.tools:  # meanwhile, by another thread
+                raise EntryConflictError(meta.name)
+            self._count += 1
+            message = self._registration(tool, self._count)
+            try:
+                encode(0, message)
+            except FrameError as error:
+                raise ConfigurationError(f"Tool {meta.name!r} cannot be registered: {error}") from None
+            self._numbers[meta.name] = self._count
+            self._states[meta.name] = ToolState()
+            self.tools = {**self.tools, meta.name: tool}
+            if self._open:
+                self._send(message)
+
+    def remove(self, name: str) -> bool:
+        """Remove a tool, and say whether there was one."""
+        with self._lock:
+            tool = self.tools.get(name)
+            if tool is None:
+                return False
+            self.tools = {key: each for key, each in self.tools.items() if key != name}
+            number = self._numbers.pop(name)
+            del self._states[name]
+            if self._open:
+                self._send(LlmToolUnregister(plugin_id=self._plugin_id, name=name, role=tool.meta.role, registration=number))
+            self._wake()
+        return True
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Return the tools as plain dicts."""
+        return [
+            {
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": dict(tool.parameters),
+                "timeout_seconds": tool.limit,
+                "role": tool.meta.role,
+                "annotations": dict(tool.meta.annotations),
+            }
+            for tool in self.tools.values()
+        ]
+
+    def open(self) -> None:
+        """Tell the host of all tools, and of every change from now on."""
+        with self._lock:
+            self._open = True
+            for tool in self.tools.values():
+                self._send(self._registration(tool, self._numbers[tool.name]))
+
+    def set_state(self, message: LlmToolState) -> None:
+        """Take note of what became of a registration. What is said of an earlier one of the same name is passed over."""
+        with self._lock:
+            if self._numbers.get(message.name) == message.registration:
+                self._states[message.name] = ToolState(message.state, message.reason)
+                self._wake()
+
+    def state(self, name: str) -> ToolState:
+        """Return what became of a tool. Raises KeyError where there is none of this name."""
+        return self._states[name]
+
+    async def registered(self, names: Iterable[str] = ()) -> None:
+        """Wait until models can call these tools (none: all there are then). Raises RegistrationError for one that is refused.
+
+        A tool that is removed meanwhile is not waited for; a name that is none raises KeyError.
+        """
+        with self._lock:
+            wanted = {name: self._numbers[name] for name in (tuple(names) or tuple(self.tools))}
+        loop = asyncio.get_running_loop()
+        while True:
+            with self._lock:
+                if all(self._is_done(name, number) for name, number in wanted.items()):
+                    return
+                waiter = loop.create_future()
+                self._waiters.append((loop, waiter))
+            try:
+                await waiter
+            finally:
+                with self._lock:
+                    self._waiters = [each for each in self._waiters if each[1] is not waiter]
+
+    def _is_done(self, name: str, number: int) -> bool:
+        """Whether a registration is not to be waited for: models can call it, or it is no more."""
+        if self._numbers.get(name) != number:
+            return True
+        state = self._states[name]
+        if state.state == "refused":
+            raise RegistrationError(name, reason=state.reason)
+        return state.state == "active"
+
+    def _registration(self, tool: PluginTool, number: int) -> LlmToolRegister:
+        return LlmToolRegister(
+            plugin_id=self._plugin_id,
+            name=tool.name,
+            description=tool.description,
+            parameters=dict(tool.parameters),
+            timeout_seconds=tool.limit,
+            role=tool.meta.role,
+            annotations=dict(tool.meta.annotations),
+            registration=number,
+        )
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for loop, waiter in waiters:
+            try:
+                loop.call_soon_threadsafe(_set, waiter)
+            except RuntimeError:  # its loop was closed: nobody waits any more
+                pass
+
+
+def _set(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+class PluginContext:
+    """The ``ctx`` of a plugin: ``plugin_id``, ``folder`` (None for one without), ``config``, ``logger``.
+
+    ``tools`` is the table of its tools, ``failures`` what could not be registered when the plugin was made; plugins have methods
+    of their own for both.
+    """
+
+    def __init__(
+        self, plugin_id: str, *, send: Callable[[Message], None], folder: Path | None = None, config: PluginConfig | None = None
+    ) -> None:
+        self.plugin_id = plugin_id
+        self.folder = folder
+        self.config = config if config is not None else PluginConfig()
+        self.logger = logging.getLogger(f"plugin.{plugin_id}")
+        self.tools = ToolTable(plugin_id, send)
+        self.failures: list[Exception] = []
+        self.is_made = False
+        """Whether the plugin's ``__init__`` has called that of NekoPluginBase."""
+
+
+C = TypeVar("C", bound=type)
+
+startup_task: ContextVar[asyncio.Task[Any] | None] = ContextVar("startup_task", default=None)
+"""The task that the startup hook runs in; set by the runtime."""
+
+
+def neko_plugin(plugin_class: C) -> C:
+    """Mark the class of a plugin. Raises TypeError for what is no class."""
+    if not isinstance(plugin_class, type):
+        raise TypeError(f"@neko_plugin marks classes, not {type(plugin_class).__name__}.")
+    plugin_class.__patchbay_plugin__ = True  # type: ignore[attr-defined]
+    return plugin_class
+
+
+class NekoPluginBase:
+    """A plugin: ``ctx``, ``plugin_id``, ``config`` (of ``plugin.toml``) and ``logger``, and tools that models may call.
+
+    An ``__init__`` of a plugin's own takes ``ctx`` and calls ``super().__init__(ctx)``, which registers the methods marked with
+    ``@llm_tool``. One that cannot be registered is logged, and spares the others.
+    """
+
+    def __init__(self, ctx: PluginContext) -> None:
+        self.ctx = ctx
+        self.plugin_id = ctx.plugin_id
+        self.config = ctx.config
+        self.logger = ctx.logger
+        ctx.is_made = True
+        for name, meta in tools_of(type(self)):
+            try:
+                ctx.tools.add(getattr(self, name), meta)
+            except Exception as error:
+                ctx.failures.append(error)
+                ctx.logger.exception("The tool %r of method %s was not registered", meta.name, name)
+
+    def register_llm_tool(
+        self,
+        name: str,
+        description: str = "",
+        parameters: Mapping[str, Any] | None = None,
+        handler: Callable[..., Any] | None = None,
+        timeout: float = DEFAULT_TIMEOUT,
+        role: str | None = None,
+        annotations: Mapping[str, bool] | None = None,
+    ) -> bool:
+        """Register a tool whose schema is known only now; True.
+
+        The options are those of ``@llm_tool``; ``handler`` is any function, sync or async, and is called with keyword arguments.
+        May be called from any thread. Raises EntryConflictError for a name that the plugin has already, ConfigurationError (a
+        ValueError) or TypeError for what cannot work.
+        """
+        if handler is None or not callable(handler):
+            raise TypeError(f"handler of tool {name!r} must be callable, not {type(handler).__name__}.")
+        meta = LlmToolMeta(
+            name=name,
+            description=description,
+            parameters=parameters,
+            timeout=timeout,
+            role=role or None,
+            annotations=annotations or {},
+        )
+        self.ctx.tools.add(handler, meta)
+        return True
+
+    def unregister_llm_tool(self, name: str) -> bool:
+        """Take a tool back, and say whether there was one. Calls under way go on to their end."""
+        return self.ctx.tools.remove(name)
+
+    def list_llm_tools(self) -> list[dict[str, Any]]:
+        """Return each tool's ``name``, ``description``, ``parameters``, ``timeout_seconds``, ``role`` and ``annotations``."""
+        return self.ctx.tools.listed()
+
+    def llm_tool_state(self, name: str) -> ToolState:
+        """Return whether models can call a tool: ``state`` and ``reason``. Raises KeyError where there is none."""
+        return self.ctx.tools.state(name)
+
+    async def registered(self, *names: str, timeout: float | None = None) -> None:  # noqa: ASYNC109  (one line for authors)
+        """Wait until models can call these tools (none given: all there are), through every restart of the server.
+
+        ``timeout`` is in seconds. Raises TimeoutError, RegistrationError for a tool that is refused, and RuntimeError in the
+        startup hook, since nothing is registered before that has returned: start a task there that waits.
+        """
+        if asyncio.current_task() is startup_task.get():
+            raise RuntimeError("Tools are registered when the startup hook has returned: wait in a task of your own.")
+        async with asyncio.timeout(timeout):
+            await self.ctx.tools.registered(names)
+
+
+PluginBase = NekoPluginBase
+"""The plain name of NekoPluginBase."""
+
+plugin = neko_plugin
+"""The plain name of neko_plugin."""
