@@ -111,8 +111,8 @@ class RigHost:
             self.send(LlmToolState(name=tool.name, state="active", registration=tool.registration))
         return tools
 
-    def send(self, message: Message) -> int:
-        return self.connection.send(message)
+    def send(self, message: Message) -> None:
+        self.connection.send(message)
 
     def trigger(self, tool: str, **fields: Any) -> str:
         """Send a TRIGGER and return its id; ``arguments`` are any value."""

@@ -9,9 +9,21 @@ from contextlib import asynccontextmanager
 import pytest
 
 from patchbay.plugins.errors import FrameError
-from patchbay.plugins.protocol import DROP_ABOVE, MOST_HELD, Ack, Channel, Connection, Ping, Progress, Result, encode
+from patchbay.plugins.protocol import (
+    DROP_ABOVE,
+    MAX_UNSENT,
+    Begun,
+    Connection,
+    FrameReader,
+    Ping,
+    Progress,
+    Result,
+    Trigger,
+    encode,
+)
 from plugins.host_rig import run
 
+CALL = Trigger(req_id="r", entry_id="t")
 BIG = Result(req_id="r", success=True, data=bytes(8 * 1024 * 1024))
 
 
@@ -24,7 +36,7 @@ class End:
         self.news = asyncio.Event()
         self.arrived = asyncio.Event()
         self.connection = Connection(self._take, self.closed.set_result, **options)
-        self.peer = Channel()
+        self.peer = FrameReader()
         received = self.connection.data_received
 
         def watched(data):
@@ -49,11 +61,11 @@ class End:
             await self.closed
 
     async def hear(self, count):
-        """Read frames until so many messages have come (acknowledgements do not count)."""
+        """Read frames until so many messages have come."""
         heard = []
         while len(heard) < count:
             self.peer.feed(await asyncio.get_running_loop().sock_recv(self.socket, 1 << 20))
-            while (message := self.peer.receive()) is not None:
+            while (message := self.peer.read()) is not None:
                 heard.append(message)
         return heard
 
@@ -72,49 +84,45 @@ async def one_end(**options):
             await end.closed
 
 
-def test_messages_that_arrive_together_are_acknowledged_by_one_frame_and_taken_in_order():
+def test_messages_that_arrive_together_are_passed_on_in_order():
     async def main():
         async with one_end() as end:
-            await end.say(b"".join(end.peer.send(Progress(req_id=str(n))) for n in range(5)))
+            await end.say(b"".join(encode(Progress(req_id=str(n))) for n in range(5)))
             assert [str(n) for n in range(5)] == [message.req_id for message in end.taken]
-            assert encode(0, Ack(id=5)) == await asyncio.get_running_loop().sock_recv(end.socket, 1000)
 
     run(main())
 
 
-def test_nothing_is_taken_before_its_acknowledgement_is_with_the_kernel():
+def test_a_worker_answers_the_calls_that_arrive_together_by_begun_in_one_write():
     async def main():
-        async with one_end() as end:
+        async with one_end(is_worker=True) as end:
+            await end.say(b"".join(encode(Trigger(req_id=str(n), entry_id="t")) for n in range(3)) + encode(Ping()))
+            assert 4 == len(end.taken)
+            assert b"".join(encode(Begun(req_id=str(n))) for n in range(3)) == end.socket.recv(1000)
+
+    run(main())
+
+
+def test_a_worker_passes_a_call_on_only_when_begun_is_with_the_kernel():
+    async def main():
+        async with one_end(is_worker=True) as end:
             end.connection.send(BIG)
-            await end.say(end.peer.send(Ping()))
+            await asyncio.get_running_loop().sock_sendall(end.socket, encode(CALL))
             assert [] == end.taken
-            assert [BIG] == await end.hear(1)
+            assert [BIG, Begun(req_id="r")] == await end.hear(2)
             await end.news.wait()
-            assert [Ping()] == end.taken
+            assert [CALL] == end.taken
 
     run(main())
 
 
-def test_the_side_that_asks_acknowledges_with_its_next_message():
+def test_a_worker_does_not_begin_a_call_that_it_cannot_report():
     async def main():
-        async with one_end(asks=True) as end:
-            await end.say(end.peer.send(Ping()))
-            with pytest.raises(BlockingIOError):
-                end.socket.recv(1)
-            end.connection.send(Ping())
-            await end.hear(1)
-            assert end.peer.sent == end.peer.acknowledged
-
-    run(main())
-
-
-def test_the_side_that_asks_acknowledges_also_when_it_has_nothing_to_say():
-    async def main():
-        async with one_end(asks=True) as end:
-            await end.say(end.peer.send(Ping()))
-            while end.peer.acknowledged < 1:
-                end.peer.feed(await asyncio.get_running_loop().sock_recv(end.socket, 1 << 20))
-                assert end.peer.receive() is None
+        async with one_end(is_worker=True) as end:
+            end.socket.send(encode(CALL))
+            end.socket.close()
+            await asyncio.shield(end.closed)
+            assert [] == end.taken
 
     run(main())
 
@@ -133,62 +141,42 @@ def test_what_may_be_dropped_is_dropped_when_too_much_waits_and_nothing_else_is(
     run(main())
 
 
-def test_a_side_that_says_much_and_reads_nothing_is_left():
+def test_a_peer_that_reads_nothing_is_disconnected_when_too_much_waits_for_it():
+    async def main():
+        async with one_end() as end:
+            for _ in range(MAX_UNSENT // len(BIG.data) + 2):
+                end.connection.send(BIG)
+            return str(await end.closed)
+
+    assert "The other side does not read" in run(main())
+
+
+def test_close_waits_until_all_that_was_sent_has_left():
     async def main():
         async with one_end() as end:
             end.connection.send(BIG)
-            said = 0
-            while not end.closed.done():
-                await end.say_until_closed(end.peer.send(BIG))
-                said += len(BIG.data)
-            return str(await end.closed), said >= MOST_HELD, end.taken
-
-    assert ("The other side says much and reads nothing.", True, []) == run(main())
-
-
-def test_delivered_waits_for_the_acknowledgement_of_what_was_sent_before():
-    async def main():
-        async with one_end() as end:
-            assert await end.connection.delivered()
-            end.connection.send(Ping())
-            waiting = asyncio.create_task(end.connection.delivered())
-            await end.hear(1)
-            assert not waiting.done()
-            await end.say(end.peer.acknowledge())
-            assert await waiting
-
-    run(main())
-
-
-def test_delivered_is_false_when_the_connection_is_gone():
-    async def main():
-        async with one_end() as end:
-            end.connection.send(Ping())
-            waiting = asyncio.create_task(end.connection.delivered())
-            await end.hear(1)
-            end.socket.close()
-            assert not await waiting
-            assert not await end.connection.delivered()
-            end.connection.send(Ping())  # goes nowhere
+            closing = asyncio.create_task(end.connection.close(within=30))
+            assert [BIG] == await end.hear(1)
+            await closing
             assert end.connection.is_closed
+            end.connection.send(Ping())  # is discarded
 
     run(main())
 
 
-@pytest.mark.parametrize("asks", [True, False])
-def test_what_the_other_side_said_before_its_end_is_heard_though_a_write_fails_first(asks):
+def test_what_the_worker_sent_before_its_end_is_read_though_a_write_fails_first():
     async def main():
-        async with one_end(asks=asks) as end:
+        async with one_end() as end:
             end.connection.send(Ping())
             await end.hear(1)
-            assert not end.connection.was_heard_out
+            assert not end.connection.was_read_to_end
             # All in one step of the loop: it has read nothing of this when its write fails.
-            end.socket.send(end.peer.acknowledge() + end.peer.send(Ping()))
+            end.socket.send(encode(Begun(req_id="r")))
             end.socket.close()
             end.connection.send(Ping())
             await asyncio.shield(end.closed)
-            assert (1, True) == (end.connection.acknowledged, end.connection.was_heard_out)
-            assert [Ping()] * asks == end.taken
+            assert end.connection.was_read_to_end
+            assert [Begun(req_id="r")] == end.taken
 
     run(main())
 
@@ -200,18 +188,19 @@ def test_of_a_side_that_is_cut_off_while_it_lives_it_is_not_known_what_it_would_
             await end.hear(1)
             end.connection.abort()
             await asyncio.shield(end.closed)
-            assert not end.connection.was_heard_out
+            assert not end.connection.was_read_to_end
 
     run(main())
 
 
 @pytest.mark.parametrize(
-    ("data", "words"), [(b"\xff" * 8, "longer than"), (b"\0\0\0\1x", "Not a message"), (encode(5, Ping()), "came after")]
+    ("data", "words"),
+    [(b"\xff" * 8, "longer than"), (b"\0\0\0\1x", "Not a message"), (encode(Ping())[:4] + b"\x01" * 12, "Not a message")],
 )
 def test_what_came_before_garbage_is_taken_and_the_garbage_closes_the_connection(data, words):
     async def main():
         async with one_end() as end:
-            await end.say(end.peer.send(Ping()) + data + end.peer.send(Ping()))
+            await end.say(encode(Ping()) + data + encode(Ping()))
             error = await asyncio.shield(end.closed)
             assert isinstance(error, FrameError)
             assert words in str(error)
@@ -227,8 +216,8 @@ def test_an_end_within_a_message_is_told_as_such_and_one_between_two_is_not():
             end.socket.close()
             return await asyncio.shield(end.closed)
 
-    assert "cut off" in str(run(main(encode(1, Ping())[:-1])))
-    assert None is run(main(encode(1, Ping())))
+    assert "cut off" in str(run(main(encode(Ping())[:-1])))
+    assert None is run(main(encode(Ping())))
 
 
 def test_a_message_that_cannot_be_taken_is_logged_and_the_next_one_is_taken(caplog):
@@ -240,8 +229,8 @@ def test_a_message_that_cannot_be_taken_is_logged_and_the_next_one_is_taken(capl
                 raise ValueError("not this one")
 
             end.connection._on_message = fail
-            await end.say(end.peer.send(Ping()) + end.peer.send(Ping()))
+            await end.say(encode(Ping()) + encode(Ping()))
             assert [Ping()] == end.taken
 
     run(main())
-    assert "A Ping could not be taken" in caplog.text
+    assert "Handling a Ping failed" in caplog.text

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from patchbay.plugins.errors import FrameError
 from patchbay.plugins.protocol import (
     MAX_FRAME_BYTES,
-    Ack,
     CancelRun,
-    Channel,
     ConfigUpdate,
     Crash,
     FrameReader,
@@ -57,12 +55,11 @@ messages: st.SearchStrategy[Message] = st.one_of(
 )
 
 
-def read_all(reader: FrameReader | Channel) -> tuple[list[object], str]:
+def read_all(reader: FrameReader) -> tuple[list[object], str]:
     """Read until nothing more is to be had, and return it with the error that ended it."""
-    read = reader.read if isinstance(reader, FrameReader) else reader.receive
     found: list[object] = []
     try:
-        while (frame := read()) is not None:
+        while (frame := reader.read()) is not None:
             found.append(frame)
     except FrameError as error:
         return found, str(error)
@@ -85,22 +82,22 @@ def fed(data: bytes, cuts: list[int], *, limit: int = MAX_FRAME_BYTES) -> tuple[
 
 @given(st.lists(messages, max_size=6), st.lists(st.integers(0), max_size=8))
 def test_any_split_of_the_stream_gives_the_same_messages(sent, cuts):
-    data = b"".join(encode(number, message) for number, message in enumerate(sent, 1))
-    assert (list(enumerate(sent, 1)), "") == fed(data, cuts)
+    data = b"".join(encode(message) for message in sent)
+    assert (sent, "") == fed(data, cuts)
 
 
 @given(st.lists(messages, max_size=3), st.binary(max_size=200), st.lists(st.integers(0), max_size=8))
 def test_garbage_ends_the_stream_at_the_same_place_however_it_is_cut(sent, garbage, cuts):
-    data = b"".join(encode(number, message) for number, message in enumerate(sent, 1)) + garbage
+    data = b"".join(encode(message) for message in sent) + garbage
     whole = fed(data, [], limit=4096)
-    assert list(enumerate(sent, 1)) == whole[0][: len(sent)]
+    assert sent == whole[0][: len(sent)]
     assert whole == fed(data, cuts, limit=4096)
 
 
 @given(st.lists(messages, min_size=1, max_size=3), st.data())
 def test_a_stream_that_ends_within_a_message_was_cut_off(sent, data):
-    stream = b"".join(encode(number, message) for number, message in enumerate(sent, 1))
-    last = len(encode(len(sent), sent[-1]))
+    stream = b"".join(encode(message) for message in sent)
+    last = len(encode(sent[-1]))
     reader = FrameReader()
     reader.feed(stream[: len(stream) - data.draw(st.integers(1, last - 1))])
     assert len(sent) - 1 == len(read_all(reader)[0])
@@ -110,8 +107,8 @@ def test_a_stream_that_ends_within_a_message_was_cut_off(sent, data):
 
 def test_a_stream_may_end_between_two_messages():
     reader = FrameReader()
-    reader.feed(encode(1, Ping()))
-    assert [(1, Ping())] == read_all(reader)[0]
+    reader.feed(encode(Ping()))
+    assert [Ping()] == read_all(reader)[0]
     reader.close()
 
 
@@ -128,29 +125,27 @@ def test_a_reader_that_has_failed_fails_again_and_keeps_nothing():
     for _ in range(2):
         with pytest.raises(FrameError):
             reader.read()
-        reader.feed(encode(1, Ping()))
+        reader.feed(encode(Ping()))
 
 
 def test_the_limit_may_be_raised_between_two_messages():
     long = Result(req_id="r", success=True, data=b"x" * 5000)
     reader = FrameReader(limit=100)
-    reader.feed(encode(1, Ping()) + encode(2, long))
-    assert (1, Ping()) == reader.read()
+    reader.feed(encode(Ping()) + encode(long))
+    assert Ping() == reader.read()
     reader.limit = MAX_FRAME_BYTES
-    assert (2, long) == reader.read()
+    assert long == reader.read()
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        {"type": "PING"},
-        [1],
-        [1, {"type": "PING"}, 3],
-        ["1", {"type": "PING"}],
-        [1, {"type": "NO_SUCH_MESSAGE"}],
-        [1, {"type": "TRIGGER", "req_id": 5, "entry_id": "x"}],
-        [1, {"type": "TRIGGER", "req_id": "r"}],
-        [1, {"no": "type"}],
+        [{"type": "PING"}],
+        1,
+        {"type": "NO_SUCH_MESSAGE"},
+        {"type": "TRIGGER", "req_id": 5, "entry_id": "x"},
+        {"type": "TRIGGER", "req_id": "r"},
+        {"no": "type"},
         "text",
     ],
 )
@@ -163,61 +158,22 @@ def test_what_is_msgpack_but_no_message_is_refused(body):
 
 
 def test_fields_that_are_not_known_are_passed_over():
-    data = msgspec.msgpack.encode([1, {"type": "PING", "later": {"more": 1}}])
+    data = msgspec.msgpack.encode({"type": "PING", "later": {"more": 1}})
     reader = FrameReader()
     reader.feed(struct.pack(">I", len(data)) + data)
-    assert (1, Ping()) == reader.read()
+    assert Ping() == reader.read()
 
 
 def test_the_names_on_the_wire_are_those_of_the_contract():
-    wire = msgspec.msgpack.decode(encode(3, Trigger(req_id="r", entry_id="e", args="{}", timeout=2.0))[4:])
-    assert [3, {"type": "TRIGGER", "req_id": "r", "entry_id": "e", "args": "{}", "timeout": 2.0}] == wire
+    wire = msgspec.msgpack.decode(encode(Trigger(req_id="r", entry_id="e", args="{}", timeout=2.0))[4:])
+    assert {"type": "TRIGGER", "req_id": "r", "entry_id": "e", "args": "{}", "timeout": 2.0} == wire
 
 
-def test_what_msgpack_cannot_express_is_refused_and_takes_no_number():
-    channel = Channel()
+def test_what_msgpack_cannot_express_is_refused():
     tool = LlmToolRegister(plugin_id="p", name="n", description="", parameters={"maximum": 2**70}, timeout_seconds=1.0)
     with pytest.raises(FrameError, match="LlmToolRegister cannot be sent"):
-        channel.send(tool)
+        encode(tool)
     with pytest.raises(FrameError, match="cannot be sent"):
-        channel.send(Crash(error="\ud800"))
+        encode(Crash(error="\ud800"))
     with pytest.raises(FrameError, match="bytes are more than"):
-        channel.send(Result(req_id="r", success=True, data=bytes(MAX_FRAME_BYTES)))
-    assert 0 == channel.sent
-
-
-@given(st.lists(st.lists(messages, max_size=4), max_size=4))
-def test_each_side_knows_what_the_other_has(batches):
-    ours, theirs = Channel(), Channel()
-    for batch in batches:
-        theirs.feed(b"".join([ours.send(message) for message in batch]))
-        assert (batch, "") == read_all(theirs)
-        ours.feed(theirs.acknowledge())
-        assert ([], "") == read_all(ours)
-        assert ours.sent == ours.acknowledged
-    assert b"" == theirs.acknowledge()
-
-
-def test_a_message_that_is_missing_is_noticed():
-    ours, theirs = Channel(), Channel()
-    ours.send(Ping())
-    theirs.feed(ours.send(Ping()))
-    with pytest.raises(FrameError, match="Message 2 came after message 0"):
-        theirs.receive()
-
-
-def test_a_message_that_comes_twice_is_noticed():
-    channel = Channel()
-    channel.feed(encode(1, Ping()) * 2)
-    assert channel.receive() == Ping()
-    with pytest.raises(FrameError, match="Message 1 came after message 1"):
-        channel.receive()
-
-
-@pytest.mark.parametrize("frame", [(0, Ack(id=2)), (0, Ack(id=-1)), (1, Ack(id=1))])
-def test_an_acknowledgement_of_what_was_not_sent_is_refused(frame):
-    channel = Channel()
-    channel.send(Ping())
-    channel.feed(encode(*frame))
-    with pytest.raises(FrameError, match="acknowledged"):
-        channel.receive()
+        encode(Result(req_id="r", success=True, data=bytes(MAX_FRAME_BYTES)))

@@ -14,7 +14,8 @@ import pytest
 from patchbay.plugins import envelope
 from patchbay.plugins.host.callback import CallbackApp, Target
 from patchbay.plugins.host.calls import InFlightCalls
-from patchbay.plugins.protocol import CancelRun, Connection, Progress, Result, Trigger
+from patchbay.plugins.host.policy import HostPolicy
+from patchbay.plugins.protocol import Begun, CancelRun, Connection, Progress, Result, Trigger
 from patchbay.server.client import HttpClient, Origin
 from plugins.host_rig import run
 from plugins.tool_server import Served, post
@@ -42,6 +43,12 @@ class Plugin:
         self.connection.send(Result(req_id=trigger.req_id, success=True, data=data))
 
 
+async def all_begun(calls):
+    """Wait until all calls in flight have begun."""
+    while not all(call.begun for call in calls._calls.values()):
+        await asyncio.sleep(0)
+
+
 @asynccontextmanager
 async def connected(calls, tmp_path):
     """Connect calls to a plugin, over a real socket."""
@@ -50,7 +57,10 @@ async def connected(calls, tmp_path):
     ready = loop.create_future()
 
     def take(message):
-        (calls.progress if isinstance(message, Progress) else calls.settle)(message)
+        if isinstance(message, Begun):
+            calls.on_begun(message.req_id)
+        else:
+            (calls.on_progress if isinstance(message, Progress) else calls.on_result)(message)
 
     def accept():
         connection = Connection(take, lambda _error: calls.detach(connection))
@@ -59,7 +69,7 @@ async def connected(calls, tmp_path):
 
     server = await loop.create_unix_server(accept, str(tmp_path / "s"))
     _, plugin.connection = await loop.create_unix_connection(
-        lambda: Connection(plugin.take, lambda _error: None), str(tmp_path / "s")
+        lambda: Connection(plugin.take, lambda _error: None, is_worker=True), str(tmp_path / "s")
     )
     while (await ready)._transport is None:
         await asyncio.sleep(0)
@@ -143,7 +153,7 @@ def test_a_plugin_that_does_not_answer_in_time_is_answered_for_and_told_to_stop(
             [cancel] = await plugin.hear(CancelRun)
             assert trigger.run_id == cancel.run_id
             await plugin.answer(trigger, "too late")
-            await plugin.connection.delivered()
+            assert await calls.call("t", "{}", within=0.2)  # the late answer has been read by now
             assert 0 == len(calls)
 
     run(main())
@@ -168,7 +178,7 @@ def test_of_a_plugin_that_is_gone_a_call_says_whether_it_may_have_begun(tmp_path
         async with connected(calls, tmp_path) as plugin:
             begun = asyncio.create_task(calls.call("t", "{}", within=30))
             await plugin.hear(Trigger)
-            await calls._connection.delivered()
+            await all_begun(calls)
             plugin.connection._transport.pause_reading()
             sent = asyncio.create_task(calls.call("t", "{}", within=30))
             await asyncio.sleep(0)
@@ -198,7 +208,7 @@ def test_of_a_plugin_that_was_cut_off_nobody_claims_that_a_call_did_not_run(tmp_
 
 def test_what_is_too_much_at_once_is_refused_and_the_rest_goes_on(tmp_path):
     async def main():
-        calls = InFlightCalls("p", most=2, bytes_most=100)
+        calls = InFlightCalls("p", HostPolicy(calls_most=2, call_bytes_most=100))
         async with connected(calls, tmp_path) as plugin:
             under_way = [asyncio.create_task(calls.call("t", "{}", within=30)) for _ in range(2)]
             triggers = await plugin.hear(Trigger, 2)

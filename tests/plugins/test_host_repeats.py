@@ -10,7 +10,7 @@ import pytest
 from patchbay.plugins.host.calls import IdempotencyCache, InFlightCalls, KeyReusedError
 from patchbay.plugins.protocol import CancelRun, Result, Trigger
 from plugins.host_rig import run
-from plugins.test_host_callback import connected, served
+from plugins.test_host_callback import all_begun, connected, served
 from plugins.tool_server import post
 
 DONE = {"output": 1, "is_error": False}
@@ -28,7 +28,7 @@ def ask(calls, key="k", args="{}", name="t"):
 
 
 def callers(calls):
-    return sum(len(call.callers) for call in calls._waiting.values())
+    return sum(len(call.callers) for call in calls._calls.values())
 
 
 async def several(calls, count):
@@ -107,7 +107,7 @@ def test_a_call_whose_plugin_died_is_not_run_again_under_its_key(tmp_path):
         async with connected(calls, tmp_path) as plugin:
             first = ask(calls)
             await plugin.hear(Trigger)
-            await calls._connection.delivered()
+            await all_begun(calls)
         said = json.loads(await first)
         assert "PLUGIN_NOT_RUNNING" == said["error"]
         assert "may have run" in said["output"]["error"]
@@ -174,7 +174,7 @@ def test_a_call_goes_on_for_its_grace_without_a_caller_and_its_result_is_there_f
             lost.cancel()
             while callers(calls):
                 await asyncio.sleep(0)
-            await calls._connection.delivered()
+            await all_begun(calls)
             await plugin.answer(trigger, 1)
             while calls:
                 await asyncio.sleep(0)
@@ -197,7 +197,7 @@ def test_a_call_whose_grace_is_over_is_stopped_unless_its_caller_is_back(tmp_pat
                     again = ask(calls, f"{back}")
                     while not callers(calls):
                         await asyncio.sleep(0)
-                    assert calls._waiting[trigger.req_id].grace is None
+                    assert calls._calls[trigger.req_id].grace is None
                     await plugin.answer(trigger, 1)
                     assert DONE == json.loads(await again)
             [cancel] = await plugin.hear(CancelRun)

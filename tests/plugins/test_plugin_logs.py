@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from patchbay.plugins.worker import AT_ONCE_SECONDS, MOST_AT_ONCE, HostHandler
+from patchbay.plugins.worker import MAX_RECORDS, RECORDS_SECONDS, HostHandler
 
 
 def record(number):
@@ -16,10 +16,10 @@ def test_a_plugin_that_logs_without_end_is_passed_on_in_part_and_the_rest_is_cou
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     taken = []
     handler = HostHandler(lambda message: taken.append(message) or True)
-    for number in range(MOST_AT_ONCE + 7):
+    for number in range(MAX_RECORDS + 7):
         handler.emit(record(number))
-    assert MOST_AT_ONCE == len(taken)
-    now[0] += 2 * AT_ONCE_SECONDS
+    assert MAX_RECORDS == len(taken)
+    now[0] += 2 * RECORDS_SECONDS
     handler.emit(record(0))
     handler.emit(record(1))
-    assert [7, 0] == [message.dropped for message in taken[MOST_AT_ONCE:]]
+    assert [7, 0] == [message.dropped for message in taken[MAX_RECORDS:]]

@@ -1,4 +1,11 @@
-"""The messages between a plugin worker and its host, their framing, and the connection that carries them."""
+"""The messages between a plugin worker and its host, their framing, and the connection that carries them.
+
+    worker -> host   HELLO, STARTUP_RESULT, LLM_TOOL_REGISTER, LLM_TOOL_UNREGISTER, BEGUN, PROGRESS, RESULT, LOG, PONG, CRASH
+    host -> worker   START, TRIGGER, CANCEL_RUN, LLM_TOOL_STATE, FREEZE, UNFREEZE, CONFIG_UPDATE, PING, STOP
+
+A frame is a length of four bytes and one message as msgpack. Message types have the names of the seeds' host where it has them.
+JSON that neither side needs to read (``Trigger.args``, ``Result.data``) travels as text, so that no number loses a digit.
+"""
 
 from __future__ import annotations
 
@@ -17,28 +24,8 @@ from msgspec import Struct
 
 from patchbay.plugins.errors import FrameError, PluginError
 
-CANCEL_GRACE: Final = 0.2
-"""Seconds that a tool which was stopped is waited for; within what is between the first two clocks of a call of 5 s or more."""
-
-MAX_TIMEOUT: Final = 300.0
-"""The longest that a call may take, in seconds."""
-
-DEFAULT_TIMEOUT: Final = 30.0
-"""How long a call may take where nobody said."""
-
-
-def tool_deadline(timeout: float) -> float:
-    """Return after how many seconds the plugin stops the tool."""
-    return timeout - min(0.5, timeout / 10)
-
-
-def host_deadline(timeout: float) -> float:
-    """Return after how many seconds the host answers for a plugin that has not."""
-    return timeout - min(0.25, timeout / 20)
-
-
-PROTOCOL_VERSION: Final = 1
-"""Says which messages there are. Host and plugin must be of the same one: both come from one installation."""
+PROTOCOL_VERSION: Final = 2
+"""Host and worker must speak the same version: both come from one installation."""
 
 ENTRY_PREFIX: Final = "__llm_tool__"
 """A tool ``name`` is triggered as the entry ``__llm_tool__name``."""
@@ -46,26 +33,58 @@ ENTRY_PREFIX: Final = "__llm_tool__"
 STARTUP_ID: Final = "__plugin_startup__"
 """The ``req_id`` of the startup's result."""
 
+MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
+"""The longest message that either side accepts."""
+MAX_HELLO_BYTES: Final = 4096
+"""The longest message that is accepted before HELLO has shown the token."""
+DROP_ABOVE: Final = 1024 * 1024
+"""Above so many unsent bytes, messages that may be dropped are."""
+MAX_UNSENT: Final = 128 * 1024 * 1024
+"""Above so many unsent bytes the connection is closed: the other side does not read."""
+
+CANCEL_GRACE: Final = 0.2
+"""Seconds that a cancelled tool is waited for; less than the gap between the first two deadlines of a call of 5 s or more."""
+MAX_TIMEOUT: Final = 300.0
+"""The longest timeout of a tool, in seconds."""
+DEFAULT_TIMEOUT: Final = 30.0
+"""The timeout of a tool that sets none, in seconds."""
+
+_BOOTSTRAP_BYTES: Final = 4096
+_LENGTH: Final = struct.Struct(">I")
+_COMPACT_ABOVE: Final = 64 * 1024
+_READ_BYTES: Final = 256 * 1024
+_MAX_READS: Final = 16
+"""More than a kernel buffers of a peer that is gone; a peer that lives could go on for ever."""
+
+_logger = logging.getLogger(__name__)
+
 ToolStateName: TypeAlias = Literal["pending", "active", "refused", "stale"]
-"""``pending``: not registered yet. ``active``: a model can call it. ``refused``: the server will not have it. ``stale``: it was
-active, and the server has lost it; the host is registering it again."""
+"""``pending``: not registered yet. ``active``: a model can call it. ``refused``: the server rejects it. ``stale``: it was active,
+the server has lost it, and the host registers it again."""
 
 StopReason: TypeAlias = Literal["stop", "reload"]
 StartReason: TypeAlias = Literal["start", "restart", "reload"]
 
 
+def tool_deadline(timeout: float) -> float:
+    """Return after how many seconds the worker stops a tool.
+
+    Three nested deadlines (worker, host, server), so that the innermost reports the timeout and a model gets one error.
+    """
+    return timeout - min(0.5, timeout / 10)
+
+
+def host_deadline(timeout: float) -> float:
+    """Return after how many seconds the host answers for a worker that has not."""
+    return timeout - min(0.25, timeout / 20)
+
+
 class _Message(Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
-    """One message. Fields that are not known are passed over."""
-
-
-class Ack(_Message, frozen=True, tag="ACK"):
-    """All messages up to the one with this ``id`` have arrived. It has no id of its own (0), and is not acknowledged."""
-
-    id: int
+    """One message. Unknown fields are ignored."""
 
 
 class Hello(_Message, frozen=True, tag="HELLO"):
-    """The plugin's first message. The host must compare ``token`` in constant time, and take it once."""
+    """The worker's first message. The host compares ``token`` in constant time, and accepts it once."""
 
     version: int
     token: str
@@ -75,10 +94,9 @@ class Hello(_Message, frozen=True, tag="HELLO"):
 class Start(_Message, frozen=True, tag="START"):
     """The host's answer to HELLO: which plugin to run.
 
-    ``entry`` is ``module:Class`` in ``folder`` ("" for the import path alone). ``config`` stands for the folder's ``plugin.toml``
-    (None: that is read). ``reason`` is handed to the startup hook, which has ``startup_timeout`` seconds; after a startup that
-    failed the tools are registered all the same unless ``startup_failure`` is "fail": then the process ends. ``grace`` is how
-    many seconds the plugin has to end in when the host is gone.
+    ``entry`` is ``module:Class`` in ``folder`` ("": on the import path). ``config`` replaces the folder's ``plugin.toml`` (None:
+    read it). The startup hook gets ``reason`` and ``startup_timeout`` seconds; after a failed startup the tools are registered
+    anyway unless ``startup_failure`` is "fail": then the worker exits. ``grace``: seconds to end in when the host is gone.
     """
 
     plugin_id: str
@@ -93,7 +111,7 @@ class Start(_Message, frozen=True, tag="START"):
 
 
 class StartupResult(_Message, frozen=True, tag="STARTUP_RESULT"):
-    """How the startup hook ended; the tools are registered after this. ``hooks`` are the lifecycle ids that the plugin has."""
+    """How the startup hook ended; tools are registered after it. ``hooks``: the lifecycle ids that the plugin handles."""
 
     status: Literal["ready", "failed"]
     startup_error: str | None = None
@@ -102,7 +120,7 @@ class StartupResult(_Message, frozen=True, tag="STARTUP_RESULT"):
 
 
 class LlmToolRegister(_Message, frozen=True, tag="LLM_TOOL_REGISTER"):
-    """A tool that models may call from now on. ``registration`` tells it from an earlier one of the same name."""
+    """A tool that models may call from now on. ``registration`` distinguishes it from an earlier one of the same name."""
 
     plugin_id: str
     name: str
@@ -115,7 +133,7 @@ class LlmToolRegister(_Message, frozen=True, tag="LLM_TOOL_REGISTER"):
 
 
 class LlmToolUnregister(_Message, frozen=True, tag="LLM_TOOL_UNREGISTER"):
-    """The tool is no more."""
+    """The tool is removed."""
 
     plugin_id: str
     name: str
@@ -124,7 +142,7 @@ class LlmToolUnregister(_Message, frozen=True, tag="LLM_TOOL_UNREGISTER"):
 
 
 class LlmToolState(_Message, frozen=True, tag="LLM_TOOL_STATE"):
-    """What became of a registration, each time it changes; ``reason`` says why, where the server gave one."""
+    """The new state of a registration; ``reason`` as the server gave it."""
 
     name: str
     state: ToolStateName
@@ -133,11 +151,11 @@ class LlmToolState(_Message, frozen=True, tag="LLM_TOOL_STATE"):
 
 
 class Trigger(_Message, frozen=True, tag="TRIGGER"):
-    """Carry out one call. It is answered by one RESULT, whatever happens, as long as the process lives.
+    """Run one call. The worker answers BEGUN before the handler runs, and exactly one RESULT as long as it lives.
 
-    ``args`` is the JSON text of the arguments. ``timeout`` is the limit in seconds that the caller was promised (None: the
-    tool's own); the plugin ends the tool a little earlier (``deadlines``), and never later than the tool's own limit.
-    ``run_id`` is for CANCEL_RUN, ``call_id`` and ``idempotency_key`` are for the tool: given again, they say it is the same call.
+    ``args`` is the JSON text of the arguments. ``timeout`` is what the caller was promised in seconds (None: the tool's own); the
+    worker stops the tool a little earlier, and never later than the tool's own limit. ``run_id`` is for CANCEL_RUN. ``call_id``
+    and ``idempotency_key`` are passed to the tool: the same values mean the same call.
     """
 
     req_id: str
@@ -149,8 +167,14 @@ class Trigger(_Message, frozen=True, tag="TRIGGER"):
     idempotency_key: str = ""
 
 
+class Begun(_Message, frozen=True, tag="BEGUN"):
+    """The call may have begun. A call without one, of a worker whose socket was read to its end, did not run."""
+
+    req_id: str
+
+
 class Progress(_Message, frozen=True, tag="PROGRESS"):
-    """What a running tool says of its work; dropped where the host is slow to read. ``data`` is JSON text."""
+    """Progress of a running tool; dropped where the host is slow to read. ``data`` is JSON text."""
 
     req_id: str
     message: str | None = None
@@ -161,9 +185,8 @@ class Progress(_Message, frozen=True, tag="PROGRESS"):
 class Result(_Message, frozen=True, tag="RESULT"):
     """The one answer to a TRIGGER, FREEZE, UNFREEZE or CONFIG_UPDATE.
 
-    ``data`` is JSON text: for a TRIGGER the whole body of the callback's answer (``envelope``), to be sent on unread. ``error``
-    is the short name of what went wrong, None where ``success``. ``ran`` is False where no handler was reached: the same call
-    may be carried out when it comes again.
+    ``data`` is JSON text: for a TRIGGER the whole body of the callback's answer (``envelope``). ``error`` is the short name of
+    what failed, None on success. ``ran`` is False where no handler was reached: the same call may run when it comes again.
     """
 
     req_id: str
@@ -174,37 +197,41 @@ class Result(_Message, frozen=True, tag="RESULT"):
 
 
 class CancelRun(_Message, frozen=True, tag="CANCEL_RUN"):
-    """Stop the calls whose ``run_id`` or ``req_id`` this is. They are answered, as cancelled."""
+    """Cancel the calls with this ``run_id`` or ``req_id``. They are answered, as cancelled."""
 
     run_id: str
 
 
 class Freeze(_Message, frozen=True, tag="FREEZE"):
-    """Refuse calls until UNFREEZE; give those under way ``drain`` seconds (None: let them be); then run the freeze hook."""
+    """Refuse calls until UNFREEZE, give those in flight ``drain`` seconds (None: let them run), then run the freeze hook."""
 
     req_id: str
     drain: float | None = None
 
 
 class Unfreeze(_Message, frozen=True, tag="UNFREEZE"):
-    """Run the unfreeze hook; calls are taken again."""
+    """Run the unfreeze hook; then accept calls again."""
 
     req_id: str
 
 
 class ConfigUpdate(_Message, frozen=True, tag="CONFIG_UPDATE"):
-    """The configuration is ``config`` now (None: as ``plugin.toml`` says now); if that is new, the config_change hook is run."""
+    """The configuration is now ``config`` (None: as ``plugin.toml`` says); the config_change hook runs if it differs."""
 
     req_id: str
     config: dict[str, Any] | None = None
 
 
 class Ping(_Message, frozen=True, tag="PING"):
-    """Nothing but something to acknowledge: a plugin that does not is blocked."""
+    """To be answered by PONG: a worker that does not answer is blocked."""
+
+
+class Pong(_Message, frozen=True, tag="PONG"):
+    """The answer to a PING."""
 
 
 class Stop(_Message, frozen=True, tag="STOP"):
-    """End: calls under way have ``drain`` seconds to end by themselves, the hooks after that ``grace`` seconds together."""
+    """Exit: calls in flight have ``drain`` seconds, then all hooks together ``grace`` seconds."""
 
     reason: StopReason = "stop"
     drain: float = 0.0
@@ -212,7 +239,7 @@ class Stop(_Message, frozen=True, tag="STOP"):
 
 
 class Log(_Message, frozen=True, tag="LOG"):
-    """One record of the plugin's ``logging``. Dropped where the host is slow to read; ``dropped`` says how many were."""
+    """One record of the plugin's ``logging``; dropped where the host is slow to read. ``dropped`` counts those lost before it."""
 
     level: int
     logger: str
@@ -222,26 +249,251 @@ class Log(_Message, frozen=True, tag="LOG"):
 
 
 class Crash(_Message, frozen=True, tag="CRASH"):
-    """The plugin could not be loaded, or its process ends by a mistake; the last message.
-
-    ``lasts``: it will be so as long as the plugin's files are as they are, so it is of no use to start it again.
-    """
+    """The plugin cannot be loaded; the last message. ``lasts``: a restart cannot help as long as its files are as they are."""
 
     error: str
     traceback: str = ""
     lasts: bool = False
 
 
-FromPlugin: TypeAlias = Ack | Hello | StartupResult | LlmToolRegister | LlmToolUnregister | Progress | Result | Log | Crash
-FromHost: TypeAlias = Ack | Start | Trigger | CancelRun | LlmToolState | Freeze | Unfreeze | ConfigUpdate | Ping | Stop
-Message: TypeAlias = FromPlugin | FromHost
+FromWorker: TypeAlias = (
+    Hello | StartupResult | LlmToolRegister | LlmToolUnregister | Begun | Progress | Result | Log | Pong | Crash
+)
+FromHost: TypeAlias = Start | Trigger | CancelRun | LlmToolState | Freeze | Unfreeze | ConfigUpdate | Ping | Stop
+Message: TypeAlias = FromWorker | FromHost
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Message)
 
 
-BOOTSTRAP_MAX_BYTES: Final = 4096
+def encode(message: Message) -> bytes:
+    """Return one frame. Raises FrameError for a message that msgpack cannot express, or that is too long."""
+    try:
+        body = _encoder.encode(message)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise FrameError(f"{type(message).__name__} cannot be sent: {error}") from None
+    if len(body) > MAX_FRAME_BYTES:
+        raise FrameError(f"{type(message).__name__} cannot be sent: {len(body)} bytes are more than {MAX_FRAME_BYTES}.")
+    return _LENGTH.pack(len(body)) + body
 
 
-class Bootstrap(msgspec.Struct, frozen=True, kw_only=True):
-    """``address`` is ``unix:PATH`` or ``tcp:127.0.0.1:PORT``, ``token`` is what HELLO shows."""
+class FrameReader:
+    """Decodes messages from a stream, however it is split: ``feed`` bytes, then ``read`` until it returns None.
+
+    ``limit`` (bytes of one message) may change between two reads. After a FrameError every further ``read`` raises it.
+    """
+
+    def __init__(self, *, limit: int = MAX_FRAME_BYTES) -> None:
+        self.limit = limit
+        self._buffer = bytearray()
+        self._start = 0
+        self._error = ""
+
+    def feed(self, data: bytes | bytearray | memoryview) -> None:
+        """Append received bytes."""
+        if not self._error:
+            self._buffer += data
+
+    def read(self) -> Message | None:
+        """Return the next message, None if it is not complete yet. Raises FrameError."""
+        if self._error:
+            raise FrameError(self._error)
+        start = self._start + _LENGTH.size
+        length = _LENGTH.unpack_from(self._buffer, self._start)[0] if len(self._buffer) >= start else 0
+        if length > self.limit:
+            raise self._failed(f"A message of {length} bytes is longer than {self.limit}.")
+        if len(self._buffer) < start + length:
+            if self._start == len(self._buffer) or self._start > _COMPACT_ABOVE:
+                del self._buffer[: self._start]
+                self._start = 0
+            return None
+        with memoryview(self._buffer) as view:
+            try:
+                message: Message = _decoder.decode(view[start : start + length])
+            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+                raise self._failed(f"Not a message: {error}") from None
+        self._start = start + length
+        return message
+
+    def close(self) -> None:
+        """Mark the end of the stream. Raises FrameError if a message was cut off."""
+        if not self._error and len(self._buffer) > self._start:
+            raise self._failed("The last message was cut off.")
+
+    def _failed(self, reason: str) -> FrameError:
+        self._error = reason
+        return FrameError(reason)
+
+
+class Connection(asyncio.Protocol):
+    """One end of the socket: sends messages and passes on received ones in order. For one event loop.
+
+    ``on_message`` is called with each message, ``on_close`` once, with what ended the connection (None: closed by either side).
+    ``limit`` is the longest accepted message in bytes, until ``trust``. Messages sent after the end are discarded.
+
+    ``is_worker``: answers each TRIGGER by BEGUN, and passes it on only when BEGUN is with the kernel; until then nothing is read.
+    The host's end passes on everything, also what is left in the socket when the connection ends.
+    """
+
+    def __init__(
+        self,
+        on_message: Callable[[Message], None],
+        on_close: Callable[[Exception | None], None],
+        *,
+        limit: int = MAX_FRAME_BYTES,
+        is_worker: bool = False,
+    ) -> None:
+        self._is_worker = is_worker
+        self._on_message = on_message
+        self._on_close = on_close
+        self._reader = FrameReader(limit=limit)
+        self._transport: asyncio.Transport | None = None
+        self._inbox: deque[Message] = deque()
+        self._is_full = False
+        self._error: Exception | None = None
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.was_read_to_end = False
+        """Whether everything that the other side has ever sent was read. False until the connection has ended."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection has ended."""
+        return self._closed.done()
+
+    def send(self, message: Message) -> None:
+        """Send a message. Raises FrameError for one that cannot be encoded; the connection stays usable."""
+        self._write(encode(message))
+
+    def offer(self, message: Message) -> bool:
+        """Send a message that may be dropped, and return whether it was sent."""
+        if self._transport is None or self._transport.get_write_buffer_size() > DROP_ABOVE:
+            return False
+        try:
+            self.send(message)
+        except FrameError:
+            return False
+        return True
+
+    def trust(self) -> None:
+        """Accept messages up to the maximum length from now on."""
+        self._reader.limit = MAX_FRAME_BYTES
+
+    async def close(self, *, within: float = 0.0) -> None:
+        """Close when all that was sent is with the kernel; wait ``within`` seconds for that."""
+        if self._transport is not None:
+            self._transport.close()
+            await asyncio.wait({self._closed}, timeout=within)
+
+    def abort(self, error: Exception | None = None) -> None:
+        """Close now."""
+        self._error = self._error or error
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Implement asyncio.Protocol."""
+        self._transport = cast("asyncio.Transport", transport)  # a host may run on uvloop, whose transports are no subclass
+        self._transport.set_write_buffer_limits(high=0)  # "full" means: something is not with the kernel yet
+
+    def data_received(self, data: bytes) -> None:
+        """Implement asyncio.Protocol."""
+        if self._error is not None:
+            return
+        error = self._decode(data)
+        if self._is_worker:
+            self._write(b"".join([encode(Begun(req_id=each.req_id)) for each in self._inbox if type(each) is Trigger]))
+        self._deliver()
+        if error is not None:
+            self.abort(error)
+
+    def pause_writing(self) -> None:
+        """Implement asyncio.Protocol."""
+        self._is_full = True
+        if self._is_worker and self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Implement asyncio.Protocol."""
+        self._is_full = False
+        if self._is_worker and self._transport is not None:
+            self._deliver()
+            if not self._is_full:
+                self._transport.resume_reading()
+
+    def eof_received(self) -> None:
+        """Implement asyncio.Protocol."""
+        self.was_read_to_end = True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Implement asyncio.Protocol."""
+        if not self._is_worker:
+            if not self.was_read_to_end and self._error is None:
+                self._read_to_end()
+            self._deliver()
+        self._inbox.clear()
+        self._closed.set_result(None)
+        self._transport = None
+        error = self._error or (None if isinstance(exc, OSError) else exc)  # an OSError is how a killed peer closes
+        if error is None:
+            try:
+                self._reader.close()
+            except FrameError as cut:
+                error = cut
+        self._on_close(error)
+
+    def _write(self, data: bytes) -> None:
+        if not data or self._transport is None or self._transport.is_closing():
+            return
+        self._transport.write(data)
+        if self._is_full and self._transport.get_write_buffer_size() > MAX_UNSENT:
+            self.abort(FrameError(f"The other side does not read: {MAX_UNSENT} bytes wait for it."))
+
+    def _decode(self, data: bytes) -> FrameError | None:
+        self._reader.feed(data)
+        try:
+            while (message := self._reader.read()) is not None:
+                self._inbox.append(message)
+        except FrameError as error:
+            return error
+        return None
+
+    def _deliver(self) -> None:
+        while self._inbox:
+            if self._is_worker and (self._is_full or self._transport is None or self._transport.is_closing()):
+                return
+            message = self._inbox.popleft()
+            try:
+                self._on_message(message)
+            except Exception:
+                _logger.exception("Handling a %s failed", type(message).__name__)
+
+    def _read_to_end(self) -> None:
+        """Read what the other side sent before it closed: a write that fails ends the transport whatever is unread.
+
+        Without this, a call whose BEGUN is unread would be reported as not run. Its test:
+        test_what_the_worker_sent_before_its_end_is_read_though_a_write_fails_first.
+        """
+        connection = None if self._transport is None else self._transport.get_extra_info("socket")
+        if connection is None:
+            return
+        try:
+            for _ in range(_MAX_READS):
+                data = os.read(connection.fileno(), _READ_BYTES)
+                self.was_read_to_end = not data
+                if data:
+                    self._error = self._decode(data)
+                if not data or self._error is not None:
+                    return
+        except OSError:  # the other side lives, or the platform cannot do this: not read to its end
+            return
+
+
+class Bootstrap(Struct, frozen=True, kw_only=True):
+    """How a worker finds its host: one line of JSON on its standard input.
+
+    Not on the command line, which other users can read, nor in the environment, which child processes inherit. ``address`` is
+    ``unix:PATH`` or ``tcp:127.0.0.1:PORT``; HELLO shows ``token``. The pipe stays open: its end tells that the host is gone.
+    """
 
     address: str
     token: str
@@ -258,7 +510,7 @@ class Bootstrap(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def host_and_port(self) -> tuple[str, int]:
-        """The address for TCP. Raises PluginError for one that is not on this machine."""
+        """The TCP address. Raises PluginError for one that is not loopback."""
         kind, _, rest = self.address.partition(":")
         host, _, port = rest.rpartition(":")
         try:
@@ -266,375 +518,30 @@ class Bootstrap(msgspec.Struct, frozen=True, kw_only=True):
                 return host.strip("[]"), int(port)
         except ValueError:
             pass
-        raise PluginError(f"{self.address!r} is no address of a host on this machine.")
+        raise PluginError(f"{self.address!r} is not the address of a host on this machine.")
 
     def line(self) -> bytes:
-        """Return the line for the process's standard input; leave the pipe open behind it."""
+        """Return the line for the worker's standard input."""
         return msgspec.json.encode(self) + b"\n"
 
 
 def read_bootstrap(fd: int) -> Bootstrap:
-    """Read the line from a file descriptor. Raises PluginError for anything else that comes, or an end without it."""
+    """Read the line from a file descriptor. Raises PluginError for anything else, and for an end without it."""
     data = b""
-    while b"\n" not in data and len(data) < BOOTSTRAP_MAX_BYTES:
-        piece = os.read(fd, BOOTSTRAP_MAX_BYTES)
+    while b"\n" not in data and len(data) < _BOOTSTRAP_BYTES:
+        piece = os.read(fd, _BOOTSTRAP_BYTES)
         if not piece:
             break
         data += piece
     try:
-        read = msgspec.json.decode(data.partition(b"\n")[0], type=Bootstrap)
+        bootstrap = msgspec.json.decode(data.partition(b"\n")[0], type=Bootstrap)
     except msgspec.DecodeError:
-        raise PluginError("This process is started by a plugin host, which says where it is on standard input.") from None
-    if read.version != PROTOCOL_VERSION:
-        raise PluginError(f"The host speaks version {read.version} of the protocol, and this process {PROTOCOL_VERSION}.")
-    return read
+        raise PluginError("This process is started by a plugin host, which gives its address on standard input.") from None
+    if bootstrap.version != PROTOCOL_VERSION:
+        raise PluginError(f"The host speaks version {bootstrap.version} of the protocol, this process {PROTOCOL_VERSION}.")
+    return bootstrap
 
 
 def child_command() -> list[str]:
-    """Return the command of a plugin's process. Start it in a session of its own, its standard input a pipe."""
+    """Return the command of a worker. Start it in a new session, its standard input a pipe."""
     return [sys.executable, "-P", "-m", "patchbay.plugins.worker"]
-
-
-MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
-"""The longest message that either side takes."""
-
-MAX_HELLO_BYTES: Final = 4096
-"""The longest message that is taken from one who has not shown the token yet."""
-
-_LENGTH: Final = struct.Struct(">I")
-_KEPT: Final = 64 * 1024
-"""How much of what was read may stand in the buffer before it is cleared away."""
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(tuple[int, Message])
-
-
-def encode(number: int, message: Message) -> bytes:
-    """Return one frame. Raises FrameError for a message that msgpack cannot express, or that is too long."""
-    try:
-        body = _encoder.encode((number, message))
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise FrameError(f"{type(message).__name__} cannot be sent: {error}") from None
-    if len(body) > MAX_FRAME_BYTES:
-        raise FrameError(f"{type(message).__name__} cannot be sent: {len(body)} bytes are more than {MAX_FRAME_BYTES}.")
-    return _LENGTH.pack(len(body)) + body
-
-
-class FrameReader:
-    """Frames out of a stream, however it is cut: ``feed`` what arrives, then ``read`` until it returns None.
-
-    ``limit`` (bytes of one message) may be changed between two reads. Once a read has raised FrameError every further one does.
-    """
-
-    def __init__(self, *, limit: int = MAX_FRAME_BYTES) -> None:
-        self.limit = limit
-        self._buffer = bytearray()
-        self._start = 0
-        self._error: str | None = None
-
-    def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """Take what has arrived."""
-        if self._error is None:
-            self._buffer += data
-
-    def read(self) -> tuple[int, Message] | None:
-        """Return the next number and message; None if more has to arrive first. Raises FrameError."""
-        if self._error is not None:
-            raise FrameError(self._error)
-        start = self._start + _LENGTH.size
-        if len(self._buffer) < start:
-            self._tidy()
-            return None
-        (length,) = _LENGTH.unpack_from(self._buffer, self._start)
-        if length > self.limit:
-            raise self._broken(f"A message of {length} bytes is longer than {self.limit}.")
-        if len(self._buffer) < start + length:
-            self._tidy()
-            return None
-        with memoryview(self._buffer) as view:
-            try:
-                frame = _decoder.decode(view[start : start + length])
-            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-                raise self._broken(f"Not a message: {error}") from None
-        self._start = start + length
-        return frame
-
-    def close(self) -> None:
-        """Say that nothing more will arrive. Raises FrameError if a message was cut off."""
-        if self._error is None and len(self._buffer) > self._start:
-            raise self._broken("The last message was cut off.")
-
-    def _tidy(self) -> None:
-        if self._start == len(self._buffer) or self._start > _KEPT:
-            del self._buffer[: self._start]
-            self._start = 0
-
-    def _broken(self, why: str) -> FrameError:
-        self._error = why
-        return FrameError(why)
-
-
-class Channel:
-    """One end of a conversation: what is sent gets its number, what arrives is checked to be the next.
-
-    ``sent`` is the number of the last message that was sent, ``acknowledged`` that of the last one the other side has. ``limit``
-    is as for FrameReader.
-    """
-
-    def __init__(self, *, limit: int = MAX_FRAME_BYTES) -> None:
-        self.reader = FrameReader(limit=limit)
-        self.sent = 0
-        self.acknowledged = 0
-        self._received = 0
-        self._told = 0
-
-    def send(self, message: Message) -> bytes:
-        """Return the bytes of a message. Raises FrameError, and the message has no number then."""
-        data = encode(self.sent + 1, message)
-        self.sent += 1
-        return data
-
-    def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """Take what has arrived."""
-        self.reader.feed(data)
-
-    def receive(self) -> Message | None:
-        """Return the next message, None if there is none yet. ACKs are taken note of and not returned. Raises FrameError."""
-        while (frame := self.reader.read()) is not None:
-            number, message = frame
-            if isinstance(message, Ack):
-                self._acknowledge(number, message.id)
-                continue
-            if number != self._received + 1:
-                raise FrameError(f"Message {number} came after message {self._received}.")
-            self._received = number
-            return message
-        return None
-
-    def acknowledge(self) -> bytes:
-        """Return the bytes that acknowledge all that was received; none if the other side was told already."""
-        if self._told == self._received:
-            return b""
-        self._told = self._received
-        return encode(0, Ack(id=self._received))
-
-    def _acknowledge(self, number: int, up_to: int) -> None:
-        if number != 0 or not self.acknowledged <= up_to <= self.sent:
-            raise FrameError(f"Message {up_to} was acknowledged, but the last one sent is {self.sent}.")
-        self.acknowledged = up_to
-
-
-DROP_ABOVE: Final = 1024 * 1024
-"""How many bytes may wait to be sent before what may be dropped is."""
-_ACKNOWLEDGE_WITHIN: Final = 0.02
-"""Seconds that the side that asks may take to acknowledge: a plugin that ends waits for it."""
-_PIECE: Final = 256 * 1024
-_PIECES: Final = 16
-"""More than a kernel keeps of a side that is gone; one that lives could go on for ever."""
-
-MOST_HELD: Final = 64 * 1024 * 1024
-"""How many bytes may arrive while the other side reads nothing of what it was sent, so that none of them is handed on."""
-
-_logger = logging.getLogger(__name__)
-
-
-class Connection(asyncio.Protocol):
-    """Sends messages, and hands on those that arrive, one after the other; made for ``create_unix_connection`` and its like.
-
-    ``on_message`` is called with each message, ``on_close`` once, with what ended the connection (None: the other side closed it,
-    or ``close`` was called). ``limit`` is the longest message that is taken (bytes), to be raised by ``trust`` when the other
-    side has shown who it is. What is sent to a connection that is closed goes nowhere. Belongs to one event loop.
-
-    ``asks``: this is the side that asks. What had arrived when the connection ended is handed on all the same, and what it has to
-    acknowledge waits a little for a message to travel with. The side that is asked must not begin what it can tell nobody of, and
-    has to acknowledge a call before it begins it.
-    """
-
-    def __init__(
-        self,
-        on_message: Callable[[Message], None],
-        on_close: Callable[[Exception | None], None],
-        *,
-        limit: int = MAX_FRAME_BYTES,
-        asks: bool = False,
-    ) -> None:
-        self._asks = asks
-        self._acknowledging: asyncio.TimerHandle | None = None
-        self._on_message = on_message
-        self._on_close = on_close
-        self._channel = Channel(limit=limit)
-        self._transport: asyncio.Transport | None = None
-        self._waiting: deque[Message] = deque()
-        self._is_full = False
-        self._held = 0
-        self._error: Exception | None = None
-        self._deliveries: list[tuple[int, asyncio.Future[None]]] = []
-        self.is_closed = False
-        self.was_heard_out = False
-        """Whether all that the other side has ever sent was read, its acknowledgements too. Not known before the end."""
-
-    def send(self, message: Message) -> int:
-        """Send a message and return its number. Raises FrameError for one that cannot be sent; the connection goes on."""
-        data = self._channel.send(message)
-        self._write(self._channel.acknowledge() + data)
-        return self._channel.sent
-
-    def offer(self, message: Message) -> bool:
-        """Send a message that may be dropped, and say whether it was sent: not where too much is waiting already."""
-        if self._transport is None or self._transport.get_write_buffer_size() > DROP_ABOVE:
-            return False
-        try:
-            self.send(message)
-        except FrameError:
-            return False
-        return True
-
-    def trust(self) -> None:
-        """Take messages of any length that is allowed from now on."""
-        self._channel.reader.limit = MAX_FRAME_BYTES
-
-    async def delivered(self) -> bool:
-        """Wait until all that was sent until now has arrived; False if the connection was closed before."""
-        number = self._channel.sent
-        if not self.is_closed and self._channel.acknowledged < number:
-            waiter = asyncio.get_running_loop().create_future()
-            self._deliveries.append((number, waiter))
-            await waiter
-        return self._channel.acknowledged >= number
-
-    @property
-    def acknowledged(self) -> int:
-        """The number of the last message that has arrived at the other side."""
-        return self._channel.acknowledged
-
-    def close(self) -> None:
-        """Close when all that was sent is on its way."""
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self, error: Exception | None = None) -> None:
-        """Close now."""
-        self._error = self._error or error
-        if self._transport is not None:
-            self._transport.abort()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport."""
-        self._transport = cast("asyncio.Transport", transport)  # a host may run on uvloop, whose transports are no subclass
-        self._transport.set_write_buffer_limits(high=0)  # so that "full" means: something is not with the kernel yet
-
-    def data_received(self, data: bytes) -> None:
-        """Read all that has arrived, acknowledge it, hand it on."""
-        if self._error is not None:
-            return
-        if self._is_full:
-            self._held += len(data)
-            if self._held > MOST_HELD:
-                self.abort(FrameError("The other side says much and reads nothing."))
-                return
-        error = self._take(data)
-        if not self._asks:
-            self._write(self._channel.acknowledge())
-        elif self._acknowledging is None:
-            self._acknowledging = asyncio.get_running_loop().call_later(_ACKNOWLEDGE_WITHIN, self._acknowledge)
-        self._settle_deliveries()
-        self._hand_on()
-        if error is not None:
-            self.abort(error)
-
-    def pause_writing(self) -> None:
-        """Hand nothing on until what was sent is with the kernel."""
-        self._is_full = True
-
-    def resume_writing(self) -> None:
-        """Go on."""
-        self._is_full = False
-        self._held = 0
-        self._hand_on()
-
-    def eof_received(self) -> None:
-        """The other side has closed, and nothing that it sent is left."""
-        self.was_heard_out = True
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Tell of the end, when all that has arrived before it was read."""
-        if not self.was_heard_out and self._error is None:
-            self._hear_out()
-        self.is_closed = True
-        if self._acknowledging is not None:
-            self._acknowledging.cancel()
-        if self._asks:
-            self._hand_on_all()
-        self._waiting.clear()
-        if isinstance(exc, OSError):
-            exc = None  # how a side that was killed closes
-        if self._error is None and exc is None:
-            try:
-                self._channel.reader.close()
-            except FrameError as cut:
-                exc = cut
-        self._settle_deliveries()
-        self._on_close(self._error or exc)
-
-    def _hand_on(self) -> None:
-        while self._waiting and not self._is_full and not self.is_closed:
-            self._deliver(self._waiting.popleft())
-
-    def _deliver(self, message: Message) -> None:
-        try:
-            self._on_message(message)
-        except Exception:
-            _logger.exception("A %s could not be taken", type(message).__name__)
-
-    def _hand_on_all(self) -> None:
-        while self._waiting:
-            self._deliver(self._waiting.popleft())
-
-    def _take(self, data: bytes) -> FrameError | None:
-        """Read what has arrived into messages; return what is wrong with it."""
-        self._channel.feed(data)
-        try:
-            while (message := self._channel.receive()) is not None:
-                self._waiting.append(message)
-        except FrameError as broken:
-            return broken
-        return None
-
-    def _hear_out(self) -> None:
-        """Read what the other side had sent before it closed. A write to it that fails ends the transport, whatever is unread.
-
-        Without this a plugin that acknowledged a call and was killed would be taken for one that had not begun it. Its test:
-        test_what_the_other_side_said_before_its_end_is_heard_though_a_write_fails_first.
-        """
-        transport = self._transport
-        connection = None if transport is None else transport.get_extra_info("socket")
-        if connection is None:
-            return
-        try:
-            for _ in range(_PIECES):
-                data = os.read(connection.fileno(), _PIECE)
-                if not data:
-                    self.was_heard_out = True
-                    return
-                self._error = self._take(data)
-                if self._error is not None:
-                    return
-        except OSError:  # the other side lives, or the system knows no such reading: it was not heard out
-            return
-
-    def _write(self, data: bytes) -> None:
-        if data and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
-
-    def _acknowledge(self) -> None:
-        self._acknowledging = None
-        self._write(self._channel.acknowledge())
-
-    def _settle_deliveries(self) -> None:
-        left = []
-        for number, waiter in self._deliveries:
-            if not self.is_closed and self._channel.acknowledged < number:
-                left.append((number, waiter))
-            elif not waiter.done():
-                waiter.set_result(None)
-        self._deliveries = left

@@ -408,7 +408,7 @@ class ToolTable:
             self._count += 1
             message = self._registration(tool, self._count)
             try:
-                encode(0, message)
+                encode(message)
             except FrameError as error:
                 raise ConfigurationError(f"Tool {meta.name!r} cannot be registered: {error}") from None
             self._numbers[meta.name] = self._count

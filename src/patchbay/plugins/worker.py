@@ -1,4 +1,8 @@
-"""The process that runs one plugin: ``python -m patchbay.plugins.worker``, started by a host."""
+"""The process that runs one plugin: ``python -m patchbay.plugins.worker``, started by a host.
+
+It ends on STOP, when the host is gone (its socket or the worker's standard input is closed), or on SIGTERM; always within a grace
+time. ``PluginRuntime`` is the plugin without the process: ``patchbay.testing.run_plugin`` uses it too.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +44,7 @@ from patchbay.plugins.protocol import (
     Log,
     Message,
     Ping,
+    Pong,
     Progress,
     Result,
     Start,
@@ -58,166 +63,46 @@ from patchbay.tools.context import Surroundings
 from patchbay.tools.results import describe, well_formed
 from patchbay.types import ToolCall
 
-_MAX_FRAMES: Final = 5
+HOST_GONE_CODE: Final = 70
+"""The exit code of a worker whose host is gone."""
+MAX_RECORDS: Final = 500
+RECORDS_SECONDS: Final = 0.1
+"""At most so many log records are sent in so many seconds: more would cost the host time that other plugins need."""
+
+_START_SECONDS: Final = 30.0
+"""For the host to accept the connection and send START."""
+_DELIVERY_SECONDS: Final = 2.0
+"""For the last messages to leave."""
+_EXIT_SECONDS: Final = 2.0
+"""For the interpreter to exit once the plugin has stopped."""
+_FRAME_OVERHEAD: Final = 4096
+_MAX_ERROR_NAME: Final = 200
+_MAX_RECORD_CHARS: Final = 32 * 1024
 _MAX_TRACEBACK_CHARS: Final = 16 * 1024
-_HERE: Final = str(Path(__file__).parent) + os.sep
-_ELSEWHERE: Final = frozenset({"site-packages", "dist-packages"})
-
-# What is written wrongly: a name, an import, a class, an option of @llm_tool. All else (a file that is not there, a server that
-# does not answer) may be better the next time.
+_MAX_TRACEBACK_FRAMES: Final = 5
+_OWN_FOLDER: Final = str(Path(__file__).parent) + os.sep
 _LASTING: Final = (SyntaxError, ImportError, NameError, AttributeError, TypeError, ValueError, PluginError)
+"""Errors in the plugin's source. Anything else (a missing file, a server that is away) may be gone at the next start."""
 
-
-def crash_of(error: BaseException, folder: Path | None) -> Crash:
-    """Return what the host is told of an exception that loading a plugin of ``folder`` (None: the import path) raised."""
-    lasts = isinstance(error, _LASTING)
-    said = _own_part(error, folder) if lasts else "".join(traceback.format_exception(_from_the_plugin_on(error)))
-    reason = describe(error) if not isinstance(error, PluginError) else str(error)
-    return Crash(error=well_formed(reason), traceback=well_formed(said[-_MAX_TRACEBACK_CHARS:]), lasts=lasts)
-
-
-def _own_part(error: BaseException, folder: Path | None) -> str:
-    """Format the last frames of the plugin's own files, and of a SyntaxError the line; empty where there is nothing to show."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
-    if not frames:
-        return "".join(traceback.format_exception_only(error)) if isinstance(error, SyntaxError) else ""
-    root = (folder or Path(frames[0].filename).parent).resolve()
-    own = [frame for frame in frames if _is_in(Path(frame.filename), root)][-_MAX_FRAMES:]
-    return "".join([*traceback.format_list(own), *traceback.format_exception_only(error)])
-
-
-def _is_in(file: Path, root: Path) -> bool:
-    file = file.resolve()
-    return file.is_relative_to(root) and not _ELSEWHERE.intersection(file.relative_to(root).parts)
-
-
-def _from_the_plugin_on(error: BaseException) -> BaseException:
-    """Leave out how the plugin came to be imported, which is of no interest to who wrote it."""
-    place = error.__traceback__
-    while place is not None and _is_ours(place.tb_frame.f_code.co_filename):
-        place = place.tb_next
-    return error.with_traceback(place)
-
-
-def _is_ours(file: str) -> bool:
-    return file.startswith(("<frozen importlib", _HERE)) or file == importlib.__file__
-
-
-MAX_RECORD_CHARS = 32 * 1024
-"""How much of one record is sent."""
-MOST_AT_ONCE = 500
-AT_ONCE_SECONDS = 0.1
-"""So many records are sent in so many seconds; more would cost the host the time that it has for other plugins."""
-
-
-class HostHandler(logging.Handler):
-    """Hands records to ``offer``, which says whether it took them; what was dropped is counted, and told with the next one.
-
-    From any thread. Where there is no host any more, records go to standard error.
-    """
-
-    def __init__(self, offer: Callable[[Log], bool | None]) -> None:
-        super().__init__()
-        self._offer = offer
-        self._dropped = 0
-        self._since = 0.0
-        self._sent = 0
-        self._formatter = logging.Formatter("%(message)s")
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Send one record. Never raises."""
-        try:
-            if self._is_too_much():
-                self._dropped += 1
-                return
-            text = well_formed(self._formatter.format(record))
-            if len(text) > MAX_RECORD_CHARS:
-                text = f"{text[:MAX_RECORD_CHARS]}... ({len(text)} characters)"
-            message = Log(level=record.levelno, logger=record.name, message=text, created=record.created, dropped=self._dropped)
-            taken = self._offer(message)
-            if taken is None:
-                print(f"{record.levelname} {record.name}: {text}", file=sys.stderr)  # noqa: T201  (nobody else is left to tell)
-            self._dropped = self._dropped + 1 if taken is False else 0
-        except Exception:  # noqa: BLE001  (as logging's own handlers: a record must not break what it is about)
-            self.handleError(record)
-
-    def _is_too_much(self) -> bool:
-        now = time.monotonic()
-        if now - self._since > AT_ONCE_SECONDS:
-            self._since, self._sent = now, 0
-        self._sent += 1
-        return self._sent > MOST_AT_ONCE
-
-
-GONE_CODE = 70
-"""The exit code of a process whose host is gone."""
-
-
-class ParentWatchdog:
-    """A thread that calls ``on_gone`` when the other end of ``fd`` is closed, and ends the process ``grace`` seconds later."""
-
-    def __init__(self, fd: int, on_gone: Callable[[], None]) -> None:
-        self.grace = 5.0
-        self.is_gone = False
-        self._fd = fd
-        self._on_gone = on_gone
-
-    def start(self) -> None:
-        """Begin to watch."""
-        threading.Thread(target=self._watch, name="patchbay-host-watch", daemon=True).start()
-
-    def _watch(self) -> None:
-        try:
-            while os.read(self._fd, 1024):
-                pass
-        except OSError:
-            pass
-        self.is_gone = True
-        end_within(self.grace, GONE_CODE, last=end_group)
-        self._on_gone()
-
-
-def end_within(seconds: float, code: int, *, last: Callable[[], object] = lambda: None) -> None:
-    """End the process in ``seconds`` whatever it does then (threads, atexit functions, endless loops), ``last`` before that."""
-
-    def end() -> None:
-        last()
-        os._exit(code)
-
-    timer = threading.Timer(seconds, end)
-    timer.daemon = True
-    timer.start()
-
-
-def end_group() -> None:
-    """End what the plugin has started, where this process leads a group of its own; and this process with it."""
-    if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
-        os.killpg(os.getpid(), signal.SIGKILL)
-
-
-_logger = logging.getLogger(__name__)
-_ROOM = 4096
-"""What of a frame is not the body of a result."""
-_SHOWN = 200
-"""How much of an error is its name."""
+_logger = logging.getLogger("patchbay.plugins.worker")
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class _Call(ToolCall):
-    """A call, the TRIGGER that asks for it, and the seconds that were promised to whoever waits."""
+    """The call of a TRIGGER. ``timeout`` is what the caller was promised in seconds."""
 
     req_id: str = ""
-    promised: float = 0.0
+    timeout: float = 0.0
 
 
 class PluginRuntime:
-    """Runs a plugin of ``plugin_class``.
+    """Creates and runs a plugin of ``plugin_class``, and handles the host's messages. No sockets, no processes.
 
-    ``send`` takes the messages for the host, from any thread; ``offer`` those that may be dropped. ``config`` stands for what
-    ``plugin.toml`` in ``folder`` says (None: that is read). Raises ConfigurationError for a file that is wrong; ``make`` raises
-    what the plugin's ``__init__`` raises.
+    ``send`` accepts messages for the host from any thread; ``offer`` those that may be dropped. ``config`` replaces the
+    ``plugin.toml`` in ``folder`` (None: it is read; raises ConfigurationError). ``make`` raises what the plugin's ``__init__``
+    raises.
     """
 
     def __init__(
@@ -238,17 +123,17 @@ class PluginRuntime:
         self.context.config.replace(self._sections(config))
         self._hooks = hooks_of(plugin_class)
         self._executor = Executor(
-            [], max_repeats=None, max_result_chars=None, cancel_grace=CANCEL_GRACE, on_progress=self._progress
+            [], max_repeats=None, max_result_chars=None, cancel_grace=CANCEL_GRACE, on_progress=self._on_progress
         )
         self._batches: dict[str, tuple[Trigger, Batch | None]] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._refusing = ""
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._turn = asyncio.Lock()
+        self._hook_lock = asyncio.Lock()
 
     def make(self) -> NekoPluginBase:
-        """Make the plugin. Raises PluginError if it does not call the ``__init__`` of its base."""
+        """Create the plugin. Raises PluginError if its ``__init__`` does not call that of its base."""
         plugin = self.plugin_class(self.context)
         if not self.context.is_made:
             raise PluginError(f"{self.plugin_class.__name__}.__init__ does not call super().__init__(ctx).")
@@ -256,49 +141,49 @@ class PluginRuntime:
         return plugin
 
     async def start(self, *, reason: StartReason = "start", within: float = 10.0) -> StartupResult:
-        """Run the startup hook, which has ``within`` seconds, and return how it ended; nothing is sent."""
+        """Run the startup hook for at most ``within`` seconds, and return how it ended."""
         try:
-            await _within(within, self._startup(reason))
+            await _run_within(within, self._startup(reason))
         except _TooSlowError:
-            said = f"the startup took longer than {within:g} s"
-            self.context.logger.error("%s", said)  # noqa: TRY400  (where it stood is of no interest)
+            error_text = f"the startup took longer than {within:g} s"
+            self.context.logger.error("%s", error_text)  # noqa: TRY400  (the traceback would be asyncio's)
         except Exception as error:
-            said = describe(error)
+            error_text = describe(error)
             self.context.logger.exception("The startup failed")
         else:
             return StartupResult(status="ready", hooks=tuple(self._hooks))
-        return StartupResult(status="failed", startup_error=well_formed(said), hooks=tuple(self._hooks))
+        return StartupResult(status="failed", startup_error=well_formed(error_text), hooks=tuple(self._hooks))
 
     def open(self) -> None:
-        """Register the tools, and each change of them from now on."""
+        """Register the tools, and from now on every change of them."""
         self.context.tools.open()
 
     def receive(self, message: Message) -> None:
-        """Take a message of the host; what takes time is done in tasks."""
+        """Handle a message of the host."""
         if isinstance(message, Trigger):
             self._trigger(message)
         elif isinstance(message, CancelRun):
             for trigger, batch in tuple(self._batches.values()):
                 if batch is not None and message.run_id in (trigger.run_id, trigger.req_id):
-                    self._in_task(batch.stop())
+                    self._spawn(batch.stop())
         elif isinstance(message, LlmToolState):
             self.context.tools.set_state(message)
         elif isinstance(message, Freeze):
-            self._in_task(self._freeze(message))
+            self._spawn(self._freeze(message))
         elif isinstance(message, Unfreeze):
-            self._in_task(self._unfreeze(message.req_id))
+            self._spawn(self._unfreeze(message.req_id))
         elif isinstance(message, ConfigUpdate):
-            self._in_task(self._change_config(message))
+            self._spawn(self._change_config(message))
 
     async def stop(self, *, reason: StopReason = "stop", drain: float = 0.0, grace: float = 5.0) -> None:
-        """Take no more calls, give those under way ``drain`` seconds, run the hooks within ``grace`` seconds. Does not raise."""
+        """Refuse new calls, give those in flight ``drain`` seconds, run the hooks within ``grace`` seconds. Does not raise."""
         self._refusing = "is stopping"
         await self._drain(drain)
         try:
-            await _within(grace, self._shutdown(reason))
+            await _run_within(grace, self._shutdown(reason))
         except _TooSlowError:
             _logger.warning("The shutdown of plugin %r took longer than %g s", self.context.plugin_id, grace)
-        except Exception:  # the plugin's own; it is the end in any case
+        except Exception:
             _logger.exception("The shutdown of plugin %r failed", self.context.plugin_id)
         if tasks := tuple(self._tasks):
             for task in tasks:
@@ -306,11 +191,15 @@ class PluginRuntime:
             await asyncio.wait(tasks, timeout=CANCEL_GRACE)
 
     async def _drain(self, seconds: float) -> None:
-        """Give the calls under way so many seconds, and stop those that have not ended then."""
+        """Wait ``seconds`` for the calls in flight, then cancel the rest."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._idle.wait()
         await asyncio.gather(*(batch.stop() for _, batch in tuple(self._batches.values()) if batch is not None))
+
+    async def _startup(self, reason: StartReason) -> None:
+        startup_task.set(asyncio.current_task())
+        await self._run_hook("startup", reason=reason)
 
     async def _shutdown(self, reason: StopReason) -> None:
         try:
@@ -319,17 +208,13 @@ class PluginRuntime:
         finally:
             await self._run_hook("shutdown", reason=reason)
 
-    async def _startup(self, reason: StartReason) -> None:
-        startup_task.set(asyncio.current_task())
-        await self._run_hook("startup", reason=reason)
-
-    async def _run_hook(self, id_: str, **about: Any) -> Any:
-        """Run a hook if there is one; one at a time."""
+    async def _run_hook(self, id_: str, **arguments: Any) -> Any:
+        """Run a hook if the plugin has it; one at a time."""
         name = self._hooks.get(id_)
         if name is None:
             return None
-        async with self._turn:
-            return await call_hook(getattr(self.plugin, name), **about)
+        async with self._hook_lock:
+            return await call_hook(getattr(self.plugin, name), **arguments)
 
     async def _freeze(self, message: Freeze) -> None:
         self._refusing = self._refusing or "is frozen"
@@ -345,20 +230,19 @@ class PluginRuntime:
         config = self.context.config
         previous = PluginConfig(config.snapshot())
         try:
-            sections = self._sections(message.config)
+            config.replace(self._sections(message.config))
         except (ConfigurationError, OSError) as error:
             self._answer(message.req_id, "config_change", envelope.body_of_failure("config_change", error))
             return
-        config.replace(sections)
         if config.snapshot() == previous.snapshot():
             self._answer(message.req_id, "config_change", envelope.body_of(None))
-            return
-        await self._answer_with_hook(message.req_id, "config_change", config=config, previous=previous)
+        else:
+            await self._answer_with_hook(message.req_id, "config_change", config=config, previous=previous)
 
-    async def _answer_with_hook(self, req_id: str, id_: str, **about: Any) -> bool:
+    async def _answer_with_hook(self, req_id: str, id_: str, **arguments: Any) -> bool:
         try:
-            body = envelope.body_of(await self._run_hook(id_, **about))
-        except Exception as error:  # the plugin's own, and told to whoever asked
+            body = envelope.body_of(await self._run_hook(id_, **arguments))
+        except Exception as error:
             _logger.exception("The %s hook of plugin %r failed", id_, self.context.plugin_id)
             body = envelope.body_of_failure(id_, error)
         self._answer(req_id, id_, body)
@@ -366,7 +250,7 @@ class PluginRuntime:
 
     def _trigger(self, trigger: Trigger) -> None:
         if trigger.req_id in self._batches:
-            _logger.error("The request %r came twice; it is carried out once", trigger.req_id)
+            _logger.error("The request %r came twice; it runs once", trigger.req_id)
             return
         name = trigger.entry_id.removeprefix(ENTRY_PREFIX)
         tool = self.context.tools.tools.get(name)
@@ -376,22 +260,22 @@ class PluginRuntime:
         if tool is None:
             self._answer(trigger.req_id, name, envelope.not_registered(self.context.plugin_id, name), ran=False)
             return
-        asked = trigger.timeout
-        promised = tool.limit if asked is None or not asked > 0 else min(asked, tool.limit)
-        call = _Call(trigger.call_id or trigger.req_id, name, trigger.args, req_id=trigger.req_id, promised=promised)
+        requested = trigger.timeout
+        timeout = tool.limit if requested is None or not requested > 0 else min(requested, tool.limit)
+        call = _Call(trigger.call_id or trigger.req_id, name, trigger.args, req_id=trigger.req_id, timeout=timeout)
         self._batches[trigger.req_id] = (trigger, None)
         self._idle.clear()
         run = self._executor.begin(
             surroundings=Surroundings(idempotency_key=trigger.idempotency_key),
-            tool_timeout=tool_deadline(promised),
-            on_settled=self._settled,
+            tool_timeout=tool_deadline(timeout),
+            on_settled=self._on_settled,
         )
         run.use({name: tool})
         batch = run.start([call])
         if trigger.req_id in self._batches:  # else it has failed already
             self._batches[trigger.req_id] = (trigger, batch)
 
-    def _settled(self, execution: ToolExecution) -> None:
+    def _on_settled(self, execution: ToolExecution) -> None:
         call = execution.call
         assert isinstance(call, _Call)
         del self._batches[call.req_id]
@@ -401,13 +285,13 @@ class PluginRuntime:
 
     def _answer(self, req_id: str, name: str, body: Body, *, ran: bool = True) -> None:
         data = body.encode()
-        if len(data) > MAX_FRAME_BYTES - _ROOM:
-            body = envelope.too_large(name, len(data), MAX_FRAME_BYTES - _ROOM)
+        if len(data) > MAX_FRAME_BYTES - _FRAME_OVERHEAD:
+            body = envelope.too_large(name, len(data), MAX_FRAME_BYTES - _FRAME_OVERHEAD)
             data = body.encode()
-        error = None if body.error is None else body.error[:_SHOWN]
+        error = None if body.error is None else body.error[:_MAX_ERROR_NAME]
         self._send(Result(req_id=req_id, success=error is None, data=data, error=error, ran=ran))
 
-    def _progress(self, call: ToolCall, progress: ToolProgress) -> None:
+    def _on_progress(self, call: ToolCall, progress: ToolProgress) -> None:
         assert isinstance(call, _Call)
         message = None if progress.message is None else well_formed(str(progress.message))
         data = None if progress.data is None else envelope.as_json(progress.data)
@@ -419,26 +303,26 @@ class PluginRuntime:
         folder = self.context.folder
         return read_manifest(folder).config if folder is not None and (folder / FILE_NAME).is_file() else {}
 
-    def _in_task(self, work: Any) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
 class _TooSlowError(Exception):
-    """A hook was not done in time."""
+    """A hook exceeded its time."""
 
 
-async def _within(seconds: float, hook: Coroutine[Any, Any, T]) -> T:
-    """Run a hook of the plugin's. Raises _TooSlowError when its time is up, also where it ignores its cancellation."""
+async def _run_within(seconds: float, hook: Coroutine[Any, Any, T]) -> T:
+    """Run a hook of the plugin. Raises _TooSlowError when its time is up, even if it ignores cancellation."""
     loop = asyncio.get_running_loop()
     task = loop.create_task(hook)
-    until = loop.time() + seconds
+    deadline = loop.time() + seconds
     try:
         await asyncio.wait({task}, timeout=seconds)
         if task.done():
             result = task.result()
-            if loop.time() > until:  # it has blocked the loop beyond its time, and nothing could stop it
+            if loop.time() > deadline:  # it blocked the loop, so nothing could cancel it
                 raise _TooSlowError
             return result
         task.cancel()
@@ -446,12 +330,7 @@ async def _within(seconds: float, hook: Coroutine[Any, Any, T]) -> T:
         raise _TooSlowError
     finally:
         task.cancel()
-        task.add_done_callback(_look_at)
-
-
-def _look_at(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()  # so that asyncio does not report it as never retrieved
+        task.add_done_callback(lambda task: task.cancelled() or task.exception())  # retrieved, so asyncio does not log it
 
 
 def _body(call: _Call, execution: ToolExecution) -> Body:
@@ -461,80 +340,153 @@ def _body(call: _Call, execution: ToolExecution) -> Body:
     if isinstance(error, asyncio.CancelledError):
         return envelope.cancelled(call.name, ran="no" if execution.ran == "no" else "unknown")
     if isinstance(error, ToolTimeoutError):
-        return envelope.timed_out(call.name, call.promised)
-    return envelope.body_of_failure(call.name, error or PluginError("it gave nothing"), ran=execution.ran)
+        return envelope.timed_out(call.name, call.timeout)
+    return envelope.body_of_failure(call.name, error or PluginError("it returned nothing"), ran=execution.ran)
 
 
-START_SECONDS = 30.0
-"""How long the host has to take the connection and to say START."""
+class HostHandler(logging.Handler):
+    """Sends log records to the host by ``offer``, which returns False for a dropped one and None where the host is gone.
 
-DELIVERY_SECONDS = 2.0
-"""How long the last messages have to arrive."""
+    The next record that is sent says how many were dropped. Without a host, records go to standard error. From any thread.
+    """
 
-EXIT_SECONDS = 2.0
-"""How long the interpreter has to end, once the plugin has."""
+    def __init__(self, offer: Callable[[Log], bool | None]) -> None:
+        super().__init__()
+        self._offer = offer
+        self._dropped = 0
+        self._window_start = 0.0
+        self._in_window = 0
+        self._formatter = logging.Formatter("%(message)s")
 
-_logger = logging.getLogger(__name__)
-
-
-def main() -> int:
-    """Run the plugin that the host on standard input names, and return the exit code."""
-    try:
-        bootstrap = read_bootstrap(0)
-    except PluginError as error:
-        print(error, file=sys.stderr)  # noqa: T201  (whoever started this by hand reads it)
-        return 2
-    watch_fd = _take_stdin()
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
-    return asyncio.run(_run(bootstrap, watch_fd))
-
-
-async def _run(bootstrap: Bootstrap, watch_fd: int) -> int:
-    return await _Child(bootstrap, watch_fd).run()
-
-
-def _take_stdin() -> int:
-    """Keep the host's pipe for ourselves: what the plugin reads, or hands on to processes of its own, is empty."""
-    fd = os.dup(0)
-    empty = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(empty, 0)
-    os.close(empty)
-    return fd
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send one record. Never raises."""
+        try:
+            now = time.monotonic()
+            if now - self._window_start > RECORDS_SECONDS:
+                self._window_start, self._in_window = now, 0
+            self._in_window += 1
+            if self._in_window > MAX_RECORDS:
+                self._dropped += 1
+                return
+            text = well_formed(self._formatter.format(record))
+            if len(text) > _MAX_RECORD_CHARS:
+                text = f"{text[:_MAX_RECORD_CHARS]}... ({len(text)} characters)"
+            message = Log(level=record.levelno, logger=record.name, message=text, created=record.created, dropped=self._dropped)
+            sent = self._offer(message)
+            if sent is None:
+                print(f"{record.levelname} {record.name}: {text}", file=sys.stderr)  # noqa: T201  (there is no host to log it)
+            self._dropped = self._dropped + 1 if sent is False else 0
+        except Exception:  # noqa: BLE001  (as logging's own handlers: a record must not break the code that logs it)
+            self.handleError(record)
 
 
-class _Child:
-    """The process's one connection, and the plugin behind it."""
+class ParentWatchdog:
+    """A thread that calls ``on_gone`` when the other end of ``fd`` is closed, and ends the process ``grace`` seconds later.
+
+    A thread, because the plugin may block the event loop; a pipe, because the kernel closes it however the host ends. ``grace``
+    may be set while the host is there.
+    """
+
+    def __init__(self, fd: int, on_gone: Callable[[], None]) -> None:
+        self.grace = 5.0
+        self._fd = fd
+        self._on_gone = on_gone
+
+    def start(self) -> None:
+        """Start the thread."""
+        threading.Thread(target=self._watch, name="patchbay-host-watch", daemon=True).start()
+
+    def _watch(self) -> None:
+        with suppress(OSError):
+            while os.read(self._fd, 1024):
+                pass
+        _exit_within(self.grace, HOST_GONE_CODE, first=_kill_group)
+        self._on_gone()
+
+
+def _exit_within(seconds: float, code: int, *, first: Callable[[], object] = lambda: None) -> None:
+    """Exit in ``seconds`` whatever the process does then (threads, atexit functions, endless loops); call ``first`` before."""
+
+    def exit_now() -> None:
+        first()
+        os._exit(code)
+
+    timer = threading.Timer(seconds, exit_now)
+    timer.daemon = True
+    timer.start()
+
+
+def _kill_group() -> None:
+    """Kill this process and what it has started, if it leads its process group."""
+    if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+
+
+def _crash_of(error: BaseException, folder: Path | None) -> Crash:
+    """Return the CRASH for an exception of loading a plugin: the reason, and where in the plugin's own files."""
+    lasts = isinstance(error, _LASTING)
+    text = _own_frames(error, folder) if lasts else "".join(traceback.format_exception(_without_import_frames(error)))
+    reason = str(error) if isinstance(error, PluginError) else describe(error)
+    return Crash(error=well_formed(reason), traceback=well_formed(text[-_MAX_TRACEBACK_CHARS:]), lasts=lasts)
+
+
+def _own_frames(error: BaseException, folder: Path | None) -> str:
+    """Format the last frames of the plugin's own files, and the line of a SyntaxError; "" where there is neither."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_internal(frame.filename)]
+    if not frames:
+        return "".join(traceback.format_exception_only(error)) if isinstance(error, SyntaxError) else ""
+    root = (folder or Path(frames[0].filename).parent).resolve()
+
+    def is_own(file: Path) -> bool:
+        return file.is_relative_to(root) and not {"site-packages", "dist-packages"}.intersection(file.relative_to(root).parts)
+
+    own = [frame for frame in frames if is_own(Path(frame.filename).resolve())][-_MAX_TRACEBACK_FRAMES:]
+    return "".join([*traceback.format_list(own), *traceback.format_exception_only(error)])
+
+
+def _without_import_frames(error: BaseException) -> BaseException:
+    place = error.__traceback__
+    while place is not None and _is_internal(place.tb_frame.f_code.co_filename):
+        place = place.tb_next
+    return error.with_traceback(place)
+
+
+def _is_internal(file: str) -> bool:
+    return file.startswith(("<frozen importlib", _OWN_FOLDER)) or file == importlib.__file__
+
+
+class _Worker:
+    """The connection to the host, and the plugin behind it."""
 
     def __init__(self, bootstrap: Bootstrap, watch_fd: int) -> None:
         self._bootstrap = bootstrap
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._watch = ParentWatchdog(watch_fd, self._host_is_gone)
-        self._connection = Connection(self._receive, self._closed)
+        self._watchdog = ParentWatchdog(watch_fd, lambda: self._from_thread(self._finish, None))
+        self._connection = Connection(self._receive, self._closed, is_worker=True)
         self._start: asyncio.Future[Start] = self._loop.create_future()
         self._end: asyncio.Future[Stop | None] = self._loop.create_future()
         self._runtime: PluginRuntime | None = None
 
     async def run(self) -> int:
-        """Live until the end, and return the exit code."""
-        self._watch.start()
+        """Run the plugin until its end, and return the exit code."""
+        self._watchdog.start()
         for number in (signal.SIGTERM, signal.SIGINT):
             with suppress(NotImplementedError):  # Windows
                 self._loop.add_signal_handler(number, self._finish, Stop())
-        code = await self._live()
-        end_within(EXIT_SECONDS, code)
+        code = HOST_GONE_CODE
+        if await self._connect():
+            code = await self._run_plugin(self._start.result())
+            await self._connection.close(within=_DELIVERY_SECONDS)
+        _exit_within(_EXIT_SECONDS, code)
         return code
 
-    async def _live(self) -> int:
-        if not await self._connect():
-            return GONE_CODE
-        start = self._start.result()
+    async def _run_plugin(self, start: Start) -> int:
         logging.basicConfig(handlers=[HostHandler(self._offer_log)], level=start.log_level, force=True)
-        self._watch.grace = start.grace + DELIVERY_SECONDS
+        self._watchdog.grace = start.grace + _DELIVERY_SECONDS
         runtime = self._load(start)
         if runtime is None:
-            return await self._leave(1)
+            return 1
         starting = self._loop.create_task(runtime.start(reason=start.reason, within=start.startup_timeout))
         await _first(starting, self._end)
         code = 0
@@ -550,16 +502,16 @@ class _Child:
         stop = self._end.result() if self._end.done() else Stop(grace=start.grace)
         if stop is None:
             _logger.warning("The host is gone")
-            stop, code = Stop(grace=start.grace), GONE_CODE
-            atexit.register(end_group)
+            stop, code = Stop(grace=start.grace), HOST_GONE_CODE
+            atexit.register(_kill_group)
         await runtime.stop(reason=stop.reason, drain=stop.drain, grace=stop.grace)
-        return await self._leave(code)
+        return code
 
     async def _connect(self) -> bool:
-        """Connect, show the token, and wait for START; False if there is no host."""
+        """Connect, send the token, and wait for START; return False if there is no host."""
         path = self._bootstrap.path
         try:
-            async with asyncio.timeout(START_SECONDS):
+            async with asyncio.timeout(_START_SECONDS):
                 if path is not None:
                     await self._loop.create_unix_connection(lambda: self._connection, path)
                 else:
@@ -571,60 +523,52 @@ class _Child:
         return self._start.done()
 
     def _load(self, start: Start) -> PluginRuntime | None:
-        """Import and make the plugin; what goes wrong is the end, and the host is told."""
+        """Import and create the plugin; send CRASH and return None where that fails."""
         folder = Path(start.folder) if start.folder else None
         try:
             runtime = PluginRuntime(
                 load_class(start.entry, folder),
                 plugin_id=start.plugin_id,
                 send=self.send,
-                offer=self._connection_offer,
+                offer=self._offer,
                 folder=folder,
                 config=start.config,
             )
             runtime.make()
-        except (Exception, SystemExit) as error:  # noqa: BLE001  (the plugin's own code, which may do anything)
-            self.send(crash_of(error, folder))
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (the plugin's code may raise anything)
+            self.send(_crash_of(error, folder))
             return None
         self._runtime = runtime
         return runtime
-
-    async def _leave(self, code: int) -> int:
-        """Let what was said arrive, and close."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(DELIVERY_SECONDS):
-                await self._connection.delivered()
-        self._connection.close()
-        return code
 
     def send(self, message: Message) -> None:
         """Send a message, from any thread."""
         if threading.get_ident() == self._thread:
             self._connection.send(message)
         else:
-            with suppress(RuntimeError):  # the loop was closed: nobody is left to be told
-                self._loop.call_soon_threadsafe(self._connection.send, message)
+            self._from_thread(self._connection.send, message)
 
-    def _connection_offer(self, message: Message) -> bool:
+    def _offer(self, message: Message) -> bool:
         if threading.get_ident() == self._thread:
             return self._connection.offer(message)
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._connection.offer, message)
+        self._from_thread(self._connection.offer, message)
         return True
 
     def _offer_log(self, message: Log) -> bool | None:
-        return None if self._connection.is_closed else self._connection_offer(message)
+        return None if self._connection.is_closed else self._offer(message)
 
     def _receive(self, message: Message) -> None:
-        if isinstance(message, Start):
+        if isinstance(message, Ping):
+            self.send(Pong())
+        elif isinstance(message, Start):
             if not self._start.done():
                 self._start.set_result(message)
         elif isinstance(message, Stop):
             self._finish(message)
         elif self._runtime is not None:
             self._runtime.receive(message)
-        elif not isinstance(message, Ping):
-            _logger.warning("A %s came before the plugin was there", type(message).__name__)
+        else:
+            _logger.warning("A %s came before the plugin was loaded", type(message).__name__)
 
     def _finish(self, stop: Stop | None) -> None:
         if not self._end.done():
@@ -635,13 +579,33 @@ class _Child:
             _logger.error("The connection to the host failed: %s", error)
         self._finish(None)
 
-    def _host_is_gone(self) -> None:
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._finish, None)
+    def _from_thread(self, function: Callable[[Any], object], argument: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(function, argument)
 
 
 async def _first(*futures: asyncio.Future[Any]) -> None:
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+
+
+def main() -> int:
+    """Run the plugin of the host on standard input, and return the exit code."""
+    try:
+        bootstrap = read_bootstrap(0)
+    except PluginError as error:
+        print(error, file=sys.stderr)  # noqa: T201  (for a user who started this by hand)
+        return 2
+    watch_fd = os.dup(0)  # the plugin, and what it starts, read an empty standard input
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
+    return asyncio.run(_run_worker(bootstrap, watch_fd))
+
+
+async def _run_worker(bootstrap: Bootstrap, watch_fd: int) -> int:
+    return await _Worker(bootstrap, watch_fd).run()
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ class RunningPlugin:
         answer: asyncio.Future[Result] = self._loop.create_future()
         self._waiting[req_id] = answer
         try:
-            encode(1, message)
+            encode(message)
             self._runtime.receive(message)
             return await answer
         finally:
@@ -124,7 +124,7 @@ class RunningPlugin:
 
     def _take(self, message: Message) -> None:
         """Take what the plugin says, from any thread."""
-        encode(1, message)
+        encode(message)
         self._loop.call_soon_threadsafe(self._taken, message)
 
     def _taken(self, message: Message) -> None:

@@ -260,7 +260,6 @@ class PluginProcess:
             lambda message: self._receive(connection, message),
             lambda _error: self._lost(connection),
             limit=MAX_HELLO_BYTES,
-            asks=True,
         )
         self._strangers.add(connection)
         return connection

@@ -13,13 +13,14 @@ from typing import Any, Literal
 import msgspec
 
 from patchbay.plugins.errors import PluginError
-from patchbay.plugins.host.calls import IdempotencyCache, InFlightCalls
+from patchbay.plugins.host.calls import InFlightCalls
 from patchbay.plugins.host.policy import HostPolicy
 from patchbay.plugins.host.process import LogBook, PluginProcess
 from patchbay.plugins.host.registrar import Registrar
 from patchbay.plugins.host.server_api import WantedTool
 from patchbay.plugins.manifest import PluginSpec
 from patchbay.plugins.protocol import (
+    Begun,
     ConfigUpdate,
     Connection,
     Crash,
@@ -30,6 +31,7 @@ from patchbay.plugins.protocol import (
     Log,
     Message,
     Ping,
+    Pong,
     Progress,
     Result,
     Start,
@@ -222,6 +224,7 @@ class PluginInstance:
         self._cut: asyncio.Future[None] = self._loop.create_future()
         self._ending: asyncio.Task[bool] | None = None
         self._crash = ""
+        self._pong = True
         self._is_broken = False
         self._process = PluginProcess(
             Start(
@@ -321,14 +324,16 @@ class PluginInstance:
 
     async def _watch(self, connection: Connection, ending: asyncio.Task[bool]) -> str:
         """Wait for the end of the process; return why it must be ended, where it does not read what it is sent."""
-        number, since = 0, self._loop.time()
+        since = self._loop.time()
+        self._pong = True
         while not ending.done():
             if connection.is_closed:
                 # The process has the time of its own end, and no more: nothing can be asked of it.
                 await asyncio.wait({ending}, timeout=self._policy.exit_margin)
                 return "" if ending.done() else "its connection is gone"
-            if connection.acknowledged >= number:
-                number, since = connection.send(Ping()), self._loop.time()
+            if self._pong:
+                self._pong, since = False, self._loop.time()
+                connection.send(Ping())
             elif self._loop.time() - since > self._policy.stuck_after:
                 return f"it has not read anything for {self._policy.stuck_after:g} s"
             watched: tuple[asyncio.Future[Any], ...] = (ending, self._cut)
@@ -345,9 +350,13 @@ class PluginInstance:
         """Take what the plugin says."""
         if isinstance(message, Result):
             if not self._asking.settle(message):
-                self._calls.settle(message)
+                self._calls.on_result(message)
+        elif isinstance(message, Begun):
+            self._calls.on_begun(message.req_id)
         elif isinstance(message, Progress):
-            self._calls.progress(message)
+            self._calls.on_progress(message)
+        elif isinstance(message, Pong):
+            self._pong = True
         elif isinstance(message, Log):
             dropped = f" ({message.dropped} before it were dropped)" if message.dropped else ""
             for line in f"{message.message}{dropped}".splitlines() or [""]:
@@ -385,12 +394,7 @@ class PluginSupervisor:
         self.reason = ""
         self.restarts = 0
         self.is_broken = False
-        self.calls = InFlightCalls(
-            spec.id,
-            most=policy.calls_most,
-            bytes_most=policy.call_bytes_most,
-            repeats=IdempotencyCache(most=policy.answers_most, bytes_most=policy.answer_bytes_most, seconds=policy.answers_kept),
-        )
+        self.calls = InFlightCalls(spec.id, policy)
         self.tools = PluginTools(
             spec.id, around.reconciler, most=policy.tools_most, callback_url=around.callback_url, tell=self.tell
         )
