@@ -129,7 +129,7 @@ class PluginHost:
         self._secret = secrets.token_hex(32)
         if api is None:
             api = HttpToolsApi(server, secret=self._secret, token=token, timeout=self.policy.server_timeout)
-        self.reconciler = Registrar(api, tell=self._tell, registered=registered, policy=self.policy)
+        self.reconciler = Registrar(api, on_state=self._tell, registered=registered, policy=self.policy)
         self.app = CallbackApp(self._find)
         self._plugins_folder = plugins
         self._changes: list[asyncio.Future[None]] = []

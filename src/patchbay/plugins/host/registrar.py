@@ -1,4 +1,8 @@
-"""Keeps the server's list of tools as the plugins want it, through restarts of either side."""
+"""Keeps the server's list of tools as the plugins want it, through restarts of either side.
+
+A change is sent at once. Every few seconds the server's list is requested (``If-None-Match``: an unchanged one costs next to
+nothing), and what is missing or differs is registered again, with backoff.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from patchbay.plugins.host.policy import HostPolicy, spread
@@ -22,24 +26,31 @@ from patchbay.plugins.host.server_api import (
 )
 from patchbay.plugins.protocol import LlmToolState, ToolStateName
 
-_MOST_EDITS = 3
-"""So often a tool that the server shows otherwise than it was registered is registered again; then the server has its way."""
-_MOST_TAKEN = 3
-"""So often a tool that somebody else has registered at another address is taken back at once."""
+_PER_PLUGIN = 4
+_IN_ALL = 16
+"""Concurrent requests to the server."""
+_ANNOUNCE_SECONDS = 0.1
+"""Tools that are registered within this time are announced together."""
+_MAX_MENDS = 20
+"""A tool that is edited or taken again and again is registered again at last every ``refused_retry`` times this."""
 
-Verdict = Literal["there", "edited", "gone", "taken"]
+_logger = logging.getLogger(__name__)
+
+OnState = Callable[[str, LlmToolState], None]
+Registered = Callable[[str, Sequence[str], Sequence[str]], None]
+Difference = Literal["", "missing", "edited", "taken"]
 Rows = list[tuple[str, Mapping[str, Any]]]
-"""A tool's rows: the role, and what the server shows for it."""
+"""A tool's rows: the role, and what the server lists for it."""
 
 
 @dataclass(slots=True, eq=False)
 class DesiredTool:
-    """A tool that is wanted. ``settled`` is when the server last answered for it, on the reconciler's clock of requests.
+    """A tool that the server should have, and the state of its registration.
 
-    ``due`` is when it is to be sent next (on the loop's clock; None: not at all), ``failures`` how often in a row it was not.
-    ``edits``: how often in a row it was found to be shown otherwise, ``accepted``: how the server shows it for good.
-    ``signed``: whether its calls carry a signature; None where the server has not said so. ``taken``: how often it was found at
-    another host.
+    ``settled``: when the server last answered a registration, on the registrar's clock of requests. ``due``: when to register it
+    next, on the loop's clock (None: not at all). ``failures``: requests in a row without an answer. ``mends``: how often in a row
+    it was registered again since the list differed, ``mended`` the last time. ``signed``: whether its calls are signed (None:
+    the server has not said).
     """
 
     tool: WantedTool
@@ -48,15 +59,14 @@ class DesiredTool:
     settled: int = 0
     due: float | None = 0.0
     failures: int = 0
-    edits: int = 0
-    accepted: Rows | None = None
+    mends: int = 0
+    mended: float = 0.0
     signed: bool | None = None
-    taken: int = 0
 
 
 @dataclass(frozen=True)
 class ServerSnapshot:
-    """A listing, as it is asked: all rows of a source's tool. ``asked`` is when it was asked for, on the clock of requests."""
+    """A listing of the server by source and name. ``asked``: when it was requested, on the clock of requests."""
 
     asked: int = 0
     roles: int = 0
@@ -73,98 +83,78 @@ class ServerSnapshot:
                 source.setdefault(str(row.get("name")), []).append((role, row))
         return cls(asked, len(listing.tools_by_role), listing.instance, rows)
 
-    def diff(self, wish: DesiredTool) -> Verdict:
-        """Say whether the server has the tool as it is wanted.
+    def diff(self, tool: WantedTool) -> Difference:
+        """Return how the server's rows of a tool differ from it, "" where they do not.
 
-        A server that says which run it is keeps a tool for all roles in each of them; where a role lacks it, somebody took it
-        away there, and that stands. Of any other server a role that lacks it was made anew, and the tool is gone there.
+        A server with an instance id keeps a tool for all roles in each of them: one that a role lacks was removed on purpose. On
+        another server the role was created anew, and the tool is missing there.
         """
-        tool, rows = wish.tool, self._rows_of(wish.tool)
-        missing = tool.role is None and self.instance is None and len(rows) < self.roles
-        if not rows or missing or any(not _reaches(row, tool) for _, row in rows):
-            is_taken = self.taken_by(tool) != ""
-            wish.taken += is_taken
-            return "taken" if is_taken and wish.taken > _MOST_TAKEN else "gone"
-        if all(_is_as_wanted(row, tool) for _, row in rows):
-            wish.edits, wish.accepted = 0, None
-            return "there"
-        if rows == wish.accepted:
-            return "there"
-        if wish.edits >= _MOST_EDITS:
-            wish.accepted = rows
-            return "there"
-        return "edited"
+        rows = self._rows_of(tool)
+        if self.taken_by(tool):
+            return "taken"
+        if any(row.get("state", "active") != "active" for _, row in rows):
+            return "missing"  # hidden: registering shows it again
+        if not rows or (tool.role is None and self.instance is None and len(rows) < self.roles):
+            return "missing"
+        return "" if all(_is_same(row, tool) for _, row in rows) else "edited"
 
     def taken_by(self, tool: WantedTool) -> str:
-        """Return the address at which somebody else has the tool now, "" where nobody has."""
-        others = [row for _, row in self._rows_of(tool) if row.get("callback_url") != tool.callback_url]
-        return next((str(row.get("callback_url")) for row in others if row.get("state", "active") == "active"), "")
+        """Return the callback URL at which another host has registered the tool, "" where none has."""
+        urls = [row.get("callback_url") for _, row in self._rows_of(tool) if row.get("state", "active") == "active"]
+        return next((str(url) for url in urls if url != tool.callback_url), "")
+
+    def leftovers(self, source: str, desired: Mapping[str, DesiredTool]) -> Iterator[tuple[str, str | None]]:
+        """Yield the names and roles of tools of this source that are not desired."""
+        for name, rows in self.rows.get(source, {}).items():
+            if name not in desired:
+                yield name, None
+                continue
+            for role, row in rows:
+                if "role" in row and (row["role"] or None) != desired[name].tool.role:
+                    yield name, role
 
     def _rows_of(self, tool: WantedTool) -> Rows:
         rows = self.rows.get(tool.source, {}).get(tool.name, [])
         return rows if tool.role is None else [(role, row) for role, row in rows if role == tool.role]
 
-    def leftovers(self, source: str, wanted: Mapping[str, DesiredTool]) -> Iterator[tuple[str, str | None]]:
-        """Yield the names and roles of tools that the server has of this source, and that are not wanted."""
-        for name, rows in self.rows.get(source, {}).items():
-            wish = wanted.get(name)
-            if wish is None:
-                yield name, None
-                continue
-            for role, row in rows:
-                if "role" in row and (row["role"] or None) != wish.tool.role:
-                    yield name, role
 
-
-def _reaches(row: Mapping[str, Any], tool: WantedTool) -> bool:
-    """Whether calls of it come to this host. A tool that the server hides is registered again, which shows it."""
-    return row.get("callback_url") == tool.callback_url and row.get("state", "active") == "active"
-
-
-def _is_as_wanted(row: Mapping[str, Any], tool: WantedTool) -> bool:
-    return bool(
-        row.get("description", tool.description) == tool.description
-        and row.get("parameters", tool.parameters) == tool.parameters
-        and row.get("timeout_seconds", tool.timeout_seconds) == tool.timeout_seconds
-        and row.get("annotations", tool.annotations) == tool.annotations
+def _is_same(row: Mapping[str, Any], tool: WantedTool) -> bool:
+    return all(
+        row.get(name, expected) == expected
+        for name, expected in (
+            ("callback_url", tool.callback_url),
+            ("description", tool.description),
+            ("parameters", tool.parameters),
+            ("timeout_seconds", tool.timeout_seconds),
+            ("annotations", tool.annotations),
+        )
     )
 
 
-_PER_PLUGIN = 4
-_IN_ALL = 16
-"""Requests to the server at a time."""
-_TOGETHER = 0.1
-"""Tools that are registered within so many seconds are told of together."""
-
-_logger = logging.getLogger(__name__)
-
-Tell = Callable[[str, LlmToolState], None]
-Registered = Callable[[str, Sequence[str], Sequence[str]], None]
-
-
 class Registrar:
-    """``api`` is the server; ``tell`` is called with a plugin's id and each change of the state of one of its tools.
+    """Registers the plugins' tools with the server ``api``. For one event loop: ``start`` it there, and ``aclose`` it.
 
-    ``registered`` is called with a plugin's id, the names of tools that the server has just taken, and the roles that have them.
-    Belongs to one event loop: ``start`` it there, and ``aclose`` it.
+    ``on_state`` is called with a plugin's id and each change of the state of one of its tools, ``registered`` with a plugin's id,
+    the names of tools that the server has just accepted, and the roles that have them. Each plugin's requests are sent in order
+    by a task of its own, so that a plugin with many tools delays no other.
     """
 
     def __init__(
         self,
         api: ToolsApi,
         *,
-        tell: Tell,
+        on_state: OnState,
         registered: Registered = lambda _plugin_id, _names, _roles: None,
         policy: HostPolicy | None = None,
     ) -> None:
-        self._api = api
-        self._tell = tell
+        self.api = api
+        self.policy = policy or HostPolicy()
         self.registered = registered
-        self._policy = policy or HostPolicy()
+        self._on_state = on_state
         self._plugins: dict[str, _PluginSync] = {}
         self._requests = asyncio.Semaphore(_IN_ALL)
         self._clock = 0
-        self._shown: ServerSnapshot | None = None
+        self._snapshot: ServerSnapshot | None = None
         self._up = asyncio.Event()
         self._poll_now = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -172,124 +162,111 @@ class Registrar:
         self._wants_token = False
 
     @property
+    def is_up(self) -> bool:
+        """Whether the server answered the last poll."""
+        return self._up.is_set()
+
+    @property
     def problem(self) -> str:
-        """Why the server cannot be reached now, empty where it can."""
-        return "" if self._up.is_set() else self._problem
+        """Why the server cannot be reached, "" where it can."""
+        return "" if self.is_up else self._problem
 
     def start(self) -> None:
-        """Begin to ask the server."""
-        self._in_task(self._poll())
+        """Start polling the server."""
+        self._spawn(self._poll())
 
-    def manage(self, plugin_id: str) -> None:
-        """Take charge of a plugin's source: what the server has of it and nobody wants is taken away."""
-        if plugin_id not in self._plugins:
+    def manage(self, plugin_id: str) -> _PluginSync:
+        """Take charge of a plugin's source: tools of it that no plugin wants are removed from the server."""
+        sync = self._plugins.get(plugin_id)
+        if sync is None:
             sync = self._plugins[plugin_id] = _PluginSync(self, plugin_id)
-            self._in_task(sync.run())
+            self._spawn(sync.run())
             self._poll_now.set()
+        return sync
 
     def want(self, tool: WantedTool) -> None:
-        """Have a tool registered, in the place of the plugin's tool of this name."""
-        self.manage(tool.plugin_id)
-        self._plugins[tool.plugin_id].want(tool)
+        """Register a tool, in place of the plugin's tool of this name."""
+        self.manage(tool.plugin_id).want(tool)
 
     def unwant(self, plugin_id: str, name: str, registration: int) -> None:
-        """Have a tool taken away, unless it was wanted anew meanwhile."""
+        """Remove a tool, unless it has a newer registration."""
         if (sync := self._plugins.get(plugin_id)) is not None:
             sync.unwant(name, registration)
 
     def drop(self, plugin_id: str) -> None:
-        """Have all tools of a plugin taken away, without waiting for it."""
+        """Remove all tools of a plugin, without waiting for it."""
         if (sync := self._plugins.get(plugin_id)) is not None:
             sync.drop()
 
     async def clear(self, plugin_id: str) -> bool:
-        """Have all tools of a plugin taken away, wait until they are (for a bounded time), and say whether they are."""
+        """Remove all tools of a plugin, wait for it for a bounded time, and return whether it was done."""
         sync = self._plugins.get(plugin_id)
         return sync is None or await sync.clear()
 
     def states(self, plugin_id: str) -> dict[str, tuple[ToolStateName, str]]:
-        """Return the state of each wanted tool of a plugin, and why."""
+        """Return the state of each desired tool of a plugin, and the reason."""
         sync = self._plugins.get(plugin_id)
-        return {} if sync is None else {name: (wish.state, self._reason_of(wish)) for name, wish in sync.wishes.items()}
+        return {
+            name: (each.state, each.reason or (self.problem if each.state == "pending" else ""))
+            for name, each in (sync.desired.items() if sync else ())
+        }
 
     async def wanted(self, plugin_id: str, name: str) -> tuple[WantedTool, bool] | None:
-        """Return a tool as the plugin wants it, and whether its calls must be signed; None where it does not want it.
+        """Return a desired tool and whether its calls must be signed; None where there is none.
 
-        A server may call a tool before its answer to the registration has been heard: that is waited for, since it says which.
-        As long as no server has said that it does not sign, calls must be.
+        A server may call a tool before its answer to the registration has arrived: that is awaited, since it says which. Calls
+        must be signed until a server says that it does not sign.
         """
         sync = self._plugins.get(plugin_id)
-        wish = None if sync is None else sync.wishes.get(name)
-        if sync is not None and wish is not None and wish.signed is None and name in sync.asking:
-            await asyncio.wait({sync.asking[name]}, timeout=self._policy.server_timeout)
-            wish = sync.wishes.get(name)
-        return None if wish is None else (wish.tool, wish.signed is not False)
+        each = None if sync is None else sync.desired.get(name)
+        if sync is not None and each is not None and each.signed is None and name in sync.registering:
+            await asyncio.wait({sync.registering[name]}, timeout=self.policy.server_timeout)
+            each = sync.desired.get(name)
+        return None if each is None else (each.tool, each.signed is not False)
 
     async def aclose(self) -> None:
-        """End all tasks, and close the connections to the server. Tools stay as they are: ``clear`` takes them away."""
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
+        """Stop, and close the connections. The server keeps the tools: ``clear`` removes them."""
+        if tasks := tuple(self._tasks):
+            for task in tasks:
+                task.cancel()
             await asyncio.wait(tasks)
-        await self._api.aclose()
-
-    # For the plugins' tasks.
+        await self.api.aclose()
 
     def tick(self) -> int:
-        """Count a request, or the end of one."""
+        """Advance the clock of requests: a listing says nothing of what was settled after it was requested."""
         self._clock += 1
         return self._clock
 
-    async def ask(self, request: Callable[[], Coroutine[Any, Any, Any]], *, even_if_down: bool = False) -> Any:
-        """Make one request, when the server is there and not too many are under way. Raises ServerUnavailableError."""
+    async def request(self, send: Callable[[], Coroutine[Any, Any, Any]], *, even_if_down: bool = False) -> Any:
+        """Send one request, within the bound of concurrent ones. Raises ServerUnavailableError."""
         async with self._requests:
-            if not self._up.is_set() and not even_if_down:
+            if not self.is_up and not even_if_down:
                 raise ServerUnavailableError(self._problem)
             try:
-                answer = await request()
+                answer = await send()
             except ServerUnavailableError:
-                self._poll_now.set()  # to see whether it is there at all
+                self._poll_now.set()
                 raise
-            said = getattr(answer, "instance", None)
-            if said is not None and self._shown is not None and said != self._shown.instance:
-                self._poll_now.set()  # this is another server than the one whose list we know
+            instance = getattr(answer, "instance", None)
+            if instance is not None and self._snapshot is not None and instance != self._snapshot.instance:
+                self._poll_now.set()  # the server was restarted since the last listing
             return answer
 
-    def set_state(self, sync: _PluginSync, wish: DesiredTool, state: ToolStateName, reason: str = "") -> None:
-        """Take note of what became of a tool, and tell of it where that is new."""
-        if sync.wishes.get(wish.tool.name) is not wish or (wish.state, wish.reason) == (state, reason):
+    def set_state(self, sync: _PluginSync, desired: DesiredTool, state: ToolStateName, reason: str = "") -> None:
+        """Set a tool's state, and report it where it has changed."""
+        tool = desired.tool
+        if sync.desired.get(tool.name) is not desired or (desired.state, desired.reason) == (state, reason):
             return
         if state == "refused" and not self._wants_token:
-            _logger.warning("Tool %r of plugin %r is refused: %s", wish.tool.name, sync.plugin_id, reason)
-        wish.state, wish.reason = state, reason
-        self._tell(
-            sync.plugin_id,
-            LlmToolState(name=wish.tool.name, state=state, reason=reason, registration=wish.tool.registration),
-        )
+            _logger.warning("Tool %r of plugin %r is refused: %s", tool.name, sync.plugin_id, reason)
+        desired.state, desired.reason = state, reason
+        self._on_state(sync.plugin_id, LlmToolState(name=tool.name, state=state, reason=reason, registration=tool.registration))
 
     def note_trust(self, problem: str) -> None:
-        """Say once, and not for each tool, that the server wants a token; "" when it wants none, or has the right one."""
+        """Log once, not for each tool, that the server wants a token; "" where the token is accepted."""
         if problem and not self._wants_token:
             _logger.warning("No tool can be registered: %s", problem)
         self._wants_token = bool(problem)
-
-    @property
-    def policy(self) -> HostPolicy:
-        """How patient it is."""
-        return self._policy
-
-    @property
-    def api(self) -> ToolsApi:
-        """The server."""
-        return self._api
-
-    @property
-    def is_up(self) -> bool:
-        """Whether the server answered when it was last asked."""
-        return self._up.is_set()
-
-    # The poll.
 
     async def _poll(self) -> None:
         failures = 0
@@ -297,136 +274,143 @@ class Registrar:
             self._poll_now.clear()
             asked = self.tick()
             try:
-                listing = await self._api.listing()
+                listing = await self.api.listing()
             except ServerUnavailableError as error:
                 failures += 1
-                self._is_down(str(error), wants_token=isinstance(error, NotTrustedError))
-            else:
-                failures = 0
-                if listing is not None:
-                    self._shown = ServerSnapshot.of(listing, asked)
-                elif self._shown is not None:
-                    self._shown = ServerSnapshot(asked, self._shown.roles, self._shown.instance, self._shown.rows)
-                self._is_up(changed=listing is not None)
-            delay = self._policy.poll_delay(failures)
-            if failures:
-                await asyncio.sleep(delay)  # it is known to be away, whoever asks
+                self._set_down(str(error), wants_token=isinstance(error, NotTrustedError))
+                await asyncio.sleep(self.policy.poll_delay(failures))
                 continue
+            failures = 0
+            self._set_up(listing, asked)
             with suppress(TimeoutError):
-                async with asyncio.timeout(delay):
+                async with asyncio.timeout(self.policy.poll_delay(0)):
                     await self._poll_now.wait()
 
-    def _is_down(self, problem: str, *, wants_token: bool) -> None:
+    def _set_down(self, problem: str, *, wants_token: bool) -> None:
         if wants_token:
             self.note_trust(problem)
-        elif self._up.is_set() or self._problem != problem:
+        elif self.is_up or self._problem != problem:
             self.note_trust("")
             _logger.warning("The server cannot be asked: %s", problem)
         self._problem = problem
         self._up.clear()
         for sync in self._plugins.values():
-            for wish in sync.wishes.values():
+            for each in sync.desired.values():
                 if wants_token:
-                    self.set_state(sync, wish, "refused", problem)
-                elif wish.state == "active":
-                    self.set_state(sync, wish, "stale", problem)
+                    self.set_state(sync, each, "refused", problem)
+                elif each.state == "active":
+                    self.set_state(sync, each, "stale", problem)
 
-    def _reason_of(self, wish: DesiredTool) -> str:
-        return wish.reason or (self.problem if wish.state == "pending" else "")
-
-    def _is_up(self, *, changed: bool) -> None:
-        came_up = not self._up.is_set()
-        if came_up:
+    def _set_up(self, listing: Listing | None, asked: int) -> None:
+        """Compare a listing (None: it is the last one) with what is desired."""
+        old = self._snapshot
+        if listing is not None:
+            self._snapshot = ServerSnapshot.of(listing, asked)
+        elif old is not None:
+            self._snapshot = replace(old, asked=asked)
+        is_new = not self.is_up or (old is not None and self._snapshot is not None and old.instance != self._snapshot.instance)
+        if not self.is_up:
             _logger.info("The server is there")
         self._up.set()
-        if self._shown is None:
-            return  # it says that nothing changed, and never said what there is
-        for sync in self._plugins.values():
-            sync.compare(self._shown, changed=changed or came_up, came_up=came_up)
+        if self._snapshot is not None:
+            for sync in self._plugins.values():
+                sync.compare(self._snapshot, changed=listing is not None, is_new=is_new)
 
-    def _in_task(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_end)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_end(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _logger.error("The reconciler failed", exc_info=error)
+            _logger.error("The registrar failed", exc_info=error)
 
 
 class _PluginSync:
-    """What one plugin wants, and the task that tells the server of it."""
+    """The desired tools of one plugin, and the task that sends its requests."""
 
     def __init__(self, owner: Registrar, plugin_id: str) -> None:
         self.plugin_id = plugin_id
-        self.wishes: dict[str, DesiredTool] = {}
-        self.asking: dict[str, asyncio.Future[None]] = {}  # until a registration that is under way is answered
+        self.desired: dict[str, DesiredTool] = {}
+        self.registering: dict[str, asyncio.Future[None]] = {}  # until the server has answered
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._clearing: asyncio.Future[bool] | None = None
         self._removals: dict[tuple[str, str | None], None] = {}
-        self._taken: dict[tuple[str, ...], list[str]] = {}  # names by roles, of what was not told of yet
+        self._accepted: dict[tuple[str, ...], list[str]] = {}  # names by roles, to be announced
         self._changed = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def want(self, tool: WantedTool) -> None:
-        old = self.wishes.pop(tool.name, None)
+        old = self.desired.pop(tool.name, None)
         if old is not None and old.tool.role != tool.role:
             self._removals[tool.name, old.tool.role] = None
-        self.wishes[tool.name] = DesiredTool(tool)
+        self.desired[tool.name] = DesiredTool(tool)
         self._wake.set()
 
     def unwant(self, name: str, registration: int) -> None:
-        wish = self.wishes.get(name)
-        if wish is not None and wish.tool.registration == registration:
-            del self.wishes[name]
-            self._removals[name, wish.tool.role] = None
+        each = self.desired.get(name)
+        if each is not None and each.tool.registration == registration:
+            del self.desired[name]
+            self._removals[name, each.tool.role] = None
             self._wake.set()
 
-    def drop(self) -> None:
-        self.wishes.clear()
+    def drop(self) -> asyncio.Future[bool]:
+        self.desired.clear()
         self._removals.clear()
         if self._clearing is None:
             self._clearing = self._loop.create_future()
         self._wake.set()
+        return self._clearing
 
     async def clear(self) -> bool:
-        self.drop()
-        clearing = self._clearing
-        assert clearing is not None
+        clearing = self.drop()
         await asyncio.wait({clearing}, timeout=self._owner.policy.clear_timeout)
         return clearing.done() and clearing.result()
 
-    def compare(self, shown: ServerSnapshot, *, changed: bool, came_up: bool) -> None:
-        """Hold a listing against what is wanted, and mend what differs. ``changed``: it may differ from the last one."""
+    def compare(self, snapshot: ServerSnapshot, *, changed: bool, is_new: bool) -> None:
+        """Schedule what differs from a snapshot. ``changed``: it may differ from the last one; ``is_new``: the server is."""
         now = self._loop.time()
-        for wish in self.wishes.values():
-            if wish.settled == 0 or wish.settled > shown.asked:
+        retry = self._owner.policy.refused_retry
+        for each in self.desired.values():
+            if each.settled == 0 or each.settled > snapshot.asked:
                 continue
-            verdict = shown.diff(wish)
-            if verdict == "there":
-                wish.due = None
-                self._owner.set_state(self, wish, "active")
-            elif wish.state == "refused":
+            difference = snapshot.diff(each.tool)
+            if not difference:
+                each.due = None
+                if now - each.mended > 2 * retry:
+                    each.mends = 0
+                self._owner.set_state(self, each, "active")
+            elif is_new:
+                each.mends, each.due = 0, now
+                if each.state == "active":
+                    self._owner.set_state(self, each, "stale", "the server has lost it")
+            elif each.state == "refused" and difference != "taken":
                 if changed:
-                    wish.due = now  # what was in its way may be gone
-            elif verdict == "taken":
-                wish.due = now + spread(self._owner.policy.refused_retry)
-                reason = f"another host has registered it too: {shown.taken_by(wish.tool)}"
-                self._owner.set_state(self, wish, "refused", reason)
-            elif wish.state == "pending":
-                if came_up:
-                    wish.due = now
-            else:
-                wish.edits += verdict == "edited"
-                wish.due = now
-                self._owner.set_state(self, wish, "stale", "the server has lost it" if verdict == "gone" else "it was edited")
-        if self._clearing is None and self._changed <= shown.asked:
-            for name, role in shown.leftovers(source_of(self.plugin_id), self.wishes):
+                    each.due = now  # the reason may be gone
+            elif each.state != "pending" and each.due is None:
+                self._mend(each, difference, snapshot.taken_by(each.tool))
+        if self._clearing is None and self._changed <= snapshot.asked:
+            for name, role in snapshot.leftovers(source_of(self.plugin_id), self.desired):
                 self._removals.setdefault((name, role))
         self._wake.set()
+
+    def _mend(self, desired: DesiredTool, difference: Difference, taken_by: str) -> None:
+        """Register a tool again: the first time at once, then with backoff."""
+        policy, now = self._owner.policy, self._loop.time()
+        most = policy.refused_retry if difference == "missing" else _MAX_MENDS * policy.refused_retry
+        delay = min(most, policy.poll_interval * 2**desired.mends) if desired.mends else 0.0
+        desired.due, desired.mended = now + spread(delay), now + delay
+        if difference == "taken" and desired.mends:
+            self._owner.set_state(self, desired, "refused", f"another host has registered it too: {taken_by}")
+        elif difference == "edited" and desired.mends:
+            self._owner.set_state(self, desired, "active", "the server lists it otherwise than it was registered")
+        else:
+            reason = {"edited": "it was edited", "taken": "another host has it"}.get(difference, "the server has lost it")
+            self._owner.set_state(self, desired, "stale", reason)
+        desired.mends = min(desired.mends + 1, 30)
 
     async def run(self) -> None:
         """Send what is due, for ever."""
@@ -434,17 +418,21 @@ class _PluginSync:
             await self._wake.wait()
             self._wake.clear()
             if self._clearing is not None:
-                await self._clear_now()
+                await self._clear_now(self._clearing)
             elif self._owner.is_up:
-                await self._send_due()
+                now = self._loop.time()
+                removals, self._removals = tuple(self._removals), {}
+                due = [each for each in self.desired.values() if each.due is not None and each.due <= now]
+                # Removals first: what is registered under the same name for another role must stay.
+                await self._send_all(self._remove, removals)
+                await self._send_all(self._register, due)
+                self._schedule()
 
-    async def _clear_now(self) -> None:
-        clearing = self._clearing
-        assert clearing is not None
+    async def _clear_now(self, clearing: asyncio.Future[bool]) -> None:
         done = True
         try:
-            # It may be back since the last poll, and a host that stops has no other chance.
-            await self._owner.ask(lambda: self._owner.api.clear(source_of(self.plugin_id)), even_if_down=True)
+            # The server may be back since the last poll, and a host that stops has no other chance.
+            await self._owner.request(lambda: self._owner.api.clear(source_of(self.plugin_id)), even_if_down=True)
         except ServerUnavailableError:
             done = False  # the poll finds what is left
         finally:
@@ -454,76 +442,67 @@ class _PluginSync:
                 clearing.set_result(done)
         self._wake.set()
 
-    async def _send_due(self) -> None:
-        now = self._loop.time()
-        removals, self._removals = tuple(self._removals), {}
-        due = [wish for wish in self.wishes.values() if wish.due is not None and wish.due <= now]
-        # Taken away first: what is registered under the same name for another role must stay.
-        await self._each(self._remove, removals)
-        await self._each(self._register, due)
-        self._plan()
-
-    async def _each(self, request: Callable[[Any], Coroutine[Any, Any, None]], items: Sequence[Any]) -> None:
+    async def _send_all(self, send: Callable[[Any], Coroutine[Any, Any, None]], items: Sequence[Any]) -> None:
         left = iter(items)
 
-        async def some() -> None:
+        async def send_some() -> None:
             for item in left:
-                await request(item)
+                await send(item)
 
         if items:
-            await asyncio.gather(*(some() for _ in range(min(len(items), _PER_PLUGIN))))
+            await asyncio.gather(*(send_some() for _ in range(min(len(items), _PER_PLUGIN))))
 
     async def _remove(self, removal: tuple[str, str | None]) -> None:
         name, role = removal
         try:
-            await self._owner.ask(lambda: self._owner.api.unregister(name, role=role, source=source_of(self.plugin_id)))
+            await self._owner.request(lambda: self._owner.api.unregister(name, role=role, source=source_of(self.plugin_id)))
         except ServerUnavailableError:
-            pass  # the poll finds that it is still there
+            pass  # the poll finds it
         finally:
             self._changed = self._owner.tick()
 
-    async def _register(self, wish: DesiredTool) -> None:
-        if self.wishes.get(wish.tool.name) is not wish:
-            return  # no longer wanted
-        wish.due = None
-        name, asking = wish.tool.name, self._loop.create_future()
-        self.asking[name] = asking
+    async def _register(self, desired: DesiredTool) -> None:
+        owner, name = self._owner, desired.tool.name
+        if self.desired.get(name) is not desired:
+            return
+        desired.due = None
+        answered = self.registering[name] = self._loop.create_future()
         try:
-            answer: Accepted | Refused = await self._owner.ask(lambda: self._owner.api.register(wish.tool))
+            answer: Accepted | Refused = await owner.request(lambda: owner.api.register(desired.tool))
         except ServerUnavailableError as error:
-            wish.failures += 1
-            wish.due = self._loop.time() + self._owner.policy.poll_delay(wish.failures)
-            self._owner.set_state(self, wish, "stale" if wish.state in ("active", "stale") else "pending", str(error))
+            desired.failures += 1
+            desired.due = self._loop.time() + owner.policy.poll_delay(desired.failures)
+            owner.set_state(self, desired, "stale" if desired.state in ("active", "stale") else "pending", str(error))
             return
         finally:
-            wish.settled = self._changed = self._owner.tick()
-            asking.set_result(None)
-            if self.asking.get(name) is asking:
-                del self.asking[name]
-        wish.failures = 0
+            desired.settled = self._changed = owner.tick()
+            answered.set_result(None)
+            if self.registering.get(name) is answered:
+                del self.registering[name]
+        desired.failures = 0
         if isinstance(answer, Accepted):
-            self._owner.note_trust("")
-            wish.signed = answer.signed
-            self._owner.set_state(self, wish, "active")
-            if not self._taken:
-                self._loop.call_later(_TOGETHER, self._tell_of_taken)
-            self._taken.setdefault(answer.roles, []).append(wish.tool.name)
+            owner.note_trust("")
+            desired.signed = answer.signed
+            owner.set_state(self, desired, "active")
+            if not self._accepted:
+                self._loop.call_later(_ANNOUNCE_SECONDS, self._announce)
+            self._accepted.setdefault(answer.roles, []).append(name)
         else:
-            wish.due = self._loop.time() + spread(self._owner.policy.refused_retry)
-            self._owner.note_trust(answer.reason if answer.wants_token else "")
-            self._owner.set_state(self, wish, "refused", answer.reason)
+            desired.due = self._loop.time() + spread(owner.policy.refused_retry)
+            owner.note_trust(answer.reason if answer.wants_token else "")
+            owner.set_state(self, desired, "refused", answer.reason)
 
-    def _tell_of_taken(self) -> None:
-        taken, self._taken = self._taken, {}
-        for roles, names in taken.items():
-            if kept := [name for name in names if name in self.wishes]:
-                self._owner.registered(self.plugin_id, kept, roles)
+    def _announce(self) -> None:
+        accepted, self._accepted = self._accepted, {}
+        for roles, names in accepted.items():
+            if desired := [name for name in names if name in self.desired]:
+                self._owner.registered(self.plugin_id, desired, roles)
 
-    def _plan(self) -> None:
-        """Come back when the next one is due."""
+    def _schedule(self) -> None:
+        """Wake up when the next tool is due."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        dues = [wish.due for wish in self.wishes.values() if wish.due is not None]
+        dues = [each.due for each in self.desired.values() if each.due is not None]
         if dues:
             self._timer = self._loop.call_at(min(dues), self._wake.set)
