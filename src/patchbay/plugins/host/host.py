@@ -17,7 +17,7 @@ from patchbay.plugins.host.policy import HostPolicy
 from patchbay.plugins.host.process import LogBook
 from patchbay.plugins.host.registrar import Registered, Registrar
 from patchbay.plugins.host.server_api import HttpToolsApi, ToolsApi
-from patchbay.plugins.host.supervisor import PluginState, PluginSupervisor, Surroundings
+from patchbay.plugins.host.supervisor import HostServices, PluginState, PluginSupervisor
 from patchbay.plugins.manifest import FILE_NAME, PluginSpec, find_plugins, read_spec
 from patchbay.plugins.protocol import DEFAULT_TIMEOUT, LlmToolState, ToolStateName
 
@@ -129,25 +129,25 @@ class PluginHost:
         self._secret = secrets.token_hex(32)
         if api is None:
             api = HttpToolsApi(server, secret=self._secret, token=token, timeout=self.policy.server_timeout)
-        self.reconciler = Registrar(api, on_state=self._tell, registered=registered, policy=self.policy)
+        self.registrar = Registrar(api, on_state=self._send_state, registered=registered, policy=self.policy)
         self.app = CallbackApp(self._find)
         self._plugins_folder = plugins
         self._changes: list[asyncio.Future[None]] = []
         self._watching: set[asyncio.Task[None]] = set()
-        self._around = Surroundings(
-            reconciler=self.reconciler,
+        self._services = HostServices(
+            registrar=self.registrar,
             book=self.book,
             sockets=folder,
             policy=self.policy,
             callback_url=lambda plugin_id, name: f"{callback.rstrip('/')}{PREFIX}{plugin_id}/{name}",
             changed=self._changed,
-            slots=asyncio.Semaphore(self.policy.starting_at_once),
+            starting=asyncio.Semaphore(self.policy.starting_at_once),
         )
         self.plugins: dict[str, PluginSupervisor] = {}
         for spec in specs:
             if spec.id in self.plugins:
                 raise ConfigurationError(f"there are two plugins {spec.id!r}.")
-            self.plugins[spec.id] = PluginSupervisor(spec, self._around)
+            self.plugins[spec.id] = PluginSupervisor(spec, self._services)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -158,7 +158,7 @@ class PluginHost:
 
     async def start(self) -> None:
         """Begin to ask the server, and start all plugins that want it (``auto_start``); does not wait until they run."""
-        self.reconciler.start()
+        self.registrar.start()
         await asyncio.gather(*(each.start() for each in self.plugins.values() if each.spec.auto_start))
 
     async def start_plugin(self, plugin_id: str) -> None:
@@ -222,12 +222,12 @@ class PluginHost:
                 task.cancel()
             await asyncio.wait(watching)
         await asyncio.gather(*(each.retire() for each in self.plugins.values()))
-        await self.reconciler.aclose()
+        await self.registrar.aclose()
 
     async def kill(self) -> None:
         """End all processes now, whatever they do; nothing is left when this returns. For the end of a host that is in haste."""
         await asyncio.gather(*(each.kill() for each in self.plugins.values()))
-        await self.reconciler.aclose()
+        await self.registrar.aclose()
 
     def plugin(self, plugin_id: str) -> PluginSupervisor:
         """Return a plugin. Raises PluginError, which names those there are, where there is none of this id."""
@@ -254,14 +254,14 @@ class PluginHost:
 
         def are() -> bool:
             plugin = self.plugins[plugin_id]
-            active = {name for name, (state, _) in self.reconciler.states(plugin_id).items() if state == "active"}
+            active = {name for name, (state, _) in self.registrar.states(plugin_id).items() if state == "active"}
             return plugin.state == "running" and plugin.calls.is_attached and active.issuperset(names)
 
         await self.until(are)
 
     def _status(self, plugin: PluginSupervisor) -> PluginStatus:
         held: dict[str, tuple[ToolStateName, str]] = {name: ("pending", why) for name, why in plugin.tools.held().items()}
-        states = held | self.reconciler.states(plugin.spec.id)
+        states = held | self.registrar.states(plugin.spec.id)
         tools = tuple(ToolStatus(name, state, reason) for name, (state, reason) in sorted(states.items()))
         return PluginStatus(plugin.spec.id, plugin.state, plugin.reason, plugin.pid, plugin.restarts, len(plugin.calls), tools)
 
@@ -270,7 +270,7 @@ class PluginHost:
             found = await asyncio.to_thread(find_plugins, self._plugins_folder)
             for spec in found.specs:
                 if spec.id == plugin_id and plugin_id not in self.plugins:
-                    plugin = self.plugins[plugin_id] = PluginSupervisor(spec, self._around)
+                    plugin = self.plugins[plugin_id] = PluginSupervisor(spec, self._services)
                     await plugin.start()
                     return
             for problem in found.problems:
@@ -318,15 +318,15 @@ class PluginHost:
             return None
         if plugin.is_frozen or not plugin.calls.is_attached:
             return Target(plugin.calls, DEFAULT_TIMEOUT)  # whose answer is that it does not run
-        wanted = await self.reconciler.wanted(plugin_id, name)
+        wanted = await self.registrar.wanted(plugin_id, name)
         if wanted is None:
             return None
         tool, signed = wanted
         return Target(plugin.calls, tool.timeout_seconds, self._secret.encode() if signed else None)
 
-    def _tell(self, plugin_id: str, state: LlmToolState) -> None:
+    def _send_state(self, plugin_id: str, state: LlmToolState) -> None:
         if (plugin := self.plugins.get(plugin_id)) is not None:
-            plugin.tell(state)
+            plugin.send_state(state)
 
     def _changed(self) -> None:
         waiting, self._changes = self._changes, []
