@@ -1,12 +1,9 @@
-"""Plugins: tools that live in a process of their own.
+"""Plugins: tools in a process of their own. The names for plugin authors; ``plugins.host`` runs them.
 
-What lives here: what a plugin is written with, under the names that the seeds give it and plain ones beside them. What does not:
-the host that runs plugins and registers their tools.
-
-    neko_plugin, NekoPluginBase        (plugin, PluginBase) the class of a plugin
-    llm_tool, lifecycle                its methods that a model may call, and those that are called as it lives
-    Ok, Err, Result, unwrap, unwrap_or an outcome as a value
-    PluginConfig                       its part of plugin.toml
+neko_plugin, NekoPluginBase        (plugin, PluginBase) the class of a plugin
+llm_tool, lifecycle                methods that a model may call, and hooks of its life cycle
+Ok, Err, Result, unwrap, unwrap_or an outcome as a value
+PluginConfig                       its part of plugin.toml
 """
 
 from __future__ import annotations

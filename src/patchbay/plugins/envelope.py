@@ -21,14 +21,14 @@ E = TypeVar("E")
 
 @dataclass(frozen=True, slots=True)
 class Ok(Generic[T]):
-    """It went well, and this is what came of it."""
+    """Success with a value."""
 
     value: T
 
 
 @dataclass(frozen=True, slots=True)
 class Err(Generic[E]):
-    """It failed: ``error`` is a text for the model, an exception (told as if it had been raised), or any other value."""
+    """Failure: ``error`` is a text for the model, an exception (as if it had been raised), or any other value."""
 
     error: E
 
@@ -54,25 +54,24 @@ def unwrap_or(result: Ok[T] | Err[E], default: T) -> T:
 
 
 class Body(str):
-    """The JSON text of one body, and whether it tells of success."""
+    """The JSON text of one body. ``error`` is the short name of the failure, None on success."""
 
     __slots__ = ("error",)
 
     error: str | None
-    """The short name of what went wrong, None on success."""
 
     def __new__(cls, text: str, *, error: str | None = None) -> Self:
-        """Make one of JSON text."""
+        """Create a body of JSON text."""
         body = super().__new__(cls, text)
         body.error = None if error is None else well_formed(error)
         return body
 
 
 def as_json(value: Any) -> str:
-    """Write any value as JSON text, as a model would be shown it; what JSON cannot express becomes text."""
+    """Return any value as JSON text, as it is rendered for models; what JSON cannot express becomes text."""
     if value is None:
         return "null"
-    # In a list: alone, a text is shown as it is, and so is what can only be text.
+    # In a list: alone, a string would be rendered without quotes.
     text = render_result([value])[1:-1]
     try:
         msgspec.json.decode(text, type=msgspec.Raw)
@@ -82,7 +81,7 @@ def as_json(value: Any) -> str:
 
 
 def body_of(value: Any) -> Body:
-    """Return the body for what a tool returned; ``Ok`` and ``Err`` are unwrapped, also within each other."""
+    """Return the body for a tool's result; ``Ok`` and ``Err`` are unwrapped, also nested."""
     while isinstance(value, Ok):
         value = value.value
     if isinstance(value, Err):
@@ -93,7 +92,7 @@ def body_of(value: Any) -> Body:
 
 
 def body_of_failure(name: str, error: BaseException, *, ran: Literal["no", "yes", "unknown"] = "yes") -> Body:
-    """Return the body for a call of the tool ``name`` that failed: with what it raised, or with what kept it from running."""
+    """Return the body for a failed call of the tool ``name``: ``error`` is what it raised, or why it did not run."""
     if isinstance(error, ToolTimeoutError):
         return timed_out(name, error.limit)
     if isinstance(error, ToolArgumentsError):
@@ -106,37 +105,37 @@ def body_of_failure(name: str, error: BaseException, *, ran: Literal["no", "yes"
 def failure(message: str, *, error: str, code: str, ran: Literal["no", "yes", "unknown"] = "yes") -> Body:
     """Return the body of a failure: ``message`` is for the model, ``error`` its short name, ``code`` for programs.
 
-    ``ran`` is whether the handler ran; a body that does not say so is of one that did.
+    ``ran``: whether the handler ran; left out of the body if it did.
     """
     body = {"output": {"error": message}, "is_error": True, "error": error, "code": code}
     return Body(as_json(body if ran == "yes" else {**body, "ran": ran}), error=error)
 
 
 def not_registered(plugin_id: str, name: str) -> Body:
-    """Return the body for a tool that the plugin does not have."""
+    """Return the body for an unknown tool."""
     message = f"tool {name!r} is not registered for plugin {plugin_id!r}"
     return failure(message, error="TOOL_NOT_REGISTERED", code="unknown_tool", ran="no")
 
 
 def not_running(plugin_id: str, *, why: str = "is not running", ran: Literal["no", "unknown"] = "no") -> Body:
-    """Return the body for a plugin that takes no calls, or has ended during this one."""
+    """Return the body for a plugin that accepts no calls, or has ended during this one."""
     return failure(f"plugin {plugin_id!r} {why}", error="PLUGIN_NOT_RUNNING", code="plugin_not_running", ran=ran)
 
 
 def timed_out(name: str, seconds: float) -> Body:
-    """Return the body for a tool that was stopped at its limit."""
+    """Return the body for a tool that was cancelled at its timeout."""
     message = f"tool {name!r} timed out after {float(seconds)}s"
     return failure(message, error="TOOL_TIMEOUT", code=ToolTimeoutError.code, ran="unknown")
 
 
 def cancelled(name: str, *, ran: Literal["no", "unknown"]) -> Body:
-    """Return the body for a call that was stopped, before it had begun or under way."""
+    """Return the body for a cancelled call."""
     said = "before it began: it did not run" if ran == "no" else "before it gave a result: it may have run, in part or to its end"
     return failure(f"tool {name!r} was cancelled {said}", error="TOOL_CANCELLED", code="cancelled", ran=ran)
 
 
 def too_large(name: str, size: int, limit: int) -> Body:
-    """Return the body in the place of one that is too long to be sent."""
+    """Return the body that replaces one that is too long to be sent."""
     message = f"the result of tool {name!r} has {size} bytes, more than {limit}: ask for less"
     return failure(message, error="RESULT_TOO_LARGE", code="result_too_large")
 
@@ -165,5 +164,5 @@ def _envelope(value: Mapping[str, Any]) -> Body:
 def _for_model(error: ToolError) -> str:
     try:
         return str(error.for_model)
-    except Exception:  # noqa: BLE001  (a tool's own error class may do anything here)
+    except Exception:  # noqa: BLE001  (a tool's own error class may raise anything)
         return describe(error)

@@ -1,10 +1,10 @@
-"""What goes wrong between a plugin, its host and the server. Nothing here does any work.
+"""The errors of plugins and their host.
 
 PatchbayError
 ├── PluginError             RuntimeError   "plugin_error"      a plugin that cannot be loaded, or an Err that was unwrapped
 │   ├── EntryConflictError  ValueError     "entry_conflict"    a plugin has a tool of this name already
-│   └── RegistrationError                  "tool_refused"      the server will not have a tool
-└── FrameError              ValueError     "bad_frame"         what came over the socket is no message of ours
+│   └── RegistrationError                  "tool_refused"      the server rejects a tool
+└── FrameError              ValueError     "bad_frame"         invalid data on the socket
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class PluginError(PatchbayError, RuntimeError):
 
 
 class EntryConflictError(PluginError, ValueError):
-    """The plugin has a tool of this name already: unregister that one first."""
+    """The plugin already has a tool of this name: unregister that one first."""
 
     code = "entry_conflict"
 
@@ -29,7 +29,7 @@ class EntryConflictError(PluginError, ValueError):
 
 
 class RegistrationError(PluginError):
-    """The server will not have a tool; the message says why, as far as the server did."""
+    """The server rejects a tool; the message has its reason."""
 
     code = "tool_refused"
 
@@ -40,6 +40,6 @@ class RegistrationError(PluginError):
 
 
 class FrameError(PatchbayError, ValueError):
-    """What came over the socket is no message of ours, is too long, or is not the next one. The connection is of no use."""
+    """Data on the socket is not a message, or is too long. The connection cannot be used further."""
 
     code = "bad_frame"

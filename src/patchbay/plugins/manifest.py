@@ -23,28 +23,39 @@ _POLICIES: Final = ("warn", "fail", "ignore")
 
 
 @dataclass(frozen=True)
-class PluginManifest:
-    """What a ``plugin.toml`` says. ``folder`` is where it is, ``config`` the sections that are the plugin's own.
+class PluginSpec:
+    """A plugin as the host starts it: ``entry`` is ``module:Class`` in ``folder`` (None: on the import path).
 
-    ``startup_timeout`` (seconds) is ``timeout`` in ``[plugin_runtime]``; ``about`` is all of ``[plugin]``.
+    ``startup_timeout`` (seconds) is ``timeout`` in ``[plugin_runtime]``. ``config`` has the plugin's own sections, ``about`` all
+    of ``[plugin]``; both, and ``name``, may differ between equal specs. ``has_manifest``: it was read from the folder's
+    ``plugin.toml``, and is read there again at a reload.
     """
 
     id: str
     entry: str
-    folder: Path
-    name: str = ""
-    description: str = ""
-    version: str = ""
-    enabled: bool = True
-    auto_start: bool = True
+    folder: Path | None = None
     startup_timeout: float = 10.0
     startup_failure: Literal["warn", "fail", "ignore"] = "warn"
-    config: Mapping[str, Any] = field(default_factory=dict)
-    about: Mapping[str, Any] = field(default_factory=dict)
+    auto_start: bool = True
+    description: str = ""
+    version: str = ""
+    has_manifest: bool = False
+    enabled: bool = True
+    name: str = field(default="", compare=False)
+    config: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    about: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
-def read_manifest(folder: Path) -> PluginManifest:
-    """Read the ``plugin.toml`` of a folder. Raises ConfigurationError naming the file and the field, FileNotFoundError."""
+@dataclass(frozen=True)
+class Found:
+    """The plugins of a folder in the order of their ids, and the problems of folders that cannot be plugins."""
+
+    specs: tuple[PluginSpec, ...]
+    problems: tuple[str, ...] = ()
+
+
+def read_manifest(folder: Path) -> PluginSpec:
+    """Read the ``plugin.toml`` of a folder. Raises ConfigurationError, which names the file and the field, FileNotFoundError."""
     path = folder / FILE_NAME
     try:
         whole = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -66,7 +77,7 @@ def read_manifest(folder: Path) -> PluginManifest:
     policy: Any = fields.text(runtime, "startup_failure", "warn")
     if policy not in _POLICIES:
         raise ConfigurationError(f"{path}: plugin_runtime.startup_failure must be one of {', '.join(_POLICIES)}; not {policy!r}.")
-    return PluginManifest(
+    return PluginSpec(
         id=plugin_id,
         entry=entry,
         folder=folder,
@@ -79,14 +90,14 @@ def read_manifest(folder: Path) -> PluginManifest:
         startup_failure=policy,
         config={key: value for key, value in whole.items() if key not in _HOSTS},
         about=about,
+        has_manifest=True,
     )
 
 
 def load_class(entry: str, folder: Path | None) -> type[NekoPluginBase]:
     """Import the class of ``module:Class``: from ``folder``, or from the import path alone. Raises PluginError.
 
-    The folder is put first on the import path, and stays there for what the plugin imports later. What the module itself raises
-    is raised here.
+    The folder stays first on the import path for later imports of the plugin. Errors of the module itself are passed on.
     """
     module_name, _, class_name = entry.partition(":")
     module = _module(module_name, folder)
@@ -106,7 +117,7 @@ def _module(name: str, folder: Path | None) -> ModuleType:
     folder = folder.resolve()
     parent, target = folder, name
     if not _has(folder, name.partition(".")[0]) and (folder / "__init__.py").is_file():
-        # As the seeds' plugins are named: by the whole path of the package that their folder is.
+        # Entries of the seeds' plugins name the whole path of the package that their folder is.
         inside = name.split(".")
         if folder.name in inside:
             target = ".".join(inside[inside.index(folder.name) :])
@@ -123,7 +134,7 @@ def _has(folder: Path, name: str) -> bool:
 
 
 class _Fields:
-    """Reads fields of one file, and names them where they are wrong."""
+    """Typed access to the fields of one file, whose errors name the file and the field."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -156,58 +167,19 @@ class _Fields:
         return ConfigurationError(f"{self._path}: {key} must be {what}, not {value!r}.")
 
 
-@dataclass(frozen=True)
-class PluginSpec:
-    """What is started: ``entry`` is ``module:Class`` in ``folder`` (None: on the import path).
-
-    ``has_manifest``: it was read from the folder's ``plugin.toml``, and is read there anew; the folder of a class that was named
-    may have one too, which is not about it.
-    """
-
-    id: str
-    entry: str
-    folder: Path | None = None
-    startup_timeout: float = 10.0
-    startup_failure: Literal["warn", "fail", "ignore"] = "warn"
-    auto_start: bool = True
-    description: str = ""
-    version: str = ""
-    has_manifest: bool = False
-
-
-@dataclass(frozen=True)
-class Found:
-    """What is in a folder: plugins in the order of their ids, and for each folder that cannot be one, why."""
-
-    specs: tuple[PluginSpec, ...]
-    problems: tuple[str, ...] = ()
-
-
 def read_spec(folder: Path) -> PluginSpec | None:
-    """Read one plugin's folder; None where it is not enabled. Raises ConfigurationError, FileNotFoundError."""
-    manifest = read_manifest(folder)
-    if not manifest.enabled:
-        return None
-    return PluginSpec(
-        id=manifest.id,
-        entry=manifest.entry,
-        folder=folder.resolve(),
-        startup_timeout=manifest.startup_timeout,
-        startup_failure=manifest.startup_failure,
-        auto_start=manifest.auto_start,
-        description=manifest.description,
-        version=manifest.version,
-        has_manifest=True,
-    )
+    """Read a plugin's folder; None where it is not enabled. Raises ConfigurationError, FileNotFoundError."""
+    spec = read_manifest(folder.resolve())
+    return spec if spec.enabled else None
 
 
 def find_plugins(folder: Path) -> Found:
-    """Find the plugins of a folder: it is one itself, or each folder in it with a ``plugin.toml`` is. Does not raise.
+    """Find the plugins of a folder: the folder itself, or each folder in it with a ``plugin.toml``. Does not raise.
 
-    One bad ``plugin.toml`` does not keep the others from running; of two plugins with one id the first by name is taken.
+    A bad ``plugin.toml`` does not affect the others; of two plugins with one id the first by name is used.
     """
     if not folder.is_dir():
-        return Found((), (f"{folder} is no folder.",))
+        return Found((), (f"{folder} is not a folder.",))
     folders = [folder] if (folder / FILE_NAME).is_file() else sorted(each.parent for each in folder.glob(f"*/{FILE_NAME}"))
     specs: dict[str, PluginSpec] = {}
     problems: list[str] = []
@@ -227,7 +199,7 @@ def find_plugins(folder: Path) -> Found:
 
 
 def spec_of(target: str, *, beside: Path) -> PluginSpec:
-    """Return the plugin ``module:Class``: of a file in the folder ``beside``, else on the import path. Raises ConfigurationError.
+    """Return the spec of ``module:Class``: a file in the folder ``beside``, else on the import path. Raises ConfigurationError.
 
     Its id is the last part of the module's name.
     """

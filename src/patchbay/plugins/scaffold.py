@@ -1,7 +1,4 @@
-"""A new plugin's files: a class, its ``plugin.toml``, and a test that passes.
-
-What lives here: their texts. What does not: the command that asks for them.
-"""
+"""The files of a new plugin: a class, its ``plugin.toml``, and a test that passes."""
 
 from __future__ import annotations
 

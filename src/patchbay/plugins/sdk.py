@@ -65,11 +65,11 @@ class PluginConfig(Mapping[str, Any]):
         return f"PluginConfig({', '.join(self._sections)})"  # not the values: they may be secret
 
     def snapshot(self) -> dict[str, Any]:
-        """Return a copy of all of it."""
+        """Return a deep copy."""
         return deepcopy(dict(self._sections))
 
     def replace(self, sections: Mapping[str, Any]) -> None:
-        """Show these from now on. For whoever runs the plugin."""
+        """Replace the sections. For the runtime."""
         self._sections = dict(sections)
 
 
@@ -85,17 +85,17 @@ IDS: Final = ("startup", "shutdown", "reload", "freeze", "unfreeze", "config_cha
 
 _HOOK_MARK: Final = "__patchbay_lifecycle__"
 _BY_NAME: Final = {"startup": "on_start", "shutdown": "on_shutdown"}
-"""Methods that are hooks by their names, where no other one is marked."""
+"""Methods that are hooks by name, where no method is marked."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def lifecycle(*, id: str) -> Callable[[F], F]:  # noqa: A002  (the seed's name for it)
-    """Mark a method, sync or async, to be called at a turn of the plugin's life.
+    """Mark a method, sync or async, as a lifecycle hook.
 
     ``id`` is "startup" (given ``reason``: "start", "restart" or "reload"), "shutdown" (``reason``: "stop" or "reload"), "reload"
-    (before a shutdown that is a reload), "freeze", "unfreeze" or "config_change" (``config`` and ``previous``). A method is given
-    those of the keyword arguments that it takes; ``**_`` takes what there is. Raising, and returning an ``Err``, are failures.
+    (before a shutdown that is a reload), "freeze", "unfreeze" or "config_change" (``config`` and ``previous``). A method gets
+    those of the keyword arguments that it declares; ``**_`` gets all. Raising, and returning an ``Err``, are failures.
     Raises ConfigurationError (a ValueError) for another id.
     """
     if id not in IDS:
@@ -112,7 +112,7 @@ def lifecycle(*, id: str) -> Callable[[F], F]:  # noqa: A002  (the seed's name f
 
 
 def hooks_of(plugin_class: type) -> dict[str, str]:
-    """Return the names of a class's hooks by their ids. Raises EntryConflictError where two methods have the same id."""
+    """Return the method names of a class's hooks by id. Raises EntryConflictError where two methods have the same id."""
     found: dict[str, str] = {}
     for name, function in functions_of(plugin_class):
         id_ = getattr(function, _HOOK_MARK, None)
@@ -128,7 +128,7 @@ def hooks_of(plugin_class: type) -> dict[str, str]:
 
 
 def functions_of(plugin_class: type) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield the functions behind a class's methods, in the order of their names, without running any property."""
+    """Yield the functions behind a class's methods by name, without evaluating properties."""
     for name in sorted(dir(plugin_class)):
         member = inspect.getattr_static(plugin_class, name)
         function = getattr(member, "__func__", member)
@@ -136,12 +136,12 @@ def functions_of(plugin_class: type) -> Iterator[tuple[str, Callable[..., Any]]]
             yield name, function
 
 
-async def call_hook(hook: Callable[..., Any], **about: Any) -> Any:
-    """Call a hook with what it takes of ``about``, and return what it gave.
+async def call_hook(hook: Callable[..., Any], **arguments: Any) -> Any:
+    """Call a hook with those of ``arguments`` that it declares, and return its result.
 
-    Raises the Exception that it raises, PluginError for what is none (a SystemExit), and an Err's error.
+    Raises its Exception, PluginError for another BaseException (SystemExit), and the error of an Err.
     """
-    taken = {name: value for name, value in about.items() if _takes(hook, name)}
+    taken = {name: value for name, value in arguments.items() if _takes(hook, name)}
     try:
         outcome = await invoke(hook, (), taken, in_thread=not is_async(hook))
     except (Exception, GeneratorExit):
@@ -150,7 +150,7 @@ async def call_hook(hook: Callable[..., Any], **about: Any) -> Any:
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
             raise
-        # The hook's own. Out of a task it would end the event loop, or pass for a cancellation of whoever waits.
+        # Raised by the hook itself: it would end the event loop, or be taken for a cancellation of the caller.
         raise PluginError(describe(error)) from error
     while isinstance(outcome, Ok | Err):
         outcome = unwrap(outcome)
@@ -270,11 +270,10 @@ def tools_of(plugin_class: type) -> Iterator[tuple[str, LlmToolMeta]]:
 
 
 class PluginTool(FunctionTool):
-    """A handler that takes a call's arguments by keyword, and ``tool_context`` if it asks for it.
+    """A handler that is called with keyword arguments, and with ``tool_context`` if it declares it.
 
-    What a generator yields is told as progress the moment it is yielded: a str as its message, a Progress as it is, all else as
-    its data. The last one that is no Progress is the result, unless the generator returns one; an ``Ok`` or ``Err`` is the result
-    at once, and ends it.
+    Values that a generator yields are sent as progress at once: a str as message, a Progress as it is, others as data. The last
+    one that is not a Progress is the result, unless the generator returns one; an ``Ok`` or ``Err`` is the result at once.
 
     ``limit`` is the tool's own in seconds; ``timeout`` stays None, since what a caller was promised may be less. Raises
     ConfigurationError for a schema that cannot be used, or that has not what the handler needs.
@@ -293,7 +292,7 @@ class PluginTool(FunctionTool):
         self.check()
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Body:
-        """Call the handler and return the body for what it gave."""
+        """Call the handler and return the body for its result."""
         args, kwargs = self._binding(arguments, context)
         try:
             if self.is_async:
@@ -304,12 +303,12 @@ class PluginTool(FunctionTool):
                 value = await value
             if isinstance(value, AsyncIterator):
                 value = await _last(value, context)
-        except KeyboardInterrupt as error:  # raised by the handler itself; it would end the event loop and all other calls
+        except KeyboardInterrupt as error:  # of the handler itself: it would end the event loop
             raise RuntimeError(describe(error)) from error
         return body_of(value)
 
     def _takes_a_dict(self, schema: Mapping[str, Any]) -> None:
-        """Never: a plugin's handlers are called by keyword. Refuses a handler that no call could be right for."""
+        """Never: handlers are called by keyword. Raises ConfigurationError for one that its schema can never satisfy."""
         properties = schema.get("properties")
         for name, parameter in self._schema.signature.parameters.items():
             required = parameter.default is parameter.empty and parameter.kind not in _VARIABLE
@@ -321,25 +320,25 @@ _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _as_json_schema(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema as what will be read at the other end: tuples are lists there, and what is not JSON is refused here."""
+    """Return the schema after a round trip through JSON. Raises ConfigurationError for one that is not JSON."""
     try:
         schema = json.loads(json.dumps(parameters, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"parameters of tool {name!r} are no JSON: {error}") from None
+        raise ConfigurationError(f"parameters of tool {name!r} are not JSON: {error}") from None
     if schema.setdefault("type", "object") != "object":
         raise ConfigurationError(f"parameters of tool {name!r} must be of type 'object', not {schema['type']!r}.")
     return dict(schema)
 
 
 def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], context: ToolContext) -> Any:
-    """Call in the thread; a generator's body runs while it is read, so it is read here too."""
+    """Call a sync handler in its thread; a generator is exhausted there too."""
     value = function(*args, **kwargs)
     if not isinstance(value, Iterator):
         return value
     last: Any = None
     try:
         while not (isinstance(last, Ok | Err) or context.cancelled.is_set()):
-            last = _tell(context, next(value), last)
+            last = _report(context, next(value), last)
     except StopIteration as end:
         return last if end.value is None else end.value
     if (close := getattr(value, "close", None)) is not None:
@@ -351,7 +350,7 @@ async def _last(values: AsyncIterator[Any], context: ToolContext) -> Any:
     last: Any = None
     try:
         async for each in values:
-            last = _tell(context, each, last)
+            last = _report(context, each, last)
             if isinstance(last, Ok | Err):
                 break
     finally:
@@ -360,8 +359,8 @@ async def _last(values: AsyncIterator[Any], context: ToolContext) -> Any:
     return last
 
 
-def _tell(context: ToolContext, value: Any, last: Any) -> Any:
-    """Tell of a value that was yielded, and return what the result is if nothing more comes."""
+def _report(context: ToolContext, value: Any, last: Any) -> Any:
+    """Send a yielded value as progress, and return the result if nothing more comes."""
     if isinstance(value, Progress):
         context.progress(value.message, fraction=value.fraction, data=value.data)
         return last
@@ -374,16 +373,16 @@ def _tell(context: ToolContext, value: Any, last: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ToolState:
-    """What became of a registration: "pending", "active", "refused" or "stale"; ``reason`` says why, where there is one."""
+    """The state of a registration: "pending", "active", "refused" or "stale", and the reason where there is one."""
 
     state: ToolStateName = "pending"
     reason: str = ""
 
 
 class ToolTable:
-    """Adds and removes tools, from any thread; ``send`` tells the host of it, once ``open`` was called.
+    """The tools of a plugin and the states of their registrations. Thread-safe.
 
-    ``tools`` is replaced and never changed, so a call that has begun sees one list.
+    Changes are sent to the host by ``send`` once ``open`` was called. ``tools`` is replaced and never changed.
     """
 
     def __init__(self, plugin_id: str, send: Callable[[Message], None]) -> None:
@@ -398,12 +397,12 @@ class ToolTable:
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
     def add(self, handler: Callable[..., Any], meta: LlmToolMeta) -> None:
-        """Add a tool. Raises EntryConflictError if there is one of this name, ConfigurationError for one that cannot work."""
+        """Add a tool. Raises EntryConflictError for a name that is in use, ConfigurationError for a tool that cannot work."""
         if meta.name in self.tools:
             raise EntryConflictError(meta.name)
         tool = PluginTool(handler, meta)
         with self._lock:
-            if meta.name in self.tools:  # meanwhile, by another thread
+            if meta.name in self.tools:  # added by another thread
                 raise EntryConflictError(meta.name)
             self._count += 1
             message = self._registration(tool, self._count)
@@ -418,7 +417,7 @@ class ToolTable:
                 self._send(message)
 
     def remove(self, name: str) -> bool:
-        """Remove a tool, and say whether there was one."""
+        """Remove a tool, and return whether there was one."""
         with self._lock:
             tool = self.tools.get(name)
             if tool is None:
@@ -446,21 +445,21 @@ class ToolTable:
         ]
 
     def open(self) -> None:
-        """Tell the host of all tools, and of every change from now on."""
+        """Send all tools to the host, and every change from now on."""
         with self._lock:
             self._open = True
             for tool in self.tools.values():
                 self._send(self._registration(tool, self._numbers[tool.name]))
 
     def set_state(self, message: LlmToolState) -> None:
-        """Take note of what became of a registration. What is said of an earlier one of the same name is passed over."""
+        """Set the state of a registration; one of an earlier registration of the name is ignored."""
         with self._lock:
             if self._numbers.get(message.name) == message.registration:
                 self._states[message.name] = ToolState(message.state, message.reason)
                 self._wake()
 
     def state(self, name: str) -> ToolState:
-        """Return what became of a tool. Raises KeyError where there is none of this name."""
+        """Return the state of a tool. Raises KeyError where there is none of this name."""
         return self._states[name]
 
     async def registered(self, names: Iterable[str] = ()) -> None:
@@ -484,7 +483,7 @@ class ToolTable:
                     self._waiters = [each for each in self._waiters if each[1] is not waiter]
 
     def _is_done(self, name: str, number: int) -> bool:
-        """Whether a registration is not to be waited for: models can call it, or it is no more."""
+        """Whether models can call a tool, or it was removed. Raises RegistrationError where it was refused."""
         if self._numbers.get(name) != number:
             return True
         state = self._states[name]
@@ -509,7 +508,7 @@ class ToolTable:
         for loop, waiter in waiters:
             try:
                 loop.call_soon_threadsafe(_set, waiter)
-            except RuntimeError:  # its loop was closed: nobody waits any more
+            except RuntimeError:  # its loop is closed
                 pass
 
 
@@ -521,8 +520,7 @@ def _set(waiter: asyncio.Future[None]) -> None:
 class PluginContext:
     """The ``ctx`` of a plugin: ``plugin_id``, ``folder`` (None for one without), ``config``, ``logger``.
 
-    ``tools`` is the table of its tools, ``failures`` what could not be registered when the plugin was made; plugins have methods
-    of their own for both.
+    ``tools`` is the table of its tools, ``failures`` the errors of tools that could not be registered; plugins use their methods.
     """
 
     def __init__(
@@ -535,17 +533,17 @@ class PluginContext:
         self.tools = ToolTable(plugin_id, send)
         self.failures: list[Exception] = []
         self.is_made = False
-        """Whether the plugin's ``__init__`` has called that of NekoPluginBase."""
+        """Whether ``NekoPluginBase.__init__`` was called."""
 
 
 C = TypeVar("C", bound=type)
 
 startup_task: ContextVar[asyncio.Task[Any] | None] = ContextVar("startup_task", default=None)
-"""The task that the startup hook runs in; set by the runtime."""
+"""The task of the startup hook; set by the runtime."""
 
 
 def neko_plugin(plugin_class: C) -> C:
-    """Mark the class of a plugin. Raises TypeError for what is no class."""
+    """Mark the class of a plugin. Raises TypeError for anything but a class."""
     if not isinstance(plugin_class, type):
         raise TypeError(f"@neko_plugin marks classes, not {type(plugin_class).__name__}.")
     plugin_class.__patchbay_plugin__ = True  # type: ignore[attr-defined]
@@ -555,8 +553,8 @@ def neko_plugin(plugin_class: C) -> C:
 class NekoPluginBase:
     """A plugin: ``ctx``, ``plugin_id``, ``config`` (of ``plugin.toml``) and ``logger``, and tools that models may call.
 
-    An ``__init__`` of a plugin's own takes ``ctx`` and calls ``super().__init__(ctx)``, which registers the methods marked with
-    ``@llm_tool``. One that cannot be registered is logged, and spares the others.
+    A plugin's ``__init__`` takes ``ctx`` and calls ``super().__init__(ctx)``, which registers the methods marked with
+    ``@llm_tool``. One that cannot be registered is logged, and the others are registered.
     """
 
     def __init__(self, ctx: PluginContext) -> None:
@@ -582,11 +580,11 @@ class NekoPluginBase:
         role: str | None = None,
         annotations: Mapping[str, bool] | None = None,
     ) -> bool:
-        """Register a tool whose schema is known only now; True.
+        """Register a tool at run time, and return True.
 
         The options are those of ``@llm_tool``; ``handler`` is any function, sync or async, and is called with keyword arguments.
-        May be called from any thread. Raises EntryConflictError for a name that the plugin has already, ConfigurationError (a
-        ValueError) or TypeError for what cannot work.
+        May be called from any thread. Raises EntryConflictError for a name that is in use, ConfigurationError (a ValueError)
+        or TypeError for invalid options.
         """
         if handler is None or not callable(handler):
             raise TypeError(f"handler of tool {name!r} must be callable, not {type(handler).__name__}.")
@@ -602,7 +600,7 @@ class NekoPluginBase:
         return True
 
     def unregister_llm_tool(self, name: str) -> bool:
-        """Take a tool back, and say whether there was one. Calls under way go on to their end."""
+        """Remove a tool, and return whether there was one. Calls in flight run to their end."""
         return self.ctx.tools.remove(name)
 
     def list_llm_tools(self) -> list[dict[str, Any]]:
@@ -617,7 +615,7 @@ class NekoPluginBase:
         """Wait until models can call these tools (none given: all there are), through every restart of the server.
 
         ``timeout`` is in seconds. Raises TimeoutError, RegistrationError for a tool that is refused, and RuntimeError in the
-        startup hook, since nothing is registered before that has returned: start a task there that waits.
+        startup hook: tools are registered after it, so start a task there that waits.
         """
         if asyncio.current_task() is startup_task.get():
             raise RuntimeError("Tools are registered when the startup hook has returned: wait in a task of your own.")

@@ -1,14 +1,11 @@
-"""The host: runs each plugin in a process of its own, registers its tools with the server, and answers the server's calls.
+"""The host: runs each plugin in a worker process, registers its tools with the server, and answers the server's calls.
 
-What lives here: the host's side of ``patchbay.plugins.protocol``. What does not: the plugin's side (``runtime``, ``child``), the
-server's (``patchbay.server``), and the command line (``patchbay.cli.plugins``). It asks the server over HTTP like everybody else,
-and shares with it the HTTP client, who is let in (``server.tools.admission``) and how progress is written
-(``server.tools.progress``); no web framework is imported.
-
-    host ─┬─ supervisor (one per plugin) ── life ── process ── socket ── the plugin
-          │        └── calls, plugin_tools
-          ├─ reconciler ── server_api ──HTTP──> the server's /api/tools
+    host ─┬─ supervisor (one per plugin) ── instance ── process ── socket ── the worker
+          │        └── calls, tools
+          ├─ registrar ── server_api ──HTTP──> the server's /api/tools
           └─ callback  <──HTTP── the server
+
+It imports no web framework, and shares with the server the HTTP client, the admission rules and the progress lines.
 """
 
 from patchbay.plugins.host.host import PluginHost

@@ -1,4 +1,8 @@
-"""A host as a process: the control socket, the signals, and the order of start and stop."""
+"""A host as a process: its control socket, its signals, and the order of start and stop.
+
+The control socket takes one line of JSON and answers in lines of JSON. Its folder is the user's own (mode 0700), and so is the
+socket (0600): a program that can connect may do everything that the host may.
+"""
 
 from __future__ import annotations
 
@@ -26,34 +30,34 @@ from patchbay.plugins.host.registrar import Registered
 from patchbay.plugins.manifest import PluginSpec
 from patchbay.server.http_protocol import BoundedHeads
 
-_MOST_BYTES: Final = 64 * 1024
-_ASK_SECONDS: Final = 10.0
-_LONGEST_PATH: Final = 103
-"""Of a socket, in bytes; some systems allow 107."""
-_LONGEST_NAME: Final = len("/plugin-1000000")
+_MAX_REQUEST_BYTES: Final = 64 * 1024
+_REQUEST_SECONDS: Final = 10.0
+_MAX_PATH_BYTES: Final = 103
+"""Of a socket's path; some systems allow 107."""
+_MAX_NAME_BYTES: Final = len("/plugin-1000000")
 _END: Final[dict[str, Any]] = {}
-"""The last answer. Without it the host was gone before it had said all."""
-_WAITING_LINES: Final = 1000
-"""How many lines wait for a reader of logs that is slow; then it misses some."""
+"""The last answer: without it the host ended before it had answered."""
+_MAX_QUEUED_LINES: Final = 1000
+"""For a slow reader of logs; beyond it, lines are skipped."""
 
 
 class NoHostError(PatchbayError, ConnectionError):
-    """No host runs there."""
+    """No host runs at this port."""
 
     code = "no_host"
 
 
 def folder_of(port: int) -> Path:
-    """Return where the folder of the host at ``port`` is, if there is one."""
+    """Return the path of the folder of the host at ``port``."""
     base = os.environ.get("XDG_RUNTIME_DIR")
     above = Path(base) / "patchbay" if base else Path(tempfile.gettempdir()) / f"patchbay-{os.getuid()}"
     return above / str(port)
 
 
 def make_folder(port: int) -> Path:
-    """Make the folder of the host at ``port``, and return it. Raises ConfigurationError where it is not this user's alone."""
+    """Create the folder of the host at ``port``. Raises ConfigurationError where it is not this user's alone."""
     folder = folder_of(port)
-    if len(os.fsencode(folder)) + _LONGEST_NAME > _LONGEST_PATH:
+    if len(os.fsencode(folder)) + _MAX_NAME_BYTES > _MAX_PATH_BYTES:
         raise ConfigurationError(f"{folder} is too long for the path of a socket: set XDG_RUNTIME_DIR to a shorter one.")
     for each in (folder.parent, folder):
         with suppress(FileExistsError):
@@ -65,35 +69,35 @@ def make_folder(port: int) -> Path:
 
 
 def socket_path(folder: Path) -> Path:
-    """Return where the control socket is."""
+    """Return the path of the control socket."""
     return folder / "control"
 
 
 class ControlServer:
-    """Listens in ``folder`` for what is asked of ``host``; ``stop`` is called when the host itself is to stop."""
+    """Serves requests to ``host`` on the socket in ``folder``; ``stop`` is called for a stop of the host itself."""
 
     def __init__(self, host: PluginHost, folder: Path, *, stop: Any) -> None:
         self._host = host
         self._path = socket_path(folder)
         self._stop = stop
         self._server: asyncio.Server | None = None
-        self._open: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Begin to listen. A socket that a host left behind that was killed is replaced: the port, which is ours, says so."""
+        """Start listening. A socket left by a killed host is replaced: the port, which is ours, proves that it is dead."""
         self._path.unlink(missing_ok=True)
         before = os.umask(0o177)
         try:
-            self._server = await asyncio.start_unix_server(self._serve, str(self._path), limit=_MOST_BYTES)
+            self._server = await asyncio.start_unix_server(self._serve, str(self._path), limit=_MAX_REQUEST_BYTES)
         finally:
             os.umask(before)
 
     async def aclose(self) -> None:
-        """Stop listening, and end what is under way."""
+        """Stop listening, and cancel requests in progress."""
         if self._server is not None:
             self._server.close()
             self._path.unlink(missing_ok=True)
-        tasks = tuple(self._open)
+        tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
         if tasks:
@@ -102,35 +106,35 @@ class ControlServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._open.add(task)
+        self._tasks.add(task)
         try:
-            async with asyncio.timeout(_ASK_SECONDS):
-                asked = json.loads(await reader.readline())
-            async for answer in self._answers(asked, reader):
+            async with asyncio.timeout(_REQUEST_SECONDS):
+                request = json.loads(await reader.readline())
+            async for answer in self._answers(request, reader):
                 writer.write(json.dumps(answer).encode() + b"\n")
                 await writer.drain()
             writer.write(json.dumps(_END).encode() + b"\n")
         except (OSError, ValueError, KeyError, TypeError, OverflowError):
-            pass  # who asks in another way, or has left, is not answered
+            pass  # a malformed request, or a client that has left
         except PatchbayError as error:
             writer.write(json.dumps({"error": str(error)}).encode() + b"\n")
         except asyncio.CancelledError:
-            pass  # the host is closed: the one who asks sees the end of the connection
+            pass  # the host is closed: the client sees the end of the connection
         finally:
-            self._open.discard(task)
+            self._tasks.discard(task)
             writer.close()
 
-    async def _answers(self, asked: Any, reader: asyncio.StreamReader) -> AsyncIterator[dict[str, Any]]:
-        what, plugin = asked["do"], asked.get("plugin")
+    async def _answers(self, request: Any, reader: asyncio.StreamReader) -> AsyncIterator[dict[str, Any]]:
+        what, plugin = request["do"], request.get("plugin")
         if what == "list":
             for status in self._host.status():
                 yield asdict(status)
         elif what == "reload":
             problems = []
-            doing = [
-                self._reload(each, config=bool(asked.get("config"))) for each in ([plugin] if plugin else self._host.plugins)
+            reloads = [
+                self._reload(each, config=bool(request.get("config"))) for each in ([plugin] if plugin else self._host.plugins)
             ]
-            for done in asyncio.as_completed(doing):
+            for done in asyncio.as_completed(reloads):
                 each, problem = await done
                 if problem:
                     problems.append(problem)
@@ -147,15 +151,15 @@ class ControlServer:
         elif what == "stop":
             yield {"done": ""}
             self._stop()
-            await asyncio.get_running_loop().create_future()  # until the host is closed, or who asks has no more patience
+            await asyncio.get_running_loop().create_future()  # until the host is closed, or the client leaves
         elif what == "logs":
-            async for line in self._logs(plugin, int(asked["lines"]), follow=bool(asked.get("follow")), reader=reader):
+            async for line in self._logs(plugin, int(request["lines"]), follow=bool(request.get("follow")), reader=reader):
                 yield asdict(line)
         else:
-            raise PluginError(f"A host does not know {what!r}.")
+            raise PluginError(f"Unknown request {what!r}.")
 
     async def _reload(self, plugin: str, *, config: bool) -> tuple[str, str]:
-        """Reload one, and return its id and what went wrong: one that fails keeps no other from being reloaded."""
+        """Reload one plugin, and return its id and the error: a failure does not stop the others."""
         try:
             if config:
                 await self._host.change_config(plugin)
@@ -171,38 +175,38 @@ class ControlServer:
     ) -> AsyncIterator[LogLine]:
         if plugin is not None:
             self._host.plugin(plugin)
-        waiting: asyncio.Queue[LogLine | None] = asyncio.Queue(_WAITING_LINES)
+        waiting: asyncio.Queue[LogLine | None] = asyncio.Queue(_MAX_QUEUED_LINES)
 
-        def take(line: LogLine) -> None:
+        def enqueue(line: LogLine) -> None:
             if plugin in (None, line.plugin) and not waiting.full():
                 waiting.put_nowait(line)
 
-        async def until_left() -> None:
+        async def until_disconnect() -> None:
             await reader.read(1)
             await waiting.put(None)
 
-        end = self._host.book.subscribe(take) if follow else lambda: None
-        leaving = asyncio.create_task(until_left()) if follow else None
+        end = self._host.book.subscribe(enqueue) if follow else lambda: None
+        disconnect = asyncio.create_task(until_disconnect()) if follow else None
         try:
             for line in self._host.book.last(plugin, count):
                 yield line
-            while leaving is not None and (new := await waiting.get()) is not None:
+            while disconnect is not None and (new := await waiting.get()) is not None:
                 yield new
         finally:
             end()
-            if leaving is not None:
-                leaving.cancel()
+            if disconnect is not None:
+                disconnect.cancel()
 
 
-def ask(folder: Path, **asked: Any) -> Iterator[dict[str, Any]]:
-    """Ask the host of ``folder``, and yield its answers. Raises NoHostError, and PluginError for what it says cannot be done.
+def ask(folder: Path, **request: Any) -> Iterator[dict[str, Any]]:
+    """Send a request to the host of ``folder``, and yield its answers. Raises NoHostError, and PluginError for a failure.
 
-    NoHostError also where it ended before it had answered, but for what ends with it: a stop of the host, and its logs.
+    NoHostError also where the host ended before it had answered, except for requests that end with it: its stop, and its logs.
     """
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             connection.connect(str(socket_path(folder)))
-            connection.sendall(json.dumps(asked).encode() + b"\n")
+            connection.sendall(json.dumps(request).encode() + b"\n")
         except OSError:
             raise NoHostError(
                 f"no plugin host runs at port {folder.name}: start one with 'patchbay plugins run', or name its port with --port."
@@ -215,12 +219,12 @@ def ask(folder: Path, **asked: Any) -> Iterator[dict[str, Any]]:
                 if "error" in answer and len(answer) == 1:
                     raise PluginError(answer["error"])
                 yield answer
-    if asked["do"] != "logs" and (asked["do"] != "stop" or asked.get("plugin")):
+    if request["do"] != "logs" and (request["do"] != "stop" or request.get("plugin")):
         raise NoHostError(f"the plugin host at port {folder.name} ended before it had answered.")
 
 
 _LAST_ANSWERS = 5
-"""Seconds that the last answers have to be written in."""
+"""Seconds for writing the last answers."""
 
 
 async def run_host(
@@ -240,10 +244,10 @@ async def run_host(
 ) -> None:
     """Run plugins until SIGTERM, SIGINT, or a stop by the control socket; the second signal does not wait for calls.
 
-    ``listener`` is where the server's calls come in. ``shown`` is called with each line of a plugin, ``registered`` as PluginHost
-    does it, ``ready`` when calls are taken, ``stopping`` when the end begins; none of them may wait for anything. Raises
-    ConfigurationError where the folder of the control socket cannot be had, and with ``must_start`` where no plugin can be
-    loaded; that is not shown as well.
+    ``listener`` accepts the server's calls. ``shown`` is called with each line of a plugin, ``registered`` as in PluginHost,
+    ``ready`` when calls are accepted, ``stopping`` when the stop begins; none of them may block. Raises ConfigurationError where
+    the folder of the control socket cannot be used, and with ``must_start`` where no plugin can be loaded (its lines are not
+    shown then).
     """
     loop = asyncio.get_running_loop()
     port = listener.getsockname()[1]
@@ -259,15 +263,15 @@ async def run_host(
         registered=registered,
     )
     make_folder(port)
-    for old in folder.iterdir():  # of a host at this port that was killed
+    for old in folder.iterdir():  # left by a killed host
         old.unlink()
     first_start = _FirstStart(host)
-    host.book.subscribe(lambda line: None if must_start and first_start.tells(line) else shown(line))
-    told = asyncio.Event()
-    in_haste = asyncio.Event()
+    host.book.subscribe(lambda line: None if must_start and first_start.repeats(line) else shown(line))
+    stopping_now = asyncio.Event()
+    hurried = asyncio.Event()
 
     def stop() -> None:
-        (in_haste if told.is_set() else told).set()
+        (hurried if stopping_now.is_set() else stopping_now).set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
@@ -287,39 +291,39 @@ async def run_host(
         )
     )
     serving = asyncio.create_task(web.serve(sockets=[listener]))
-    control = ControlServer(host, folder, stop=told.set)
+    control = ControlServer(host, folder, stop=stopping_now.set)
     try:
         await control.start()
         await host.start()
         if watch:
             await host.watch()
         ready(host)
-        await _first(told.wait(), asyncio.shield(serving), *([first_start.failed()] if must_start else []))
+        await _first(stopping_now.wait(), asyncio.shield(serving), *([first_start.failed()] if must_start else []))
         stopping()
-        await _first(host.aclose(), in_haste.wait())
+        await _first(host.aclose(), hurried.wait())
     finally:
-        await host.kill()  # nothing is left to be killed but in haste; then this answers the calls that are under way
+        await host.kill()  # after an orderly stop nothing is left; else this answers the calls in flight
         web.should_exit = True
         await serving
-        await control.aclose()  # who asked for the stop waits for this
+        await control.aclose()  # the client that requested the stop waits for this
         _remove(folder)
-        for number in (signal.SIGTERM, signal.SIGINT):  # not before: a signal would leave things behind
+        for number in (signal.SIGTERM, signal.SIGINT):  # last: a signal before would leave files behind
             loop.remove_signal_handler(number)
 
 
 class _FirstStart:
-    """Whether any plugin could be loaded when the host began."""
+    """Whether any plugin could be loaded at the start of the host."""
 
     def __init__(self, host: PluginHost) -> None:
         self._host = host
         self._is_over = False
 
-    def tells(self, line: LogLine) -> bool:
-        """Whether a line says no more than the error that ``failed`` raises."""
+    def repeats(self, line: LogLine) -> bool:
+        """Whether a line repeats the error that ``failed`` raises."""
         return not self._is_over and line.stream == "host" and self._are_broken()
 
     async def failed(self) -> None:
-        """Raise ConfigurationError when all plugins have failed to load; wait for ever where one did not."""
+        """Raise ConfigurationError when all plugins have failed to load; else wait for ever."""
         await self._host.until(lambda: all(each.state != "starting" for each in self._host.plugins.values()))
         if self._are_broken():
             raise ConfigurationError(
@@ -334,7 +338,7 @@ class _FirstStart:
 
 
 async def _first(*work: Any) -> None:
-    """Wait until the first is done, and cancel the others; raise what it raised."""
+    """Await the first to finish, cancel the others, and raise what it raised."""
     tasks = [asyncio.ensure_future(each) for each in work]
     done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for other in others:
@@ -352,7 +356,7 @@ def _remove(folder: Path) -> None:
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn that leaves the signals to the host: what calls come in by is closed last, and not first."""
+    """A uvicorn that leaves the signals to the host: the callback's port is closed last, not first."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

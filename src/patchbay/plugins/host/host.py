@@ -30,14 +30,14 @@ Look = frozenset[tuple[str, int, int]]
 
 
 def look_at(folder: Path) -> Look:
-    """Return what a folder's sources look like now; hidden folders and those of caches are passed over."""
+    """Return the sources of a folder; hidden folders and caches are skipped."""
     found: set[tuple[str, int, int]] = set()
     waiting = [folder]
     while waiting and len(found) < _MOST_FILES:
         try:
             entries = list(waiting.pop().iterdir())
         except OSError:
-            continue  # it is being changed right now, or is gone
+            continue  # it is being changed, or is gone
         for entry in entries:
             try:
                 if entry.is_dir():
@@ -57,9 +57,9 @@ async def watch_folders(
     *,
     interval: float = 0.5,
 ) -> None:
-    """Look at all folders each ``interval`` seconds, for ever, and tell ``changed`` of those that have changed: key, and files.
+    """Poll all folders each ``interval`` seconds, for ever, and call ``changed`` with the changed files by key.
 
-    What changes in several steps (an editor that saves, a checkout) is told when one look is like the one before.
+    Changes in several steps (an editor that saves, a checkout) are reported when two polls in a row see the same.
     """
     known: dict[str, Look] = {}
     unsettled: dict[str, set[str]] = {}
@@ -79,7 +79,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ToolStatus:
-    """A tool of a plugin, and what became of its registration."""
+    """A tool of a plugin, and the state of its registration."""
 
     name: str
     state: ToolStateName
@@ -88,7 +88,7 @@ class ToolStatus:
 
 @dataclass(frozen=True)
 class PluginStatus:
-    """How a plugin is: ``calls`` are under way now, ``restarts`` counts those after it had ended by itself, ``pid`` 0 is none."""
+    """The state of a plugin: ``calls`` in flight, ``restarts`` after it ended by itself, ``pid`` (0: no process)."""
 
     id: str
     state: PluginState
@@ -105,10 +105,10 @@ class PluginHost:
         async with PluginHost(specs, server="http://127.0.0.1:48911", callback="http://127.0.0.1:48916", folder=run) as host:
             ...  # host.app is served at the address ``callback``
 
-    ``server`` is its address, or what asks it (``api``). ``folder`` is for sockets: nobody else may be able to enter it, and its
-    path must be short (a socket has about 100 characters). ``plugins`` is a folder in which ``reload`` finds plugins that are
-    new. ``token`` gives the server's bearer token. ``registered`` is called with a plugin's id, the names of tools that the
-    server has taken, and the roles that have them. Belongs to one event loop.
+    ``server`` is its URL; ``api`` replaces the HTTP client for it. ``folder`` is for sockets: no other user may be able to enter
+    it, and its path must be short (a socket's has about 100 characters). ``reload`` finds new plugins in the folder ``plugins``.
+    ``token`` returns the server's bearer token. ``registered`` is called with a plugin's id, the names of tools that the server
+    has accepted, and the roles that have them. For one event loop.
     """
 
     def __init__(
@@ -157,22 +157,22 @@ class PluginHost:
         await self.aclose()
 
     async def start(self) -> None:
-        """Begin to ask the server, and start all plugins that want it (``auto_start``); does not wait until they run."""
+        """Start polling the server, and start all plugins with ``auto_start``; does not wait until they run."""
         self.registrar.start()
         await asyncio.gather(*(each.start() for each in self.plugins.values() if each.spec.auto_start))
 
     async def start_plugin(self, plugin_id: str) -> None:
-        """Start a plugin that does not run. Raises PluginError where there is none of this id."""
+        """Start a plugin that does not run. Raises PluginError for an unknown id."""
         await self.plugin(plugin_id).start()
 
     async def stop_plugin(self, plugin_id: str) -> None:
-        """Stop a plugin: tools, calls, hooks, process. Raises PluginError where there is none of this id."""
+        """Stop a plugin: tools, calls, hooks, process. Raises PluginError for an unknown id."""
         await self.plugin(plugin_id).stop()
 
     async def reload(self, plugin_id: str) -> None:
-        """Stop a plugin and start it as its ``plugin.toml`` says now, or take it up if it is new; does not wait until it runs.
+        """Stop a plugin and start it as its ``plugin.toml`` says now, or add it if it is new; does not wait until it runs.
 
-        Raises PluginError where there is none of this id, ConfigurationError for a wrong ``plugin.toml``: then it runs on.
+        Raises PluginError for an unknown id, ConfigurationError for an invalid ``plugin.toml``: then it continues.
         """
         plugin = self.plugins.get(plugin_id)
         if plugin is None:
@@ -190,7 +190,7 @@ class PluginHost:
         await plugin.reload(spec)
 
     async def freeze(self, plugin_id: str) -> None:
-        """Let a plugin take no calls until it is unfrozen or stopped, and keep its process. Raises PluginError."""
+        """Refuse calls of a plugin until it is unfrozen or stopped; its process stays. Raises PluginError."""
         await self.plugin(plugin_id).freeze()
 
     async def unfreeze(self, plugin_id: str) -> None:
@@ -198,25 +198,25 @@ class PluginHost:
         await self.plugin(plugin_id).unfreeze()
 
     async def came_up(self, plugin_id: str) -> None:
-        """Wait while a plugin is starting. Raises PluginError if that came to nothing; it may be tried again all the same."""
+        """Wait while a plugin is starting. Raises PluginError if that failed; it may still be retried."""
         plugin = self.plugin(plugin_id)
         await self.until(lambda: plugin.state != "starting")
         if plugin.state in ("backoff", "failed"):
             raise PluginError(f"Plugin {plugin_id!r} was started and has ended: {plugin.reason}")
 
     async def change_config(self, plugin_id: str) -> None:
-        """Give a running plugin its configuration as ``plugin.toml`` says now, without starting it anew. Raises PluginError."""
+        """Have a running plugin read its configuration again, without a restart. Raises PluginError."""
         await self.plugin(plugin_id).change_config()
 
     async def watch(self, *, interval: float = 0.5) -> None:
         """Reload each plugin whose files change, from now until the host is closed.
 
-        One that has a hook for it is given a new configuration as it runs, where nothing else has changed.
+        Where only its configuration has changed and it has the hook, the hook runs instead.
         """
         self._while_open(watch_folders(self._folders, self._take_changes, interval=interval))
 
     async def aclose(self) -> None:
-        """Stop all plugins, and close everything. Does not raise, and is not in haste: calls under way have their time."""
+        """Stop all plugins, and close everything. Does not raise; calls in flight have their time."""
         if watching := tuple(self._watching):
             for task in watching:
                 task.cancel()
@@ -225,31 +225,31 @@ class PluginHost:
         await self.registrar.aclose()
 
     async def kill(self) -> None:
-        """End all processes now, whatever they do; nothing is left when this returns. For the end of a host that is in haste."""
+        """Kill all processes; nothing is left when this returns."""
         await asyncio.gather(*(each.kill() for each in self.plugins.values()))
         await self.registrar.aclose()
 
     def plugin(self, plugin_id: str) -> PluginSupervisor:
-        """Return a plugin. Raises PluginError, which names those there are, where there is none of this id."""
+        """Return a plugin. Raises PluginError, which names the known ids, for an unknown one."""
         if (plugin := self.plugins.get(plugin_id)) is None:
             raise PluginError(f"There is no plugin {plugin_id!r}; there are: {', '.join(sorted(self.plugins)) or 'none'}.")
         return plugin
 
     def status(self) -> list[PluginStatus]:
-        """Return how every plugin is."""
+        """Return the state of every plugin."""
         return [self._status(each) for each in self.plugins.values()]
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until ``holds`` is true; it is asked after every change of a plugin's or a tool's state."""
+        """Wait until ``holds()`` is true; it is evaluated after every change of a plugin's or a tool's state."""
         while not holds():
             change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._changes.append(change)
             await change
 
     async def until_registered(self, plugin_id: str, *names: str) -> None:
-        """Wait until a plugin runs and models can call these tools of it; a plugin that has ended may come back meanwhile.
+        """Wait until a plugin runs and models can call these tools of it, through restarts.
 
-        One whose connection is gone does not count as running, although its process may not have been found to be over yet.
+        One whose connection is gone does not count as running, although its end may not have been noticed yet.
         """
 
         def are() -> bool:
@@ -282,7 +282,7 @@ class PluginHost:
 
     def _take_changes(self, changes: Mapping[str, set[str]]) -> None:
         for change in changes.items():
-            self._while_open(self._take_change(*change))  # each by itself: one that is slow to stop holds up no other
+            self._while_open(self._take_change(*change))  # concurrently: one that is slow to stop does not delay the others
 
     async def _take_change(self, plugin_id: str, files: set[str]) -> None:
         plugin = self.plugins[plugin_id]
@@ -304,7 +304,7 @@ class PluginHost:
         task.add_done_callback(self._watching.discard)
 
     async def _is_config_alone(self, plugin: PluginSupervisor, files: set[str]) -> bool:
-        """Whether nothing but a plugin's own sections of its ``plugin.toml`` has changed, and it wants to be told of that."""
+        """Whether only a plugin's own sections of ``plugin.toml`` have changed, and it has the hook for that."""
         folder = plugin.spec.folder
         if folder is None or files != {str(folder / FILE_NAME)} or "config_change" not in plugin.hooks:
             return False
@@ -317,7 +317,7 @@ class PluginHost:
         if plugin is None:
             return None
         if plugin.is_frozen or not plugin.calls.is_attached:
-            return Target(plugin.calls, DEFAULT_TIMEOUT)  # whose answer is that it does not run
+            return Target(plugin.calls, DEFAULT_TIMEOUT)  # which answers that it does not run
         wanted = await self.registrar.wanted(plugin_id, name)
         if wanted is None:
             return None

@@ -1,7 +1,4 @@
-"""Every limit and every number of seconds of the host, in one place.
-
-What lives here: data. What does not: what is done with it.
-"""
+"""Every limit and timeout of the plugin host."""
 
 from __future__ import annotations
 
@@ -11,25 +8,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class HostPolicy:
-    """How patient the host is. All times are in seconds.
+    """Limits and timeouts of the host, in seconds.
 
-    Starting: ``hello_timeout`` for the process to come up and connect; ``startup_margin`` on top of the plugin's own
-    startup timeout before it counts as hung; ``starting_at_once`` processes come up at a time.
+    Starting: ``hello_timeout`` for the process to start and connect; ``startup_margin`` on top of the plugin's own startup
+    timeout before it counts as hung; ``starting_at_once`` processes start at a time.
 
-    Restarting: a plugin that ends by itself is started again after ``backoff_first``, doubled each time up to ``backoff_most``,
-    and given up after ``failures_most`` in a row. One that had run for ``healthy_after`` begins a new row.
+    Restarting: a plugin that ends by itself is restarted after ``backoff_first``, doubled each time up to ``backoff_most``, and
+    given up after ``failures_most`` in a row. One that has run for ``healthy_after`` starts a new row.
 
-    Stopping: calls under way have ``drain`` to end, hooks ``grace`` after that, and the process ``exit_margin`` to be gone.
+    Stopping: calls in flight have ``drain``, hooks ``grace`` after that, and the process ``exit_margin`` to exit.
 
-    ``ping_interval``: how often a plugin has to show that it reads; one that has not for ``stuck_after`` is ended and restarted.
+    A plugin is pinged each ``ping_interval``; one that has not answered for ``stuck_after`` is killed and restarted.
 
-    The server: asked each ``poll_interval`` (``poll_retry`` first, when it was not there, and never later than the interval);
+    The server: polled each ``poll_interval`` (while it is away, after ``poll_retry``, doubled up to the interval);
     ``server_timeout`` for each request; a refused tool is tried again after ``refused_retry`` or when the list of tools changes;
-    ``clear_timeout`` for taking back a plugin's tools before it is stopped.
+    ``clear_timeout`` for removing a plugin's tools before it is stopped.
 
-    Bounds of one plugin: ``calls_most`` calls under way, ``call_bytes_most`` bytes of their arguments, ``tools_most`` tools. Of
-    calls with an idempotency key that are over, the last ``answers_most`` are known again for ``answers_kept``, with
-    ``answer_bytes_most`` bytes of their answers.
+    Bounds of one plugin: ``calls_most`` calls in flight, ``call_bytes_most`` bytes of their arguments, ``tools_most`` tools. The
+    last ``answers_most`` calls with an idempotency key are remembered for ``answers_kept``, with ``answer_bytes_most`` bytes of
+    answers.
     """
 
     hello_timeout: float = 30.0
@@ -57,16 +54,16 @@ class HostPolicy:
     answer_bytes_most: int = 4 * 1024 * 1024
 
     def restart_delay(self, failures: int) -> float:
-        """Return how long to wait before the restart after so many failures in a row (at least 1); a different time each time."""
+        """Return the delay before the restart after so many failures in a row (at least 1), with jitter."""
         return spread(min(self.backoff_most, self.backoff_first * 2 ** min(failures - 1, 30)))
 
     def poll_delay(self, failures: int) -> float:
-        """Return how long to wait before the server is asked again, after so many requests in a row that failed (0: none)."""
+        """Return the delay before the next request after so many failures in a row (0: none), with jitter."""
         if failures == 0:
             return spread(self.poll_interval)
         return spread(min(self.poll_interval, self.poll_retry * 2 ** min(failures - 1, 30)))
 
 
 def spread(seconds: float) -> float:
-    """Return between three quarters of the time and all of it, so that many that wait do not all come at once."""
-    return seconds * random.uniform(0.75, 1.0)  # noqa: S311  (no secret)
+    """Return a random time between three quarters of ``seconds`` and all of it."""
+    return seconds * random.uniform(0.75, 1.0)  # noqa: S311  (not a secret)

@@ -1,4 +1,8 @@
-"""A plugin's worker process: its start, socket, output and end."""
+"""A plugin's worker process: its start, socket, output and end; and the log book for what plugins print and log.
+
+The process leads a session of its own, so that what it starts ends with it. It gets the host's address and a token on its
+standard input, which stays open: its end tells the worker that the host is gone.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +33,21 @@ from patchbay.plugins.protocol import (
 
 MOST_LINES: Final = 2000
 MOST_CHARS: Final = 512 * 1024
-"""What is kept of one plugin; the oldest go first."""
+"""What is kept of one plugin's log; the oldest lines go first."""
+MOST_LINE_BYTES: Final = 4096
+"""The rest of a longer line is left out."""
+MOST_LINES_AT_ONCE: Final = 500
+"""Of one piece of output; the last are kept. Endless output must not cost the host its time."""
+
+_FLOOD_BYTES = 256 * 1024
+_FLOOD_SECONDS = 0.1
+"""Output beyond this rate stays in the pipe for as long."""
+_PIPES_SECONDS = 1.0
+"""For reading the pipes to their ends, once the process and its group are gone."""
+_STREAMS = {1: "stdout", 2: "stderr"}
 
 Stream = Literal["stdout", "stderr", "log", "host"]
-"""``log`` is the plugin's ``logging``, ``host`` what the host has to say of it."""
+"""``log`` is the plugin's ``logging``, ``host`` what the host reports about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +62,7 @@ class LogLine:
 
 
 class LogBook:
-    """The last lines of every plugin. Belongs to one event loop."""
+    """The last lines of every plugin. For one event loop."""
 
     def __init__(self) -> None:
         self._lines: dict[str, deque[LogLine]] = {}
@@ -55,7 +70,7 @@ class LogBook:
         self._listeners: list[Callable[[LogLine], None]] = []
 
     def add(self, plugin: str, stream: Stream, text: str, *, level: int = 0, created: float | None = None) -> None:
-        """Keep a line, and tell the listeners."""
+        """Keep a line, and call the listeners."""
         line = LogLine(time.time() if created is None else created, plugin, stream, text, level)
         lines = self._lines.setdefault(plugin, deque())
         lines.append(line)
@@ -67,7 +82,7 @@ class LogBook:
             listener(line)
 
     def last(self, plugin: str | None = None, count: int = MOST_LINES) -> list[LogLine]:
-        """Return the last lines of a plugin, or of all of them by their times."""
+        """Return the last lines of a plugin, or of all of them by time."""
         if plugin is not None:
             lines = list(self._lines.get(plugin, ()))
         else:
@@ -75,25 +90,18 @@ class LogBook:
         return lines[-count:] if count > 0 else []
 
     def subscribe(self, listener: Callable[[LogLine], None]) -> Callable[[], None]:
-        """Have ``listener`` called with each new line; call what is returned to end that."""
+        """Call ``listener`` with each new line, until the returned function is called."""
         self._listeners.append(listener)
 
-        def end() -> None:
-            if listener in self._listeners:
+        def unsubscribe() -> None:
+            with suppress(ValueError):
                 self._listeners.remove(listener)
 
-        return end
-
-
-MOST_LINE_BYTES: Final = 4096
-"""What is longer is cut, and the rest of the line is left out."""
-
-MOST_LINES_AT_ONCE: Final = 500
-"""Of one piece of output so many lines are kept; a plugin that prints without end must not cost the host its time."""
+        return unsubscribe
 
 
 class LineReader:
-    """``feed`` pieces of a stream, get whole lines."""
+    """Splits a stream of bytes into lines, bounded in length and in number: ``feed`` pieces, get whole lines."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -102,11 +110,11 @@ class LineReader:
     def feed(self, data: bytes) -> list[str]:
         """Return the lines that have become complete."""
         first, newline, others = data.partition(b"\n")
+        lines = self._extend(first)
         if not newline:
-            return self._grow(first)
-        lines = self._grow(first)
+            return lines
         if not self._skipping:
-            lines.append(_text(self._rest))
+            lines.append(_decode(self._rest))
         self._rest, self._skipping = b"", False
         whole = others.split(b"\n")
         last = whole.pop()
@@ -114,16 +122,16 @@ class LineReader:
         if left_out > 0:
             lines.append(f"... ({left_out} lines left out)")
             whole = whole[left_out:]
-        lines += [_text(line) if len(line) <= MOST_LINE_BYTES else _cut(line) for line in whole]
-        return lines + self._grow(last)
+        lines += [_decode(line) if len(line) <= MOST_LINE_BYTES else _cut(line) for line in whole]
+        return lines + self._extend(last)
 
     def close(self) -> list[str]:
-        """Return what is left when the stream has ended."""
+        """Return what is left at the end of the stream."""
         rest, self._rest = self._rest, b""
-        return [_text(rest)] if rest and not self._skipping else []
+        return [_decode(rest)] if rest and not self._skipping else []
 
-    def _grow(self, piece: bytes) -> list[str]:
-        """Add to the line that is not complete; one that grows too long is given out now, and its rest is skipped."""
+    def _extend(self, piece: bytes) -> list[str]:
+        """Add to the incomplete line; one that grows too long is returned now, and its rest is skipped."""
         if self._skipping or not piece:
             return []
         self._rest += piece
@@ -134,7 +142,7 @@ class LineReader:
         return [line]
 
 
-def _text(line: bytes) -> str:
+def _decode(line: bytes) -> str:
     return line.removesuffix(b"\r").decode("utf-8", "replace")
 
 
@@ -142,19 +150,11 @@ def _cut(line: bytes) -> str:
     return f"{line[:MOST_LINE_BYTES].decode('utf-8', 'replace')}... (the rest of the line is left out)"
 
 
-_FLOOD_BYTES = 256 * 1024
-_FLOOD_SECONDS = 0.1
-"""What a process prints faster than this is left in its pipe for as long: the host has other plugins to listen to."""
-_PIPES_SECONDS = 1.0
-"""How long the pipes have to be read to their ends, once the process and its group are gone."""
-_NAMES = {1: "stdout", 2: "stderr"}
+class PluginProcess(asyncio.SubprocessProtocol):
+    """A process that runs the plugin of ``start``: ``open`` it, and wait until it has ``ended``.
 
-
-class PluginProcess:
-    """A process that runs the plugin of ``start``; ``open`` it, and wait for ``ended``.
-
-    ``socket`` is a path for its socket, in a folder that nobody else can enter. ``on_message`` is called with all that it says
-    after HELLO, ``on_closed`` once when the connection is over, ``on_line`` with a stream's name and each line that it prints.
+    ``socket`` is a path in a folder that no other user can enter. ``on_message`` is called with every message after HELLO,
+    ``on_closed`` once when the connection has ended, ``on_line`` with the stream's name and each line of output.
     """
 
     def __init__(
@@ -174,22 +174,23 @@ class PluginProcess:
         self._on_closed = on_closed
         self._on_line = on_line
         self._token = secrets.token_hex(32)
-        loop = asyncio.get_running_loop()
-        self._loop = loop
+        self._loop = loop = asyncio.get_running_loop()
         self._hello: asyncio.Future[Connection] = loop.create_future()
         self._exited: asyncio.Future[int] = loop.create_future()
-        self._released: asyncio.Future[None] = loop.create_future()
+        self._pipes_closed: asyncio.Future[None] = loop.create_future()
         self._transport: asyncio.SubprocessTransport | None = None
         self._server: asyncio.Server | None = None
-        self._strangers: set[Connection] = set()
+        self._unknown: set[Connection] = set()  # connections without a HELLO
+        self._readers = {1: LineReader(), 2: LineReader()}
+        self._recent_bytes = {1: 0, 2: 0}
 
     async def open(self, *, within: float) -> Connection:
-        """Start the process, wait until it has shown its token, and say START. Raises PluginError; ``close`` it in any case."""
+        """Start the process, wait for its HELLO, and send START. Raises PluginError; ``close`` it in any case."""
         self._server = await self._loop.create_unix_server(self._accept, str(self._socket), backlog=8)
         self._socket.chmod(0o600)
         try:
             transport, _ = await self._loop.subprocess_exec(
-                lambda: _Pipes(self), *child_command(), start_new_session=True, stdin=-1, stdout=-1, stderr=-1
+                lambda: self, *child_command(), start_new_session=True, stdin=-1, stdout=-1, stderr=-1
             )
         except OSError as error:
             raise PluginError(f"the process cannot be started: {error}") from None
@@ -198,7 +199,7 @@ class PluginProcess:
         stdin.write(Bootstrap(address=f"unix:{self._socket}", token=self._token).line())
         watched: tuple[asyncio.Future[Any], ...] = (self._hello, self._exited)
         await asyncio.wait(watched, timeout=within, return_when=asyncio.FIRST_COMPLETED)
-        self._close_door()
+        self._close_socket()
         if not self._hello.done():
             if self._exited.done():
                 raise PluginError(f"the process ended before it was there: {self.how_it_ended()}")
@@ -214,13 +215,13 @@ class PluginProcess:
         return self._transport is not None and not self._exited.done()
 
     async def ended(self, *, within: float | None = None) -> bool:
-        """Wait until the process is gone, ``within`` seconds (None: for ever), and say whether it is."""
+        """Wait until the process is gone, ``within`` seconds (None: for ever), and return whether it is."""
         if self._transport is not None:
             await asyncio.wait({self._exited}, timeout=within)
         return not self.is_running
 
     def how_it_ended(self) -> str:
-        """Say how the process ended: its exit code, or the signal that ended it."""
+        """Return the exit code, or the signal that ended the process, as text."""
         if not self._exited.done():
             return "it runs"
         code = self._exited.result()
@@ -230,23 +231,18 @@ class PluginProcess:
             return f"ended by {signal.Signals(-code).name}"
         return f"ended by signal {-code}"
 
-    def kill(self) -> None:
-        """End the process and all of its group now."""
-        if self._transport is not None and not self._exited.done():
-            self._kill_group()
-
     async def close(self) -> None:
-        """End what is left of the process, read what it still said, and free everything. May be called at any time, and again."""
-        self._close_door()
-        self.kill()
+        """Kill what is left of the process and its group, read its last output, and free everything. May be called again."""
+        self._close_socket()
+        if self.is_running:
+            self._kill_group()
         if self.connection is not None:
-            self.connection.abort()  # what it has said is heard; a child of it that holds the socket too is not waited for
-        transport = self._transport
-        if transport is not None:
+            self.connection.abort()  # what it has sent is read; a child of it that holds the socket too is not waited for
+        if self._transport is not None:
             await asyncio.wait({self._exited})
             # The pipes end with the last process that holds them; one that has left the group may hold them for ever.
-            await asyncio.wait({self._released}, timeout=_PIPES_SECONDS)
-            transport.close()
+            await asyncio.wait({self._pipes_closed}, timeout=_PIPES_SECONDS)
+            self._transport.close()
 
     def _kill_group(self) -> None:
         # The id is ours for as long as a member of the group lives, also after its leader's end.
@@ -257,96 +253,82 @@ class PluginProcess:
 
     def _accept(self) -> Connection:
         connection = Connection(
-            lambda message: self._receive(connection, message),
-            lambda _error: self._lost(connection),
-            limit=MAX_HELLO_BYTES,
+            lambda message: self._receive(connection, message), lambda _error: self._on_lost(connection), limit=MAX_HELLO_BYTES
         )
-        self._strangers.add(connection)
+        self._unknown.add(connection)
         return connection
 
     def _receive(self, connection: Connection, message: Message) -> None:
         if connection is self.connection:
             self._on_message(message)
             return
-        shown = message.token if isinstance(message, Hello) and message.version == PROTOCOL_VERSION else ""
-        if self.connection is None and hmac.compare_digest(shown.encode(), self._token.encode()):
-            self._strangers.discard(connection)
+        token = message.token if isinstance(message, Hello) and message.version == PROTOCOL_VERSION else ""
+        if self.connection is None and hmac.compare_digest(token.encode(), self._token.encode()):
+            self._unknown.discard(connection)
             self.connection = connection
             self._hello.set_result(connection)
         else:
             connection.abort()
 
-    def _lost(self, connection: Connection) -> None:
-        self._strangers.discard(connection)
+    def _on_lost(self, connection: Connection) -> None:
+        self._unknown.discard(connection)
         if connection is self.connection:
             self._on_closed(connection)
 
-    def _close_door(self) -> None:
-        """Let nobody in any more."""
+    def _close_socket(self) -> None:
+        """Accept no more connections."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
             self._socket.unlink(missing_ok=True)
-        for stranger in tuple(self._strangers):
-            stranger.abort()
+        for connection in tuple(self._unknown):
+            connection.abort()
 
-    # The pipes, for _Pipes.
-
-    def take_output(self, fd: int, lines: list[str]) -> None:
-        """Hand on lines."""
-        for line in lines:
-            self._on_line(_NAMES[fd], line)
-
-    def take_exit(self, code: int) -> None:
-        """The process is gone; what it has started and left behind goes too."""
-        self._kill_group()
-        if not self._exited.done():
-            self._exited.set_result(code)
-
-    def take_release(self) -> None:
-        """The process is gone, and its pipes were read to their ends."""
-        if not self._released.done():
-            self._released.set_result(None)
-
-
-class _Pipes(asyncio.SubprocessProtocol):
-    """What asyncio tells of the process; a stream that brings too much at once is not read for a while."""
-
-    def __init__(self, owner: PluginProcess) -> None:
-        self._owner = owner
-        self._transport: Any = None
-        self._readers = {1: LineReader(), 2: LineReader()}
-        self._taken = {1: 0, 2: 0}
+    # asyncio.SubprocessProtocol.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-        process = cast("asyncio.SubprocessTransport", transport)
-        self._owner.pid = process.get_pid()  # its end may be told next, and group 0 is our own
+        """Implement asyncio.SubprocessProtocol."""
+        self._transport = cast("asyncio.SubprocessTransport", transport)
+        self.pid = self._transport.get_pid()  # its exit may be reported next, and group 0 is our own
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        loop = asyncio.get_running_loop()
-        if self._taken[fd] == 0:
-            loop.call_later(_FLOOD_SECONDS, self._begin_anew, fd)
-        self._taken[fd] += len(data)
-        if self._taken[fd] > _FLOOD_BYTES:
-            self._transport.get_pipe_transport(fd).pause_reading()
-        self._owner.take_output(fd, self._readers[fd].feed(data))
+        """Implement asyncio.SubprocessProtocol."""
+        if self._recent_bytes[fd] == 0:
+            self._loop.call_later(_FLOOD_SECONDS, self._resume, fd)
+        self._recent_bytes[fd] += len(data)
+        if self._recent_bytes[fd] > _FLOOD_BYTES:
+            self._pipe(fd).pause_reading()
+        for line in self._readers[fd].feed(data):
+            self._on_line(_STREAMS[fd], line)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        """Implement asyncio.SubprocessProtocol."""
         del exc
         if fd in self._readers:
-            self._owner.take_output(fd, self._readers[fd].close())
+            for line in self._readers[fd].close():
+                self._on_line(_STREAMS[fd], line)
 
     def process_exited(self) -> None:
-        self._owner.take_exit(self._transport.get_returncode())
+        """Implement asyncio.SubprocessProtocol: what the process has started and left behind ends too."""
+        self._kill_group()
+        assert self._transport is not None
+        code = self._transport.get_returncode()
+        if not self._exited.done():
+            self._exited.set_result(0 if code is None else code)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Implement asyncio.SubprocessProtocol."""
         del exc
-        self._owner.take_release()
+        if not self._pipes_closed.done():
+            self._pipes_closed.set_result(None)
 
-    def _begin_anew(self, fd: int) -> None:
-        paused = self._taken[fd] > _FLOOD_BYTES
-        self._taken[fd] = 0
-        pipe = self._transport.get_pipe_transport(fd)
+    def _pipe(self, fd: int) -> Any:
+        assert self._transport is not None
+        return self._transport.get_pipe_transport(fd)
+
+    def _resume(self, fd: int) -> None:
+        paused = self._recent_bytes[fd] > _FLOOD_BYTES
+        self._recent_bytes[fd] = 0
+        pipe = self._pipe(fd)
         if paused and pipe is not None and not pipe.is_closing():
             pipe.resume_reading()

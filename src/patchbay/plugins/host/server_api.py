@@ -1,9 +1,7 @@
-"""What the host asks of the server: ``/api/tools``, as anybody may ask it over HTTP.
+"""Client of the server's ``/api/tools``.
 
-What lives here: the requests, and what each answer comes to. What does not: what is asked when (``reconciler``).
-
-A refusal is an answer; that there is none, or one that says nothing, is ``ServerUnavailableError``. Both are ordinary: a server
-may come later than its plugins, and may not want a tool.
+A refusal is an answer; no answer, or one that cannot be used, is ``ServerUnavailableError``. Both are ordinary: a server may
+start later than its plugins, and may reject a tool.
 """
 
 from __future__ import annotations
@@ -26,20 +24,20 @@ _WANTS_TOKEN = "the server wants a token: --token-file FILE (or PATCHBAY_TOKEN_F
 
 
 class ServerUnavailableError(PatchbayError, ConnectionError):
-    """The server is not there, or gave no answer that could be used."""
+    """The server cannot be reached, or its answer cannot be used."""
 
     code = "server_unavailable"
 
 
 class NotTrustedError(ServerUnavailableError):
-    """The server wants a token, or another one than it was shown."""
+    """The server wants a token, or another one than it was sent."""
 
     code = "not_trusted"
 
 
 @dataclass(frozen=True, kw_only=True)
 class WantedTool:
-    """A tool as it is to be registered. ``registration`` is the plugin's number for it, and not the server's business."""
+    """A tool as it is to be registered. ``registration`` is the plugin's number for it; the server does not get it."""
 
     plugin_id: str
     name: str
@@ -53,15 +51,15 @@ class WantedTool:
 
     @property
     def source(self) -> str:
-        """The source that all tools of the plugin have."""
+        """The source of all tools of the plugin."""
         return source_of(self.plugin_id)
 
 
 @dataclass(frozen=True)
 class Accepted:
-    """The server has the tool. ``instance`` tells one run of the server from another, where it says so.
+    """The server has registered the tool. ``instance`` identifies one run of the server (None: it does not say).
 
-    ``signed``: its calls carry a signature with the secret that was sent. ``roles``: who has it, as far as the server says.
+    ``signed``: its calls carry a signature with the secret that was sent. ``roles``: those that have it, if the server says.
     """
 
     instance: str | None = None
@@ -71,7 +69,7 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Refused:
-    """The server does not have the tool, and says why. ``wants_token``: it would have no other of a plugin's tools either."""
+    """The server rejects the tool. ``wants_token``: it would reject every tool of a plugin."""
 
     reason: str
     instance: str | None = None
@@ -80,29 +78,29 @@ class Refused:
 
 @dataclass(frozen=True)
 class Listing:
-    """All tools by role, each as the server shows it. ``instance`` is as in Accepted."""
+    """All tools by role, each as the server lists it. ``instance`` is as in Accepted."""
 
     tools_by_role: Mapping[str, Sequence[Mapping[str, Any]]]
     instance: str | None = None
 
 
 class ToolsApi(Protocol):
-    """The seam to the server. Each method raises ServerUnavailableError."""
+    """The requests to the server. Each method raises ServerUnavailableError."""
 
     async def listing(self) -> Listing | None:
-        """Return all tools; None where nothing has changed since the last listing that was returned."""
+        """Return all tools; None where nothing has changed since the last listing."""
         ...
 
     async def register(self, tool: WantedTool) -> Accepted | Refused:
-        """Register a tool, in the place of one of its name."""
+        """Register a tool, in place of one of its name and source."""
         ...
 
     async def unregister(self, name: str, *, role: str | None, source: str) -> None:
-        """Take a tool away, if it is this source's."""
+        """Remove a tool of this source."""
         ...
 
     async def clear(self, source: str) -> None:
-        """Take away all tools of a source."""
+        """Remove all tools of a source."""
         ...
 
     async def aclose(self) -> None:
@@ -113,9 +111,9 @@ class ToolsApi(Protocol):
 class HttpToolsApi:
     """The server at ``url``, over HTTP; ``token`` is called for the bearer token (None: without one), ``timeout`` is in seconds.
 
-    Where the server does not take the token, it is asked for anew with the next request: the server may have a new one.
-    ``secret`` is sent with each registration: a server that knows of such things signs the tools' calls with it, and lets nobody
-    without it have them. Raises ConfigurationError for a URL that is none.
+    A rejected token is read again for the next request: the server may have a new one. ``secret`` is sent with each
+    registration: a server that supports it signs the tools' calls with it, and lets no client without it replace them. Raises
+    ConfigurationError for an invalid URL.
     """
 
     def __init__(
@@ -123,7 +121,7 @@ class HttpToolsApi:
     ) -> None:
         try:
             parts, origin = urlsplit(url), Origin(url)
-        except ValueError as error:  # no port, or no name, that there can be
+        except ValueError as error:  # an impossible port or host name
             raise ConfigurationError(f"the server's address {url!r} cannot be used: {error}.") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigurationError(f"the server's address must be an http:// URL, not {url!r}.")
@@ -133,21 +131,21 @@ class HttpToolsApi:
         self._secret = {"secret": secret} if secret else {}
         self._read_token = token
         self._token: str | None = None
-        self._has_shown_token = False
+        self._token_was_sent = False
         self._is_away = f"the server cannot be reached at {url}"
         self._etag = ""
 
     async def listing(self) -> Listing | None:
-        """Return all tools; None where nothing has changed since the last listing that was returned."""
+        """Return all tools; None where nothing has changed since the last listing."""
         headers = [(b"If-None-Match", self._etag.encode("latin-1"))] if self._etag else []
-        status, body, etag = await self._ask(b"GET", b"/api/tools", None, headers)
+        status, body, etag = await self._request(b"GET", b"/api/tools", None, headers)
         if status == 304:
             return None
         tools = body.get("tools_by_role")
         if status == 401:
-            raise NotTrustedError(self._about_token(body))
+            raise NotTrustedError(self._token_problem(body))
         if status != 200 or not isinstance(tools, dict):
-            raise ServerUnavailableError(f"the list of tools was answered with {status}: {_said(body)}")
+            raise ServerUnavailableError(f"the list of tools was answered with {status}: {_reason(body)}")
         self._etag = etag
         rows = {
             str(role): [row for row in each if isinstance(row, dict)] for role, each in tools.items() if isinstance(each, list)
@@ -155,8 +153,8 @@ class HttpToolsApi:
         return Listing(rows, _instance(body))
 
     async def register(self, tool: WantedTool) -> Accepted | Refused:
-        """Register a tool, in the place of one of its name."""
-        status, body, _ = await self._ask(
+        """Register a tool, in place of one of its name and source."""
+        status, body, _ = await self._request(
             b"POST",
             b"/api/tools/register",
             {
@@ -175,32 +173,32 @@ class HttpToolsApi:
             signed = bool(self._secret) and body.get("secret") == self._secret["secret"]
             return Accepted(_instance(body), signed=signed, roles=_roles(body))
         if status >= 500 or status in (408, 409, 425, 429):
-            raise ServerUnavailableError(f"answered with {status}: {_said(body)}")
-        if status == 401 or _lacks_trust(body):
-            return Refused(self._about_token(body), _instance(body), wants_token=True)
-        return Refused(_said(body), _instance(body))
+            raise ServerUnavailableError(f"answered with {status}: {_reason(body)}")
+        if status == 401 or _is_untrusted(body):
+            return Refused(self._token_problem(body), _instance(body), wants_token=True)
+        return Refused(_reason(body), _instance(body))
 
     async def unregister(self, name: str, *, role: str | None, source: str) -> None:
-        """Take a tool away, if it is this source's."""
-        await self._ask(
+        """Remove a tool of this source."""
+        await self._request(
             b"POST", b"/api/tools/unregister", {"name": name, "role": role, "expected_source": source, **self._secret}
         )
 
     async def clear(self, source: str) -> None:
-        """Take away all tools of a source."""
-        await self._ask(b"POST", b"/api/tools/clear", {"source": source, "role": None, **self._secret})
+        """Remove all tools of a source."""
+        await self._request(b"POST", b"/api/tools/clear", {"source": source, "role": None, **self._secret})
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self._client.close()
 
-    def _about_token(self, body: Mapping[str, Any]) -> str:
-        return f"the server does not take the token: {_said(body)}" if self._has_shown_token else _WANTS_TOKEN
+    def _token_problem(self, body: Mapping[str, Any]) -> str:
+        return f"the server does not take the token: {_reason(body)}" if self._token_was_sent else _WANTS_TOKEN
 
-    async def _ask(
+    async def _request(
         self, method: bytes, path: bytes, message: Any, headers: Sequence[tuple[bytes, bytes]] = ()
     ) -> tuple[int, dict[str, Any], str]:
-        """Send a request and return the status, the JSON object of the answer (empty for none) and its ETag."""
+        """Send a request; return the status, the JSON object of the answer (or an empty one) and its ETag."""
         head = [(b"Accept", b"application/json"), *headers]
         data = None
         if message is not None:
@@ -209,7 +207,7 @@ class HttpToolsApi:
         if self._token is None:
             try:
                 self._token = self._read_token()
-            except (PatchbayError, OSError) as error:  # it may be there again
+            except (PatchbayError, OSError) as error:  # the file may come back
                 raise ServerUnavailableError(str(error)) from error
         if self._token is not None:
             head.append((b"Authorization", b"Bearer " + self._token.encode("latin-1", "replace")))
@@ -229,8 +227,8 @@ class HttpToolsApi:
         except ClientError as error:
             raise ServerUnavailableError(f"{self._is_away}: {error}") from error
         read = _object(body)
-        self._has_shown_token = self._token is not None
-        if answer.status in (401, 403) or _lacks_trust(read):
+        self._token_was_sent = self._token is not None
+        if answer.status in (401, 403) or _is_untrusted(read):
             self._token = None
         return answer.status, read, answer.header(b"etag")
 
@@ -258,13 +256,13 @@ def _roles(body: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(map(str, roles)) if isinstance(roles, list) else ()
 
 
-def _lacks_trust(body: Mapping[str, Any]) -> bool:
+def _is_untrusted(body: Mapping[str, Any]) -> bool:
     failed = body.get("failed_roles")
     return isinstance(failed, list) and any(isinstance(each, dict) and each.get("code") == "source_reserved" for each in failed)
 
 
-def _said(body: Mapping[str, Any]) -> str:
-    """Return what an answer gives as its reason: of each role, or of each field, or at all."""
+def _reason(body: Mapping[str, Any]) -> str:
+    """Return the reason in an answer: of each role, of each field, or of the whole."""
     parts: list[str] = []
     failed = body.get("failed_roles")
     if isinstance(failed, list):
