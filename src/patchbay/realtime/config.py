@@ -1,4 +1,4 @@
-"""What a realtime session is told: whose model, how it speaks, and all limits. Plain data, checked when it is set."""
+"""Settings of realtime sessions: model, voice and all limits, validated on construction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 from patchbay.errors import ConfigurationError
 
 RESULT_CHARS: Final = 2_000_000
-"""How many characters of long results a session keeps for the model to read on."""
+"""Characters of long tool results that a session keeps for the model to page through."""
 
 _COUNTS: Final = frozenset(
     ("flood_calls", "max_rounds", "max_calls", "reconnects", "kept_items", "kept_chars", "waiting", "max_frame")
@@ -26,19 +26,19 @@ _MAY_BE_LEFT_OUT: Final = ("url", "api_key", "voice")
 
 @dataclass(frozen=True, kw_only=True)
 class RealtimeLimits:
-    """How long is waited for what (seconds), and how much there may be. Raises ConfigurationError for what cannot work.
+    """Timeouts (seconds) and bounds of a session. Raises ConfigurationError for invalid values.
 
-    A response that was asked for begins within ``created`` and is over within ``done`` (silence counts, not its length); one that
-    was cancelled within ``cancel``. A change of the tools is confirmed within ``update``. After the end of a response its calls
-    are collected for ``grace`` more.
+    A requested response must start within ``created``, and produce something every ``done``; a cancelled one must end within
+    ``cancel``. A change of tools must be confirmed within ``update``. After the end of a response, late calls are collected for
+    ``grace``.
 
-    At most ``flood_calls`` calls begin in any ``flood_seconds``, counted anew with each connection; a user's turn has at most
-    ``max_rounds`` responses with calls, and ``max_calls`` calls. A tool that is not done after ``slow_after`` is told to the
+    At most ``flood_calls`` calls start in any ``flood_seconds``, counted per connection; a user's turn has at most
+    ``max_rounds`` responses with calls, and ``max_calls`` calls. A tool that runs longer than ``slow_after`` is reported to the
     model as still running (None: never).
 
-    A lost connection is opened again up to ``reconnects`` times in a row, with pauses from ``first_pause`` to ``longest_pause``.
-    Of the conversation ``kept_items`` items of together ``kept_chars`` characters are told to a new connection. ``waiting``
-    events wait to be read, and frames of ``max_frame`` bytes are taken.
+    A lost connection is reopened up to ``reconnects`` times in a row, with pauses from ``first_pause`` to ``longest_pause``. A
+    new connection receives the last ``kept_items`` lines of history, of together ``kept_chars`` characters. At most ``waiting``
+    events are queued for the reader, and frames may have ``max_frame`` bytes.
     """
 
     connect: float = 10.0
@@ -69,7 +69,7 @@ class RealtimeLimits:
 
 
 def _can_be_kept(name: str, value: object) -> bool:
-    """Whether a limit is one that means something: a count is whole, seconds come to an end."""
+    """True for a valid limit: counts are integers, seconds are finite."""
     if isinstance(value, bool) or not isinstance(value, int if name in _COUNTS else int | float):
         return False
     return 0 < value <= float_info.max or (value == 0 and name in _MAY_BE_NOTHING)
@@ -77,15 +77,15 @@ def _can_be_kept(name: str, value: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class RealtimeSettings:
-    """What a session is asked to be.
+    """Model, provider and behaviour of a session.
 
-    ``model`` may name its provider, ``openai/gpt-realtime``; else ``provider`` does, or the host of ``url``. ``url`` is the
-    WebSocket's (None: the provider's own), ``api_key`` what it is opened with (None: the environment's, as the provider's
-    documentation names it). ``output`` is whether the model answers with "audio" (and its transcript) or with "text" alone.
-    ``transcribe``: the user's speech is told as text too. ``detect_turns``: the server hears when the user has ended; without it
-    ``respond`` says so. ``extra`` are members of the provider's session object (of ``setup`` with Gemini) as they are: JSON.
+    The provider is named by ``model`` (``openai/gpt-realtime``), else by ``provider``, else by the host of ``url``. ``url`` is
+    the WebSocket endpoint (None: the provider's default), ``api_key`` the key (None: from the provider's usual environment
+    variable). ``output`` is "audio" (with transcript) or "text". ``transcribe``: also return the user's speech as text.
+    ``detect_turns``: the server detects the end of the user's speech; without it, call ``respond``. ``extra`` is merged into
+    the provider's session object (Gemini: ``setup``).
 
-    Raises ConfigurationError, which names the setting, for one that is not of its type or cannot work.
+    Raises ConfigurationError that names the invalid setting.
     """
 
     model: str
@@ -110,7 +110,7 @@ class RealtimeSettings:
             raise ConfigurationError(f"The URL of a realtime session begins with ws:// or wss://, not {self.url!r}.")
 
     def _check_types(self) -> None:
-        """Find out here what would else be found out in the midst of a talk. No value is repeated: it may be the key."""
+        """Check types here rather than in the middle of a session. Values are not repeated: one may be the key."""
         for name in _TEXTS:
             value = getattr(self, name)
             if not isinstance(value, str) and not (value is None and name in _MAY_BE_LEFT_OUT):
@@ -124,13 +124,13 @@ class RealtimeSettings:
 
 
 def check_limits(limits: object) -> None:
-    """Raise ConfigurationError for limits that are none."""
+    """Raise ConfigurationError unless ``limits`` are RealtimeLimits."""
     if not isinstance(limits, RealtimeLimits):
         raise ConfigurationError(f"limits of a realtime session must be RealtimeLimits, not {type(limits).__name__}.")
 
 
 def _is_json(value: object) -> bool:
-    """Whether a frame can have this in it."""
+    """True if a value can be encoded as JSON."""
     try:
         msgspec.json.encode(value)
     except UnicodeEncodeError:

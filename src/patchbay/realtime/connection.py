@@ -1,6 +1,6 @@
-"""A connection that is ready to talk: opened, greeted, configured with tools, told what was said before.
+"""One WebSocket to a model's server: JSON frames in and out, bounded, and its opening handshake.
 
-What lives here: the handshake. What does not: what is said afterwards (``talk``).
+The key is sent in the headers of the opening request only: redirects are not followed, and errors are redacted.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from patchbay.realtime.providers.registry import key_for
 from patchbay.realtime.server_events import ResponseDone, ServerError, ServerEvent, SessionOpened, SessionUpdated
 from patchbay.tools import well_formed
 
-AUDIO_WAITING: Final = 256 * 1024
-"""How many bytes may wait to be sent before audio has to wait itself."""
+AUDIO_BUFFER_LIMIT: Final = 256 * 1024
+"""Bytes in the send queue above which audio waits."""
 
-MOST_WAITING: Final = 32 * 1024 * 1024
-"""How many bytes may wait at all: a server that takes none of them is as good as gone."""
+SEND_BUFFER_LIMIT: Final = 32 * 1024 * 1024
+"""Bytes in the send queue above which the connection is aborted."""
 
-TAKEN_WITHIN: Final = 20.0
-"""Seconds that the server has to take what it is sent, for each ``AUDIO_WAITING`` bytes of it.
+DRAIN_TIMEOUT: Final = 20.0
+"""Seconds for the server to accept each ``AUDIO_BUFFER_LIMIT`` bytes.
 
-The library's own pings do not find out: they wait behind what is not taken.
+Pings of the library do not detect a stalled server: they queue behind the data.
 """
 
-CLOSING: Final = 2.0
-"""Seconds that the server has to agree to the end."""
+CLOSE_TIMEOUT: Final = 2.0
+"""Seconds for the closing handshake."""
 
-_TAKES_NOTHING: Final = "the server takes nothing any more"
-_AT_ONCE: Final = 64 * 1024
-_FRAMES_WAITING: Final = 16
-_LONGEST_BODY: Final = 500
+_STALLED: Final = "the server stopped reading"
+_BATCH_BYTES: Final = 64 * 1024
+_RECEIVE_QUEUE: Final = 16
+_MAX_BODY: Final = 500
 
 _logger = logging.getLogger(__name__)
-# The library logs the headers of the opening request, the key among them, where it is asked to log all.
+# At DEBUG level the library logs the headers of the opening request, and so the key.
 _quiet = logging.getLogger(f"{__name__}.socket")
 _quiet.setLevel(logging.INFO)
 _encode = msgspec.json.Encoder().encode
@@ -59,25 +59,25 @@ _decode = msgspec.json.Decoder().decode
 
 
 class _NoRedirectConnect(connect):
-    """Opens where it was told to and nowhere else: the headers hold a key."""
+    """A connect that does not follow redirects: the headers contain a key."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
         return exc
 
 
 class _Socket(ClientConnection):
-    """Lets nothing pile up that the other end does not take: answers to pings are written by the library as they come."""
+    """A socket that aborts when the peer stops reading: the library queues answers to pings without a bound."""
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.transport.get_write_buffer_size() > MOST_WAITING:
+        if self.transport.get_write_buffer_size() > SEND_BUFFER_LIMIT:
             self.transport.abort()
 
 
 class Connection:
     """An open WebSocket. ``send`` never waits; ``receive`` has one caller at a time.
 
-    ``reason`` says, once it is over, why, and ``was_closed`` whether the server has said so. ``received`` counts bytes.
+    After the end, ``reason`` says why, and ``closed_by_server`` whether the server sent a close frame.
     """
 
     def __init__(self, socket: ClientConnection, *, secret: str = "") -> None:
@@ -86,41 +86,41 @@ class Connection:
         self._out: deque[bytes] = deque()
         self._waiting = 0
         self._wake: asyncio.Future[None] | None = None
-        self._room: deque[asyncio.Future[None]] = deque()
+        self._space_waiters: deque[asyncio.Future[None]] = deque()
         self._ended = False
         self.reason = ""
-        self.was_closed = False
-        self.received = 0
-        self._has_complained = False  # of what is no JSON
+        self.closed_by_server = False
+        self.bytes_received = 0
+        self._warned = False  # logged one invalid frame
         self._writer = asyncio.get_running_loop().create_task(self._write())
 
     @classmethod
     async def open(cls, url: str, headers: Mapping[str, str], *, seconds: float, max_frame: int, secret: str = "") -> Connection:
-        """Open one within ``seconds``. Raises UpstreamError (``upstream_status``: what it answered), UpstreamTimeoutError."""
+        """Open a WebSocket within ``seconds``. Raises UpstreamError (with ``upstream_status``) or UpstreamTimeoutError."""
         place = urlsplit(url)
-        server = place.netloc.rpartition("@")[2]  # in front of it may stand a password
+        server = place.netloc.rpartition("@")[2]  # without user and password
         where = f"{place.scheme}://{server}{place.path}"
-        kwargs: dict[str, Any] = {"proxy": None} if _is_without_proxy(place.hostname or "") else {}
+        kwargs: dict[str, Any] = {"proxy": None} if _bypasses_proxy(place.hostname or "") else {}
         if place.scheme == "wss":
-            kwargs["ssl"] = trusted()
+            kwargs["ssl"] = default_ssl_context()
         try:
             socket = await _NoRedirectConnect(
                 url,
                 additional_headers=dict(headers),
-                compression=None,  # audio does not get smaller, and each connection would keep its own window
+                compression=None,  # audio does not compress, and each connection would hold a window
                 open_timeout=seconds,
-                close_timeout=CLOSING,
+                close_timeout=CLOSE_TIMEOUT,
                 max_size=max_frame,
-                max_queue=_FRAMES_WAITING,
+                max_queue=_RECEIVE_QUEUE,
                 logger=_quiet,
                 create_connection=_Socket,
                 **kwargs,
             )
         except InvalidStatus as error:
-            said = _beginning(error.response.body or b"", secret)
+            said = _excerpt(error.response.body or b"", secret)
             status = error.response.status_code
             raise UpstreamError(
-                without(secret, f"The model's server at {where} refused the connection: HTTP {status} {said}".rstrip()),
+                redact(secret, f"The model's server at {where} refused the connection: HTTP {status} {said}".rstrip()),
                 upstream_status=status,
                 body=said,
             ) from None
@@ -132,72 +132,71 @@ class Connection:
                 "A private authority's certificate is named by SSL_CERT_FILE."
             ) from None
         except (OSError, WebSocketException, EOFError, ValueError, ImportError) as error:
-            what = without(secret, _why(error))
+            what = redact(secret, _connect_error(error))
             raise UpstreamError(f"The model's server at {where} cannot be reached: {what}") from None
         return cls(socket, secret=secret)
 
     def send(self, frames: Iterable[Frame]) -> None:
-        """Send frames, in order, behind all that is waiting. Whatever is sent on a connection that is over is lost."""
+        """Queue frames in order. Frames sent after the end are lost."""
         if self._ended:
             return
         for frame in frames:
             text = _encoded(frame)
             self._out.append(text)
             self._waiting += len(text)
-        if self._waiting > MOST_WAITING:
-            self.abort(_TAKES_NOTHING)
+        if self._waiting > SEND_BUFFER_LIMIT:
+            self.abort(_STALLED)
         elif self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
-    async def room(self) -> None:
-        """Wait until there is room for audio, or the connection is over."""
-        while self._waiting > AUDIO_WAITING and not self._ended:
+    async def wait_for_space(self) -> None:
+        """Wait until the queue has space for audio, or the connection has ended."""
+        while self._waiting > AUDIO_BUFFER_LIMIT and not self._ended:
             waiter = asyncio.get_running_loop().create_future()
-            self._room.append(waiter)
+            self._space_waiters.append(waiter)
             await waiter
 
     async def receive(self) -> Any:
-        """Return what the server sends next, decoded; what is no JSON is passed over. Raises EOFError when it is over."""
+        """Return the next decoded frame; invalid JSON is skipped. Raises EOFError at the end."""
         try:
             while True:
                 data = await self._socket.recv(decode=False)
-                self.received += len(data)
+                self.bytes_received += len(data)
                 try:
                     return _decode(data)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                    if not self._has_complained:
-                        self._has_complained = True
-                        _logger.warning("A model's server sent what is not JSON: %r", _beginning(data, self._secret)[:100])
+                    if not self._warned:
+                        self._warned = True
+                        _logger.warning("A model's server sent what is not JSON: %r", _excerpt(data, self._secret)[:100])
         except ConnectionClosed as error:
-            self.was_closed = error.rcvd is not None
-            self._over(without(self._secret, _words(error)))
+            self.closed_by_server = error.rcvd is not None
+            self._mark_ended(redact(self._secret, _close_reason(error)))
             raise EOFError(self.reason) from None
 
     def abort(self, reason: str) -> None:
-        """End it without a word."""
-        self._over(reason)
+        """Close at once, without a close frame."""
+        self._mark_ended(reason)
         self._socket.transport.abort()
 
-    def hang_up(self, reason: str) -> None:
-        """Take nothing more to send; what waits is sent. To be followed by ``close``."""
-        self._over(reason, drop=False)
+    def finish_sending(self, reason: str) -> None:
+        """Accept no more frames; queued ones are still sent. To be followed by ``close``."""
+        self._mark_ended(reason, drop=False)
 
     async def close(self) -> None:
-        """End it, with what was waiting sent where that is quick, and leave nothing running."""
-        self.hang_up("closed by us")
+        """Send what is queued if that is quick, close, and leave nothing running."""
+        self.finish_sending("closed by us")
         try:
-            async with asyncio.timeout(CLOSING):
+            async with asyncio.timeout(CLOSE_TIMEOUT):
                 await self._writer
-                # What is still coming has to be read, or the server's own word of the end stays behind it.
-                await asyncio.gather(self._socket.close(), self._read_out())
+                # Incoming frames must be read, or the server's close frame stays behind them.
+                await asyncio.gather(self._socket.close(), self._drain_incoming())
         except (TimeoutError, ConnectionClosed):
             pass
         finally:
             self._writer.cancel()
             self._socket.transport.abort()
 
-    async def _read_out(self) -> None:
-        """Read what is of no use any more."""
+    async def _drain_incoming(self) -> None:
         while True:
             try:
                 await self._socket.recv(decode=False)
@@ -205,44 +204,41 @@ class Connection:
                 return
 
     async def _write(self) -> None:
-        """Send what is waiting, as fast as the server takes it; one that takes nothing is given up."""
+        """Write queued frames as fast as the server reads; abort if it does not."""
         out, socket = self._out, self._socket
         try:
             while True:
                 while out:
-                    size = self._hand_over()
-                    if socket.transport.get_write_buffer_size():  # else there is nothing to wait for
-                        async with asyncio.timeout(TAKEN_WITHIN * max(1, size / AUDIO_WAITING)):
+                    size = self._write_batch()
+                    if socket.transport.get_write_buffer_size():  # else nothing to wait for
+                        async with asyncio.timeout(DRAIN_TIMEOUT * max(1, size / AUDIO_BUFFER_LIMIT)):
                             await socket.drain()
                     self._waiting -= size
-                    if self._room and self._waiting <= AUDIO_WAITING:
-                        self._let_in()
+                    if self._space_waiters and self._waiting <= AUDIO_BUFFER_LIMIT:
+                        self._wake_senders()
                 if self._ended:
                     return
                 self._wake = asyncio.get_running_loop().create_future()
                 await self._wake
         except TimeoutError:
-            self.abort(_TAKES_NOTHING)
+            self.abort(_STALLED)
         except (ConnectionClosed, OSError):
-            self._over("the connection broke")
+            self._mark_ended("the connection broke")
 
-    def _hand_over(self) -> int:
-        """Give the socket what is waiting, in pieces of ``_AT_ONCE``; return how much.
-
-        Frames that wait together, as results and the wish for an answer do, are one write, which costs more than a frame does.
-        """
+    def _write_batch(self) -> int:
+        """Write up to ``_BATCH_BYTES`` bytes of queued frames in one call, which costs more than a frame; return the size."""
         out, protocol = self._out, self._socket.protocol
         if protocol.state is not State.OPEN:
             raise ConnectionResetError
         size = 0
-        while out and size < _AT_ONCE:
+        while out and size < _BATCH_BYTES:
             text = out.popleft()
             size += len(text)
             protocol.send_text(text)
         self._socket.transport.write(b"".join(protocol.data_to_send()))
         return size
 
-    def _over(self, reason: str, *, drop: bool = True) -> None:
+    def _mark_ended(self, reason: str, *, drop: bool = True) -> None:
         if not self._ended:
             self._ended = True
             self.reason = reason
@@ -250,42 +246,41 @@ class Connection:
             self._out.clear()
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
-        self._let_in()
+        self._wake_senders()
 
-    def _let_in(self) -> None:
-        while self._room:
-            waiter = self._room.popleft()
+    def _wake_senders(self) -> None:
+        while self._space_waiters:
+            waiter = self._space_waiters.popleft()
             if not waiter.done():
                 waiter.set_result(None)
 
 
 @cache
-def trusted() -> ssl.SSLContext:
-    """What Python trusts: the system's certificates, or those of ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``.
+def default_ssl_context() -> ssl.SSLContext:
+    """Return the shared default context (system certificates, ``SSL_CERT_FILE``, ``SSL_CERT_DIR``).
 
-    One for all connections: to read them takes milliseconds and a megabyte each time.
+    Shared, because loading the certificates takes milliseconds and a megabyte.
     """
     return ssl.create_default_context()
 
 
 def _encoded(frame: Frame) -> bytes:
-    """Return a frame as JSON. Half of a character, which no server can be sent, is replaced."""
+    """Encode a frame as JSON; lone surrogates are replaced."""
     try:
         return _encode(frame)
     except UnicodeEncodeError:
         return well_formed(json.dumps(frame, ensure_ascii=False)).encode()
 
 
-def _words(error: ConnectionClosed) -> str:
-    """How the connection ended, as its last frame says."""
+def _close_reason(error: ConnectionClosed) -> str:
     closed = error.rcvd
     if closed is None:
         return "the connection broke"
     return f"the server closed it: {closed.code} {closed.reason}".rstrip()
 
 
-def _why(error: Exception) -> str:
-    """Return why a server cannot be reached, without the URL of a proxy: its password stands in there."""
+def _connect_error(error: Exception) -> str:
+    """Describe why a server is unreachable, without the URL of a proxy, which may contain a password."""
     if isinstance(error, ImportError):
         return (
             "the environment names a SOCKS proxy, which needs the package python-socks."
@@ -293,70 +288,70 @@ def _why(error: Exception) -> str:
         )
     is_of_url = isinstance(error, ValueError) and not isinstance(error, OSError)
     if isinstance(error, InvalidProxy) or (is_of_url and getproxies()):
-        return "the environment names a proxy by a URL that is none. Mend it, or name the server's host in no_proxy."
+        return "the environment names a proxy by an invalid URL. Correct it, or name the server's host in no_proxy."
     return str(error) or type(error).__name__
 
 
-def _beginning(said: bytes | bytearray, secret: str) -> str:
-    """Return what a server's words begin with. Cut first, they could end in the midst of the key."""
-    return without(secret, said.decode("utf-8", "replace"))[:_LONGEST_BODY]
+def _excerpt(said: bytes | bytearray, secret: str) -> str:
+    """Return the beginning of a server's message. Redacted before it is cut, so that no part of the key remains."""
+    return redact(secret, said.decode("utf-8", "replace"))[:_MAX_BODY]
 
 
-def _is_without_proxy(host: str) -> bool:
-    """Whether a host is one that no proxy leads to: this machine, also by a name that ends in ``.localhost``."""
+def _bypasses_proxy(host: str) -> bool:
+    """True for this machine, also by a name ending in ``.localhost``."""
     return is_this_machine(host) or host.endswith(".localhost")
 
 
-def without(secret: str, text: str) -> str:
-    """Return a server's words without the key that it was given, which some repeat."""
+def redact(secret: str, text: str) -> str:
+    """Replace the key in a server's message."""
     return text.replace(secret, "[redacted]") if len(secret) >= 8 else text
 
 
-_MOST_NEWS: Final = 256
-"""How much may be told before the session is confirmed: then there is hardly anything to be told of."""
+_MAX_EARLY_EVENTS: Final = 256
+"""Maximum number of events before the session is confirmed."""
 
 
 class SetupRefusedError(UpstreamError):
-    """A server was reached, and has said no to what a session was to begin with: its tools, or something else."""
+    """The server was reached and refused the session's configuration."""
 
 
 @dataclass(eq=False)
 class ProviderConnection:
-    """A connection, and the language that is spoken on it. ``news`` is what has been heard and not been looked at."""
+    """A connection and the dialect spoken on it. ``pending`` are events that were read and not handled yet."""
 
     connection: Connection
     dialect: Dialect
     secret: str = field(default="", repr=False)
-    """The key: servers repeat it in what they say is wrong with it."""
-    news: deque[ServerEvent] = field(default_factory=deque)
+    """The key, to redact it in error messages."""
+    pending: deque[ServerEvent] = field(default_factory=deque)
 
-    async def next(self) -> ServerEvent:
-        """Return what the server says next. Raises EOFError when the connection is over."""
-        while not self.news:
-            self.news.extend(self.dialect.read(await self.connection.receive()))
-        news = self.news.popleft()
-        if isinstance(news, ServerError):
-            said = (news.message, news.code, news.param)
-            message, code, param = (without(self.secret, text) for text in said)
-            return replace(news, message=message, code=code, param=param)
-        if isinstance(news, ResponseDone) and news.reason:
-            return replace(news, reason=without(self.secret, news.reason))
-        return news
+    async def next_event(self) -> ServerEvent:
+        """Return the next server event. Raises EOFError at the end of the connection."""
+        while not self.pending:
+            self.pending.extend(self.dialect.read(await self.connection.receive()))
+        event = self.pending.popleft()
+        if isinstance(event, ServerError):
+            said = (event.message, event.code, event.param)
+            message, code, param = (redact(self.secret, text) for text in said)
+            return replace(event, message=message, code=code, param=param)
+        if isinstance(event, ResponseDone) and event.reason:
+            return replace(event, reason=redact(self.secret, event.reason))
+        return event
 
 
-async def open_wire(
+async def open_connection(
     dialect: Dialect,
     settings: RealtimeSettings,
     opening: Callable[[], ConnectionSetup],
     *,
     lines: Callable[[], Sequence[Line]],
-    refused: Callable[[ServerError], bool],
+    exclude: Callable[[ServerError], bool],
 ) -> ProviderConnection:
-    """Open a connection and configure it.
+    """Open a connection and configure the session.
 
-    ``opening`` is asked again where the server has refused something of it and ``refused`` has mended that. ``lines`` are what
-    was said until the connection is ready: they are asked for last, and nothing is waited for behind that. Raises UpstreamError
-    (NotTakenError where the server says no), UpstreamTimeoutError, ConfigurationError where there is no key.
+    ``opening`` is called again after the server has refused something and ``exclude`` could leave that out. ``lines`` is called
+    last: it returns the history up to the moment when the connection is ready. Raises UpstreamError (SetupRefusedError if the
+    server refuses), UpstreamTimeoutError, or ConfigurationError if there is no key.
     """
     limits = settings.limits
     key = key_for(settings, type(dialect))
@@ -366,12 +361,12 @@ async def open_wire(
     wire = ProviderConnection(connection, dialect, key)
     try:
         async with asyncio.timeout(limits.connect + limits.update):
-            last = await _configure(wire, opening, lines, refused)
+            last = await _configure(wire, opening, lines, exclude)
         if said := lines():
-            connection.send(dialect.recalling(replace(last, lines=said)))
+            connection.send(dialect.history_frames(replace(last, lines=said)))
     except EOFError as error:
         await connection.close()
-        kind = SetupRefusedError if connection.was_closed else UpstreamError
+        kind = SetupRefusedError if connection.closed_by_server else UpstreamError
         raise kind(f"The model's server ended the connection before it was configured: {error}") from None
     except TimeoutError:
         connection.abort("")
@@ -390,30 +385,30 @@ async def _configure(
     wire: ProviderConnection,
     opening: Callable[[], ConnectionSetup],
     lines: Callable[[], Sequence[Line]],
-    refused: Callable[[ServerError], bool],
+    exclude: Callable[[ServerError], bool],
 ) -> ConnectionSetup:
     connection, dialect = wire.connection, wire.dialect
     last = opening()
-    connection.send(dialect.greeting(replace(last, lines=lines())))
+    connection.send(dialect.setup_frames(replace(last, lines=lines())))
     later: list[ServerEvent] = []
     configured = False
     while not configured:
-        news = await wire.next()
-        if isinstance(news, SessionOpened):
-            if not news.configured:
+        event = await wire.next_event()
+        if isinstance(event, SessionOpened):
+            if not event.configured:
                 last = opening()
-                connection.send(dialect.configuring(last))
-            configured = news.configured
-        elif isinstance(news, SessionUpdated):
+                connection.send(dialect.configure_frames(last))
+            configured = event.configured
+        elif isinstance(event, SessionUpdated):
             configured = True
-        elif isinstance(news, ServerError):
-            if not refused(news):
-                raise SetupRefusedError(f"The model's server refused the session: {news.message}")
+        elif isinstance(event, ServerError):
+            if not exclude(event):
+                raise SetupRefusedError(f"The model's server refused the session: {event.message}")
             last = opening()
-            connection.send(dialect.configuring(last))
+            connection.send(dialect.configure_frames(last))
         else:
-            later.append(news)
-            if len(later) > _MOST_NEWS or connection.received > MOST_WAITING:
-                raise UpstreamError("The model's server says more than it may before it has confirmed the session.")
-    wire.news.extendleft(reversed(later))
+            later.append(event)
+            if len(later) > _MAX_EARLY_EVENTS or connection.bytes_received > SEND_BUFFER_LIMIT:
+                raise UpstreamError("The model's server sent too much before it confirmed the session.")
+    wire.pending.extendleft(reversed(later))
     return last

@@ -1,11 +1,6 @@
-"""What holds a session together: one part of it tells, and others do something about it.
+"""Wires the parts of a session: connection, turns, tool calls and tool sync. Provider-independent.
 
-What lives here: the threads between a connection (``keeper``, ``talk``), turns and their calls (``turns``, ``answers``), tools
-(``syncing``), and the session's beginning and end. What does not: what a program does with a session (``session``). No part of it
-knows a provider.
-
-Everything happens in one event loop, and everything but connecting happens at once: state is changed between two awaits, so there
-are no locks. What runs beside are the tools, and one task that listens.
+Everything runs in one event loop, and state changes only between awaits, so there are no locks.
 """
 
 from __future__ import annotations
@@ -37,11 +32,10 @@ _logger = logging.getLogger(__name__)
 
 
 class SessionEngine:
-    """The parts of one session.
+    """The parts of one session: listener of its connections, owner of its reconnector, host of its tool calls.
 
-    It is what a talk tells (``listener.Listener``), who a connection is kept for (``keeper.Holder``), and who calls are carried
-    out for (``answers.Host``). What happens goes into ``feed``. ``end_soon`` is told why there is no connection to be had, and is
-    to have ``end`` called.
+    Events go into ``queue``. ``close_soon`` is called with the reason when no connection can be had, and must have ``end``
+    called.
     """
 
     def __init__(
@@ -52,135 +46,137 @@ class SessionEngine:
         around: SessionContext,
         *,
         queue: EventQueue,
-        end_soon: Callable[[str], object],
+        close_soon: Callable[[str], object],
     ) -> None:
         limits = settings.limits
-        self.offered = SessionTools(dialect, tools)
-        self.keeper = Reconnector(settings, dialect, self)
-        self._remembered = Transcript(limits.kept_items, limits.kept_chars)
-        self._unanswered = UnansweredInput(limits)
-        self._syncing = ToolSync(self.offered, limits.update, updates=dialect.updates_tools, renew=self.keeper.renew)
-        self._turns = Turns(around, self.offered, self._remembered, max_calls=limits.max_calls)
-        self.answers = ToolCallRounds(limits, self.offered, self._remembered, self._turns, self)
-        self.feed = queue
-        self._end_soon = end_soon
-        self._behind = 0  # lines of the user's since the model last began to answer: its own stands in front of them
-        self._owed = False  # an answer that the next connection is to ask for
-        self.is_hushed = False
-        """By the program, until the user goes on."""
-        self._was_busy = False  # since it was told that nothing is under way
-        self._is_between_turns = False  # the last is given up, the next is about to begin: this is no idle moment
-        self._life: asyncio.Task[None] | None = None
+        self.tools = SessionTools(dialect, tools)
+        self.reconnector = Reconnector(settings, dialect, self)
+        self._transcript = Transcript(limits.kept_items, limits.kept_chars)
+        self._unanswered_input = UnansweredInput(limits)
+        self._tool_sync = ToolSync(
+            self.tools, limits.update, updates=dialect.updates_tools, renew=self.reconnector.request_renewal
+        )
+        self._turns = Turns(around, self.tools, self._transcript, max_calls=limits.max_calls)
+        self.calls = ToolCallRounds(limits, self.tools, self._transcript, self._turns, self)
+        self.queue = queue
+        self._close_soon = close_soon
+        self._unanswered_lines = 0  # user lines since the last response started, which precedes them
+        self._response_owed = False  # a response that the next connection must request
+        self.is_muted = False
+        """True after ``interrupt``, until the user continues."""
+        self._was_busy = False  # since the last IdleEvent
+        self._is_between_turns = False  # suspends ``advance``
+        self._run_task: asyncio.Task[None] | None = None
         self._opened: asyncio.Future[None] | None = None
-        self._beside: set[asyncio.Task[Any]] = set()
+        self._background: set[asyncio.Task[Any]] = set()
 
-    # Its beginning and its end
+    # Lifetime
 
     @property
     def has_begun(self) -> bool:
-        """Whether a connection was asked for."""
-        return self._life is not None
+        """True once a connection was requested."""
+        return self._run_task is not None
 
     @property
     def was_open(self) -> bool:
-        """Whether the first connection was opened, or could not be."""
+        """True once the first connection was opened or has failed."""
         return self._opened is not None and self._opened.done()
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is under way."""
-        return self.keeper.talk is not None and self.keeper.talk.is_free and self.answers.is_idle
+        """True if no response, call or late result is pending."""
+        return self.reconnector.controller is not None and self.reconnector.controller.is_free and self.calls.is_idle
 
     @property
     def is_told(self) -> bool:
-        """Whether the model knows the tools of the last ``use_tools``."""
-        return self._syncing.is_told
+        """True if the model has the tools of the last ``use_tools``."""
+        return self._tool_sync.is_told
 
     async def open(self) -> None:
-        """Open the first connection. Raises what it cannot be opened for."""
+        """Open the first connection. Raises the error if that fails."""
         loop = asyncio.get_running_loop()
         self._opened = loop.create_future()
-        self._life = loop.create_task(self.keeper.run())
+        self._run_task = loop.create_task(self.reconnector.run())
         await asyncio.shield(self._opened)
 
     async def end(self, reason: str) -> None:
-        """End all there is, in the order in which one needs the other."""
-        self._turns.make_way()
+        """Stop all parts in order of dependency."""
+        self._turns.end_current()
         try:
-            if self._life is not None:
-                self._life.cancel()
-                await asyncio.wait([self._life])
-            await self.answers.stop()
-            while self._beside:
-                await asyncio.wait(self._beside)
+            if self._run_task is not None:
+                self._run_task.cancel()
+                await asyncio.wait([self._run_task])
+            await self.calls.stop()
+            while self._background:
+                await asyncio.wait(self._background)
         finally:
-            self._turns.tell_ends(lambda _turn: False)
+            self._turns.report_finished(lambda _turn: False)
             if self._opened is not None and not self._opened.done():
                 self._opened.set_exception(UpstreamError("The session was closed before it was open."))
-                self._opened.exception()  # looked at: nobody may be waiting any more
-            self._syncing.give_up("the session is closed")
-            self.feed.end(ConnectionEvent("closed", reason))
+                self._opened.exception()  # retrieved: nothing may be waiting for it
+            self._tool_sync.close("the session is closed")
+            self.queue.close(ConnectionEvent("closed", reason))
 
-    # What the program says
+    # Called by the program
 
-    def say(self, text: str) -> None:
-        """Say something as the user, and have it answered; to the next connection where there is none."""
-        talk = self._next_turn(text)
+    def send_text(self, text: str) -> None:
+        """Send a user text and request a response; without a connection, on the next one."""
+        controller = self._start_turn(text)
         line = Line("user", text)
-        self.said(line)
-        if talk is None:
-            self._owed = True
+        self.add_input(line)
+        if controller is None:
+            self._response_owed = True
         else:
-            talk.say(line, answer=True)
-            talk.want()
+            controller.send_text(line, answer=True)
+            controller.request_response()
 
     def respond(self) -> None:
-        """Have the model answer to what the user has spoken."""
-        talk = self._next_turn()
-        if talk is None:
-            self._owed = True
+        """Request a response to the user's audio."""
+        controller = self._start_turn()
+        if controller is None:
+            self._response_owed = True
         else:
-            talk.end_audio()
-            talk.want()
+            controller.end_audio()
+            controller.request_response()
 
     def interrupt(self) -> None:
-        """End what is said and what runs; nothing is asked until the user goes on."""
-        self._owed = False
-        self._unanswered.hush()
-        self.is_hushed = self._was_busy = True
-        self._turns.make_way()
-        if self.keeper.talk is not None:
-            self.keeper.talk.cancel()
+        """Cancel the response and the running calls; request nothing until the user continues."""
+        self._response_owed = False
+        self._unanswered_input.mute()
+        self.is_muted = self._was_busy = True
+        self._turns.end_current()
+        if self.reconnector.controller is not None:
+            self.reconnector.controller.cancel()
         self.emit(InterruptedEvent())
-        self.answers.give_up()
-        self.look()
+        self.calls.abandon()
+        self.advance()
 
     async def use_tools(self, snapshot: Snapshot) -> None:
-        """Offer the model these tools from now on, and wait until it has been told."""
-        self.offered.use(snapshot)
-        self._turns.tools_changed()
-        if self._life is None:
+        """Offer these tools from now on, and wait until the server has confirmed them."""
+        self.tools.use(snapshot)
+        self._turns.update_tools()
+        if self._run_task is None:
             return
-        told = self._syncing.changed()
-        if self.keeper.talk is not None:
-            self._syncing.push(self.keeper.talk)
+        told = self._tool_sync.changed()
+        if self.reconnector.controller is not None:
+            self._tool_sync.push(self.reconnector.controller)
         await told
 
-    def _next_turn(self, said: str | None = None) -> ResponseController | None:
-        """End what is going on for the user's last turn, and begin the next; return the connection. None was spoken."""
-        self._turns.make_way(is_spoken=said is None)
-        talk = self.keeper.talk
-        had_answer = talk is not None and talk.cancel()
-        if self.answers.is_waiting or had_answer:
+    def _start_turn(self, said: str | None = None) -> ResponseController | None:
+        """End the current turn and start the next; return the connection in use. ``said`` is None for speech."""
+        self._turns.end_current(is_spoken=said is None)
+        controller = self.reconnector.controller
+        had_answer = controller is not None and controller.cancel()
+        if self.calls.has_open_rounds or had_answer:
             self.emit(InterruptedEvent())
         with self._between_turns():
-            self.answers.give_up()
+            self.calls.abandon()
         self._begin_turn(said)
-        return talk
+        return controller
 
     @contextmanager
     def _between_turns(self) -> Iterator[None]:
-        """Something is ended here, and something else is about to begin: ``look`` does nothing meanwhile."""
+        """Suspend ``advance`` between the end of one thing and the start of the next."""
         self._is_between_turns = True
         try:
             yield
@@ -188,211 +184,212 @@ class SessionEngine:
             self._is_between_turns = False
 
     def _begin_turn(self, said: str | None = None) -> None:
-        self.is_hushed = False
+        self.is_muted = False
         self._was_busy = True
-        self._turns.tell_ends(self.answers.has_running)  # of the one before
+        self._turns.report_finished(self.calls.has_running)  # of the previous turn
         self._turns.begin(said or "", is_spoken=said is None)
 
-    # What a talk tells (``listener.Listener``)
+    # ``listener.Listener``
 
     def emit(self, event: RealtimeEvent) -> None:
-        """Tell the reader of the events."""
-        talk = self.keeper.talk
-        self._was_busy = self._was_busy or (talk is not None and talk.user_speaks)
-        self.feed.put(event)
+        """Queue an event for the reader."""
+        controller = self.reconnector.controller
+        self._was_busy = self._was_busy or (controller is not None and controller.user_speaks)
+        self.queue.put(event)
 
-    def heard_line(self, line: Line, *, is_answered: bool = True) -> None:
-        """Remember what was said, and whether a connection that goes on with this one has to be told of it."""
-        self._remembered.add(line.role, line.text, before=self._behind if line.role == "assistant" else 0)
+    def on_line(self, line: Line, *, is_answered: bool = True) -> None:
+        """Add a line to the transcript, and to the unanswered input unless ``is_answered``."""
+        self._transcript.add(line.role, line.text, before=self._unanswered_lines if line.role == "assistant" else 0)
         if not is_answered:
-            self._behind += 1
-            self._unanswered.add(line)
-        self._turns.heard(line)
+            self._unanswered_lines += 1
+            self._unanswered_input.add(line)
+        self._turns.on_line(line)
 
-    def response_began(self, *, wanted: bool) -> None:
-        """Let the turn know."""
-        self._unanswered.began()
-        self._behind = 0
+    def on_response_started(self, *, wanted: bool) -> None:
+        """Record the start of a response."""
+        self._unanswered_input.began()
+        self._unanswered_lines = 0
         self._was_busy = True
-        self.is_hushed = self.is_hushed and not wanted
-        self._turns.response_began(wanted=wanted)
+        self.is_muted = self.is_muted and not wanted
+        self._turns.on_response_started(wanted=wanted)
 
-    def response_ended(self, status: Status, *, chars: int, calls: int) -> None:
-        """Let the turn know; and that the connection is of use, where it was a whole one."""
+    def on_response_done(self, status: Status, *, chars: int, calls: int) -> None:
+        """Record the end of a response; a completed one proves the connection useful."""
         if status == "completed":
-            self.keeper.served()
+            self.reconnector.mark_useful()
             if not calls:
-                self._unanswered.answered()
-        self._turns.response_ended(status, chars=chars, calls=calls)
+                self._unanswered_input.answered()
+        self._turns.on_response_done(status, chars=chars, calls=calls)
 
-    def answer_failed(self, error: PatchbayError) -> None:
-        """Let the turn know, and the reader of the events."""
-        self._turns.failed(error)
+    def on_response_failed(self, error: PatchbayError) -> None:
+        """Record and emit an error."""
+        self._turns.record_error(error)
         self.emit(ErrorEvent(error))
 
-    def user_began(self, *, typed: bool) -> None:
-        """Give up what was going on for the turn before; where the server takes calls back itself, leave that to it."""
-        talk = self.keeper.talk
-        spare = talk if talk is not None and talk.goes_on_by_itself else None
+    def on_user_turn(self, *, typed: bool) -> None:
+        """Abandon the previous turn's calls, unless the server cancels calls itself."""
+        controller = self.reconnector.controller
+        spare = controller if controller is not None and controller.continues_unprompted else None
         if spare is not None:
-            self._unanswered.gave_up()
+            self._unanswered_input.restart()
         if typed:
-            return  # then that was done already
-        self._turns.make_way(is_spoken=True)
-        self.answers.give_up(spare=spare)
+            return  # done by ``send_text`` already
+        self._turns.end_current(is_spoken=True)
+        self.calls.abandon(spare=spare)
         self._begin_turn()
 
-    def call_is_whole(self, call: PartialCall) -> None:
-        """See whether the call may begin already."""
-        if self.keeper.talk is not None:
-            self.answers.start_early(self.keeper.talk, call)
+    def on_call_complete(self, call: PartialCall) -> None:
+        """Run the call early if it may."""
+        if self.reconnector.controller is not None:
+            self.calls.start_early(self.reconnector.controller, call)
 
-    def calls_are_told(self, calls: Sequence[PartialCall], *, run: bool) -> None:
-        """Carry the calls out, or say that they are not."""
-        self.keeper.handle = ""  # it leads back to before them, where no result is wanted; the server may tell another
-        if self.keeper.talk is not None:
-            (self.answers.start if run else self.answers.refuse)(self.keeper.talk, calls)
+    def on_calls(self, calls: Sequence[PartialCall], *, run: bool) -> None:
+        """Run or reject the calls of a finished response."""
+        self.reconnector.handle = ""  # it would resume before these calls; the server may send a newer one
+        if self.reconnector.controller is not None:
+            (self.calls.start if run else self.calls.reject)(self.reconnector.controller, calls)
 
-    def call_came_late(self, call: PartialCall) -> None:
-        """Carry it out too."""
-        if self.keeper.talk is not None:
-            self.answers.start_late(self.keeper.talk, call)
+    def on_late_call(self, call: PartialCall) -> None:
+        """Run a call that arrived after the end of its response."""
+        if self.reconnector.controller is not None:
+            self.calls.start_late(self.reconnector.controller, call)
 
-    def calls_taken_back(self, call_ids: Sequence[str]) -> bool:
-        """End these calls."""
-        was_waiting, talk = self.answers.take_back(call_ids), self.keeper.talk
-        goes_on = was_waiting and talk is not None and talk.is_quiet  # not with what it says beside its calls
+    def on_calls_cancelled(self, call_ids: Sequence[str]) -> bool:
+        """Cancel calls."""
+        was_waiting, controller = self.calls.cancel_calls(call_ids), self.reconnector.controller
+        goes_on = was_waiting and controller is not None and controller.is_quiet  # not while it responds beside its calls
         if goes_on:
-            self._unanswered.gave_up()
+            self._unanswered_input.restart()
         return goes_on
 
-    def change_settled(self, news: SessionUpdated | ServerError) -> None:
-        """Tell those who wait for the tools to be told."""
-        if self.keeper.talk is None or self._syncing.settled(news, self.keeper.talk) or isinstance(news, SessionUpdated):
+    def on_session_change(self, news: SessionUpdated | ServerError) -> None:
+        """Pass a confirmation or refusal on to the tool sync; other refusals are errors."""
+        if (
+            self.reconnector.controller is None
+            or self._tool_sync.on_session_change(news, self.reconnector.controller)
+            or isinstance(news, SessionUpdated)
+        ):
             return
         self.emit(ErrorEvent(UpstreamError(f"The model's server refused a change of the session: {news.message}")))
 
-    def now_free(self) -> None:
-        """Do what has waited for the model to be silent."""
-        self.look()
+    def on_idle(self) -> None:
+        """Do what has waited for the end of the response."""
+        self.advance()
 
-    def leaving(self, seconds: float) -> None:
-        """Have another connection in time."""
-        self.keeper.leave(seconds)
+    def on_go_away(self, seconds: float) -> None:
+        """Renew the connection in time."""
+        self.reconnector.schedule_renewal(seconds)
 
-    def resumable(self, handle: str) -> None:
-        """Remember with what another connection can go on."""
-        self.keeper.handle = handle
-        if handle and self.keeper.talk is not None and self.keeper.talk.is_quiet:
-            self._unanswered.can_be_resumed()
+    def on_resumption_handle(self, handle: str) -> None:
+        """Remember the handle with which the session can be resumed."""
+        self.reconnector.handle = handle
+        if handle and self.reconnector.controller is not None and self.reconnector.controller.is_quiet:
+            self._unanswered_input.checkpoint()
 
-    # What the keeper asks and tells (``keeper.Holder``)
+    # ``reconnect.ConnectionOwner``
 
-    def opening(self, handle: str) -> ConnectionSetup:
-        """The tools of now."""
-        return ConnectionSetup(self._syncing.opening(), resume=handle)
+    def connection_setup(self, handle: str) -> ConnectionSetup:
+        """Return the current tools and the handle."""
+        return ConnectionSetup(self._tool_sync.tools_for_connection(), resume=handle)
 
-    def lines(self) -> Sequence[Line]:
-        """What was said."""
-        return self._remembered.lines()
+    def history_lines(self) -> Sequence[Line]:
+        """Return the transcript."""
+        return self._transcript.lines()
 
-    def refuse(self, refused: ServerError) -> bool:
-        """Leave out a tool that the server does not take."""
-        return self._syncing.refused_at_opening(refused)
+    def exclude_refused_tool(self, refused: ServerError) -> bool:
+        """Leave out a tool that the server refused."""
+        return self._tool_sync.exclude_refused_tool(refused)
 
-    def refuse_all(self, why: str) -> bool:
-        """Leave out the tools that have changed since a server took them."""
-        return self._syncing.not_opened(why)
+    def revert_tools(self, why: str) -> bool:
+        """Go back to the tools that a server has accepted."""
+        return self._tool_sync.revert(why)
 
-    def opened(self, talk: ResponseController) -> None:
-        """Go on with what the last connection has left."""
+    def on_connected(self, controller: ResponseController) -> None:
+        """Continue on a new connection."""
         assert self._opened is not None
-        self._syncing.opened()
+        self._tool_sync.on_connected()
         if not self._opened.done():
             self._opened.set_result(None)
         self.emit(ConnectionEvent("open"))
-        lines = self._unanswered.lines() if talk.resumed else ()
+        lines = self._unanswered_input.lines() if controller.resumed else ()
         with self._between_turns():
-            self.answers.connected(talk, resumed=talk.resumed)
-        asks = self._owed and not self.answers.is_waiting and not self.answers.asks
-        self._owed = False
+            self.calls.on_connected(controller, resumed=controller.resumed)
+        asks = self._response_owed and not self.calls.has_open_rounds and not self.calls.wants_response
+        self._response_owed = False
         for number, line in enumerate(lines, 1):
-            talk.say(line, answer=asks and number == len(lines))
+            controller.send_text(line, answer=asks and number == len(lines))
         if asks:
-            talk.want()
-        self.look()
+            controller.request_response()
+        self.advance()
 
-    def lost(self, talk: ResponseController) -> None:
+    def on_disconnected(self, controller: ResponseController) -> None:
         """Keep what the next connection needs."""
-        self._owed = self._owed or talk.owed or self._unanswered.is_awaited
-        self._syncing.lost()
-        self.answers.lost(talk)
-        self.look()
+        self._response_owed = self._response_owed or controller.response_owed or self._unanswered_input.expects_more
+        self._tool_sync.on_disconnected()
+        self.calls.on_disconnected(controller)
+        self.advance()
 
-    def failed(self, error: PatchbayError) -> None:
-        """End the session: there is no connection to be had."""
+    def on_connection_failed(self, error: PatchbayError) -> None:
+        """End the session: no connection can be had."""
         assert self._opened is not None
-        self._turns.failed(error)
+        self._turns.record_error(error)
         if not self._opened.done():
             self._opened.set_exception(error)
         else:
             self.emit(ErrorEvent(error))
-        self._end_soon(str(error))
+        self._close_soon(str(error))
 
-    def nothing_is_going_on(self) -> bool:
-        """Whether no response and no call is under way, or may still come; calls that were told as running do not count."""
-        talk = self.keeper.talk
-        return talk is not None and talk.is_free and not talk.may_say_more and not self.answers.is_waiting
+    def is_quiescent(self) -> bool:
+        """True if no response and no call is pending or may still come; calls reported as running do not count."""
+        controller = self.reconnector.controller
+        return controller is not None and controller.is_free and not controller.may_continue and not self.calls.has_open_rounds
 
-    # What calls need (``answers.Host``)
+    # ``tool_rounds.CallHost``
 
-    def said(self, line: Line, *, wanted: bool = True) -> None:
-        """Remember what the model was told, that it may not have heard it, and whether it is ``wanted`` to answer."""
-        self._remembered.add(line.role, line.text)
-        self._behind += 1
-        self._unanswered.add(line, wanted=wanted)
+    def add_input(self, line: Line, *, wanted: bool = True) -> None:
+        """Record a line sent to the model, and whether a response to it is ``wanted``."""
+        self._transcript.add(line.role, line.text)
+        self._unanswered_lines += 1
+        self._unanswered_input.add(line, wanted=wanted)
 
-    def beside(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something beside all else; the session does not end before."""
+    def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine as a task that ends before the session does."""
         task = asyncio.get_running_loop().create_task(work)
-        self._beside.add(task)
-        task.add_done_callback(self._is_done)
+        self._background.add(task)
+        task.add_done_callback(self._on_task_done)
 
-    def offer(self, tool: Tool) -> None:
-        """Have the model told of a tool more."""
-        self.offered.tell_reader(tool)
-        if self.keeper.talk is not None:
-            self._syncing.push(self.keeper.talk)
+    def offer_tool(self, tool: Tool) -> None:
+        """Offer one more tool."""
+        self.tools.add_reader(tool)
+        if self.reconnector.controller is not None:
+            self._tool_sync.push(self.reconnector.controller)
 
-    def look(self) -> None:
-        """Do what may be done now that something has ended: tell tools and outcomes, renew the connection, end the turn.
-
-        And tell that nothing is under way any more; but whoever has called this may not be done, and about to begin something.
-        """
+    def advance(self) -> None:
+        """Do what may be done now: send tools and late results, renew the connection, end the turn, report idleness."""
         if self._is_between_turns:
             return
-        talk = self.keeper.talk
-        if talk is not None:
-            self._syncing.push(talk)
-            if self.answers.has_outcomes and self.nothing_is_going_on():
-                self.answers.tell_outcomes(talk, may_ask=not self.is_hushed)
-            self.keeper.renew_when_idle()
-            talk = self.keeper.talk  # it may have been hung up
+        controller = self.reconnector.controller
+        if controller is not None:
+            self._tool_sync.push(controller)
+            if self.calls.has_late_results and self.is_quiescent():
+                self.calls.send_late_results(controller, may_ask=not self.is_muted)
+            self.reconnector.renew_if_idle()
+            controller = self.reconnector.controller  # it may have been closed
         turn = self._turns.current
-        is_free = not self._owed if talk is None else talk.is_free
-        if turn is not None and is_free and not self.answers.is_busy_with(turn):
-            self._turns.over()
-        self._turns.tell_ends(self.answers.has_running)
+        is_free = not self._response_owed if controller is None else controller.is_free
+        if turn is not None and is_free and not self.calls.is_busy_with(turn):
+            self._turns.finish()
+        self._turns.report_finished(self.calls.has_running)
         if self._was_busy and self.is_idle:
-            asyncio.get_running_loop().call_soon(self._tell_idle)
+            asyncio.get_running_loop().call_soon(self._emit_idle)
 
-    def _tell_idle(self) -> None:
+    def _emit_idle(self) -> None:
         if self._was_busy and self.is_idle:
             self._was_busy = False
-            self._unanswered.wait_no_longer()
+            self._unanswered_input.stop_waiting()
             self.emit(IdleEvent())
 
-    def _is_done(self, task: asyncio.Task[Any]) -> None:
-        self._beside.discard(task)
+    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
+        self._background.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _logger.error("Something went wrong in a realtime session", exc_info=error)
+            _logger.error("A background task of a realtime session failed", exc_info=error)

@@ -1,7 +1,4 @@
-"""What happens in a realtime session, as events: plain data, each with its ``type`` as a word.
-
-Text, calls, results and outputs for the user are the loop's own (``patchbay.loop``); here is what only a live session has.
-"""
+"""Public events of a realtime session. Text, calls, results and user outputs are events of ``patchbay.loop``."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from patchbay.loop import TextEvent, ToolCallEvent, ToolProgressEvent, ToolResul
 
 @dataclass(frozen=True, slots=True)
 class AudioEvent:
-    """A piece of the model's speech: 16-bit PCM, one channel, ``rate`` samples a second."""
+    """A chunk of the model's speech: 16-bit PCM, mono, ``rate`` samples per second."""
 
     type: ClassVar = "audio"
     audio: bytes
@@ -24,7 +21,7 @@ class AudioEvent:
 
 @dataclass(frozen=True, slots=True)
 class TranscriptEvent:
-    """Speech as text: the "user"'s, or the "assistant"'s. ``whole``: all of one utterance, else a piece of it."""
+    """Speech of the "user" or the "assistant" as text. ``whole``: a complete utterance, else a piece of one."""
 
     type: ClassVar = "transcript"
     role: Literal["user", "assistant"]
@@ -34,7 +31,7 @@ class TranscriptEvent:
 
 @dataclass(frozen=True, slots=True)
 class ResponseEndEvent:
-    """The model has ended an answer. ``status`` is "completed", "cancelled", "incomplete" or "failed"."""
+    """The end of a response. ``status`` is "completed", "cancelled", "incomplete" or "failed"."""
 
     type: ClassVar = "response_end"
     status: str
@@ -43,17 +40,16 @@ class ResponseEndEvent:
 
 @dataclass(frozen=True, slots=True)
 class InterruptedEvent:
-    """The user speaks, or said something: what is still to be played of the model's audio is void."""
+    """The user speaks or has sent something: audio that was not played yet is void."""
 
     type: ClassVar = "interrupted"
 
 
 @dataclass(frozen=True, slots=True)
 class IdleEvent:
-    """Nothing is under way any more, and all that has happened was told before.
+    """Nothing is pending any more, and all events before this one were emitted.
 
-    It comes once whenever that becomes so: behind what the user has said and its answer, with all tools that were called, and
-    behind each ``interrupt``.
+    Emitted once at each such moment: after input and its answer, with all tools that were called, and after each ``interrupt``.
     """
 
     type: ClassVar = "idle"
@@ -63,7 +59,7 @@ class IdleEvent:
 class ConnectionEvent:
     """The connection is "open", "lost" (another is being opened), or "closed" (``reason`` says why).
 
-    ``planned``: it was given up for another one, because of new tools, or since the server will end it.
+    ``planned``: it was replaced on purpose, because of new tools or a server that announced its end.
     """
 
     type: ClassVar = "connection"
@@ -74,7 +70,7 @@ class ConnectionEvent:
 
 @dataclass(frozen=True, slots=True)
 class ErrorEvent:
-    """Something went wrong, and the session goes on."""
+    """An error after which the session continues."""
 
     type: ClassVar = "error"
     error: PatchbayError
@@ -82,7 +78,7 @@ class ErrorEvent:
 
 @dataclass(frozen=True, slots=True)
 class DroppedEvent:
-    """A result came too late and is told to nobody; or ``count`` events were not read in time."""
+    """A result that came too late for the model, or ``count`` events that were not read in time."""
 
     type: ClassVar = "dropped"
     what: Literal["result", "events"]

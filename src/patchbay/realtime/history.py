@@ -1,8 +1,4 @@
-"""One turn of a chat as it is written down while it happens, so that what was said and done stays when it is broken off. Pure.
-
-What lives here: messages in order, each call with its one result. What does not: the turn (``patchbay.loop``), which hands out
-the whole conversation when it comes to its end.
-"""
+"""Bounded records of a conversation: transcript, unanswered input, chat history, and the turn in progress. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ from patchbay.tools.excerpt import excerpt
 from patchbay.types import Message, ToolCall, ToolResult
 
 _SHORTEST: Final = 1000
-"""Below this many characters the middle of a text cannot be left out (``patchbay.tools.excerpt``): its end is."""
+"""Below this length a text loses its end instead of its middle (``patchbay.tools.excerpt``)."""
 
 
 def shortened(text: str, chars: int) -> str:
@@ -41,11 +37,11 @@ class Transcript:
         self._lines: deque[Line] = deque()
 
     def __len__(self) -> int:
-        """How many lines there are."""
+        """Return the number of lines."""
         return len(self._lines)
 
     def add(self, role: Literal["user", "assistant"], text: str, *, before: int = 0) -> None:
-        """Take a line, ``before`` so many of the last; the oldest go."""
+        """Insert a line ``before`` so many of the last; the oldest are dropped."""
         if not text or not self._items:
             return
         text = shortened(text, self._chars)
@@ -55,88 +51,90 @@ class Transcript:
             self._size -= len(self._lines.popleft().text)
 
     def clear(self) -> None:
-        """Forget all of it."""
+        """Drop all lines."""
         self._lines.clear()
         self._size = 0
 
     def lines(self) -> tuple[Line, ...]:
-        """What there is, the oldest first."""
+        """Return the lines, oldest first."""
         return tuple(self._lines)
 
     def messages(self) -> list[Message]:
-        """The same as messages, for tools that look at the conversation."""
+        """Return the lines as chat messages."""
         return [{"role": line.role, "content": line.text} for line in self._lines]
 
 
 class UnansweredInput:
-    """No wire tells what its server has heard. So a line is taken for answered when an answer that began behind it is whole."""
+    """Lines that the model was sent and has not answered completely: a resumed connection may need them again.
+
+    No protocol acknowledges input, so a line counts as answered when a response that started after it has completed.
+    """
 
     def __init__(self, limits: RealtimeLimits) -> None:
-        self.is_awaited = False
-        """The server has given up what it had begun, for something newer: what it answers to that has not begun."""
-        self._is_wanted = False  # an answer to any of it
+        self.expects_more = False
+        """True if the server dropped its response for newer input, and its response to that has not started."""
+        self._is_wanted = False  # a response to any of the lines
         items, chars = limits.kept_items, limits.kept_chars
-        self._told = Transcript(items, chars)
-        self._begun = Transcript(items, chars)  # by an answer
-        self._resumed = Transcript(items, chars)  # with that, should the connection be lost
+        self._pending = Transcript(items, chars)
+        self._begun = Transcript(items, chars)  # lines that a started response may cover
+        self._resumed = Transcript(items, chars)  # of those, what the resumption handle covers
 
     def lines(self) -> tuple[Line, ...]:
-        """What a resumed server may not know, the oldest first."""
-        return self._begun.lines() + self._told.lines()
+        """Return what a resumed server may not know, oldest first."""
+        return self._begun.lines() + self._pending.lines()
 
     def add(self, line: Line, *, wanted: bool = True) -> None:
-        """Take what was told, and whether it is to be answered."""
+        """Record a line, and whether a response to it is wanted."""
         self._is_wanted = self._is_wanted or wanted
-        self._told.add(line.role, line.text)
+        self._pending.add(line.role, line.text)
 
     def began(self) -> None:
-        """The model answers, as far as anybody can tell to all of it."""
-        self.is_awaited = False
-        _move(self._told, self._begun)
+        """Record the start of a response, which counts for all lines so far."""
+        self.expects_more = False
+        _move(self._pending, self._begun)
 
-    def can_be_resumed(self) -> None:
-        """The server has told with what its side is resumed: that stands for what it has begun to answer."""
+    def checkpoint(self) -> None:
+        """Record that the server's resumption handle covers what it has begun to answer."""
         _move(self._begun, self._resumed)
 
-    def gave_up(self) -> None:
-        """The server has ended its answer, or taken its calls back: it has heard something newer, and answers to that."""
-        for lines in (self._begun, self._told):
+    def restart(self) -> None:
+        """Record that the server dropped its answer because of newer input."""
+        for lines in (self._begun, self._pending):
             _move(lines, self._resumed)
-        _move(self._resumed, self._told)
-        self.is_awaited = self._is_wanted
+        _move(self._resumed, self._pending)
+        self.expects_more = self._is_wanted
 
     def answered(self) -> None:
-        """An answer is whole."""
+        """Record a completed response."""
         self._begun.clear()
         self._resumed.clear()
-        self._is_wanted = self._is_wanted and bool(len(self._told))
+        self._is_wanted = self._is_wanted and bool(len(self._pending))
 
-    def hush(self) -> None:
-        """Nobody wants an answer to what was told by now."""
-        self.is_awaited = self._is_wanted = False
+    def mute(self) -> None:
+        """Expect no response to the lines so far."""
+        self.expects_more = self._is_wanted = False
 
-    def wait_no_longer(self) -> None:
-        """Nothing is to come: nobody wants it any more, or nothing has come for long."""
-        self.is_awaited = False
+    def stop_waiting(self) -> None:
+        """Expect no response any more."""
+        self.expects_more = False
 
 
 def _move(lines: Transcript, behind: Transcript) -> None:
-    """Put lines behind others."""
+    """Append lines to others."""
     for line in lines.lines():
         behind.add(line.role, line.text)
     lines.clear()
 
 
 _LEFT: Final = 0.75
-"""How much of the limits is left in use where something has to go: what a model was sent stays the beginning of what it is sent
-until that happens again, and its server's prompt cache holds."""
+"""Share of the limits to which history is trimmed: less often, so that the prefix stays the same and prompt caches hold."""
 
 
-def kept(messages: Sequence[Message], *, items: int, chars: int, last_whole: bool = False) -> list[Message]:
-    """Return the last exchanges of together at most ``items`` messages and ``chars`` characters; some fewer, where any must go.
+def trim_history(messages: Sequence[Message], *, items: int, chars: int, last_whole: bool = False) -> list[Message]:
+    """Return the last exchanges within ``items`` messages and ``chars`` characters.
 
-    An exchange is kept whole or not at all, so no call is without its result. Of the last one, where it alone is too much, what
-    the user said and what was answered are left, shortened; with ``last_whole`` it is left as it is.
+    An exchange is kept whole or not at all, so that each call has its result. If the last one alone is too long, its question
+    and answer are kept, shortened; with ``last_whole`` it is kept as it is.
     """
     exchanges = _exchanges(messages)
     sizes = [(len(each), sum(map(_size, each))) for each in exchanges]
@@ -150,11 +148,11 @@ def kept(messages: Sequence[Message], *, items: int, chars: int, last_whole: boo
         del exchanges[0], sizes[0]
     if len(exchanges) > 1 or fit(1) or last_whole:
         return [message for each in exchanges for message in each]
-    return _essence(exchanges[0], chars) if items else []
+    return _shorten_exchange(exchanges[0], chars) if items else []
 
 
 def _exchanges(messages: Sequence[Message]) -> list[list[Message]]:
-    """Cut where a user says something: a text. What shows the files of results is a user's message too, and has parts."""
+    """Split at user texts. Messages with files of results are from the user too, but have parts."""
     found: list[list[Message]] = []
     for message in messages:
         if not found or (message.get("role") == "user" and isinstance(message.get("content"), str)):
@@ -164,18 +162,17 @@ def _exchanges(messages: Sequence[Message]) -> list[list[Message]]:
 
 
 def _size(message: Message) -> int:
-    """How many characters a message has; what is no text counts as it is on the wire."""
     content = message.get("content")
     calls = message.get("tool_calls")
     size = len(content) if isinstance(content, str) else 0 if content is None else len(json.dumps(content, default=str))
     return size + (len(json.dumps(calls, default=str)) if calls else 0)
 
 
-def _essence(exchange: Sequence[Message], chars: int) -> list[Message]:
-    said = next((message for message in exchange if message.get("role") == "user"), None)
+def _shorten_exchange(exchange: Sequence[Message], chars: int) -> list[Message]:
+    question = next((message for message in exchange if message.get("role") == "user"), None)
     last = exchange[-1]
     answer = last if last.get("role") == "assistant" and not last.get("tool_calls") else None
-    left: list[Message] = [message for message in (said, answer) if message is not None]
+    left: list[Message] = [message for message in (question, answer) if message is not None]
     return [{"role": message["role"], "content": shortened(_text(message.get("content")), chars // 2)} for message in left]
 
 
@@ -184,27 +181,27 @@ def _text(content: Any) -> str:
 
 
 class TurnRecorder:
-    """A turn that began with ``messages``. ``text``, ``reply`` and ``result`` are told what happens."""
+    """Records a chat turn while it runs, so that an interrupted one keeps its text and results."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._messages: list[Message] = list(messages)
         self._calls: Sequence[ToolCall] = ()  # of the last reply
-        self._results: dict[str, ToolResult] = {}  # of these
+        self._results: dict[str, ToolResult] = {}  # by call id
         self._said: list[str] = []
         self.rounds = 0
-        """How many replies there were."""
+        """The number of replies."""
 
-    def text(self, piece: str) -> None:
-        """The model says something."""
+    def add_text(self, piece: str) -> None:
+        """Add a piece of the model's text."""
         self._said.append(piece)
 
     @property
     def is_answering(self) -> bool:
-        """Whether the model has begun to say something that is not whole."""
+        """True if the model's last reply is incomplete."""
         return bool(self._said)
 
     def reply(self, event: ReplyEvent, tools: Container[str]) -> None:
-        """The model's reply is whole; ``tools`` are those that it may call."""
+        """Record a complete reply; ``tools`` are those that it may call."""
         self._messages = [*self._done(), reply_message(event.reply, event.calls, tools)]
         self._calls = event.calls
         self._results.clear()
@@ -212,13 +209,13 @@ class TurnRecorder:
         self.rounds += 1
 
     def result(self, result: ToolResult) -> None:
-        """A call has settled."""
+        """Record a call's result."""
         self._results[result.call_id] = result
 
     def messages(self) -> list[Message]:
-        """What there is by now, each call with its result."""
-        said = "".join(self._said)
-        return [*self._done(), {"role": "assistant", "content": well_formed(said)}] if said else self._done()
+        """Return the messages so far, each call with its result."""
+        text = "".join(self._said)
+        return [*self._done(), {"role": "assistant", "content": well_formed(text)}] if text else self._done()
 
     def _done(self) -> list[Message]:
         results = [self._results.get(call.id) or ToolResult(call.id, call.name, NOT_SHOWN) for call in self._calls]

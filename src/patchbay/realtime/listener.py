@@ -1,4 +1,4 @@
-"""Who a talk is for: the seam between what is said on a connection (``talk``) and what becomes of it (``core``)."""
+"""The interface from a connection's response controller to the session engine."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from patchbay.realtime.server_events import ServerError, SessionUpdated, Status
 
 
 class Listener(Protocol):
-    """Is told of what happens on a connection, in the order in which it happens."""
+    """Receives what happens on a connection, in order."""
 
     def emit(self, event: RealtimeEvent) -> None:
-        """Tell the reader of the session's events."""
+        """Queue an event for the session's reader."""
 
-    def heard_line(self, line: Line, *, is_answered: bool = True) -> None:
-        """Somebody has said something, to its end. Not ``is_answered``: the user, to whom the model has not begun to answer."""
+    def on_line(self, line: Line, *, is_answered: bool = True) -> None:
+        """Handle a complete utterance. Not ``is_answered``: user input to which no response has started."""
 
-    def response_began(self, *, wanted: bool) -> None:
-        """The model answers. Not ``wanted``: it was asked to, and then not any more."""
+    def on_response_started(self, *, wanted: bool) -> None:
+        """Handle the start of a response. Not ``wanted``: it was cancelled before it started."""
 
-    def response_ended(self, status: Status, *, chars: int, calls: int) -> None:
-        """It has ended. So many characters were said, and so many calls made, as far as is known."""
+    def on_response_done(self, status: Status, *, chars: int, calls: int) -> None:
+        """Handle the end of a response, with the number of characters and calls as far as known."""
 
-    def answer_failed(self, error: PatchbayError) -> None:
-        """There is no answer, or not all of one."""
+    def on_response_failed(self, error: PatchbayError) -> None:
+        """Handle a missing or incomplete response."""
 
-    def user_began(self, *, typed: bool) -> None:
-        """The user speaks: what was going on for the turn before is void. ``typed``: it is a text of ours that is meant."""
+    def on_user_turn(self, *, typed: bool) -> None:
+        """Handle the start of the user's turn, which voids the previous one. ``typed``: it is a text sent by us."""
 
-    def call_is_whole(self, call: PartialCall) -> None:
-        """A call is known whole, and its response goes on."""
+    def on_call_complete(self, call: PartialCall) -> None:
+        """Handle a complete call while its response continues."""
 
-    def calls_are_told(self, calls: Sequence[PartialCall], *, run: bool) -> None:
-        """A response is over; these are its calls. ``run``: it was completed."""
+    def on_calls(self, calls: Sequence[PartialCall], *, run: bool) -> None:
+        """Handle the calls of a finished response; ``run`` if it was completed."""
 
-    def call_came_late(self, call: PartialCall) -> None:
-        """One more call of the response that was completed last."""
+    def on_late_call(self, call: PartialCall) -> None:
+        """Handle a call that arrived after the end of its response."""
 
-    def calls_taken_back(self, call_ids: Sequence[str]) -> bool:
-        """The server wants no result for these calls. Returns whether it waited for them, and so has heard something newer."""
+    def on_calls_cancelled(self, call_ids: Sequence[str]) -> bool:
+        """Handle calls cancelled by the server; return whether results of them were pending."""
 
-    def change_settled(self, news: SessionUpdated | ServerError) -> None:
-        """The server has taken a change of the session, or refused it."""
+    def on_session_change(self, news: SessionUpdated | ServerError) -> None:
+        """Handle the confirmation or refusal of a session update."""
 
-    def now_free(self) -> None:
-        """No response is under way or wanted."""
+    def on_idle(self) -> None:
+        """Handle that no response is in progress or requested."""
 
-    def leaving(self, seconds: float) -> None:
-        """The connection will end."""
+    def on_go_away(self, seconds: float) -> None:
+        """Handle that the server will close the connection."""
 
-    def resumable(self, handle: str) -> None:
-        """Another connection can go on where this one is."""
+    def on_resumption_handle(self, handle: str) -> None:
+        """Handle a new resumption handle."""

@@ -1,8 +1,4 @@
-"""Keeps a connection under a session: opens it, opens another when it is lost or has served its time, and knows when to give up.
-
-What lives here: when a connection is opened. What does not: how (``wire``), and what a session does with it (``core``, the
-``Keeper``'s ``Holder``).
-"""
+"""Keeps a session connected: opens a connection, reopens it after a loss or on request, and gives up."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from typing import Final, Protocol
 
 from patchbay.errors import PatchbayError, UpstreamError
 from patchbay.realtime.config import RealtimeSettings
-from patchbay.realtime.connection import SetupRefusedError, open_wire
+from patchbay.realtime.connection import SetupRefusedError, open_connection
 from patchbay.realtime.events import ConnectionEvent, ErrorEvent
 from patchbay.realtime.listener import Listener
 from patchbay.realtime.providers.base import ConnectionSetup, Dialect, Line
@@ -27,175 +23,176 @@ _logger = logging.getLogger(__name__)
 
 
 class ConnectionOwner(Listener, Protocol):
-    """Who a connection is kept for."""
+    """The session that a connection is kept for."""
 
-    def opening(self, handle: str) -> ConnectionSetup:
-        """Return what the next connection begins with; ``handle`` is that of the session that it goes on with."""
+    def connection_setup(self, handle: str) -> ConnectionSetup:
+        """Return the setup of the next connection; ``handle`` is that of the session to resume."""
 
-    def lines(self) -> Sequence[Line]:
-        """Return what was said, for a connection that has not heard it."""
+    def history_lines(self) -> Sequence[Line]:
+        """Return the history to replay."""
 
-    def refuse(self, refused: ServerError) -> bool:
-        """Take away what the server does not take; False where that is not known."""
+    def exclude_refused_tool(self, refused: ServerError) -> bool:
+        """Leave out what the server refused; return False if that is unknown."""
 
-    def refuse_all(self, why: str) -> bool:
-        """Take away all that no server has taken yet; False where there is nothing of the kind."""
+    def revert_tools(self, why: str) -> bool:
+        """Leave out what no server has accepted yet; return False if there is nothing."""
 
-    def opened(self, talk: ResponseController) -> None:
-        """A connection is there."""
+    def on_connected(self, controller: ResponseController) -> None:
+        """Handle a new connection."""
 
-    def lost(self, talk: ResponseController) -> None:
-        """It is over."""
+    def on_disconnected(self, controller: ResponseController) -> None:
+        """Handle the end of a connection."""
 
-    def failed(self, error: PatchbayError) -> None:
-        """There will be none."""
+    def on_connection_failed(self, error: PatchbayError) -> None:
+        """Handle that no connection can be had."""
 
-    def nothing_is_going_on(self) -> bool:
-        """Whether another connection would disturb nobody."""
+    def is_quiescent(self) -> bool:
+        """True if the connection can be replaced without disturbing anything."""
 
 
 class Reconnector:
-    """``talk`` is the connection in use, None while there is none. ``run`` keeps one until there is none to be had."""
+    """``controller`` is the connection in use, None while there is none."""
 
-    def __init__(self, settings: RealtimeSettings, dialect: type[Dialect], holder: ConnectionOwner) -> None:
-        self.talk: ResponseController | None = None
+    def __init__(self, settings: RealtimeSettings, dialect: type[Dialect], owner: ConnectionOwner) -> None:
+        self.controller: ResponseController | None = None
         self.handle = ""
-        """With what another connection can go on where this one is; "" where it cannot."""
+        """The handle with which a new connection resumes this session, "" if it cannot."""
         self._settings = settings
         self._limits = settings.limits
         self._dialect = dialect
-        self._holder = holder
+        self._owner = owner
         self._was_open = False
-        self._failures = 0  # in a row
-        self._renewing = False
-        self._is_of_use = False  # the connection of now
-        self._leaving: asyncio.TimerHandle | None = None  # the server ends it
-        self._listening: asyncio.Task[None] | None = None  # to it
+        self._failures = 0  # consecutive
+        self._renewal_wanted = False
+        self._was_useful = False  # of the current connection
+        self._leave_timer: asyncio.TimerHandle | None = None  # set by ``schedule_renewal``
+        self._listening: asyncio.Task[None] | None = None  # to the current connection
 
     async def run(self) -> None:
-        """Keep a connection. What ends it for good is told by ``Holder.failed``."""
+        """Keep a connection until none can be had, then call ``on_connection_failed``."""
         try:
-            error = await self._keep()
+            error = await self._connect_until_failure()
         except Exception as bug:
             _logger.exception("A realtime session has failed")
             error = PatchbayError(f"The session has failed: {bug!r}")
-        self._holder.failed(error)
+        self._owner.on_connection_failed(error)
 
-    def served(self) -> None:
-        """The connection is of use: something was answered on it, to its end."""
+    def mark_useful(self) -> None:
+        """Record a completed response, which resets the failure count."""
         self._failures = 0
-        self._is_of_use = True
+        self._was_useful = True
 
-    def renew(self) -> None:
-        """Open another connection as soon as nothing is going on."""
-        self._renewing = True
-        self.renew_when_idle()
+    def request_renewal(self) -> None:
+        """Replace the connection as soon as the session is quiescent."""
+        self._renewal_wanted = True
+        self.renew_if_idle()
 
-    def renew_when_idle(self) -> None:
-        """Do so, if that is wanted and nothing is going on."""
-        if self._renewing and self.talk is not None and self._holder.nothing_is_going_on():
-            self._hang_up()
+    def renew_if_idle(self) -> None:
+        """Replace the connection if that was requested and the session is quiescent."""
+        if self._renewal_wanted and self.controller is not None and self._owner.is_quiescent():
+            self._close_for_renewal()
 
-    def leave(self, seconds: float) -> None:
-        """The server will end the connection: open another before, when nothing is going on or a little before its end."""
-        if self._leaving is None and self.talk is not None:
-            self._leaving = asyncio.get_running_loop().call_later(max(seconds * 0.8, seconds - 2.0), self._hang_up)
-        self.renew()
+    def schedule_renewal(self, seconds: float) -> None:
+        """Replace the connection before the server closes it, at the latest shortly before."""
+        if self._leave_timer is None and self.controller is not None:
+            self._leave_timer = asyncio.get_running_loop().call_later(max(seconds * 0.8, seconds - 2.0), self._close_for_renewal)
+        self.request_renewal()
 
-    async def _keep(self) -> PatchbayError:
-        """Keep a connection, until there is none to be had; return why."""
+    async def _connect_until_failure(self) -> PatchbayError:
+        """Reconnect until no connection can be had; return the reason."""
         while True:
             try:
-                talk = await self._reach()
+                controller = await self._open()
             except PatchbayError as error:
-                if isinstance(error, SetupRefusedError) and self._holder.refuse_all(str(error)):
-                    self._holder.emit(ErrorEvent(error))
-                    continue  # at once, and where the last one was
-                self.handle = ""  # what cannot be taken up is begun anew
+                if isinstance(error, SetupRefusedError) and self._owner.revert_tools(str(error)):
+                    self._owner.emit(ErrorEvent(error))
+                    continue  # at once, with the same handle
+                self.handle = ""  # a session that cannot be resumed is started again
                 if not self._may_try_again(error):
                     return error
-                self._holder.emit(ErrorEvent(error))
+                self._owner.emit(ErrorEvent(error))
             else:
-                reason = await self._use(talk)
-                if self._limits.reconnects <= self._failures and not self._renewing:
+                reason = await self._serve(controller)
+                if self._limits.reconnects <= self._failures and not self._renewal_wanted:
                     return UpstreamError(f"The connection to the model's server is lost: {reason}")
             await self._pause()
 
-    async def _reach(self) -> ResponseController:
-        """Open a connection."""
-        holder, handle = self._holder, self.handle
+    async def _open(self) -> ResponseController:
+        owner, handle = self._owner, self.handle
         dialect = self._dialect(self._settings)
-        wire = await open_wire(
+        wire = await open_connection(
             dialect,
             self._settings,
-            lambda: holder.opening(handle),
-            lines=lambda: () if handle else holder.lines(),
-            refused=holder.refuse,
+            lambda: owner.connection_setup(handle),
+            lines=lambda: () if handle else owner.history_lines(),
+            exclude=owner.exclude_refused_tool,
         )
-        return ResponseController(wire, self._limits, holder, resumed=bool(handle))
+        return ResponseController(wire, self._limits, owner, resumed=bool(handle))
 
-    async def _use(self, talk: ResponseController) -> str:
-        """Talk on a connection until it is over; return why it is."""
+    async def _serve(self, controller: ResponseController) -> str:
+        """Use a connection until it ends; return the reason."""
         clock = asyncio.get_running_loop().time
         began = clock()
-        self.talk = talk
+        self.controller = controller
         self._was_open = True
-        self._renewing = self._is_of_use = False
-        connection = talk.wire.connection
-        listening = self._listening = asyncio.get_running_loop().create_task(self._listen(talk))
+        self._renewal_wanted = self._was_useful = False
+        connection = controller.wire.connection
+        listening = self._listening = asyncio.get_running_loop().create_task(self._listen(controller))
         try:
-            self._holder.opened(talk)
+            self._owner.on_connected(controller)
             await asyncio.wait([listening])
             if not listening.cancelled():
                 listening.result()
         finally:
             listening.cancel()
-            self._lose(talk, tells=False)
+            self._disconnect(controller, tells=False)
             if clock() - began >= self._limits.longest_pause:
-                self.served()
-            if self._leaving is not None:
-                self._leaving.cancel()
-                self._leaving = None
-                if not self._is_of_use:
-                    self._renewing = False  # a server that sends away whoever comes is as good as lost
+                self.mark_useful()
+            if self._leave_timer is not None:
+                self._leave_timer.cancel()
+                self._leave_timer = None
+                if not self._was_useful:
+                    self._renewal_wanted = False  # a server that closes each connection counts as lost
             await asyncio.wait([listening])
             await connection.close()
         return connection.reason
 
-    async def _listen(self, talk: ResponseController) -> None:
-        await talk.listen()
-        self._lose(talk)  # at once: what is said to one that is over has to wait for the next
+    async def _listen(self, controller: ResponseController) -> None:
+        await controller.listen()
+        self._disconnect(controller)  # at once, so that input waits for the next connection
 
-    def _lose(self, talk: ResponseController, *, tells: bool = True, planned: bool = False) -> None:
-        """Have no connection any more: what is said from now on waits for the next."""
-        if self.talk is talk:
-            talk.end()
+    def _disconnect(self, controller: ResponseController, *, tells: bool = True, planned: bool = False) -> None:
+        """Detach the connection: later input waits for the next one."""
+        if self.controller is controller:
+            controller.close()
             if tells:
-                self._holder.emit(ConnectionEvent("lost", talk.wire.connection.reason, planned))
-            self.talk = None
-            self._holder.lost(talk)
+                self._owner.emit(ConnectionEvent("lost", controller.wire.connection.reason, planned))
+            self.controller = None
+            self._owner.on_disconnected(controller)
 
     def _may_try_again(self, error: PatchbayError) -> bool:
         if not self._was_open or not isinstance(error, UpstreamError):
-            return False  # the first connection is the caller's affair
+            return False  # the caller handles a failure of the first connection
         status = error.upstream_status
         is_final = status is not None and 400 <= status < 500 and status not in _TRANSIENT
         return not is_final and self._failures < self._limits.reconnects
 
     async def _pause(self) -> None:
-        """Wait before the next attempt: any time up to one that doubles. One that ended on purpose is followed at once."""
-        if self._renewing:
-            self._renewing = False
+        """Wait with jitter and exponential backoff; a planned renewal does not wait."""
+        if self._renewal_wanted:
+            self._renewal_wanted = False
             return
         longest = min(self._limits.longest_pause, self._limits.first_pause * 2 ** min(self._failures, 30))
         self._failures += 1
-        await asyncio.sleep(random.uniform(0, longest))  # noqa: S311  (so that not all sessions come back at once)
+        await asyncio.sleep(random.uniform(0, longest))  # noqa: S311  (jitter)
 
-    def _hang_up(self) -> None:
-        """End this connection on purpose, when all that was said on it has gone out: the next is opened at once."""
-        talk, listening = self.talk, self._listening
-        if talk is not None and listening is not None:
-            self._renewing = True
-            talk.wire.connection.hang_up("the server is leaving" if self._leaving is not None else "another one is opened")
-            self._lose(talk, planned=True)
+    def _close_for_renewal(self) -> None:
+        """Close the connection on purpose after sending what is queued; the next is opened at once."""
+        controller, listening = self.controller, self._listening
+        if controller is not None and listening is not None:
+            self._renewal_wanted = True
+            controller.wire.connection.finish_sending(
+                "the server is leaving" if self._leave_timer is not None else "another one is opened"
+            )
+            self._disconnect(controller, planned=True)
             listening.cancel()

@@ -1,7 +1,4 @@
-"""What is heard of the user on one connection: whether the user speaks, and what was said.
-
-What lives here: how long a user who began to speak is taken to do so. What does not: what the session does about it (``talk``).
-"""
+"""State machines of a connection: which response is pending, and whether the user is speaking."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from patchbay.realtime.server_events import InputTranscript
 
 
 class Timer:
-    """Calls ``then`` once when its time has come."""
+    """A restartable timer that calls ``then`` once."""
 
     __slots__ = ("_handle", "_then")
 
@@ -27,27 +24,27 @@ class Timer:
 
     @property
     def is_set(self) -> bool:
-        """Whether it is waited for."""
+        """True while the timer runs."""
         return self._handle is not None
 
     def set(self, seconds: float) -> None:
-        """Wait so many seconds from now, and no longer for what was waited for before."""
+        """Restart the timer."""
         self.cancel()
-        self._handle = asyncio.get_running_loop().call_later(seconds, self._rings)
+        self._handle = asyncio.get_running_loop().call_later(seconds, self._on_timer)
 
     def set_by(self, when: float) -> None:
-        """Wait until ``when``, by the loop's clock, unless it rings before that anyway."""
+        """Fire at loop time ``when`` at the latest."""
         if self._handle is None or self._handle.when() > when:
             self.cancel()
-            self._handle = asyncio.get_running_loop().call_at(when, self._rings)
+            self._handle = asyncio.get_running_loop().call_at(when, self._on_timer)
 
     def cancel(self) -> None:
-        """Wait for nothing."""
+        """Stop the timer."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
 
-    def _rings(self) -> None:
+    def _on_timer(self) -> None:
         self._handle = None
         self._then()
 
@@ -57,10 +54,9 @@ Overdue: TypeAlias = Literal["created", "done", "cancel"]
 
 
 class ResponseScheduler:
-    """Whether a response is wanted, was asked for, or is under way.
+    """Serializes responses: at most one is requested or in progress.
 
-    ``want`` makes a wish and ``next`` grants it: where that says so, the model is to be asked now. Limits are in seconds;
-    ``deadline`` is when ``overdue`` is to be asked, None for never.
+    Pure: times are arguments, limits are in seconds. At ``deadline`` (None: never) call ``expire``.
     """
 
     def __init__(self, *, created: float, done: float, cancel: float) -> None:
@@ -69,44 +65,44 @@ class ResponseScheduler:
         self._cancel = cancel
         self.state: State = "free"
         self.wanted = False
-        """A response is wanted as soon as the one that is under way is over."""
+        """True if a response must be requested after the current one."""
         self.deadline: float | None = None
-        self._unwanted = False  # what was asked for is to be cancelled as soon as it begins
-        self._left = False  # a wish, to what the server begins by itself
+        self._unwanted = False  # cancel the requested response when it starts
+        self._deferred = False  # requests left to a response that the server starts by itself
 
     @property
-    def is_owed(self) -> bool:
-        """Whether a response is to come that has not begun."""
-        return self.wanted or self._left or (self.state == "asked" and not self._unwanted)
+    def is_response_owed(self) -> bool:
+        """True if a response is to come that has not started."""
+        return self.wanted or self._deferred or (self.state == "asked" and not self._unwanted)
 
-    def want(self, *, any_will_do: bool = False) -> None:
-        """Wish for a response. One that was asked for and has not begun will do, unless it is to be cancelled.
+    def request(self, *, accept_pending: bool = False) -> None:
+        """Request a response. One that is requested and has not started suffices, unless it is to be cancelled.
 
-        ``any_will_do``: also then, for whoever begins it has been told all that it is to answer.
+        ``accept_pending``: even then, since the server has all input that it will answer.
         """
-        if any_will_do:
+        if accept_pending:
             self._unwanted = False
         self.wanted = self.wanted or self.state != "asked" or self._unwanted
 
-    def mute(self, now: float) -> None:
-        """A response will begin by itself that nobody wants: it is to be cancelled then."""
+    def discard_next(self, now: float) -> None:
+        """Cancel the response that the server will start by itself."""
         if self.state == "free" and not self.wanted:
             self.state = "muted"
             self.deadline = now + self._cancel
 
-    def leave_it(self) -> None:
-        """Wish for nothing: the server has ended what there was, and the next response that begins is one of its own."""
-        self._left = self._left or self.wanted
+    def defer_to_server(self) -> None:
+        """Leave the request to the response that the server starts by itself."""
+        self._deferred = self._deferred or self.wanted
         self.wanted = self._unwanted = False
         if self.state == "muted":
             self.ended()
 
-    def take_it_back(self) -> None:
-        """The server begins none of its own after all: what was wished for before is wished for again."""
-        self.wanted, self._left = self.wanted or self._left, False
+    def reclaim(self) -> None:
+        """Restore requests left to the server, which starts no response."""
+        self.wanted, self._deferred = self.wanted or self._deferred, False
 
-    def next(self, now: float) -> bool:
-        """Return whether a response is to be asked for now; then it has been."""
+    def start_next(self, now: float) -> bool:
+        """Return True if a response must be requested now, and record that it was."""
         if self.state != "free" or not self.wanted:
             return False
         self.wanted = False
@@ -115,84 +111,82 @@ class ResponseScheduler:
         return True
 
     def began(self, now: float) -> bool:
-        """A response has begun, ours or the server's own. Returns whether it is to be cancelled at once."""
+        """Record the start of a response; return True if it must be cancelled at once."""
         unwanted, self._unwanted = self._unwanted or self.state == "muted", False
-        self._left = False
+        self._deferred = False
         self.state = "under_way"
         self.deadline = now + self._done
-        return unwanted and self._end_it(now)
+        return unwanted and self._start_cancel(now)
 
-    def heard(self, now: float) -> None:
-        """Something of the response has come."""
+    def touch(self, now: float) -> None:
+        """Record progress of the response."""
         if self.state == "under_way":
             self.deadline = now + self._done
 
     def ended(self) -> None:
-        """The response is over."""
+        """Record the end of the response."""
         self.state = "free"
         self.deadline = None
         self._unwanted = False
 
     def busy(self, now: float) -> None:
-        """What was asked for is refused, because a response is under way: the wish waits for its end."""
+        """Record a refusal because another response is in progress: the request waits for its end."""
         self.wanted = self.wanted or not self._unwanted
         self._unwanted = False
         if self.state == "asked":
             self.state = "under_way"
             self.deadline = now + self._done
 
-    def refused(self) -> bool:
-        """What was asked for is refused for good. Returns whether something was."""
+    def rejected(self) -> bool:
+        """Record a refused request; return True if one was pending."""
         if self.state != "asked":
             return False
         self.ended()
         return True
 
     def cancel(self, now: float) -> bool:
-        """Drop the wish, and end what is under way. Returns whether that is to be said now."""
-        self.wanted = self._left = False
+        """Drop requests and cancel the response; return True if a cancel frame must be sent now."""
+        self.wanted = self._deferred = False
         if self.state == "asked":
             self._unwanted = True
         elif self.state == "muted":
-            self.ended()  # what begins now may be to what is said next
-        return self.state == "under_way" and self._end_it(now)
+            self.ended()  # the next response may be to newer input
+        return self.state == "under_way" and self._start_cancel(now)
 
-    def overdue(self, now: float) -> Overdue | None:
-        """Return what has taken too long, if anything has. "done" is to be cancelled; the others are waited for no longer."""
+    def expire(self, now: float) -> Overdue | None:
+        """Return which deadline has passed, if any. A response past "done" must be cancelled; the others are given up."""
         if self.deadline is None or now < self.deadline:
             return None
         if self.state == "under_way":
-            self._end_it(now)
+            self._start_cancel(now)
             return "done"
         late: Overdue = "created" if self.state == "asked" else "cancel"
         self.ended()
         return late
 
-    def _end_it(self, now: float) -> bool:
+    def _start_cancel(self, now: float) -> bool:
         self.state = "cancelling"
         self.deadline = now + self._cancel
         return True
 
 
-LONGEST: Final = 256 * 1024
-"""So many characters of one utterance are put together; its pieces are told all the same."""
+MAX_BUFFERED_CHARS: Final = 256 * 1024
+"""Characters of one utterance that are collected; its pieces are emitted all the same."""
 
 
-class _Pieces:
-    """A text that comes in pieces."""
-
+class _TextBuffer:
     def __init__(self) -> None:
         self._pieces: list[str] = []
         self._length = 0
 
     def add(self, text: str) -> None:
-        """Add one; what is too much is left out."""
-        if self._length < LONGEST:
+        """Append within the limit."""
+        if self._length < MAX_BUFFERED_CHARS:
             self._pieces.append(text)
             self._length += len(text)
 
     def take(self) -> str:
-        """Return all of it, and begin anew."""
+        """Return the text and clear it."""
         text = "".join(self._pieces)
         self._pieces.clear()
         self._length = 0
@@ -200,50 +194,49 @@ class _Pieces:
 
 
 class TextBuffers:
-    """What the model says in its response, and what the user is heard to say."""
+    """Collects the utterances of the model and of the user."""
 
     def __init__(self) -> None:
-        self.has_said = False
-        """Whether anything has come of the model's last response: text, or audio. Who begins one sets it back."""
-        self._said = _Pieces()
+        self.has_output = False
+        """True if the current response has produced text or audio; reset by the caller."""
+        self._assistant = _TextBuffer()
         self._spoken = False
-        self._heard = _Pieces()
+        self._user = _TextBuffer()
 
-    def said(self, text: str, *, spoken: bool) -> None:
-        """The model says a piece; ``spoken``: in audio, of which this is the transcript."""
-        self.has_said = True
+    def add_assistant(self, text: str, *, spoken: bool) -> None:
+        """Append a piece of the response; ``spoken``: transcript of audio."""
+        self.has_output = True
         self._spoken = self._spoken or spoken
-        self._said.add(text)
+        self._assistant.add(text)
 
-    def take_said(self) -> tuple[str, bool]:
-        """The response is over: return what was said, and whether that was spoken."""
+    def drain_assistant(self) -> tuple[str, bool]:
+        """Return the response's text and whether it was spoken, and clear it."""
         spoken, self._spoken = self._spoken, False
-        return self._said.take(), spoken
+        return self._assistant.take(), spoken
 
-    def heard(self, text: str) -> None:
-        """The user is heard to say a piece."""
-        self._heard.add(text)
+    def add_user(self, text: str) -> None:
+        """Append a piece of the user's transcript."""
+        self._user.add(text)
 
-    def take_heard(self) -> str:
-        """Return what was heard in pieces; it is whole."""
-        return self._heard.take()
+    def drain_user(self) -> str:
+        """Return the user's text and clear it."""
+        return self._user.take()
 
 
-_LONGEST_SPEECH: Final = 300.0
-"""Seconds after which a user whose audio goes on, and whose end the server has not told, is taken to be silent."""
+_MAX_SPEECH: Final = 300.0
+"""Seconds after which continuous speech without an end event counts as over."""
 
-_LONGEST_WAIT: Final = 20.0
-"""The same where no audio goes on, and where the server has told the end: within that it begins to answer, if it does."""
+_MAX_SILENCE: Final = 20.0
+"""The same without audio, and after an end event: the server responds within that, if at all."""
 
-_LONGEST_PAUSE: Final = 5.0
-"""The same where a server says word by word what it hears."""
+_MAX_TRANSCRIPT_GAP: Final = 5.0
+"""The same for servers that only send transcripts."""
 
 
 class UserSpeech:
-    """``fell_silent`` is called when a user who spoke is taken to be silent, and the model has not begun to answer.
+    """Tracks whether the user speaks. ``on_silence`` is called if the user falls silent and no response starts.
 
-    ``tells_ends``: the server says when the user begins to speak and when the user has ended. Where not, it says the first only
-    of a user who interrupts the model, else just what it hears.
+    ``signals_end``: the server sends start and end of speech; else it sends the start of interruptions only, and transcripts.
     """
 
     def __init__(
@@ -251,74 +244,74 @@ class UserSpeech:
         limits: RealtimeLimits,
         listener: Listener,
         utterances: TextBuffers,
-        fell_silent: Callable[[], None],
+        on_silence: Callable[[], None],
         *,
-        tells_ends: bool,
+        signals_end: bool,
     ) -> None:
         self.user_speaks = False
-        """Whether the user is speaking, or has ended and is about to be answered, as far as the server tells."""
-        self.has_words = False
-        """Whether that user has said something, as far as was heard."""
+        """True while the user speaks, or has ended and a response is expected."""
+        self.heard_words = False
+        """True if a transcript of the current speech has arrived."""
         self._limits = limits
         self._listener = listener
-        self._utterances = utterances
-        self._fell_silent = fell_silent
-        self._tells_ends = tells_ends
-        self._ends_by: float | None = None  # the speech whose end is still to be told
-        self._silence = Timer(self._is_silent)
+        self._buffers = utterances
+        self._on_silence = on_silence
+        self._tells_ends = signals_end
+        self._speech_deadline: float | None = None  # for an end event
+        self._silence = Timer(self._on_timeout)
         self._loop = asyncio.get_running_loop()
 
-    # Whether the user speaks
+    # Speech
 
-    def begins(self) -> None:
-        """The user begins to speak."""
-        self._speaks_for(_LONGEST_WAIT)
-        self._ends_by = self._loop.time() + _LONGEST_SPEECH if self._tells_ends else None
+    def start(self) -> None:
+        """Handle the start of speech."""
+        self._expect_speech(_MAX_SILENCE)
+        self._speech_deadline = self._loop.time() + _MAX_SPEECH if self._tells_ends else None
 
-    def goes_on(self) -> None:
-        """Audio of the user's is sent: while it is, somebody who began to speak may go on with that."""
-        if self._ends_by is not None and (left := self._ends_by - self._loop.time()) > 0:
-            self._speaks_for(min(_LONGEST_WAIT, left))
+    def on_audio(self) -> None:
+        """Handle sent audio: speech that has started may continue."""
+        if self._speech_deadline is not None and (left := self._speech_deadline - self._loop.time()) > 0:
+            self._expect_speech(min(_MAX_SILENCE, left))
 
-    def ends(self) -> None:
-        """The server has heard the end, and begins to answer soon."""
+    def on_end(self) -> None:
+        """Handle the end of speech, after which a response should start."""
         if self.user_speaks:
-            self._ends_by = None
-            self._speaks_for(_LONGEST_WAIT)
+            self._speech_deadline = None
+            self._expect_speech(_MAX_SILENCE)
 
-    def over(self) -> None:
-        """The model answers, or is asked to."""
+    def stop(self) -> None:
+        """Handle the start or request of a response."""
         self._silence.cancel()
-        self.user_speaks = self.has_words = False
-        self._ends_by = None
+        self.user_speaks = self.heard_words = False
+        self._speech_deadline = None
 
-    def _speaks_for(self, seconds: float) -> None:
-        """The user speaks, and is taken to be silent when nothing more is known of that for so long."""
+    def _expect_speech(self, seconds: float) -> None:
+        """Assume speech until nothing more is known for so long."""
         self.user_speaks = True
         self._silence.set(min(self._limits.done, seconds))
 
-    def _is_silent(self) -> None:
-        self.over()
-        self._fell_silent()
+    def _on_timeout(self) -> None:
+        self.stop()
+        self._on_silence()
 
-    # What was said
+    # Transcripts
 
-    def heard(self, news: InputTranscript, *, is_answering: bool) -> None:
-        """The user was heard to say something; ``is_answering``: the model is saying something itself."""
-        if not self._tells_ends and not is_answering:
-            self._speaks_for(_LONGEST_PAUSE)
-        self.has_words = self.user_speaks
-        if news.whole:
-            self._utterances.take_heard()
-            self._line(news.text)
+    def on_transcript(self, event: InputTranscript, *, awaits_results: bool) -> None:
+        """Handle a transcript; ``awaits_results``: the model is responding."""
+        if not self._tells_ends and not awaits_results:
+            self._expect_speech(_MAX_TRANSCRIPT_GAP)
+        self.heard_words = self.user_speaks
+        if event.whole:
+            self._buffers.drain_user()
+            self._line(event.text)
         else:
-            self._utterances.heard(news.text)
-        self._listener.emit(TranscriptEvent("user", news.text, whole=news.whole))
+            self._buffers.add_user(event.text)
+        self._listener.emit(TranscriptEvent("user", event.text, whole=event.whole))
 
     def flush(self) -> None:
-        """What was heard in pieces is whole: the model answers, or the connection is over."""
-        if text := self._utterances.take_heard():
+        """Complete an utterance that was sent in pieces."""
+        if text := self._buffers.drain_user():
             self._line(text)
 
     def _line(self, text: str) -> None:
-        self._listener.heard_line(Line("user", text), is_answered=not self.user_speaks)
+        self._listener.on_line(Line("user", text), is_answered=not self.user_speaks)

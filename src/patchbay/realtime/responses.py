@@ -1,9 +1,4 @@
-"""What is said on one connection, both ways: the response that is under way, and what the model is asked for next.
-
-What lives here: news of the server turned into events, when the model is asked to answer, limits of time. What does not: the
-user's speech (``hearing``), the calls of a response (``collecting``) and what becomes of them (``answers``), what a frame looks
-like (``dialects``), and other connections (``keeper``).
-"""
+"""Controls the responses of one connection: requests and cancels them, and turns server events into session events."""
 
 from __future__ import annotations
 
@@ -41,487 +36,483 @@ from patchbay.realtime.server_events import (
     TextDelta,
 )
 
-_GIVEN_UP_KEPT: Final = 8
+_ABANDONED_KEPT: Final = 8
 
 
 class CallCollector:
-    """The response that is under way, or was the last. After its end more of its calls are heard for ``grace`` seconds.
+    """Collects the calls of a response and hands them over once, all together.
 
-    ``grace_over`` is called when they are not any more.
+    After the end of the response late calls are accepted for ``grace`` seconds; then ``grace_over`` is called.
     """
 
     def __init__(self, grace: float, listener: Listener, grace_over: Callable[[], None]) -> None:
-        self.is_under_way = False
-        """Whether there is a response of which something was heard, and not its end. What was asked for may be another one."""
+        self.in_progress = False
+        """True between the first event of a response and its end."""
         self.interrupted = False
-        """Whether nothing is to come of it."""
-        self.is_collected = True
-        """Whether its calls were handed on."""
-        self.is_answering = False
-        """Whether they were handed on to be carried out: nothing is asked for in front of their results."""
+        """True if the response is discarded."""
+        self.handed_over = True
+        """True once its calls were handed over."""
+        self.awaits_results = False
+        """True while its calls run: no response is requested ahead of their results."""
         self._grace = grace
         self._listener = listener
         self._grace_over = grace_over
         self._late = Timer(self._grace_ends)
-        self._book = CallAssembler()
-        self._given_up: dict[str, set[str]] = {}  # responses that were not waited for any longer, and the calls that they had
+        self._assembler = CallAssembler()
+        self._abandoned: dict[str, set[str]] = {}  # ids of abandoned responses and keys of their calls
 
     @property
     def response_id(self) -> str:
-        """The id of the response that is under way; "" where there is none, or that is not known."""
-        return (self._book.response_id or "") if self.is_under_way else ""
+        """The id of the response in progress, "" if there is none or it is unknown."""
+        return (self._assembler.response_id or "") if self.in_progress else ""
 
     @property
-    def is_awaited(self) -> bool:
-        """Whether something is still to come of a response, and is wanted: its end, or the rest of its calls."""
-        return not self.interrupted if self.is_under_way else not self.is_collected
+    def expects_more(self) -> bool:
+        """True if a wanted response has not ended, or its calls are not complete."""
+        return not self.interrupted if self.in_progress else not self.handed_over
 
     def is_known(self, response_id: str) -> bool:
-        """Whether this response is the one that is under way, or is over."""
-        is_mine = self.is_under_way and self._book.response_id == response_id
-        return is_mine or (bool(response_id) and self._book.is_over(response_id))
+        """True if this response is in progress or over."""
+        is_mine = self.in_progress and self._assembler.response_id == response_id
+        return is_mine or (bool(response_id) and self._assembler.is_over(response_id))
 
     def is_stale(self, response_id: str) -> bool:
-        """Whether something of this response is not to be heard: it is over, or another one is under way.
+        """True if events of this response must be ignored. Check ``accepts_late`` first for calls."""
+        if response_id and not self.in_progress and response_id == self._assembler.response_id:
+            return True  # just ended
+        return self._assembler.is_stale(response_id, under_way=self.in_progress)
 
-        Calls that come behind the end are to be looked for before (``is_late``).
-        """
-        if response_id and not self.is_under_way and response_id == self._book.response_id:
-            return True  # it has just ended
-        return self._book.is_stale(response_id, under_way=self.is_under_way)
-
-    def is_late(self, response_id: str) -> bool:
-        """Whether it is of the response that was completed just now."""
-        return self._late.is_set and not self.is_under_way and response_id in ("", self._book.response_id)
+    def accepts_late(self, response_id: str) -> bool:
+        """True if it is the response that was completed just now."""
+        return self._late.is_set and not self.in_progress and response_id in ("", self._assembler.response_id)
 
     def begin(self, response_id: str) -> None:
-        """The next response begins."""
-        self._hand_on()
-        self._book.begin(response_id)
-        self.is_under_way = True
+        """Start the next response."""
+        self._hand_over()
+        self._assembler.begin(response_id)
+        self.in_progress = True
         self.interrupted = False
 
     def interrupt(self) -> None:
-        """Let nothing come of the response that is under way, nor of calls of the last one that are still being collected."""
-        if self.is_under_way:
+        """Discard the response in progress, or calls of the last one that are still incomplete."""
+        if self.in_progress:
             self.interrupted = True
         elif self._late.is_set:
-            self._hand_on(run=False)
-            self._book.end()
+            self._hand_over(run=False)
+            self._assembler.discard()
 
-    def take(self, piece: CallDelta) -> None:
-        """Take a part of a call of the response that is under way."""
-        call = self._book.take(piece)
-        if call is not None and not self.interrupted and not call.begun:
-            self._listener.call_is_whole(call)
+    def add_delta(self, piece: CallDelta) -> None:
+        """Apply a delta of the response in progress."""
+        call = self._assembler.add_delta(piece)
+        if call is not None and not self.interrupted and not call.claimed:
+            self._listener.on_call_complete(call)
 
-    def take_late(self, piece: CallDelta) -> None:
-        """Take a part of a call of the response that was completed just now."""
-        call = self._book.take(piece)
-        if call is None or call.begun:
+    def add_late_delta(self, piece: CallDelta) -> None:
+        """Apply a delta of the response that was completed just now."""
+        call = self._assembler.add_delta(piece)
+        if call is None or call.claimed:
             return
-        if self.is_collected:
-            self._book.collected()
-            self._listener.call_came_late(call)
-        elif all(each.done for each in self._book.calls):
-            self._hand_on(late=True)
+        if self.handed_over:
+            self._assembler.all_calls()
+            self._listener.on_late_call(call)
+        elif all(each.done for each in self._assembler.calls):
+            self._hand_over(late=True)
 
-    def end(self, told: Sequence[FinalCall]) -> int:
-        """The response is over; return how many calls it has made. They are handed on by ``hand_on``."""
-        self.is_under_way = self.is_collected = False
-        self._book.close(told)
-        return len(self._book.calls)
+    def finish(self, listed: Sequence[FinalCall]) -> int:
+        """End the response; return the number of its calls."""
+        self.in_progress = self.handed_over = False
+        self._assembler.finish(listed)
+        return len(self._assembler.calls)
 
-    def hand_on(self, *, completed: bool) -> None:
-        """Hand the calls of the response on that has ended, at once or when they are whole."""
+    def hand_over(self, *, completed: bool) -> None:
+        """Hand over the calls of the ended response, at once or when they are complete."""
         if not completed:
-            self._hand_on(run=False)
+            self._hand_over(run=False)
             return
         self._late.set(self._grace)
-        if all(call.done for call in self._book.calls):
-            self._hand_on(late=True)
+        if all(call.done for call in self._assembler.calls):
+            self._hand_over(late=True)
 
-    def give_up(self) -> None:
-        """Wait for the end of the response no longer."""
-        self._given_up[self.response_id] = {call.key for call in self._book.calls}
-        if len(self._given_up) > _GIVEN_UP_KEPT:
-            self._given_up.pop(next(iter(self._given_up)))
+    def abandon(self) -> None:
+        """Stop waiting for the end of the response."""
+        self._abandoned[self.response_id] = {call.key for call in self._assembler.calls}
+        if len(self._abandoned) > _ABANDONED_KEPT:
+            self._abandoned.pop(next(iter(self._abandoned)))
 
-    def ended_after_all(self, news: ResponseDone) -> bool:
-        """Answer the calls of a response that was waited for no longer: its server waits for their results.
+    def reject_abandoned(self, event: ResponseDone) -> bool:
+        """Reject calls of an abandoned response that ended after all: its server waits for results.
 
-        Returns whether it is one of these.
+        Returns whether it is one.
         """
-        known = self._given_up.pop(news.response_id, None)
+        known = self._abandoned.pop(event.response_id, None)
         if known is None:
             return False
-        book = CallAssembler()
-        book.begin(news.response_id)
-        book.close(call for call in news.calls if call.key not in known)
-        if calls := book.collected():
-            self._listener.calls_are_told(calls, run=False)
+        assembler = CallAssembler()
+        assembler.begin(event.response_id)
+        assembler.finish(call for call in event.calls if call.key not in known)
+        if calls := assembler.all_calls():
+            self._listener.on_calls(calls, run=False)
         return True
 
     def stop(self) -> None:
-        """Wait for nothing any more."""
-        self.is_under_way = False
+        """Stop collecting."""
+        self.in_progress = False
         self._late.cancel()
 
     def _grace_ends(self) -> None:
-        self._hand_on()
-        self._book.end()
+        self._hand_over()
+        self._assembler.discard()
         self._grace_over()
 
-    def _hand_on(self, *, run: bool = True, late: bool = False) -> None:
-        """Hand the calls of the response on, once; with ``late`` more of them may come."""
+    def _hand_over(self, *, run: bool = True, late: bool = False) -> None:
+        """Hand over the calls once; with ``late`` more may follow."""
         if not late:
             self._late.cancel()
-        if self.is_collected:
+        if self.handed_over:
             return
-        self.is_collected = True
-        if calls := self._book.collected():
-            self.is_answering = run
-            self._listener.calls_are_told(calls, run=run)
+        self.handed_over = True
+        if calls := self._assembler.all_calls():
+            self.awaits_results = run
+            self._listener.on_calls(calls, run=run)
         if not run:
-            self._book.end()
+            self._assembler.discard()
 
 
-_NEXT_ANSWER: Final = 5.0
-"""Seconds in which another answer may come, behind one that may have been to one of several texts."""
+_CONTINUATION_SECONDS: Final = 5.0
+"""Seconds in which another response may start after one to several texts."""
 
 _logger = logging.getLogger(__name__)
 
 
 class ResponseController:
-    """One configured connection in use. It is over when ``listen`` has returned; what is said then is lost."""
+    """One configured connection in use, until ``listen`` returns."""
 
     def __init__(self, wire: ProviderConnection, limits: RealtimeLimits, listener: Listener, *, resumed: bool) -> None:
         self.wire = wire
         self.resumed = resumed
-        self.over = False
-        self.owed = False
-        """When it is over: whether an answer was to come, of which nothing has come."""
+        self.closed = False
+        self.response_owed = False
+        """Once closed: True if a response was expected that has produced nothing."""
         dialect = wire.dialect
-        self.goes_on_by_itself = dialect.goes_on_by_itself
-        # Where nothing is sent to ask for an answer, its beginning is the first that is said.
-        self._created = limits.done if dialect.goes_on_by_itself else limits.created
-        self._arbiter = ResponseScheduler(created=self._created, done=limits.done, cancel=limits.cancel)
+        self.continues_unprompted = dialect.continues_unprompted
+        # Without a request frame, the first output marks the start of the response.
+        self._created = limits.done if dialect.continues_unprompted else limits.created
+        self._scheduler = ResponseScheduler(created=self._created, done=limits.done, cancel=limits.cancel)
         self._limits = limits
         self._listener = listener
-        self._calls = CallCollector(limits.grace, listener, self._go_on)
-        self._utterances = TextBuffers()
-        self._hearing = UserSpeech(
-            limits, listener, self._utterances, self._user_is_silent, tells_ends=not self.goes_on_by_itself
+        self._calls = CallCollector(limits.grace, listener, self._advance)
+        self._buffers = TextBuffers()
+        self._speech = UserSpeech(
+            limits, listener, self._buffers, self._on_user_silent, signals_end=not self.continues_unprompted
         )
-        self._is_told = False  # something that it answers by itself, since it last began to
-        self._has_complained = False  # in the log, of what could not be taken
-        self._has_typed = False  # the user, into an answer: a server that goes on by itself says of this that the user interrupts
-        self._texts = 0  # that are to be answered, since the model last began to
-        self._is_one_of_several = False  # the last answer, perhaps
+        self._has_input = False  # input that is answered unprompted, since the last response started
+        self._warned = False  # logged one failed event
+        self._typed_over_response = False  # such a server reports typed input as an interruption
+        self._texts = 0  # texts to be answered since the last response started
+        self._one_of_several = False  # the last response may answer one of several texts
         self._loop = asyncio.get_running_loop()
-        self._deadline = Timer(self._rings)
-        self._next_answer = Timer(self._go_on)
-        self._take: dict[type[Any], Callable[[Any], None]] = {
+        self._deadline = Timer(self._on_timer)
+        self._continuation = Timer(self._advance)
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
             SessionOpened: lambda _news: None,
-            SessionUpdated: listener.change_settled,
-            ServerError: self._refused,
-            ResponseStarted: self._response_began,
-            TextDelta: self._said,
-            AudioDelta: self._sounded,
-            InputTranscript: lambda news: self._hearing.heard(news, is_answering=self._calls.is_under_way),
-            SpeechStarted: self._user_speaks,
-            SpeechStopped: lambda _news: self._hearing.ends(),
-            CallDelta: self._call_piece,
-            ResponseDone: self._response_ended,
-            CallsCancelled: self._calls_cancelled,
-            GoAway: lambda news: listener.leaving(news.seconds),
-            SessionResumption: lambda news: listener.resumable(news.handle),
+            SessionUpdated: listener.on_session_change,
+            ServerError: self._on_error,
+            ResponseStarted: self._on_response_started,
+            TextDelta: self._on_text,
+            AudioDelta: self._on_audio,
+            InputTranscript: lambda event: self._speech.on_transcript(event, awaits_results=self._calls.in_progress),
+            SpeechStarted: self._on_speech_started,
+            SpeechStopped: lambda _news: self._speech.on_end(),
+            CallDelta: self._on_call_delta,
+            ResponseDone: self._on_response_done,
+            CallsCancelled: self._on_calls_cancelled,
+            GoAway: lambda event: listener.on_go_away(event.seconds),
+            SessionResumption: lambda event: listener.on_resumption_handle(event.handle),
         }
 
     async def listen(self) -> None:
-        """Hear all that the server says, until the connection is over."""
-        wire, take = self.wire, self.take
+        """Handle events until the connection ends."""
+        wire, handle = self.wire, self.handle
         try:
-            while not self.over:
-                take(await wire.next())
+            while not self.closed:
+                handle(await wire.next_event())
         except EOFError:
             pass
         finally:
-            self.end()
+            self.close()
 
-    def take(self, news: ServerEvent) -> None:
-        """Take one piece of news. What goes wrong with one is told, and the next is taken all the same."""
+    def handle(self, event: ServerEvent) -> None:
+        """Handle one event. An exception becomes an ErrorEvent, and the session continues."""
         try:
-            self._take[type(news)](news)
+            self._handlers[type(event)](event)
         except Exception as error:
-            if not self._has_complained:
-                self._has_complained = True
-                _logger.exception("A %s could not be taken", type(news).__name__)
-            self._listener.emit(ErrorEvent(PatchbayError(f"Something went wrong here with a {type(news).__name__}: {error!r}")))
+            if not self._warned:
+                self._warned = True
+                _logger.exception("Handling a %s failed", type(event).__name__)
+            self._listener.emit(ErrorEvent(PatchbayError(f"Handling a {type(event).__name__} failed: {error!r}")))
 
-    def end(self) -> None:
-        """Be over: nothing is waited for any more."""
-        if self.over:
+    def close(self) -> None:
+        """Stop all timers and report an unfinished response."""
+        if self.closed:
             return
-        self.over = True
+        self.closed = True
         calls = self._calls
-        begun = calls.is_under_way
-        self._hearing.flush()
-        is_cut_off = calls.is_awaited and not self._utterances.has_said
-        self.owed = self._arbiter.is_owed or is_cut_off or self._hearing.has_words
+        claimed = calls.in_progress
+        self._speech.flush()
+        is_cut_off = calls.expects_more and not self._buffers.has_output
+        self.response_owed = self._scheduler.is_response_owed or is_cut_off or self._speech.heard_words
         calls.stop()
-        if begun:
-            self._tell_end("failed")
+        if claimed:
+            self._emit_end("failed")
         self._deadline.cancel()
-        self._hearing.over()
-        self._next_answer.cancel()
+        self._speech.stop()
+        self._continuation.cancel()
 
-    # What is said to the server
+    # Sending
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no response is under way or asked for."""
-        return self._arbiter.state == "free"
+        """True if no response is requested or in progress."""
+        return self._scheduler.state == "free"
 
     @property
     def user_speaks(self) -> bool:
-        """Whether the user is speaking, as far as the server tells."""
-        return self._hearing.user_speaks
+        """True while the user speaks, as far as the server tells."""
+        return self._speech.user_speaks
 
     @property
     def is_free(self) -> bool:
-        """Whether none is wanted either, and the user does not speak."""
-        return self.is_quiet and not self._arbiter.wanted and not self.user_speaks and self._calls.is_collected
+        """True if it is quiet, no response is wanted, and the user does not speak."""
+        return self.is_quiet and not self._scheduler.wanted and not self.user_speaks and self._calls.handed_over
 
     @property
-    def may_say_more(self) -> bool:
-        """Whether another answer may come by itself: the last may have been to one of several texts, or to all of them."""
-        return self._next_answer.is_set
+    def may_continue(self) -> bool:
+        """True if another response may start unprompted, after one to several texts."""
+        return self._continuation.is_set
 
-    def say(self, line: Line, *, answer: bool) -> None:
-        """Say a line; ``answer`` as ``Dialect.speaking`` has it."""
-        self._is_told = self._is_told or answer
+    def send_text(self, line: Line, *, answer: bool) -> None:
+        """Send a line; ``answer`` as in ``Dialect.text_frames``."""
+        self._has_input = self._has_input or answer
         self._texts += answer
-        self._has_typed = self.goes_on_by_itself and answer and line.role == "user" and not self.is_quiet
-        self.wire.connection.send(self.wire.dialect.speaking(line, answer=answer))
+        self._typed_over_response = self.continues_unprompted and answer and line.role == "user" and not self.is_quiet
+        self.wire.connection.send(self.wire.dialect.text_frames(line, answer=answer))
 
-    def sound(self, audio: bytes) -> None:
-        """Send a piece of the user's audio."""
-        self._hearing.goes_on()
-        self.wire.connection.send(self.wire.dialect.sounding(audio))
+    def send_audio(self, audio: bytes) -> None:
+        """Send a chunk of the user's audio."""
+        self._speech.on_audio()
+        self.wire.connection.send(self.wire.dialect.audio_frames(audio))
 
     def end_audio(self) -> None:
-        """Say that the user has ended."""
-        self._hearing.over()
-        frames = self.wire.dialect.ending_audio()
-        self._is_told = self._is_told or bool(frames)
+        """End the user's audio."""
+        self._speech.stop()
+        frames = self.wire.dialect.audio_end_frames()
+        self._has_input = self._has_input or bool(frames)
         self.wire.connection.send(frames)
 
-    def answer(self, results: Sequence[CallResult]) -> None:
-        """Tell results, of calls of this connection."""
-        self._is_told = True
-        self.wire.connection.send(self.wire.dialect.answering(results))
+    def send_results(self, results: Sequence[CallResult]) -> None:
+        """Send results of calls of this connection."""
+        self._has_input = True
+        self.wire.connection.send(self.wire.dialect.result_frames(results))
 
-    def change_tools(self, tools: Sequence[WireTool]) -> Sequence[Frame]:
-        """Tell other tools; return how."""
-        self.wire.connection.send(frames := self.wire.dialect.changing_tools(tools))
+    def update_tools(self, tools: Sequence[WireTool]) -> Sequence[Frame]:
+        """Send other tools; return the frames."""
+        self.wire.connection.send(frames := self.wire.dialect.tools_frames(tools))
         return frames
 
-    def want(self) -> None:
-        """Have the model answer, as soon as it may."""
-        self._calls.is_answering = False
-        self._arbiter.want(any_will_do=self.goes_on_by_itself)
-        self._go_on()
+    def request_response(self) -> None:
+        """Request a response as soon as possible."""
+        self._calls.awaits_results = False
+        self._scheduler.request(accept_pending=self.continues_unprompted)
+        self._advance()
 
-    def release(self, *, mutes: bool) -> None:
-        """Ask for an answer only where one was wanted before the calls that are now answered.
+    def resume(self, *, mutes: bool) -> None:
+        """Continue after results without a request of their own.
 
-        ``mutes``: what a server that goes on by itself says of their results is not wanted either.
+        ``mutes``: a response that the server starts by itself is cancelled too.
         """
-        self._calls.is_answering = False
-        if mutes and self.goes_on_by_itself:
-            self._arbiter.mute(self._loop.time())
-        self._go_on()
+        self._calls.awaits_results = False
+        if mutes and self.continues_unprompted:
+            self._scheduler.discard_next(self._loop.time())
+        self._advance()
 
     def cancel(self) -> bool:
-        """End the response that is under way, or that was asked for; return whether there was one."""
-        self._calls.is_answering = self._hearing.has_words = False
+        """Cancel the response in progress or requested; return whether there was one."""
+        self._calls.awaits_results = self._speech.heard_words = False
         was_quiet = self.is_quiet
         self._calls.interrupt()
-        if self._arbiter.cancel(self._loop.time()):
+        if self._scheduler.cancel(self._loop.time()):
             self._send_cancel()
         self._watch()
         return not was_quiet
 
-    # What the server says
+    # Server events
 
-    def _refused(self, news: ServerError) -> None:
-        arbiter = self._arbiter
-        if news.about == "session":
-            self._listener.change_settled(news)
+    def _on_error(self, event: ServerError) -> None:
+        scheduler = self._scheduler
+        if event.about == "session":
+            self._listener.on_session_change(event)
             return
-        if news.busy:
-            arbiter.busy(self._loop.time())
-            self._go_on()
+        if event.busy:
+            scheduler.busy(self._loop.time())
+            self._advance()
             return
-        code = f" ({news.code})" if news.code else ""
-        error = UpstreamError(f"The model's server says: {news.message}{code}")
-        if news.about == "response":
-            if arbiter.state == "cancelling":
-                return  # it was over already: its end has been told, or is on its way
-            if arbiter.refused():
-                self._listener.answer_failed(error)
-                self._go_on()
+        code = f" ({event.code})" if event.code else ""
+        error = UpstreamError(f"The model's server says: {event.message}{code}")
+        if event.about == "response":
+            if scheduler.state == "cancelling":
+                return  # it had ended already
+            if scheduler.rejected():
+                self._listener.on_response_failed(error)
+                self._advance()
                 return
         self._listener.emit(ErrorEvent(error))
 
-    def _response_began(self, news: ResponseStarted) -> None:
-        if not self._calls.is_known(news.response_id):  # told twice, or late
-            self._begin(news.response_id)
+    def _on_response_started(self, event: ResponseStarted) -> None:
+        if not self._calls.is_known(event.response_id):  # repeated or late
+            self._begin(event.response_id)
 
     def _begin(self, response_id: str) -> None:
         calls = self._calls
-        if calls.is_under_way:  # its end was lost
-            self._over("incomplete", ())
-        elif self._arbiter.state in ("under_way", "cancelling"):  # of somebody else's, whose end was lost
-            self._arbiter.ended()
+        if calls.in_progress:  # its end was lost
+            self._finish("incomplete", ())
+        elif self._scheduler.state in ("under_way", "cancelling"):  # of another client, its end was lost
+            self._scheduler.ended()
         calls.begin(response_id)
-        self._next_answer.cancel()
-        self._is_one_of_several, self._texts = self.goes_on_by_itself and self._texts > 1, 0
-        self._is_told = self._utterances.has_said = False
-        self._hearing.flush()
-        self._hearing.over()
-        if self._arbiter.began(self._loop.time()):
+        self._continuation.cancel()
+        self._one_of_several, self._texts = self.continues_unprompted and self._texts > 1, 0
+        self._has_input = self._buffers.has_output = False
+        self._speech.flush()
+        self._speech.stop()
+        if self._scheduler.began(self._loop.time()):
             calls.interrupted = True
             self._send_cancel()
         self._watch()
-        self._listener.response_began(wanted=not calls.interrupted)
+        self._listener.on_response_started(wanted=not calls.interrupted)
 
-    def _of_response(self, response_id: str) -> bool:
-        """Whether something is of the response that is under way; the first of one whose beginning was not told begins it."""
+    def _accepts(self, response_id: str) -> bool:
+        """True if an event belongs to the response in progress. The first event of an unannounced response starts it."""
         if self._calls.is_stale(response_id):
             return False
-        if not self._calls.is_under_way:
+        if not self._calls.in_progress:
             if not response_id:
                 return False
             self._begin(response_id)
-        self._arbiter.heard(self._loop.time())
+        self._scheduler.touch(self._loop.time())
         return not self._calls.interrupted
 
-    def _said(self, news: TextDelta) -> None:
-        if not self._of_response(news.response_id) or not news.text:
+    def _on_text(self, event: TextDelta) -> None:
+        if not self._accepts(event.response_id) or not event.text:
             return
-        self._utterances.said(news.text, spoken=news.spoken)
-        if news.spoken:
-            self._listener.emit(TranscriptEvent("assistant", news.text, whole=False))
+        self._buffers.add_assistant(event.text, spoken=event.spoken)
+        if event.spoken:
+            self._listener.emit(TranscriptEvent("assistant", event.text, whole=False))
         else:
-            self._listener.emit(TextEvent(news.text))
+            self._listener.emit(TextEvent(event.text))
 
-    def _sounded(self, news: AudioDelta) -> None:
-        if self._of_response(news.response_id):
-            self._utterances.has_said = True
-            self._listener.emit(AudioEvent(news.audio, news.rate))
+    def _on_audio(self, event: AudioDelta) -> None:
+        if self._accepts(event.response_id):
+            self._buffers.has_output = True
+            self._listener.emit(AudioEvent(event.audio, event.rate))
 
-    def _user_speaks(self, _news: SpeechStarted) -> None:
-        self._hearing.begins()
-        self._calls.is_answering = False
+    def _on_speech_started(self, _news: SpeechStarted) -> None:
+        self._speech.start()
+        self._calls.awaits_results = False
         self._calls.interrupt()
-        if not self._has_typed:  # else what was typed is still to be answered
-            self._arbiter.leave_it()  # the server will have it answered, when it has heard the end
+        if not self._typed_over_response:  # else the typed text is still to be answered
+            self._scheduler.defer_to_server()  # the server responds at the end of the speech
         self._listener.emit(InterruptedEvent())
-        self._listener.user_began(typed=self._has_typed)
-        self._has_typed = False
+        self._listener.on_user_turn(typed=self._typed_over_response)
+        self._typed_over_response = False
 
-    def _user_is_silent(self) -> None:
-        """What the user began to say was nothing that is answered: what was left to that answer is asked for."""
-        self._arbiter.take_it_back()
-        self._go_on()
+    def _on_user_silent(self) -> None:
+        """Request what was left to the response to speech that led to none."""
+        self._scheduler.reclaim()
+        self._advance()
 
-    def _call_piece(self, news: CallDelta) -> None:
-        if self._calls.is_late(news.response_id):
-            self._calls.take_late(news)
+    def _on_call_delta(self, event: CallDelta) -> None:
+        if self._calls.accepts_late(event.response_id):
+            self._calls.add_late_delta(event)
             return
-        self._of_response(news.response_id)
-        if self._calls.is_under_way and not self._calls.is_stale(news.response_id):
-            self._calls.take(news)
+        self._accepts(event.response_id)
+        if self._calls.in_progress and not self._calls.is_stale(event.response_id):
+            self._calls.add_delta(event)
 
-    def _calls_cancelled(self, news: CallsCancelled) -> None:
-        if self._listener.calls_taken_back(news.call_ids):
-            self._hearing.begins()  # the user, who is answered next
+    def _on_calls_cancelled(self, event: CallsCancelled) -> None:
+        if self._listener.on_calls_cancelled(event.call_ids):
+            self._speech.start()  # newer input, which is answered next
 
-    def _response_ended(self, news: ResponseDone) -> None:
+    def _on_response_done(self, event: ResponseDone) -> None:
         calls = self._calls
-        if calls.is_stale(news.response_id):
-            if calls.ended_after_all(news) and self._arbiter.state == "under_way" and not calls.is_under_way:
-                self._arbiter.ended()  # this was the one that the server was busy with
-                self._go_on()
+        if calls.is_stale(event.response_id):
+            if calls.reject_abandoned(event) and self._scheduler.state == "under_way" and not calls.in_progress:
+                self._scheduler.ended()  # the server was busy with this one
+                self._advance()
             return
-        if not calls.is_under_way:
-            if calls.is_late(news.response_id):
-                return  # told twice
-            self._begin(news.response_id)  # all of it was lost but its end
-        self._over("cancelled" if calls.interrupted and news.status == "completed" else news.status, news.calls, news)
+        if not calls.in_progress:
+            if calls.accepts_late(event.response_id):
+                return  # repeated
+            self._begin(event.response_id)  # only its end has arrived
+        self._finish("cancelled" if calls.interrupted and event.status == "completed" else event.status, event.calls, event)
 
-    def _over(self, status: Status, told: Sequence[FinalCall], news: ResponseDone | None = None) -> None:
-        """The response is over."""
-        calls = self._calls.end(told)
-        self._arbiter.ended()
-        self._has_typed = self._has_typed and status != "completed"
-        if self._is_one_of_several and status == "completed":
-            self._next_answer.set(min(self._limits.done, _NEXT_ANSWER))
-        self._tell_end(status, news, calls=calls)
-        if status == "failed" and news is not None and news.reason:
-            self._listener.answer_failed(UpstreamError(f"The model's answer failed: {news.reason}"))
-        self._calls.hand_on(completed=status == "completed")
-        self._go_on()
+    def _finish(self, status: Status, listed: Sequence[FinalCall], event: ResponseDone | None = None) -> None:
+        calls = self._calls.finish(listed)
+        self._scheduler.ended()
+        self._typed_over_response = self._typed_over_response and status != "completed"
+        if self._one_of_several and status == "completed":
+            self._continuation.set(min(self._limits.done, _CONTINUATION_SECONDS))
+        self._emit_end(status, event, calls=calls)
+        if status == "failed" and event is not None and event.reason:
+            self._listener.on_response_failed(UpstreamError(f"The model's answer failed: {event.reason}"))
+        self._calls.hand_over(completed=status == "completed")
+        self._advance()
 
-    def _tell_end(self, status: Status, news: ResponseDone | None = None, *, calls: int = 0) -> None:
-        text, spoken = self._utterances.take_said()
+    def _emit_end(self, status: Status, event: ResponseDone | None = None, *, calls: int = 0) -> None:
+        text, spoken = self._buffers.drain_assistant()
         if text:
-            self._listener.heard_line(Line("assistant", text))
+            self._listener.on_line(Line("assistant", text))
             if spoken:
                 self._listener.emit(TranscriptEvent("assistant", text, whole=True))
-        self._listener.emit(ResponseEndEvent(status, news.usage if news is not None else None))
-        self._listener.response_ended(status, chars=len(text), calls=calls)
+        self._listener.emit(ResponseEndEvent(status, event.usage if event is not None else None))
+        self._listener.on_response_done(status, chars=len(text), calls=calls)
 
-    # Time
+    # Deadlines
 
-    def _go_on(self) -> None:
-        """Ask for what is wanted, if it may be asked for now."""
+    def _advance(self) -> None:
+        """Request the next response if possible."""
         calls = self._calls
-        # What was wanted before calls were made is asked for with their results, and not in front of them.
-        if not calls.is_answering and calls.is_collected and self._arbiter.next(self._loop.time()):
-            frames = self.wire.dialect.responding()
+        # A response wanted before the calls is requested with their results, not ahead of them.
+        if not calls.awaits_results and calls.handed_over and self._scheduler.start_next(self._loop.time()):
+            frames = self.wire.dialect.response_frames()
             self.wire.connection.send(frames)
-            if self.goes_on_by_itself and not frames and not self._is_told:
-                self._arbiter.ended()  # nothing will come
+            if self.continues_unprompted and not frames and not self._has_input:
+                self._scheduler.ended()  # no response will come
         self._watch()
-        if self.is_quiet and not self.over:
-            self._listener.now_free()
+        if self.is_quiet and not self.closed:
+            self._listener.on_idle()
 
     def _send_cancel(self) -> None:
-        self.wire.connection.send(self.wire.dialect.cancelling(self._calls.response_id))
+        self.wire.connection.send(self.wire.dialect.cancel_frames(self._calls.response_id))
 
     def _watch(self) -> None:
-        """See to it that the arbiter's deadline is looked at. A timer that rings too early is set again, then."""
-        if (deadline := self._arbiter.deadline) is not None and not self.over:
+        """Arm the timer for the scheduler's deadline."""
+        if (deadline := self._scheduler.deadline) is not None and not self.closed:
             self._deadline.set_by(deadline)
 
-    def _rings(self) -> None:
-        overdue = self._arbiter.overdue(self._loop.time())
-        if overdue is None:
+    def _on_timer(self) -> None:
+        expire = self._scheduler.expire(self._loop.time())
+        if expire is None:
             self._watch()
             return
-        if overdue == "created":
+        if expire == "created":
             self._too_late(f"The model did not begin to answer within {self._created} s.")
-        elif overdue == "done":
+        elif expire == "done":
             self._too_late(f"Nothing came of the model's answer for {self._limits.done} s.")
             self._calls.interrupted = True
             self._send_cancel()
-        elif self._calls.is_under_way:
-            self._calls.give_up()
-            self._over("failed", ())
-        self._go_on()
+        elif self._calls.in_progress:
+            self._calls.abandon()
+            self._finish("failed", ())
+        self._advance()
 
     def _too_late(self, text: str) -> None:
-        self._listener.answer_failed(UpstreamTimeoutError(text))
+        self._listener.on_response_failed(UpstreamTimeoutError(text))

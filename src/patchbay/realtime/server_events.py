@@ -1,7 +1,4 @@
-"""What a provider's server says, in words of our own: plain data, made by a dialect out of frames, read by the session.
-
-A dialect leaves out what it does not know; it never raises for what a server sends.
-"""
+"""Provider-independent events of a model's server, produced by dialects and handled by the session."""
 
 from __future__ import annotations
 
@@ -14,16 +11,16 @@ Status: TypeAlias = Literal["completed", "cancelled", "incomplete", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class SessionOpened:
-    """The server is there. ``configured``: it has taken tools and all else already (Gemini's ``setup``)."""
+    """The server is ready. ``configured``: it has accepted the whole configuration (Gemini's ``setup``)."""
 
     configured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SessionUpdated:
-    """The server has taken a change of the session (``session.updated``).
+    """The server confirmed a session update.
 
-    ``tools``: the names on the wire of those of our tools that the session has by now; None where the server does not say.
+    ``tools``: wire names of our tools in the session; None if the server does not say.
     """
 
     tools: frozenset[str] | None = None
@@ -31,9 +28,9 @@ class SessionUpdated:
 
 @dataclass(frozen=True, slots=True)
 class ServerError:
-    """The server refuses something. ``about`` says what, as far as can be known; "session" is a change of it, tools too.
+    """The server refused something. ``about`` is its subject as far as known; "session" includes tools.
 
-    ``param`` is the place in what was sent, such as ``session.tools[0].name``; ``busy``: a response was under way already.
+    ``param`` is the path in what was sent (``session.tools[0].name``); ``busy``: a response was in progress already.
     """
 
     message: str
@@ -46,14 +43,14 @@ class ServerError:
 
 @dataclass(frozen=True, slots=True)
 class ResponseStarted:
-    """The model begins to answer."""
+    """A response started."""
 
     response_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """A piece of the model's answer as text. ``spoken``: it is the transcript of what is sent as audio."""
+    """A piece of the response's text. ``spoken``: transcript of audio."""
 
     response_id: str
     text: str
@@ -62,7 +59,7 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class AudioDelta:
-    """A piece of the model's answer as audio: 16-bit PCM, one channel, ``rate`` samples a second."""
+    """A chunk of the response's audio: 16-bit PCM, mono, ``rate`` samples per second."""
 
     response_id: str
     audio: bytes
@@ -71,7 +68,7 @@ class AudioDelta:
 
 @dataclass(frozen=True, slots=True)
 class InputTranscript:
-    """The user's speech as text; a piece of it, or with ``whole`` all of one utterance."""
+    """The user's speech as text: a piece, or with ``whole`` a complete utterance."""
 
     text: str
     whole: bool = True
@@ -79,19 +76,19 @@ class InputTranscript:
 
 @dataclass(frozen=True, slots=True)
 class SpeechStarted:
-    """The server hears the user begin to speak: what the model says now is interrupted."""
+    """The user started to speak: the current response is interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpeechStopped:
-    """The server hears that the user has ended."""
+    """The user stopped speaking."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallDelta:
-    """A part of a call. The parts of one have the same ``key``; "" is a member that this part does not say.
+    """Part of a call. Parts of one call share ``key``; "" means not known.
 
-    ``delta`` adds to the arguments, ``arguments`` are all of them. ``done``: nothing more of this call comes.
+    ``delta`` extends the arguments, ``arguments`` are complete. ``done``: the call is complete.
     """
 
     response_id: str
@@ -105,7 +102,7 @@ class CallDelta:
 
 @dataclass(frozen=True, slots=True)
 class FinalCall:
-    """A call as the end of its response tells it."""
+    """A call as listed in the response's final event."""
 
     key: str
     call_id: str
@@ -115,7 +112,7 @@ class FinalCall:
 
 @dataclass(frozen=True, slots=True)
 class ResponseDone:
-    """The model's answer is over. ``calls`` are all that the server names here, also those whose parts were lost."""
+    """A response ended. ``calls`` are all calls that the server lists here."""
 
     response_id: str
     status: Status
@@ -126,21 +123,21 @@ class ResponseDone:
 
 @dataclass(frozen=True, slots=True)
 class CallsCancelled:
-    """The server takes calls back: their results are not wanted any more."""
+    """The server cancelled calls: their results are not wanted."""
 
     call_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class GoAway:
-    """The server will end the connection, in about ``seconds``."""
+    """The server will close the connection in about ``seconds``."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class SessionResumption:
-    """With ``handle`` a new connection goes on where this one was."""
+    """A new connection can resume this session with ``handle``."""
 
     handle: str
 

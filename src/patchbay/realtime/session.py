@@ -1,8 +1,4 @@
-"""A realtime session: one model, spoken to over a WebSocket, with tools.
-
-What lives here: what a program does with a session. What does not: how that is done (``core``), what all sessions have in common
-(``base``), and a session with a model that is asked and answers (``offline``).
-"""
+"""Realtime sessions: the base of all sessions, and the session with a model over a WebSocket."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from patchbay.errors import ConfigurationError, InvalidRequestError, ToolSyncErr
 from patchbay.executor import ToolExecution
 from patchbay.hooks.scope import HookScope
 from patchbay.realtime.config import RealtimeSettings
-from patchbay.realtime.event_queue import NOT_OPEN, EventQueue, Events
+from patchbay.realtime.event_queue import NOT_OPEN, EventQueue, EventReader
 from patchbay.realtime.providers.base import Dialect
 from patchbay.tools import well_formed
 from patchbay.tools.registry import Snapshot
@@ -26,28 +22,28 @@ if TYPE_CHECKING:
     from patchbay.media import MediaStore
 
 
-_HAS_ENDED: Final = "The session has ended and is not open any more. A session is connected once: make another one."
+_CLOSED: Final = "The session is not open any more. A session is connected once: make another one."
 
 
 class Session(ABC):
-    """A session whose events go into ``_feed``: at most ``waiting`` of them wait to be read."""
+    """Base of sessions: connect once, read events, close. At most ``waiting`` events are queued."""
 
     def __init__(self, waiting: int) -> None:
-        self._feed = EventQueue(waiting)
+        self._queue = EventQueue(waiting)
         self._ending: asyncio.Task[None] | None = None
 
     @abstractmethod
     async def connect(self) -> None:
-        """Open it. Raises ConfigurationError where that was done before."""
+        """Open the session. Raises ConfigurationError on a second call."""
 
     @property
     @abstractmethod
     def is_open(self) -> bool:
-        """Whether it can be spoken to."""
+        """True if the session accepts input."""
 
     async def close(self) -> None:
-        """End the session, and all tools that run. Nothing is left running then. May be called twice."""
-        await asyncio.shield(self._end_soon("closed by the program"))
+        """Close the session and stop all tools; nothing is left running. Idempotent."""
+        await asyncio.shield(self._close_soon("closed by the program"))
 
     async def __aenter__(self) -> Self:
         """Connect."""
@@ -58,40 +54,38 @@ class Session(ABC):
         """Close."""
         await self.close()
 
-    def events(self) -> Events:
-        """Return what happens, from the last event on that was read, to ``ConnectionEvent("closed")``.
+    def events(self) -> EventReader:
+        """Return an iterator from the first unread event to ``ConnectionEvent("closed")``.
 
-        One reader waits for it at a time, and none before ``connect`` was called, since that would be for ever: to read on raises
-        ConfigurationError then. Who has left off reading need not say so. What is not read in time is dropped, and a DroppedEvent
-        says so.
+        One reader waits at a time, and not before ``connect``: else reading raises ConfigurationError. Events that are not read
+        in time are dropped, and counted by a DroppedEvent.
         """
-        return self._feed.read()
+        return self._queue.read()
 
     @abstractmethod
     async def _end(self, reason: str) -> None:
-        """End all there is; ``reason`` goes into the last event."""
+        """Stop everything; ``reason`` goes into the last event."""
 
     def _check_open(self) -> None:
-        """Raise ConfigurationError where it is not open."""
         if not self.is_open:
-            raise ConfigurationError(NOT_OPEN if self._ending is None else _HAS_ENDED)
+            raise ConfigurationError(NOT_OPEN if self._ending is None else _CLOSED)
 
-    def _end_soon(self, reason: str) -> asyncio.Task[None]:
-        """Begin to end it, where that has not begun."""
+    def _close_soon(self, reason: str) -> asyncio.Task[None]:
+        """Start closing, once."""
         if self._ending is None:
             self._ending = asyncio.get_running_loop().create_task(self._end(reason))
         return self._ending
 
 
-def sayable(text: str) -> str:
-    """Return what a user says as it can be sent. Raises InvalidRequestError for what is no text, or has nothing in it."""
+def validated_text(text: str) -> str:
+    """Return a user's text without lone surrogates. Raises InvalidRequestError if it is empty or not a string."""
     if not isinstance(text, str) or not text.strip():
         raise InvalidRequestError("What is said must be a text, and not empty.", param="text")
     return well_formed(text)
 
 
-def whole_samples(pcm: bytes) -> bytes:
-    """Return a user's speech as it can be sent. Raises InvalidRequestError for what is no audio, or has nothing in it."""
+def validated_audio(pcm: bytes) -> bytes:
+    """Return audio as bytes. Raises InvalidRequestError unless it is a whole number of samples, at least one."""
     try:
         audio = bytes(memoryview(pcm))
     except TypeError:
@@ -102,19 +96,18 @@ def whole_samples(pcm: bytes) -> bytes:
 
 
 _PIECE: Final = 32 * 1024
-"""Bytes of audio in one frame."""
+"""Bytes of audio per frame."""
 
 
 class RealtimeSession(Session):
-    """A live session with a model. ``settings`` may be the model's name, ``openai/gpt-realtime``, and the settings keywords.
+    """A live session with a model. ``settings`` may be a model name, ``openai/gpt-realtime``, with settings as keywords.
 
-    ``tools`` are the program's own (functions and Tools), ``snapshot`` those of a role's registry, which ``use_tools`` changes.
-    ``hooks``, ``media``, ``session_key`` and ``agent_id`` are as for every turn of tools, and so is ``context``: what hooks,
-    observers and the audit are told of who talks (``HookScope.context``). ``dialect`` is the provider's language where it is none
-    of ours.
+    ``tools`` are the program's own (functions and Tools), ``snapshot`` those of a role's registry, which ``use_tools``
+    replaces. ``hooks``, ``media``, ``session_key``, ``agent_id`` and ``context`` (``HookScope.context``) are those of every
+    turn with tools. ``dialect`` overrides the provider's wire protocol.
 
-    ``events()`` is to be read by one task; what happens does not wait for it. A session is used in the event loop that it was
-    connected in, and connected once. Raises ConfigurationError for settings that cannot work, TypeError for tools that are none.
+    ``events()`` is read by one task; the session does not wait for it. A session belongs to the event loop in which it is
+    connected, and is connected once. Raises ConfigurationError for invalid settings, TypeError for invalid tools.
     """
 
     def __init__(
@@ -149,95 +142,95 @@ class RealtimeSession(Session):
         from patchbay.realtime.turns import SessionContext
 
         around = SessionContext(scope, hooks, media)
-        self._core = SessionEngine(settings, dialect, tools, around, queue=self._feed, end_soon=self._end_soon)
+        self._engine = SessionEngine(settings, dialect, tools, around, queue=self._queue, close_soon=self._close_soon)
         if snapshot is not None:
-            self._core.offered.use(snapshot)
+            self._engine.tools.use(snapshot)
 
     async def connect(self) -> None:
         """Open the connection. Raises UpstreamError, UpstreamTimeoutError, ConfigurationError; then the session is closed."""
-        if self._core.has_begun or self._ending is not None:
+        if self._engine.has_begun or self._ending is not None:
             raise ConfigurationError("A session is connected once: make another one.")
-        self._feed.begin()
+        self._queue.open()
         try:
-            await self._core.open()
+            await self._engine.open()
         except BaseException:
             await self.close()
             raise
 
     async def send_text(self, text: str) -> None:
-        """Say something as the user, and have it answered. What the model is saying ends, tools that run are given up.
+        """Send a user text and request a response. Cancels the current response and abandons running tools.
 
-        While there is no connection it is kept for the next one. Raises InvalidRequestError for a text with nothing in it,
-        ConfigurationError where the session is not open.
+        Without a connection the text is kept for the next one. Raises InvalidRequestError for an empty text, ConfigurationError
+        if the session is not open.
         """
         self._check_open()
-        self._core.say(sayable(text))
+        self._engine.send_text(validated_text(text))
 
     async def send_audio(self, pcm: bytes) -> None:
-        """Send a piece of the user's speech: 16-bit PCM, one channel, in the provider's rate (``input_rate``).
+        """Send a chunk of the user's speech: 16-bit PCM, mono, at ``input_rate``.
 
-        Waits where the connection does not keep up. Without a connection it is lost, as what was said then would be late.
-        Raises InvalidRequestError for what is no whole number of samples, ConfigurationError where the session is not open.
+        Waits while the connection is congested. Without a connection the audio is dropped, since it would be late. Raises
+        InvalidRequestError for a partial sample, ConfigurationError if the session is not open.
         """
         self._check_open()
-        audio = whole_samples(pcm)
-        await asyncio.sleep(0)  # a program that sends without a pause must not keep a lost connection from being opened again
+        audio = validated_audio(pcm)
+        await asyncio.sleep(0)  # lets a lost connection be reopened while audio is sent without a pause
         for start in range(0, len(audio), _PIECE):
-            if (talk := self._core.keeper.talk) is None:
+            if (controller := self._engine.reconnector.controller) is None:
                 return
-            await talk.wire.connection.room()
-            if not talk.over:
-                talk.sound(audio[start : start + _PIECE])
+            await controller.wire.connection.wait_for_space()
+            if not controller.closed:
+                controller.send_audio(audio[start : start + _PIECE])
 
     async def respond(self) -> None:
-        """Say that the user has ended, and have the model answer: for sessions that do not ``detect_turns``."""
+        """End the user's audio and request a response: for sessions without ``detect_turns``."""
         self._check_open()
-        self._core.respond()
+        self._engine.respond()
 
     async def interrupt(self) -> None:
-        """End what the model is saying, and give up the tools that run; nothing is answered until the user goes on."""
+        """Cancel the response and abandon running tools; nothing is requested until the user continues."""
         self._check_open()
-        self._core.interrupt()
+        self._engine.interrupt()
 
     async def use_tools(self, snapshot: Snapshot) -> None:
-        """Offer the model these tools from now on, beside the program's own, and wait until it has been told.
+        """Offer these tools from now on, beside the program's own, and wait until the server has confirmed them.
 
-        It is told when no response is under way; calls that have begun go on with the tools that they began with. With a provider
-        that takes tools at the beginning only, another connection is opened when nothing is going on. Raises ToolSyncError where
-        the server refuses them or does not confirm them in time (one tool that it does not take is left out alone, and named),
-        and where such a connection is not opened in time: then it is as soon as it can be.
+        They are sent when no response is in progress; running calls keep their tools. For a provider that takes tools only at
+        the start, another connection is opened when nothing is pending. Raises ToolSyncError if the server refuses them or does
+        not confirm them in time (a single refused tool is left out and named), and if such a connection is not opened in time:
+        it is opened later then.
         """
         if self._ending is not None:
             raise ToolSyncError("the session is closed")
-        await self._core.use_tools(snapshot)
+        await self._engine.use_tools(snapshot)
 
     @property
     def input_rate(self) -> int:
-        """Samples a second of the audio that ``send_audio`` takes."""
+        """Samples per second of the audio that ``send_audio`` takes."""
         return self._dialect.input_rate
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way: the model says nothing and is not to, no tool runs, the user does not speak."""
-        return self._core.is_idle
+        """True if no response or tool is pending and the user does not speak."""
+        return self._engine.is_idle
 
     @property
     def is_open(self) -> bool:
-        """Whether the session can be spoken to; also while a lost connection is being opened again."""
-        return self._core.was_open and self._ending is None
+        """True if the session accepts input; also while a lost connection is being reopened."""
+        return self._engine.was_open and self._ending is None
 
     @property
     def is_told(self) -> bool:
-        """Whether the model knows the tools of the last ``use_tools``, also where that has raised ToolSyncError."""
-        return self._core.is_told
+        """True if the model has the tools of the last ``use_tools``, also after that raised ToolSyncError."""
+        return self._engine.is_told
 
     @property
     def dropped(self) -> Sequence[ToolExecution]:
-        """The last results that came too late and were told to nobody."""
-        return tuple(self._core.answers.dropped)
+        """The last results that came too late for the model."""
+        return tuple(self._engine.calls.dropped)
 
     async def _end(self, reason: str) -> None:
-        await self._core.end(reason)
+        await self._engine.end(reason)
 
 
 def _check_settings(settings: object) -> None:

@@ -1,7 +1,4 @@
-"""Which calls run: those within the limits of the session and of the user's turn; the others have a result that says why not.
-
-What lives here: the beginning of a call. What does not: its end (``answers``).
-"""
+"""Tool calls of a session: their state per response, which of them may run, and the texts of their results."""
 
 from __future__ import annotations
 
@@ -33,11 +30,11 @@ if TYPE_CHECKING:
 ABANDONED: Final = json.dumps(
     {"abandoned": True, "error": "The call was given up, because the conversation has gone on. What it did until then stands."}
 )
-"""The result of a call that was stopped because the user went on."""
+"""The result of a call that was stopped because the user continued."""
 
 
 class NotRunError(ToolError, RuntimeError):
-    """A call whose response was interrupted, cancelled or broke off; the tool did not run."""
+    """The call's response was interrupted, cancelled or lost; the tool did not run."""
 
     code = "not_run"
 
@@ -48,7 +45,7 @@ class NotRunError(ToolError, RuntimeError):
 
 
 class RoundsError(ToolError, RuntimeError):
-    """A call beyond the responses with calls that one turn may have (``limit``); the tool did not run."""
+    """The turn has had ``limit`` responses with calls; the tool did not run."""
 
     code = "max_rounds"
 
@@ -57,85 +54,85 @@ class RoundsError(ToolError, RuntimeError):
 
     @property
     def for_model(self) -> str:
-        """Say that there is no more to be had."""
+        """Tell the model to answer without further calls."""
         return f"Error: {self}: {self.tool_name!r} did not run. Answer with what you have."
 
 
 @dataclass(slots=True, eq=False)
 class PendingCall:
-    """A call that is ours. ``call`` is as the executor knows it, ``wire_id`` and ``wire_name`` are as the server does."""
+    """A call in a round. ``wire_id`` and ``wire_name`` are the server's."""
 
     call: ToolCall
     wire_id: str
     wire_name: str
-    heard: PartialCall | None = None
+    partial: PartialCall | None = None
     text: str | None = None
-    """Its one result, once that is known."""
-    told: bool = False
-    """Whether it has that, on its connection, or none is wanted there (any more)."""
+    """The result for the model, once known."""
+    answered: bool = False
+    """True if the result was sent, or is not wanted any more."""
     execution: ToolExecution | None = None
-    given_up: bool = False
-    """What becomes of it is told to nobody."""
-    runs_on: bool = False
-    """Its one result was that it is still running; what becomes of it is told as a line."""
+    abandoned: bool = False
+    """True if its outcome is discarded."""
+    still_running: bool = False
+    """True if its result was that it is still running; the outcome follows as a line."""
 
 
 @dataclass(slots=True, eq=False)
 class Round:
-    """The calls of one response, in call order. ``talk`` is the connection on which their results are wanted.
+    """The calls of one response, in call order. ``controller`` is the connection that expects the results.
 
-    ``number`` is that of the response in its ``turn``, which is None where none of the calls is to run.
-    ``is_open``: more calls may come, because the response is not over. ``is_delivered``: each call has its result there.
+    ``number`` counts responses in the ``turn``, which is None if no call is to run. ``is_open``: more calls may come.
+    ``is_delivered``: each call has its result.
     """
 
     number: int
-    talk: ResponseController
+    controller: ResponseController
     turn: Turn | None
     calls: list[PendingCall] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
     is_open: bool = True
     is_delivered: bool = False
-    responds: bool = True
-    has_told_abort: bool = False
+    wants_response: bool = True
+    abort_reported: bool = False
     timer: asyncio.TimerHandle | None = None
 
     @property
-    def is_known(self) -> bool:
-        """Whether each call's result is known."""
-        return not self.is_open and all(one.text is not None or one.told for one in self.calls)
+    def is_complete(self) -> bool:
+        """True if all results are known."""
+        return not self.is_open and all(one.text is not None or one.answered for one in self.calls)
 
     @property
     def aborted(self) -> HookAbortError | None:
-        """The decision of a hook that ended the turn, if one did."""
+        """The error of a hook that ended the turn, if any."""
         return next((each.error for each in self.executions if isinstance(each.error, HookAbortError)), None)
 
     @property
     def executions(self) -> list[ToolExecution]:
-        """What has settled, in call order."""
+        """Finished executions, in call order."""
         return [one.execution for one in self.calls if one.execution is not None]
 
     def deliver(self) -> None:
-        """Be done: nothing is told by this round any more."""
+        """Mark the round as done and stop its timer."""
         self.is_delivered = True
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
 
 
-def refusal(call: ToolCall, error: ToolError) -> ToolExecution:
-    """Return what became of a call that did not run."""
+def rejected_execution(call: ToolCall, error: ToolError) -> ToolExecution:
+    """Return the execution of a call that did not run."""
     result = ToolResult(call.id, call.name, error.for_model, is_error=True, code=error.code)
     return ToolExecution(call, None, None, result, error)
 
 
-def still_running(name: str) -> str:
+def still_running_text(name: str) -> str:
     """Return the result of a call whose tool is not done yet."""
     note = f"The tool {name!r} is still running. Its result will be told when it is there: go on without it, do not call again."
     return json.dumps({"status": "running", "note": note}, ensure_ascii=False)
 
 
-def returned(calls: Iterable[PendingCall]) -> str:
-    """Return what a new connection is told of results that an old one was given, a line of each: in quotes, as data."""
+def results_text(calls: Iterable[PendingCall]) -> str:
+    """Return results as lines for a new connection, each quoted as data."""
     known = ((one.call.name, one.text) for one in calls if one.text is not None)
     return "\n".join(f"[The tool {name} returned] {json.dumps(text, ensure_ascii=False)}" for name, text in known)
 
@@ -143,11 +140,11 @@ def returned(calls: Iterable[PendingCall]) -> str:
 STOP: Final = json.dumps(
     {"stop": True, "warning": "Too many tool calls in a short time: this one did not run. Answer without tools."}
 )
-"""What the model is told in the place of a result."""
+"""The result of a call beyond the rate limit."""
 
 
 class FloodError(ToolError, RuntimeError):
-    """A call that did not run, because too many had begun shortly before."""
+    """The call did not run because too many had started shortly before."""
 
     code = "rate_limited"
 
@@ -156,168 +153,167 @@ class FloodError(ToolError, RuntimeError):
 
     @property
     def for_model(self) -> str:
-        """The words of the contract."""
+        """Return the text fixed by the contract."""
         return STOP
 
 
 class SlidingWindowLimit:
-    """At most ``most`` calls begin in any ``seconds``; those that are refused do not count."""
+    """At most ``most`` calls in any ``seconds``; refused ones do not count."""
 
     def __init__(self, most: int, seconds: float) -> None:
         self._most = most
         self._seconds = seconds
         self._begun: deque[float] = deque(maxlen=most)
 
-    def take(self, now: float) -> bool:
-        """Begin a call at this time; False where it may not."""
+    def try_acquire(self, now: float) -> bool:
+        """Record a call at this time; return False if it exceeds the limit."""
         if len(self._begun) == self._most and now - self._begun[0] < self._seconds:
             return False
         self._begun.append(now)
         return True
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Forget recorded calls."""
         self._begun.clear()
 
 
-MOST_OUTCOMES: Final = 64
-"""How many wait to be told; then the oldest go."""
+MAX_LATE_RESULTS: Final = 64
+"""Maximum number of queued results; the oldest are dropped."""
 
 
 class LateResults:
-    """Those that wait."""
+    """Queue of results that could not be sent in time, to be sent as lines at an idle moment."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[ToolExecution, str, bool]] = deque()
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """True if any are queued."""
         return bool(self._waiting)
 
     @property
-    def ask(self) -> bool:
-        """Whether the model is to answer to any of them."""
+    def wants_response(self) -> bool:
+        """True if the model is to respond to any of them."""
         return any(asks for _, _, asks in self._waiting)
 
     def add(self, execution: ToolExecution, text: str, *, asks: bool = True) -> ToolExecution | None:
-        """Add one, told as ``text`` and to be answered where it ``asks``; return the one that goes, if there are too many."""
+        """Queue a result with its ``text``; return the oldest one if that was dropped."""
         self._waiting.append((execution, text, asks))
-        return self._waiting.popleft()[0] if len(self._waiting) > MOST_OUTCOMES else None
+        return self._waiting.popleft()[0] if len(self._waiting) > MAX_LATE_RESULTS else None
 
-    def take(self) -> Sequence[Line]:
-        """Return all as lines; they wait no longer."""
+    def drain_lines(self) -> Sequence[Line]:
+        """Return all as lines and clear the queue."""
         lines = [Line("user", text) for _, text, _ in self._waiting]
         self._waiting.clear()
         return lines
 
-    def clear(self) -> Sequence[ToolExecution]:
-        """Return all that are told to nobody; they wait no longer."""
+    def drain(self) -> Sequence[ToolExecution]:
+        """Return all executions and clear the queue."""
         executions = [execution for execution, _, _ in self._waiting]
         self._waiting.clear()
         return executions
 
 
-def outcome(call: ToolCall, text: str) -> str:
-    """Return the line that tells what has become of a call whose result could not wait. It stands in quotes, as data."""
+def late_result_text(call: ToolCall, text: str) -> str:
+    """Return the line for a result that was reported as still running, quoted as data."""
     return f"[Result of the tool {call.name} that was still running] {json.dumps(text, ensure_ascii=False)}"
 
 
 class CallAdmission:
-    """``under_way`` are the calls that have no execution yet, by their ids; ``settled`` is told of those that do not run."""
+    """Decides which calls run. ``pending`` are calls without an execution, by id; ``on_settled`` gets rejected ones."""
 
     def __init__(
         self,
         limits: RealtimeLimits,
-        offered: SessionTools,
+        tools: SessionTools,
         remembered: Transcript,
         *,
         emit: Callable[[RealtimeEvent], None],
-        settled: Callable[[ToolExecution], None],
+        on_settled: Callable[[ToolExecution], None],
     ) -> None:
-        self.under_way: dict[str, tuple[Round, PendingCall]] = {}
+        self.pending: dict[str, tuple[Round, PendingCall]] = {}
         self._max_rounds = limits.max_rounds
-        self._flood = SlidingWindowLimit(limits.flood_calls, limits.flood_seconds)
-        self._offered = offered
-        self._remembered = remembered
+        self._rate_limit = SlidingWindowLimit(limits.flood_calls, limits.flood_seconds)
+        self._tools = tools
+        self._transcript = remembered
         self._emit = emit
-        self._settled = settled
+        self._on_settled = on_settled
 
-    def reset(self) -> None:
-        """Count no longer how many calls have begun lately."""
-        self._flood.reset()
+    def reset_rate(self) -> None:
+        """Reset the rate limit."""
+        self._rate_limit.reset()
 
-    def takes_early(self, turn: Turn, heard: PartialCall) -> bool:
-        """Whether a call may begin while its response goes on: its tool has no effects, and nobody may put another in its place.
+    def admits_early(self, turn: Turn, partial: PartialCall) -> bool:
+        """True if a call may run before its response ends: a read-only tool without hooks that could replace it.
 
-        Then it counts as one that has begun.
+        Counts against the rate limit.
         """
-        if turn.rounds >= self._max_rounds or not heard.call_id:  # which may be told at the end
+        if turn.rounds >= self._max_rounds or not partial.call_id:  # which may arrive at the end
             return False
-        tool = self._offered.tools.get(self._offered.own_name(heard.name))
+        tool = self._tools.available.get(self._tools.original_name(partial.name))
         if tool is None or tool.annotations.get("read_only") is not True or tool.source or tool.owner or tool.sequential:
             return False
         hooks = turn.run.hooks
-        return not (hooks is not None and hooks.chains.of_tools) and self._takes()
+        return not (hooks is not None and hooks.chains.of_tools) and self._within_rate()
 
-    def own(self, current: Round, heard: PartialCall) -> PendingCall:
-        """Take a call into its round: under the tool's own name, with an id that no other call has."""
-        heard.begun = True
+    def register(self, current: Round, partial: PartialCall) -> PendingCall:
+        """Create the round's call, under the tool's own name and a unique id."""
+        partial.claimed = True
         known = current.turn.run.call_ids if current.turn is not None else set[str]()
-        call_id = heard.call_id
-        if not call_id or call_id in self.under_way or call_id in known:
+        call_id = partial.call_id
+        if not call_id or call_id in self.pending or call_id in known:
             call_id = f"call_{uuid.uuid4().hex[:24]}"
         known.add(call_id)
-        call = ToolCall(call_id, self._offered.own_name(heard.name), heard.text or "{}")
-        return PendingCall(call, heard.call_id, heard.name, heard)
+        call = ToolCall(call_id, self._tools.original_name(partial.name), partial.text or "{}")
+        return PendingCall(call, partial.call_id, partial.name, partial)
 
-    def begin(self, current: Round, turn: Turn, calls: Sequence[PendingCall]) -> None:
-        """Begin those of the calls that may."""
+    def admit(self, current: Round, turn: Turn, calls: Sequence[PendingCall]) -> None:
+        """Run the calls within the limits, reject the others."""
         admitted: list[PendingCall] = []
         for one in calls:
             if turn.rounds > self._max_rounds:
                 self._refuse(current, turn, one, RoundsError(one.call.name, limit=self._max_rounds))
-            elif not self._takes():
+            elif not self._within_rate():
                 self._refuse(current, turn, one, FloodError(one.call.name))
             else:
                 admitted.append(one)
-        if turn.rounds > self._max_rounds + 1:  # it was told so once, and calls on
-            current.responds = current.responds and current.talk.goes_on_by_itself
-        if turn.rounds == self._max_rounds + 2:  # once: a model that goes on by itself may do so for long
+        if turn.rounds > self._max_rounds + 1:  # told once, and still calling
+            current.wants_response = current.wants_response and current.controller.continues_unprompted
+        if turn.rounds == self._max_rounds + 2:  # once: an unprompted model may call for long
             error = RoundsError(calls[0].call.name if calls else "", limit=self._max_rounds)
-            turn.failed(error)
+            turn.record_error(error)
             self._emit(ErrorEvent(error))
         if admitted:
-            self.start(current, turn, admitted)
+            self.run(current, turn, admitted)
 
-    def start(self, current: Round, turn: Turn, calls: Sequence[PendingCall]) -> None:
-        """Have calls carried out."""
+    def run(self, current: Round, turn: Turn, calls: Sequence[PendingCall]) -> None:
+        """Run calls."""
         for one in calls:
-            self.under_way[one.call.id] = current, one
+            self.pending[one.call.id] = current, one
             self._emit(ToolCallEvent(one.call, current.number))
         written = [_written(one) for one in calls]
         current.batches.append(turn.run.start(written, messages=self._messages(calls), iteration=current.number))
 
-    def _takes(self) -> bool:
-        return self._flood.take(asyncio.get_running_loop().time())
+    def _within_rate(self) -> bool:
+        return self._rate_limit.try_acquire(asyncio.get_running_loop().time())
 
     def _refuse(self, current: Round, turn: Turn, one: PendingCall, error: ToolError) -> None:
-        """Settle a call that does not run."""
-        self.under_way[one.call.id] = current, one
+        self.pending[one.call.id] = current, one
         self._emit(ToolCallEvent(one.call, current.number))
-        execution = refusal(one.call, error)
+        execution = rejected_execution(one.call, error)
         hooks = turn.run.hooks
         if hooks is not None and (hooks.observed or hooks.recorders):
             tell_settled(hooks, current.number, execution, None)
-        self._settled(execution)
+        self._on_settled(execution)
 
     def _messages(self, calls: Sequence[PendingCall]) -> list[Message]:
-        """The conversation as tools see it, the calls' own message last."""
+        """Return the conversation as tools see it, ending with the calls."""
         called: Message = {"role": "assistant", "content": None, "tool_calls": [one.call.to_openai() for one in calls]}
-        return [*self._remembered.messages(), called]
+        return [*self._transcript.messages(), called]
 
 
 def _written(one: PendingCall) -> ToolCall | IncompleteCall:
-    """The call, or what there is of one that was cut off, by its server or by us."""
+    """Return the call, or an IncompleteCall if it was cut off."""
     call = one.call
-    is_whole = one.heard is None or (one.heard.done and not one.heard.is_cut)
+    is_whole = one.partial is None or (one.partial.done and not one.partial.truncated)
     return call if is_whole else IncompleteCall(call.id, call.name, call.raw_arguments, call.raw_arguments)

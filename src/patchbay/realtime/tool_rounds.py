@@ -1,10 +1,7 @@
-"""The calls of a session, over all of its turns and connections: what the one result of each is, and when it is told.
+"""Runs the tool calls of a session across turns and connections, and sends each call's one result.
 
-What lives here: rounds of calls, from the response that made them until each has its result. What does not: which of them run
-(``admission``), how a call is carried out (``patchbay.executor``), what is said on a connection (``talk``).
-
-A round's calls begin when their response was completed. Its results are told together and in call order, and then the model is
-asked to go on, once. A call whose connection is gone has its result told as a line; so has one that was told as still running.
+A round's calls start when their response is completed. Results are sent together in call order, then one response is requested.
+A call whose connection is gone, or that was reported as still running, has its result sent as a line.
 """
 
 from __future__ import annotations
@@ -31,363 +28,362 @@ from patchbay.realtime.tool_calls import (
     LateResults,
     NotRunError,
     Round,
-    outcome,
-    returned,
-    still_running,
+    late_result_text,
+    results_text,
+    still_running_text,
 )
 from patchbay.realtime.turns import Turn, Turns
 from patchbay.tools import Tool
 from patchbay.tools.context import Progress
 from patchbay.types import ToolCall
 
-MOST_RUNNING_ON: Final = 32
-"""How many calls may run on at once, told as running; one beyond that is waited for."""
+MAX_STILL_RUNNING: Final = 32
+"""Maximum number of calls reported as still running; further ones are waited for."""
 
 _DROPPED_KEPT: Final = 32
 
 
 class CallHost(Protocol):
-    """Who the calls are carried out for."""
+    """The session that calls run for."""
 
     def emit(self, event: RealtimeEvent) -> None:
-        """Tell the reader of the session's events."""
+        """Queue an event for the session's reader."""
 
     @property
-    def is_hushed(self) -> bool:
-        """Whether the program wants no answer, until the user goes on."""
+    def is_muted(self) -> bool:
+        """True if no response is wanted until the user continues."""
 
-    def said(self, line: Line, *, wanted: bool) -> None:
-        """The model was told a line, and has not answered yet; ``wanted``: it is to."""
+    def add_input(self, line: Line, *, wanted: bool) -> None:
+        """Record a line sent to the model; ``wanted``: a response is expected."""
 
-    def beside(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something beside all else."""
+    def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine as a task."""
 
-    def offer(self, tool: Tool) -> None:
-        """Tell the model of one more tool."""
+    def offer_tool(self, tool: Tool) -> None:
+        """Offer one more tool to the model."""
 
-    def look(self) -> None:
-        """Something has ended: what waits for that may go on."""
+    def advance(self) -> None:
+        """Do what has waited for a call to end."""
 
 
 class ToolCallRounds:
-    """Rounds of calls. ``dropped`` are the last results that came too late: told to nobody."""
+    """Rounds of calls. ``dropped`` are the last results that came too late for the model."""
 
-    def __init__(
-        self, limits: RealtimeLimits, offered: SessionTools, remembered: Transcript, turns: Turns, host: CallHost
-    ) -> None:
+    def __init__(self, limits: RealtimeLimits, tools: SessionTools, remembered: Transcript, turns: Turns, host: CallHost) -> None:
         self.dropped: deque[ToolExecution] = deque(maxlen=_DROPPED_KEPT)
         self._slow_after = limits.slow_after
         self._turns = turns
         self._host = host
-        self._admission = CallAdmission(limits, offered, remembered, emit=host.emit, settled=self._settled)
-        self._calls = self._admission.under_way
+        self._admission = CallAdmission(limits, tools, remembered, emit=host.emit, on_settled=self._on_settled)
+        self._pending = self._admission.pending
         self._rounds: list[Round] = []
-        self._forming: Round | None = None
+        self._forming_round: Round | None = None
         self._finishing: set[Round] = set()
-        self._outcomes = LateResults()
-        turns.settled, turns.progress = self._settled, self._progress
+        self._late_results = LateResults()
+        turns.on_settled, turns.on_progress = self._on_settled, self._progress
 
-    # What the session looks at
+    # State
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether calls have no result yet."""
+    def has_open_rounds(self) -> bool:
+        """True if results are outstanding."""
         return any(not each.is_delivered for each in self._rounds)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no call is under way, and no outcome waits to be told."""
-        return not self._calls and not self._outcomes and not self.is_waiting
+        """True if no call runs and no result is queued."""
+        return not self._pending and not self._late_results and not self.has_open_rounds
 
     @property
-    def has_outcomes(self) -> bool:
-        """Whether there are outcomes to be told at an idle moment."""
-        return bool(self._outcomes)
+    def has_late_results(self) -> bool:
+        """True if results wait for an idle moment."""
+        return bool(self._late_results)
 
     @property
-    def asks(self) -> bool:
-        """Whether the model is to answer to one of these."""
-        return self._outcomes.ask
+    def wants_response(self) -> bool:
+        """True if the model is to respond to late results."""
+        return self._late_results.wants_response
 
     def is_busy_with(self, turn: Turn) -> bool:
-        """Whether something is to come of a turn's calls, also of those that were told as running."""
-        return bool(self._outcomes) or any(each.turn is turn for each in self._rounds)
+        """True if calls of a turn are open, also such as were reported as running."""
+        return bool(self._late_results) or any(each.turn is turn for each in self._rounds)
 
     def has_running(self, turn: Turn) -> bool:
-        """Whether a call of the turn is running, and was not told as running."""
-        return any(current.turn is turn and not one.runs_on for current, one in self._calls.values())
+        """True if a call of the turn runs that was not reported as running."""
+        return any(current.turn is turn and not call.still_running for current, call in self._pending.values())
 
-    # What a response calls
+    # Calls of responses
 
-    def start_early(self, talk: ResponseController, heard: PartialCall) -> None:
-        """Begin a call whose response goes on, if it may."""
+    def start_early(self, controller: ResponseController, partial: PartialCall) -> None:
+        """Run a call while its response continues, if admitted."""
         turn = self._turns.ensure()
-        if self._admission.takes_early(turn, heard):
-            current = self._form(talk, turn)
-            one = self._admission.own(current, heard)
-            current.calls.append(one)
-            self._admission.start(current, turn, [one])
+        if self._admission.admits_early(turn, partial):
+            current = self._open_round(controller, turn)
+            call = self._admission.register(current, partial)
+            current.calls.append(call)
+            self._admission.run(current, turn, [call])
 
-    def start(self, talk: ResponseController, calls: Sequence[PartialCall]) -> None:
-        """Carry out the calls of a response that was completed."""
+    def start(self, controller: ResponseController, calls: Sequence[PartialCall]) -> None:
+        """Run the calls of a completed response."""
         turn = self._turns.ensure()
         turn.rounds += 1
-        current = self._form(talk, turn)
-        self._forming = None
-        early = self._take_all(current, calls)
-        self._admission.begin(current, turn, [one for one in current.calls if id(one.heard) not in early])
+        current = self._open_round(controller, turn)
+        self._forming_round = None
+        early = self._set_calls(current, calls)
+        self._admission.admit(current, turn, [call for call in current.calls if id(call.partial) not in early])
         current.is_open = False
         self._set_timer(current)
-        self._look(current)
+        self._check_later(current)
 
-    def start_late(self, talk: ResponseController, heard: PartialCall) -> None:
-        """Carry out one more call of the response that was completed last, with the others where they have no results yet."""
-        current = next((each for each in reversed(self._rounds) if each.talk is talk and not each.is_delivered), None)
+    def start_late(self, controller: ResponseController, partial: PartialCall) -> None:
+        """Run one more call of the last response, in its round if results are outstanding there."""
+        current = next((each for each in reversed(self._rounds) if each.controller is controller and not each.is_delivered), None)
         if current is None or current.turn is None:
-            self.start(talk, [heard])
+            self.start(controller, [partial])
             return
-        one = self._admission.own(current, heard)
-        current.calls.append(one)
-        self._admission.begin(current, current.turn, [one])
+        call = self._admission.register(current, partial)
+        current.calls.append(call)
+        self._admission.admit(current, current.turn, [call])
 
-    def refuse(self, talk: ResponseController, calls: Sequence[PartialCall]) -> None:
-        """Answer the calls of a response that was not completed: they do not run, and those that had begun are given up."""
-        current = self._forming
-        begun = {id(one.heard) for one in current.calls} if current is not None else set[int]()
-        if current is None or current.talk is not talk or not any(id(heard) in begun for heard in calls):
-            current = Round(1, talk, None)  # perhaps of an older response, told after all
+    def reject(self, controller: ResponseController, calls: Sequence[PartialCall]) -> None:
+        """Answer the calls of an incomplete response: they do not run, and running ones are abandoned."""
+        current = self._forming_round
+        claimed = {id(call.partial) for call in current.calls} if current is not None else set[int]()
+        if current is None or current.controller is not controller or not any(id(partial) in claimed for partial in calls):
+            current = Round(1, controller, None)  # perhaps of an older response
             self._rounds.append(current)
         else:
-            self._forming = None
-        early = self._take_all(current, [heard for heard in calls if heard.done or heard.begun])
-        current.is_open = current.responds = False
-        for one in current.calls:
-            if id(one.heard) not in early:
-                one.text = NotRunError(one.call.name).for_model
-        self._give_up(current)
+            self._forming_round = None
+        early = self._set_calls(current, [partial for partial in calls if partial.done or partial.claimed])
+        current.is_open = current.wants_response = False
+        for call in current.calls:
+            if id(call.partial) not in early:
+                call.text = NotRunError(call.call.name).for_model
+        self._abandon(current)
 
-    def take_back(self, call_ids: Sequence[str]) -> bool:
-        """End calls whose results the server does not want any more. Returns whether it was to have one of any of them."""
+    def cancel_calls(self, call_ids: Sequence[str]) -> bool:
+        """Cancel calls on the server's request; return whether a result of any was outstanding."""
         was_waiting = False
         for current in list(self._rounds):
-            for one in current.calls:
-                if one.wire_id in call_ids and not one.given_up and (one.execution is None or not one.told):
-                    one.told = one.given_up = was_waiting = True
+            for call in current.calls:
+                if call.wire_id in call_ids and not call.abandoned and (call.execution is None or not call.answered):
+                    call.answered = call.abandoned = was_waiting = True
                     for batch in current.batches:
-                        batch.cancel(one.call.id)
-                    self._look(current)
+                        batch.cancel(call.call.id)
+                    self._check_later(current)
         return was_waiting
 
-    def give_up(self, *, spare: ResponseController | None = None) -> None:
-        """Give up all calls but those that were told as running.
+    def abandon(self, *, spare: ResponseController | None = None) -> None:
+        """Abandon all calls but those reported as running.
 
-        Those of the connection ``spare`` go on: its server says itself which it wants no more.
+        Those of the connection ``spare`` continue: its server cancels calls itself.
         """
         for current in list(self._rounds):
-            if not current.is_delivered and current.talk is not spare:
-                current.responds = False
-                self._give_up(current)
+            if not current.is_delivered and current.controller is not spare:
+                current.wants_response = False
+                self._abandon(current)
 
     # Connections
 
-    def connected(self, talk: ResponseController, *, resumed: bool) -> None:
-        """Go on with another connection. Where it has been ``resumed`` it knows the calls of the last; else they become lines.
+    def on_connected(self, controller: ResponseController, *, resumed: bool) -> None:
+        """Continue on another connection: ``resumed``, it knows the calls; else their results become lines.
 
-        What is known by now is told at once: what the user has said since comes behind it.
+        Known results are sent at once, ahead of newer input.
         """
-        self._admission.reset()
+        self._admission.reset_rate()
         for current in list(self._rounds):
-            if current.is_delivered or current.talk is talk:
+            if current.is_delivered or current.controller is controller:
                 continue
             if resumed:
-                current.talk = talk
-                if current.is_known:
+                current.controller = controller
+                if current.is_complete:
                     self._deliver(current)
                 continue
             current.deliver()
-            for one in current.calls:
-                if not one.told:
-                    one.told = True
-                    one.runs_on = not one.given_up
-                    if one.execution is not None and not one.given_up:
-                        self._tell_later(one.execution, returned([one]), current)
-            self._forget(current)
+            for call in current.calls:
+                if not call.answered:
+                    call.answered = True
+                    call.still_running = not call.abandoned
+                    if call.execution is not None and not call.abandoned:
+                        self._queue_late_result(call.execution, results_text([call]), current)
+            self._remove_if_done(current)
 
-    def lost(self, talk: ResponseController) -> None:
-        """The connection is gone. A response that was not over has called nothing; its calls that had begun are given up."""
-        current, self._forming = self._forming, None
-        if current is not None and current.talk is talk:
-            current.is_open = current.responds = False
-            for one in current.calls:
-                one.told = True
-            self._give_up(current)
+    def on_disconnected(self, controller: ResponseController) -> None:
+        """Abandon calls of a response that had not ended."""
+        current, self._forming_round = self._forming_round, None
+        if current is not None and current.controller is controller:
+            current.is_open = current.wants_response = False
+            for call in current.calls:
+                call.answered = True
+            self._abandon(current)
 
-    def tell_outcomes(self, talk: ResponseController, *, may_ask: bool) -> None:
-        """Tell what has become of calls that could not be waited for, and have the model answer, where that is wanted."""
-        asks = may_ask and self._outcomes.ask
-        lines = self._outcomes.take()
+    def send_late_results(self, controller: ResponseController, *, may_ask: bool) -> None:
+        """Send queued results as lines, and request a response if wanted."""
+        asks = may_ask and self._late_results.wants_response
+        lines = self._late_results.drain_lines()
         for number, line in enumerate(lines, 1):
-            self._host.said(line, wanted=asks)
-            talk.say(line, answer=asks and number == len(lines))
+            self._host.add_input(line, wanted=asks)
+            controller.send_text(line, answer=asks and number == len(lines))
         if asks:
-            talk.want()
+            controller.request_response()
 
     async def stop(self) -> None:
-        """End all calls, and wait until they have ended. The results that nobody was told by now are dropped."""
-        self._forming = None
+        """Stop all calls and wait for their end; results that were not sent are dropped."""
+        self._forming_round = None
         rounds, self._rounds = self._rounds, []
-        for execution in self._outcomes.clear():
+        for execution in self._late_results.drain():
             self._drop(execution)
         for current in rounds:
             current.deliver()
-            for one in current.calls:
-                if one.execution is not None and not one.told:
-                    self._drop(one.execution)
-                one.told = one.given_up = True
+            for call in current.calls:
+                if call.execution is not None and not call.answered:
+                    self._drop(call.execution)
+                call.answered = call.abandoned = True
         await asyncio.gather(*(batch.stop() for current in rounds for batch in current.batches))
 
-    # The way of a call to its result
+    # Rounds
 
-    def _form(self, talk: ResponseController, turn: Turn) -> Round:
-        """The round of the response that is under way."""
-        if self._forming is None or self._forming.talk is not talk:
-            self._forming = Round(max(turn.responses, 1), talk, turn)
-            self._rounds.append(self._forming)
-        return self._forming
+    def _open_round(self, controller: ResponseController, turn: Turn) -> Round:
+        """Return the round of the response in progress."""
+        if self._forming_round is None or self._forming_round.controller is not controller:
+            self._forming_round = Round(max(turn.responses, 1), controller, turn)
+            self._rounds.append(self._forming_round)
+        return self._forming_round
 
-    def _take_all(self, current: Round, calls: Sequence[PartialCall]) -> set[int]:
-        """Put the calls of a response into its round, in call order; return which of them had begun early."""
-        early = {id(one.heard): one for one in current.calls}
-        current.calls = [early.get(id(heard)) or self._admission.own(current, heard) for heard in calls]
+    def _set_calls(self, current: Round, calls: Sequence[PartialCall]) -> set[int]:
+        """Set the calls of a round in call order; return which had started early."""
+        early = {id(call.partial): call for call in current.calls}
+        current.calls = [early.get(id(partial)) or self._admission.register(current, partial) for partial in calls]
         return set(early)
 
     def _progress(self, call: ToolCall, progress: Progress) -> None:
-        if (found := self._calls.get(call.id)) is not None and not found[1].given_up:
+        if (found := self._pending.get(call.id)) is not None and not found[1].abandoned:
             self._host.emit(ToolProgressEvent(call, progress, found[0].number))
 
-    def _settled(self, execution: ToolExecution) -> None:
-        """A call has its execution: tell it to whom it is still of use."""
-        found = self._calls.pop(execution.call.id, None)
+    def _on_settled(self, execution: ToolExecution) -> None:
+        """Record an execution and route its result."""
+        found = self._pending.pop(execution.call.id, None)
         if found is None:
             return
-        current, one = found
-        one.execution = execution
+        current, call = found
+        call.execution = execution
         if current.turn is not None:
-            current.turn.settled(execution)
-        if one.given_up:
+            current.turn.on_settled(execution)
+        if call.abandoned:
             self._drop(execution)
-            self._forget(current)
-            self._host.look()
+            self._remove_if_done(current)
+            self._host.advance()
             return
-        if one.text is None:
-            one.text = execution.content
+        if call.text is None:
+            call.text = execution.content
         self._host.emit(ToolResultEvent(execution, current.number))
-        if current.turn is not None and (reader := self._turns.new_reader(current.turn.run)) is not None:
-            self._host.offer(reader)
-        if one.runs_on:
-            self._tell_later(execution, outcome(one.call, execution.content), current)
-            self._forget(current)
+        if current.turn is not None and (reader := self._turns.take_new_reader(current.turn.run)) is not None:
+            self._host.offer_tool(reader)
+        if call.still_running:
+            self._queue_late_result(execution, late_result_text(call.call, execution.content), current)
+            self._remove_if_done(current)
         else:
-            self._look(current)
+            self._check_later(current)
 
-    def _look(self, current: Round) -> None:
-        """See, in a moment, whether a round is done: what settles at once is told at once."""
+    def _check_later(self, current: Round) -> None:
+        """Check in the next tick whether the round is complete, to send results that settle together at once."""
         if current not in self._finishing and not current.is_delivered:
             self._finishing.add(current)
             asyncio.get_running_loop().call_soon(self._finish, current)
 
     def _finish(self, current: Round) -> None:
         self._finishing.discard(current)
-        if current.is_known and not current.is_delivered and not current.talk.over:
+        if current.is_complete and not current.is_delivered and not current.controller.closed:
             self._deliver(current)
 
     def _deliver(self, current: Round) -> None:
-        """Tell the results, in call order, and have the model go on."""
+        """Send the results in call order, and continue."""
         current.deliver()
-        talk = current.talk
+        controller = current.controller
         executions = current.executions
-        self._tell_outputs([one.execution for one in current.calls if one.execution is not None and not one.given_up], current)
+        self._emit_outputs(
+            [call.execution for call in current.calls if call.execution is not None and not call.abandoned], current
+        )
         if self._is_aborted(current) or (all_handled(executions) and len(executions) == len(current.calls)):
-            current.responds = False
-        wanted = [one for one in current.calls if not one.told]
-        for one in wanted:
-            one.told = True
+            current.wants_response = False
+        wanted = [call for call in current.calls if not call.answered]
+        for call in wanted:
+            call.answered = True
         if wanted:
-            talk.answer([CallResult(one.wire_id, one.wire_name, one.text or "") for one in wanted])
-            if known := [one for one in wanted if one.execution is not None or one.runs_on]:
-                self._host.said(Line("user", returned(known)), wanted=current.responds)
-        self._forget(current)
-        if wanted and current.responds:
-            talk.want()
+            controller.send_results([CallResult(call.wire_id, call.wire_name, call.text or "") for call in wanted])
+            if known := [call for call in wanted if call.execution is not None or call.still_running]:
+                self._host.add_input(Line("user", results_text(known)), wanted=current.wants_response)
+        self._remove_if_done(current)
+        if wanted and current.wants_response:
+            controller.request_response()
         else:
-            talk.release(mutes=bool(wanted) and self._host.is_hushed)
+            controller.resume(mutes=bool(wanted) and self._host.is_muted)
 
-    def _give_up(self, current: Round) -> None:
-        """End what runs in a round, and answer for it without waiting for its end."""
-        for one in current.calls:
-            if one.execution is None and one.call.id in self._calls:
-                one.given_up = True
-                if one.text is None:
-                    one.text = ABANDONED
+    def _abandon(self, current: Round) -> None:
+        """Stop what runs in a round and answer without waiting for it."""
+        for call in current.calls:
+            if call.execution is None and call.call.id in self._pending:
+                call.abandoned = True
+                if call.text is None:
+                    call.text = ABANDONED
         for batch in current.batches:
-            self._host.beside(batch.stop())
-        if current is self._forming:
-            return  # the rest of its calls come with the end of the response: then they are answered together
-        if not current.is_delivered and not current.talk.over:
+            self._host.run_in_background(batch.stop())
+        if current is self._forming_round:
+            return  # answered together with the remaining calls at the end of the response
+        if not current.is_delivered and not current.controller.closed:
             current.is_open = False
             self._deliver(current)
-        elif not current.is_delivered and all(one.told for one in current.calls):
+        elif not current.is_delivered and all(call.answered for call in current.calls):
             current.deliver()
-            self._forget(current)
+            self._remove_if_done(current)
 
     def _set_timer(self, current: Round) -> None:
         if self._slow_after is not None and not current.is_delivered:
-            current.timer = asyncio.get_running_loop().call_later(self._slow_after, self._too_slow, current)
+            current.timer = asyncio.get_running_loop().call_later(self._slow_after, self._on_slow, current)
 
-    def _too_slow(self, current: Round) -> None:
-        """Tell the model that some of a round's tools are still running, rather than let it be silent."""
+    def _on_slow(self, current: Round) -> None:
+        """Report calls as still running rather than keep the model waiting."""
         current.timer = None
-        slow = [one for one in current.calls if one.text is None and not one.told]
-        runs_on = sum(one.runs_on for _, one in self._calls.values())
-        if current.is_delivered or current.talk.over or runs_on + len(slow) > MOST_RUNNING_ON:
+        slow = [call for call in current.calls if call.text is None and not call.answered]
+        still_running = sum(call.still_running for _, call in self._pending.values())
+        if current.is_delivered or current.controller.closed or still_running + len(slow) > MAX_STILL_RUNNING:
             self._set_timer(current)
             return
-        for one in slow:
-            one.text = still_running(one.call.name)
-            one.runs_on = True
+        for call in slow:
+            call.text = still_running_text(call.call.name)
+            call.still_running = True
         self._deliver(current)
 
     def _is_aborted(self, current: Round) -> bool:
-        """Whether a hook has ended the turn by a call of this round; that is told once."""
+        """True if a hook ended the turn by a call of this round; reported once."""
         aborted = current.aborted
-        if aborted is not None and not current.has_told_abort:
-            current.has_told_abort = True
+        if aborted is not None and not current.abort_reported:
+            current.abort_reported = True
             if current.turn is not None:
-                current.turn.failed(aborted)
+                current.turn.record_error(aborted)
             self._host.emit(ErrorEvent(aborted))
         return aborted is not None
 
-    def _tell_later(self, execution: ToolExecution, text: str, current: Round) -> None:
-        """Have an outcome told to the model as a line, at the next idle moment; what it has for the user is told now."""
-        self._tell_outputs([execution], current)
+    def _queue_late_result(self, execution: ToolExecution, text: str, current: Round) -> None:
+        """Queue a result for the next idle moment; its outputs for the user are emitted now."""
+        self._emit_outputs([execution], current)
         asks = not self._is_aborted(current) and not all_handled([execution])
-        if (oldest := self._outcomes.add(execution, text, asks=asks)) is not None:
+        if (oldest := self._late_results.add(execution, text, asks=asks)) is not None:
             self._drop(oldest)
-        asyncio.get_running_loop().call_soon(self._host.look)  # with those that come at the same time
+        asyncio.get_running_loop().call_soon(self._host.advance)  # in the next tick, with others
 
     def _drop(self, execution: ToolExecution) -> None:
-        """Tell a result to nobody."""
+        """Discard a result."""
         self.dropped.append(execution)
         self._host.emit(DroppedEvent("result", execution.call.id, execution.call.name))
 
-    def _tell_outputs(self, executions: Sequence[ToolExecution], current: Round) -> None:
+    def _emit_outputs(self, executions: Sequence[ToolExecution], current: Round) -> None:
         for shown in user_outputs(executions):
             self._host.emit(shown)
             hooks = current.turn.run.hooks if current.turn is not None else None
             if hooks is not None and hooks.observed:
                 tell_output(hooks, shown, current.number)
 
-    def _forget(self, current: Round) -> None:
-        """Drop a round that has nothing to wait for."""
-        if current.is_delivered and current in self._rounds and not any(one.call.id in self._calls for one in current.calls):
+    def _remove_if_done(self, current: Round) -> None:
+        if current.is_delivered and current in self._rounds and not any(call.call.id in self._pending for call in current.calls):
             self._rounds.remove(current)

@@ -1,8 +1,4 @@
-"""Keeps the tools that a model has been told of the same as those that there are: who waits for it, and what is on its way.
-
-What lives here: versions, confirmations, deadlines. What does not: which tools there are (``offered``), and opening another
-connection for a provider that takes tools only at its beginning (``keeper``, by ``renew``).
-"""
+"""Keeps the tools of the model's server in sync with those of the session: versions, confirmations, timeouts."""
 
 from __future__ import annotations
 
@@ -19,14 +15,14 @@ from patchbay.realtime.responses import ResponseController
 from patchbay.realtime.server_events import ServerError, SessionUpdated
 from patchbay.realtime.session_tools import SessionTools
 
-_MOST_UNANSWERED: Final = 32
+_MAX_PENDING: Final = 32
 
 
 @dataclass(eq=False)
 class _Change:
-    """A change that was sent. ``timer`` is not set where it was answered, or nobody waits for that any more.
+    """A tool update that was sent. ``timer`` runs while its confirmation is awaited.
 
-    ``before`` are the tools that were told until it was confirmed; ``crossed``: those were confirmed once more behind it.
+    ``before`` are the tools confirmed until then; ``crossed``: those were confirmed again after this update was sent.
     """
 
     version: int
@@ -38,186 +34,187 @@ class _Change:
 
 
 class ToolSync:
-    """``changed`` says that there are other tools, ``push`` tells the model where it may be told now.
+    """Sends tool updates and tracks their confirmations.
 
-    What could not be told once is not told again by itself: whoever wants that says ``changed`` again.
+    ``changed`` announces other tools, ``push`` sends them when possible. A failed update is not retried until ``changed`` is
+    called.
     """
 
-    def __init__(self, offered: SessionTools, seconds: float, *, updates: bool, renew: Callable[[], None]) -> None:
-        self._offered = offered
+    def __init__(self, tools: SessionTools, seconds: float, *, updates: bool, renew: Callable[[], None]) -> None:
+        self._tools = tools
         self._seconds = seconds
-        self._updates = updates
+        self._can_update = updates
         self._renew = renew
         self._version = 0
-        self._told: Sequence[WireTool] | None = None  # what a server has confirmed last
-        self._not_taken: Sequence[WireTool] | None = None  # what was refused last
-        self._no_answer: Sequence[WireTool] | None = None  # what this connection was told last without an answer in time
-        self._opening: tuple[int, Sequence[WireTool]] = 0, ()
-        self._unanswered: deque[_Change] = deque(maxlen=_MOST_UNANSWERED)  # a server answers them in their order
-        self._answered: deque[_Change] = deque(maxlen=_MOST_UNANSWERED)
-        self._confirmed: _Change | None = None  # the last of them that was, on this connection
-        self._names_tools = True  # the server, in what it confirms, and the right ones, as far as is known
-        self._taken_back = -1  # the version of the change that was last refused behind its confirmation
-        self._known = 0  # the version of the tools that the model knows
-        self._patience = Timer(self._waited_too_long)  # of those who wait for another connection
+        self._confirmed_tools: Sequence[WireTool] | None = None  # last confirmed by a server
+        self._rejected: Sequence[WireTool] | None = None  # last refused
+        self._unconfirmed_tools: Sequence[WireTool] | None = None  # last sent on this connection without a confirmation in time
+        self._offered_at_setup: tuple[int, Sequence[WireTool]] = 0, ()
+        self._pending: deque[_Change] = deque(maxlen=_MAX_PENDING)  # confirmed in order
+        self._answered: deque[_Change] = deque(maxlen=_MAX_PENDING)
+        self._confirmed: _Change | None = None  # the last one confirmed on this connection
+        self._echoes_tools = True  # confirmations name the right tools, as far as known
+        self._retracted_version = -1  # last version refused after its confirmation
+        self._known = 0  # version that the model has
+        self._renewal_timer = Timer(self._on_renewal_timeout)  # for waiters of a new connection
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     @property
     def is_told(self) -> bool:
-        """Whether the model has been told since ``changed`` was said last."""
+        """True if the model has the tools of the last ``changed``."""
         return self._known == self._version
 
     def changed(self) -> asyncio.Future[None]:
-        """Take note of other tools; the future ends when the model has been told, or cannot be (ToolSyncError)."""
+        """Announce other tools; the future completes when they are confirmed, or fails with ToolSyncError."""
         self._version += 1
-        self._not_taken = self._no_answer = None
+        self._rejected = self._unconfirmed_tools = None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((self._version, future))
-        if not self._updates and not self._patience.is_set:
-            self._patience.set(self._seconds)
+        if not self._can_update and not self._renewal_timer.is_set:
+            self._renewal_timer.set(self._seconds)
         return future
 
-    def opening(self) -> Sequence[WireTool]:
-        """Return what a connection that is being opened is to be told: the tools of now, or else what was taken before."""
-        version, tools = self._version, self._offered.told()
-        if self._told is not None and tools == self._not_taken:
-            version, tools = self._known, self._told
-        self._opening = version, tools
+    def tools_for_connection(self) -> Sequence[WireTool]:
+        """Return the tools for a new connection: the current ones, or the last accepted if those were refused."""
+        version, tools = self._version, self._tools.wire_tools()
+        if self._confirmed_tools is not None and tools == self._rejected:
+            version, tools = self._known, self._confirmed_tools
+        self._offered_at_setup = version, tools
         return tools
 
-    def refused_at_opening(self, refused: ServerError) -> bool:
-        """Leave out the tool that a connection that is being opened does not take; False where that is not known."""
-        tools = self._opening[1]
-        return self._offered.refuse(refused, tools) or self._offered.told() not in (tools, self._not_taken)
+    def exclude_refused_tool(self, refused: ServerError) -> bool:
+        """Leave out a tool refused during setup; return False if it is not known which."""
+        tools = self._offered_at_setup[1]
+        return self._tools.exclude(refused, tools) or self._tools.wire_tools() not in (tools, self._rejected)
 
-    def not_opened(self, why: str) -> bool:
-        """A server has not taken what ``opening`` returned last. Returns whether the next one is to be told something else."""
-        version, tools = self._opening
-        if self._told is None or tools == self._told:
+    def revert(self, why: str) -> bool:
+        """Go back to accepted tools after a refused setup; return whether the next setup differs."""
+        version, tools = self._offered_at_setup
+        if self._confirmed_tools is None or tools == self._confirmed_tools:
             return False
-        self._not_taken = tools
+        self._rejected = tools
         self._fail(version, why)
         return True
 
-    def opened(self) -> None:
-        """The connection was opened with what ``opening`` returned last."""
-        version, self._told = self._opening
+    def on_connected(self) -> None:
+        """Record that the connection was opened with ``tools_for_connection``."""
+        version, self._confirmed_tools = self._offered_at_setup
         self._done(version)
 
-    def push(self, talk: ResponseController) -> None:
-        """Tell the model, unless it is answering, has been told, was told in vain, or a change is on its way."""
-        if self._is_on_its_way or not talk.is_quiet or talk.over:
+    def push(self, controller: ResponseController) -> None:
+        """Send the tools unless a response or an update is pending, or they are known, refused or timed out."""
+        if self._is_update_pending or not controller.is_quiet or controller.closed:
             return
-        tools = self._offered.told()
-        was_in_vain = tools in (self._not_taken, self._no_answer)
-        if tools == self._told:
-            if self._unanswered and not was_in_vain:
-                self._send(tools, talk)  # the server may have others: what it has not confirmed it may have taken
+        tools = self._tools.wire_tools()
+        was_in_vain = tools in (self._rejected, self._unconfirmed_tools)
+        if tools == self._confirmed_tools:
+            if self._pending and not was_in_vain:
+                self._send(tools, controller)  # the server may have applied an unconfirmed update
             self._done(self._version)
         elif was_in_vain:
             return
-        elif self._updates:
-            self._send(tools, talk)
+        elif self._can_update:
+            self._send(tools, controller)
         else:
             self._renew()
 
-    def settled(self, news: SessionUpdated | ServerError, talk: ResponseController) -> bool:
-        """The server has taken a change, or refused it. Returns whether it was one of these that had not been taken before."""
-        is_news = self._was_refused(news) if isinstance(news, ServerError) else self._was_taken(news)
-        self.push(talk)
+    def on_session_change(self, event: SessionUpdated | ServerError, controller: ResponseController) -> bool:
+        """Handle a confirmation or refusal; return whether it was about an update that was not confirmed before."""
+        is_news = self._on_rejected(event) if isinstance(event, ServerError) else self._on_confirmed(event)
+        self.push(controller)
         return is_news
 
-    def lost(self) -> None:
-        """The connection is gone; the next one is opened with the tools of now, also such as this one has not confirmed."""
-        for change in self._unanswered:
+    def on_disconnected(self) -> None:
+        """Forget pending updates: the next connection starts with the current tools."""
+        for change in self._pending:
             change.timer.cancel()
-        self._unanswered.clear()
+        self._pending.clear()
         self._answered.clear()
-        self._confirmed = self._no_answer = None
+        self._confirmed = self._unconfirmed_tools = None
 
-    def give_up(self, why: str) -> None:
-        """Tell all who wait that it will not be."""
-        self.lost()
+    def close(self, why: str) -> None:
+        """Fail all waiters."""
+        self.on_disconnected()
         self._fail(self._version, why)
 
-    def _was_taken(self, news: SessionUpdated) -> bool:
-        if not self._unanswered:
+    def _on_confirmed(self, event: SessionUpdated) -> bool:
+        if not self._pending:
             return False
-        change = self._meant(news.tools if self._names_tools else None)
+        change = self._match_confirmation(event.tools if self._echoes_tools else None)
         if change is None:
-            self._unanswered[-1].crossed = True
+            self._pending[-1].crossed = True
             return False
-        self._take(change)
+        self._confirm(change)
         return True
 
-    def _meant(self, names: frozenset[str] | None) -> _Change | None:
-        """The change that is confirmed, by the names of its tools. The first where they do not tell which: some have the same.
+    def _match_confirmation(self, names: frozenset[str] | None) -> _Change | None:
+        """Return the update that is confirmed, by the names of its tools; the first if that is ambiguous.
 
-        None where they are those of the tools that were told before: then these are confirmed once more.
+        None if they are those of the tools before: these are confirmed again.
         """
-        fitting = [each for each in self._unanswered if tool_names(each.tools) == names]
+        fitting = [each for each in self._pending if tool_names(each.tools) == names]
         if fitting:
             return [each for each in fitting if each.tools == fitting[0].tools][-1]
-        return None if self._told is not None and tool_names(self._told) == names else self._unanswered[0]
+        return None if self._confirmed_tools is not None and tool_names(self._confirmed_tools) == names else self._pending[0]
 
-    def _take(self, change: _Change) -> None:
-        """A change is confirmed; those before it are answered with it, or never will be."""
-        while change in self._unanswered:
-            self._unanswered[0].timer.cancel()
-            self._answered.append(self._unanswered.popleft())
-        change.before, self._told, self._confirmed = self._told or (), change.tools, change
-        self._done(self._version if self._told == self._offered.told() else change.version)
+    def _confirm(self, change: _Change) -> None:
+        """Record a confirmation, which answers earlier updates too."""
+        while change in self._pending:
+            self._pending[0].timer.cancel()
+            self._answered.append(self._pending.popleft())
+        change.before, self._confirmed_tools, self._confirmed = self._confirmed_tools or (), change.tools, change
+        self._done(self._version if self._confirmed_tools == self._tools.wire_tools() else change.version)
 
-    def _was_refused(self, news: ServerError) -> bool:
-        """A change is refused: the one that is named, or else the first."""
-        sent = (*self._unanswered, *self._answered)
-        change = next((each for each in sent if each.event_id and each.event_id == news.event_id), None)
-        if change is None and self._unanswered:
-            change = self._unanswered[0]
+    def _on_rejected(self, event: ServerError) -> bool:
+        """Handle the refusal of the update that it names, or of the first."""
+        sent = (*self._pending, *self._answered)
+        change = next((each for each in sent if each.event_id and each.event_id == event.event_id), None)
+        if change is None and self._pending:
+            change = self._pending[0]
         if change is None:
             return False
         if change is self._confirmed:
-            self._take_back(change, news)
+            self._retract(change, event)
             return False
-        if change in self._unanswered:
+        if change in self._pending:
             change.timer.cancel()
-            self._unanswered.remove(change)
+            self._pending.remove(change)
             self._answered.append(change)
-            if not self._offered.refuse(news, change.tools):
-                self._not_taken = change.tools
-                self._fail(change.version, f"the model's server refused the tools: {news.message}")
+            if not self._tools.exclude(event, change.tools):
+                self._rejected = change.tools
+                self._fail(change.version, f"the model's server refused the tools: {event.message}")
         return True
 
-    def _take_back(self, change: _Change, news: ServerError) -> None:
-        """What was taken for the confirmation of a change was none. It is sent once more: who waited for it has gone."""
-        self._told, self._confirmed, self._known = change.before, None, -1
-        if not self._offered.refuse(news, change.tools) and change.version == self._taken_back:
-            self._not_taken = change.tools
-        self._taken_back = change.version
+    def _retract(self, change: _Change, event: ServerError) -> None:
+        """Take back a confirmation that was refused after all; the update is sent once more."""
+        self._confirmed_tools, self._confirmed, self._known = change.before, None, -1
+        if not self._tools.exclude(event, change.tools) and change.version == self._retracted_version:
+            self._rejected = change.tools
+        self._retracted_version = change.version
 
     @property
-    def _is_on_its_way(self) -> bool:
-        return bool(self._unanswered) and self._unanswered[-1].timer.is_set
+    def _is_update_pending(self) -> bool:
+        return bool(self._pending) and self._pending[-1].timer.is_set
 
-    def _send(self, tools: Sequence[WireTool], talk: ResponseController) -> None:
-        frames = talk.change_tools(tools)
+    def _send(self, tools: Sequence[WireTool], controller: ResponseController) -> None:
+        frames = controller.update_tools(tools)
         event_id = "".join(str(frame.get("event_id", "")) for frame in frames)
-        change = _Change(self._version, tools, Timer(lambda: self._too_late(change, talk)), event_id)
+        change = _Change(self._version, tools, Timer(lambda: self._on_timeout(change, controller)), event_id)
         change.timer.set(self._seconds)
-        self._unanswered.append(change)
+        self._pending.append(change)
 
-    def _too_late(self, change: _Change, talk: ResponseController) -> None:
-        """Wait for the answer no longer. It may come all the same, and must not be taken for that to another change."""
-        if change.crossed:  # what came was the answer, of a server that names other tools than it was told
-            self._names_tools = False
-            self._take(change)
+    def _on_timeout(self, change: _Change, controller: ResponseController) -> None:
+        """Stop waiting for a confirmation. A late one must not be taken for that of another update."""
+        if change.crossed:  # it was the confirmation: this server names other tools than it was sent
+            self._echoes_tools = False
+            self._confirm(change)
         else:
-            self._no_answer = change.tools
+            self._unconfirmed_tools = change.tools
             self._fail(change.version, f"the model's server did not confirm the tools within {self._seconds} s")
-        self.push(talk)
+        self.push(controller)
 
-    def _waited_too_long(self) -> None:
-        """Let nobody wait for the end of what is going on: it may be a call that waits for this."""
+    def _on_renewal_timeout(self) -> None:
+        """Fail waiters: a running call may wait for this itself."""
         self._fail(
             self._version,
             "the model's server takes tools only when a connection begins, and none could begin within"
@@ -225,22 +222,22 @@ class ToolSync:
         )
 
     def _done(self, version: int) -> None:
-        complaint = self._offered.complaint()
-        if not complaint:
+        rejection_message = self._tools.rejection_message()
+        if not rejection_message:
             self._known = max(self._known, version)
-        for future in self._up_to(version):
-            if complaint:
-                future.set_exception(ToolSyncError(f"the model's server does not take {complaint}"))
+        for future in self._due(version):
+            if rejection_message:
+                future.set_exception(ToolSyncError(f"the model's server does not take {rejection_message}"))
             else:
                 future.set_result(None)
 
     def _fail(self, version: int, why: str) -> None:
-        for future in self._up_to(version):
+        for future in self._due(version):
             future.set_exception(ToolSyncError(why))
 
-    def _up_to(self, version: int) -> list[asyncio.Future[None]]:
+    def _due(self, version: int) -> list[asyncio.Future[None]]:
         due = [future for number, future in self._waiting if number <= version and not future.done()]
         self._waiting = [(number, future) for number, future in self._waiting if number > version]
         if not self._waiting:
-            self._patience.cancel()
+            self._renewal_timer.cancel()
         return due

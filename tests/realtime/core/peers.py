@@ -165,7 +165,7 @@ def content(**members: Any) -> dict[str, Any]:
     return {"serverContent": members}
 
 
-def refusal(update: dict[str, Any], message: str, param: str = "session") -> dict[str, Any]:
+def rejected_execution(update: dict[str, Any], message: str, param: str = "session") -> dict[str, Any]:
     """That an OpenAI server refuses an update."""
     error = {"type": "invalid_request_error", "code": "invalid_value", "message": message, "param": param}
     return {"type": "error", "error": {**error, "event_id": update.get("event_id")}}

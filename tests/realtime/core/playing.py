@@ -82,7 +82,7 @@ class Played:
 
     async def idle(self) -> None:
         """Wait until nothing is under way, and all that was told of it has come."""
-        await self.until(lambda: self.session.idle and not self.session._feed._waiting)
+        await self.until(lambda: self.session.idle and not self.session._queue._events)
 
 
 class Held:
@@ -146,7 +146,7 @@ async def soon(thing: Awaitable[T]) -> T:
         return await thing
 
 
-async def given_up(work: Awaitable[T], when: Callable[[], object]) -> T:
+async def abandoned(work: Awaitable[T], when: Callable[[], object]) -> T:
     """Let a minute have passed for what is under way in a ``MovedLoop`` once ``when`` is so; its limits are below that."""
     task = asyncio.ensure_future(work)
     async with asyncio.timeout(30):

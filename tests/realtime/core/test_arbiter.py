@@ -14,34 +14,34 @@ def arbiter() -> ResponseScheduler:
 
 def asked() -> ResponseScheduler:
     made = arbiter()
-    made.want()
-    assert made.next(0.0)
+    made.request()
+    assert made.start_next(0.0)
     return made
 
 
 def test_a_wish_is_granted_at_once_where_nothing_is_under_way_and_only_once():
     made = arbiter()
-    made.want()
-    assert (True, False) == (made.next(0.0), made.next(0.0))
-    made.want()  # what was asked for and has not begun will do
+    made.request()
+    assert (True, False) == (made.start_next(0.0), made.start_next(0.0))
+    made.request()  # what was asked for and has not begun will do
     assert not made.wanted
 
 
 def test_a_wish_waits_for_the_response_that_is_under_way():
     made = asked()
     made.began(1.0)
-    made.want()
-    assert not made.next(1.0)
+    made.request()
+    assert not made.start_next(1.0)
     made.ended()
-    assert made.next(2.0)
+    assert made.start_next(2.0)
 
 
 def test_busy_puts_the_wish_off_until_the_response_that_is_under_way_ends():
     made = asked()
     made.busy(0.1)
-    assert ("under_way", True, False) == (made.state, made.wanted, made.next(0.1))
+    assert ("under_way", True, False) == (made.state, made.wanted, made.start_next(0.1))
     made.ended()
-    assert made.next(0.2)
+    assert made.start_next(0.2)
 
 
 def test_busy_after_the_others_beginning_was_taken_for_ours_asks_again():
@@ -49,7 +49,7 @@ def test_busy_after_the_others_beginning_was_taken_for_ours_asks_again():
     made.began(0.1)
     made.busy(0.2)
     made.ended()
-    assert made.next(0.3)
+    assert made.start_next(0.3)
 
 
 def test_what_was_asked_for_and_is_not_wanted_any_more_is_cancelled_as_soon_as_it_begins():
@@ -62,90 +62,90 @@ def test_what_was_asked_for_and_is_not_wanted_any_more_is_cancelled_as_soon_as_i
 def test_what_was_said_while_an_unwanted_response_had_not_begun_is_answered_after_its_end():
     made = asked()
     made.cancel(0.1)
-    made.want()
+    made.request()
     assert made.began(0.2)
     made.ended()
-    assert made.next(0.3)
+    assert made.start_next(0.3)
 
 
 def test_where_any_response_will_do_the_one_that_was_asked_for_is_not_cancelled_after_all():
     made = asked()
     made.cancel(0.1)
-    made.want(any_will_do=True)
+    made.request(accept_pending=True)
     assert (False, "under_way", False) == (made.began(0.2), made.state, made.wanted)
 
 
 def test_what_a_server_begins_by_itself_is_not_cancelled_in_the_place_of_what_was_asked_for():
     made = asked()
     made.cancel(0.1)
-    made.want()
-    made.leave_it()
+    made.request()
+    made.defer_to_server()
     assert (False, False, "under_way") == (made.began(0.2), made.wanted, made.state)
 
 
 def test_a_wish_that_is_left_to_the_server_is_wished_for_again_where_that_begins_nothing():
     made = asked()
     made.began(0.1)
-    made.want()
-    made.leave_it()
-    made.leave_it()
+    made.request()
+    made.defer_to_server()
+    made.defer_to_server()
     made.ended()
-    assert (False, True) == (made.next(0.2), made.is_owed)
-    made.take_it_back()
-    assert (True, False) == (made.next(0.3), made.next(0.3))
+    assert (False, True) == (made.start_next(0.2), made.is_response_owed)
+    made.reclaim()
+    assert (True, False) == (made.start_next(0.3), made.start_next(0.3))
 
 
 def test_but_not_where_it_begins_something_or_nobody_wishes_for_it_any_more():
     for nothing in (lambda made: made.began(0.3), lambda made: made.cancel(0.3)):
         made = arbiter()
-        made.want()
-        made.leave_it()
+        made.request()
+        made.defer_to_server()
         nothing(made)
         made.ended()
-        made.take_it_back()
-        assert (False, False) == (made.is_owed, made.next(0.4))
+        made.reclaim()
+        assert (False, False) == (made.is_response_owed, made.start_next(0.4))
 
 
 def test_a_refused_wish_is_over():
     made = asked()
-    assert made.refused()
-    assert ("free", False) == (made.state, made.next(0.1))
-    assert not made.refused()
+    assert made.rejected()
+    assert ("free", False) == (made.state, made.start_next(0.1))
+    assert not made.rejected()
 
 
 def test_a_response_that_does_not_begin_is_not_waited_for():
     made = asked()
-    assert (None, "created") == (made.overdue(4.9), made.overdue(5.0))
+    assert (None, "created") == (made.expire(4.9), made.expire(5.0))
     assert "free" == made.state
 
 
 def test_a_response_that_falls_silent_is_cancelled_and_then_given_up():
     made = asked()
     made.began(1.0)
-    made.heard(30.0)
-    assert (None, "done") == (made.overdue(89.9), made.overdue(90.0))
-    assert (None, "cancel") == (made.overdue(92.9), made.overdue(93.0))
+    made.touch(30.0)
+    assert (None, "done") == (made.expire(89.9), made.expire(90.0))
+    assert (None, "cancel") == (made.expire(92.9), made.expire(93.0))
     assert "free" == made.state
 
 
-@given(st.lists(st.sampled_from(["want", "next", "began", "heard", "ended", "busy", "refused", "cancel", "later"]), max_size=40))
+@given(st.lists(st.sampled_from(["want", "next", "began", "touch", "ended", "busy", "rejected", "cancel", "later"]), max_size=40))
 def test_the_model_is_never_asked_while_a_response_is_asked_for_or_under_way(steps):
     made, now, open_responses = arbiter(), 0.0, 0
     for step in steps:
         if step == "next":
-            if made.next(now):
+            if made.start_next(now):
                 assert 0 == open_responses
                 open_responses = 1
         elif step == "began":
             made.began(now)
             open_responses = 1
-        elif step in ("ended", "refused"):
+        elif step in ("ended", "rejected"):
             getattr(made, step)()
         elif step == "want":
-            made.want()
+            made.request()
         elif step == "later":
             now += 100.0
-            made.overdue(now)
+            made.expire(now)
         else:
             getattr(made, step)(now)
         open_responses = 0 if made.state == "free" else open_responses
@@ -154,38 +154,38 @@ def test_the_model_is_never_asked_while_a_response_is_asked_for_or_under_way(ste
 
 def test_a_response_that_is_muted_is_cancelled_when_it_begins():
     made = arbiter()
-    made.mute(0.0)
-    assert ("muted", False) == (made.state, made.is_owed)
+    made.discard_next(0.0)
+    assert ("muted", False) == (made.state, made.is_response_owed)
     assert (True, "cancelling") == (made.began(1.0), made.state)
 
 
 def test_one_that_is_muted_and_never_begins_is_no_failure():
     made = arbiter()
-    made.mute(0.0)
-    assert (None, "cancel", "free") == (made.overdue(2.0), made.overdue(3.5), made.state)
+    made.discard_next(0.0)
+    assert (None, "cancel", "free") == (made.expire(2.0), made.expire(3.5), made.state)
 
 
 def test_nothing_is_muted_that_is_wanted_or_under_way():
     made = asked()
-    made.mute(1.0)
+    made.discard_next(1.0)
     assert (False, "under_way") == (made.began(1.0), made.state)
-    made.mute(1.0)
-    made.want()
+    made.discard_next(1.0)
+    made.request()
     made.ended()
-    made.mute(1.0)
-    assert made.next(1.0)
+    made.discard_next(1.0)
+    assert made.start_next(1.0)
 
 
 def test_what_is_said_next_is_not_muted():
     made = arbiter()
-    made.mute(0.0)
+    made.discard_next(0.0)
     assert not made.cancel(1.0)
-    made.want(any_will_do=True)
-    assert (True, False) == (made.next(1.0), made.began(2.0))
+    made.request(accept_pending=True)
+    assert (True, False) == (made.start_next(1.0), made.began(2.0))
 
 
 def test_nor_is_the_user_who_speaks():
     made = arbiter()
-    made.mute(0.0)
-    made.leave_it()
+    made.discard_next(0.0)
+    made.defer_to_server()
     assert ("free", False) == (made.state, made.began(1.0))

@@ -12,7 +12,7 @@ import pytest
 from patchbay.errors import ConfigurationError, UpstreamError
 from patchbay.executor import ToolExecution
 from patchbay.loop import TextEvent, ToolCallEvent, ToolProgressEvent, ToolResultEvent, UserOutputEvent
-from patchbay.realtime.event_queue import LONGEST_AUDIO, LONGEST_TEXT, MOST_BYTES, EventQueue, Events
+from patchbay.realtime.event_queue import MAX_BYTES, MAX_JOINED_AUDIO, MAX_JOINED_TEXT, EventQueue, EventReader
 from patchbay.realtime.events import (
     AudioEvent,
     ConnectionEvent,
@@ -23,16 +23,16 @@ from patchbay.realtime.events import (
     TranscriptEvent,
 )
 from patchbay.realtime.history import Transcript
-from patchbay.realtime.response_state import LONGEST, TextBuffers
+from patchbay.realtime.response_state import MAX_BUFFERED_CHARS, TextBuffers
 from patchbay.realtime.tool_calls import (
     ABANDONED,
-    MOST_OUTCOMES,
+    MAX_LATE_RESULTS,
     FloodError,
     LateResults,
     SlidingWindowLimit,
-    outcome,
-    refusal,
-    still_running,
+    late_result_text,
+    rejected_execution,
+    still_running_text,
 )
 from patchbay.tools.actions import ToolActions
 from patchbay.tools.context import Progress
@@ -54,22 +54,22 @@ def test_of_events_that_are_not_read_the_oldest_go_and_the_reader_is_told_how_ma
     for _ in range(3):
         feed.put(InterruptedEvent())
     last = ConnectionEvent("closed", "x")
-    feed.end(last)
+    feed.close(last)
     assert [DroppedEvent("events", count=2), InterruptedEvent(), last] == read(feed)
 
 
 def test_audio_that_is_not_read_does_not_pile_up():
     feed = EventQueue(1000)
-    piece = AudioEvent(bytes(MOST_BYTES // 3), 24_000)
+    piece = AudioEvent(bytes(MAX_BYTES // 3), 24_000)
     for _ in range(5):
         feed.put(piece)
-    feed.end(ConnectionEvent("closed"))
+    feed.close(ConnectionEvent("closed"))
     first, *rest = read(feed)
     assert DroppedEvent("events", count=3) == first
     assert [piece, piece] == rest[:2]
 
 
-LONG = "a" * MOST_BYTES
+LONG = "a" * MAX_BYTES
 CALL = ToolCall("c", "look", LONG)
 
 
@@ -82,26 +82,26 @@ def settled(value: object, content: str = "", **fields: Any) -> ToolResultEvent:
 @pytest.mark.parametrize(
     "event",
     [
-        TextEvent("a" * MOST_BYTES),
-        TranscriptEvent("user", "a" * MOST_BYTES, whole=True),
+        TextEvent("a" * MAX_BYTES),
+        TranscriptEvent("user", "a" * MAX_BYTES, whole=True),
         ToolCallEvent(CALL, 1),
         ToolProgressEvent(CALL, Progress("Looking."), 1),
-        ToolProgressEvent(ToolCall("c", "look"), Progress("a" * MOST_BYTES), 1),
-        ToolProgressEvent(ToolCall("c", "look"), Progress("Looking.", data={"page": [bytes(MOST_BYTES)]}), 1),
+        ToolProgressEvent(ToolCall("c", "look"), Progress("a" * MAX_BYTES), 1),
+        ToolProgressEvent(ToolCall("c", "look"), Progress("Looking.", data={"page": [bytes(MAX_BYTES)]}), 1),
         settled("", LONG),
         settled({"rows": ({"text": LONG},)}),
-        settled([{"number": f"{number:0128}"} for number in range(MOST_BYTES // 64)]),
+        settled([{"number": f"{number:0128}"} for number in range(MAX_BYTES // 64)]),
         settled(ToolOutput(for_user=LONG)),
-        settled("", attachments=(Attachment(bytes(MOST_BYTES), "image/png"),)),
+        settled("", attachments=(Attachment(bytes(MAX_BYTES), "image/png"),)),
         settled("", error=ValueError(LONG)),
         settled("", actions=ToolActions(state_delta={"seen": LONG})),
-        settled("", arguments={"lists": [[] for _ in range(MOST_BYTES // 32)]}),
+        settled("", arguments={"lists": [[] for _ in range(MAX_BYTES // 32)]}),
         ToolResultEvent(ToolExecution(CALL, {}, "", ToolResult("c", "look", "")), 1),
-        UserOutputEvent(ToolCall("c", "look"), "a" * MOST_BYTES, (), handled=False),
-        ResponseEndEvent("completed", {"tokens": [{"count": "a" * MOST_BYTES}]}),
-        ResponseEndEvent("completed", {"tokens": [{} for _ in range(MOST_BYTES // 64)]}),
-        ErrorEvent(UpstreamError("a" * MOST_BYTES)),
-        ConnectionEvent("lost", "a" * MOST_BYTES),
+        UserOutputEvent(ToolCall("c", "look"), "a" * MAX_BYTES, (), handled=False),
+        ResponseEndEvent("completed", {"tokens": [{"count": "a" * MAX_BYTES}]}),
+        ResponseEndEvent("completed", {"tokens": [{} for _ in range(MAX_BYTES // 64)]}),
+        ErrorEvent(UpstreamError("a" * MAX_BYTES)),
+        ConnectionEvent("lost", "a" * MAX_BYTES),
     ],
     ids=lambda event: event.type,
 )
@@ -109,23 +109,23 @@ def test_nothing_that_is_not_read_piles_up_however_long_each_piece_is(event):
     feed = EventQueue(1000)
     for _ in range(3):
         feed.put(event)
-    feed.end(ConnectionEvent("closed"))
+    feed.close(ConnectionEvent("closed"))
     assert [DroppedEvent("events", count=3), ConnectionEvent("closed")] == read(feed)
 
 
 def test_a_result_that_is_its_own_text_is_held_once_and_weighs_so():
     feed = EventQueue(1000)
-    text = "a" * (MOST_BYTES // 3)
+    text = "a" * (MAX_BYTES // 3)
     event = settled(text, text)
     for _ in range(2):
         feed.put(event)
-    feed.end(ConnectionEvent("closed"))
+    feed.close(ConnectionEvent("closed"))
     assert [event, event, ConnectionEvent("closed")] == read(feed)
 
 
 def test_nothing_comes_behind_the_end():
     feed = EventQueue(10)
-    feed.end(ConnectionEvent("closed"))
+    feed.close(ConnectionEvent("closed"))
     feed.put(InterruptedEvent())
     assert [ConnectionEvent("closed")] == read(feed)
     assert [] == read(feed)
@@ -150,7 +150,7 @@ def test_events_have_one_reader_at_a_time_and_the_next_goes_on_where_it_stopped(
         await asyncio.sleep(0)
         feed.put(InterruptedEvent())
         assert InterruptedEvent() == await third
-        feed.end(ConnectionEvent("closed"))
+        feed.close(ConnectionEvent("closed"))
         assert [ConnectionEvent("closed")] == [event async for event in second]
         assert waiting.cancelled()
 
@@ -160,7 +160,7 @@ def test_events_have_one_reader_at_a_time_and_the_next_goes_on_where_it_stopped(
 def test_a_reader_whose_event_another_one_has_taken_waits_for_the_next_and_none_waits_for_ever():
     async def woken() -> None:
         feed = EventQueue(10)
-        feed.begin()
+        feed.open()
         first, second = asyncio.ensure_future(anext(feed.read())), feed.read()
         await asyncio.sleep(0)
         feed.put(InterruptedEvent())
@@ -198,7 +198,7 @@ def test_what_waits_is_taken_without_waiting_and_nothing_is_no_end():
             feed.put(ConnectionEvent(state))
         assert [DroppedEvent("events"), ConnectionEvent("lost"), ConnectionEvent("open")] == [events.now() for _ in range(3)]
         assert events.now() is None
-        feed.end(ConnectionEvent("closed"))
+        feed.close(ConnectionEvent("closed"))
         assert await events.wait()
         assert ConnectionEvent("closed") == events.now()
         assert events.now() is None
@@ -210,7 +210,7 @@ def test_what_waits_is_taken_without_waiting_and_nothing_is_no_end():
 def test_who_waits_for_an_event_has_not_taken_it():
     async def waits() -> None:
         feed = EventQueue(10)
-        feed.begin()
+        feed.open()
         events = feed.read()
         waiting = asyncio.ensure_future(events.wait())
         await asyncio.sleep(0)
@@ -227,7 +227,7 @@ def test_who_waits_for_an_event_has_not_taken_it():
 def test_who_waits_may_be_woken_without_an_event_and_who_wants_one_is_served_with_one():
     async def woken() -> None:
         feed = EventQueue(10)
-        feed.begin()
+        feed.open()
         events = feed.read()
         events.wake()  # nobody waits: that is not remembered
         waiting = asyncio.ensure_future(events.wait())
@@ -247,7 +247,7 @@ def test_who_waits_may_be_woken_without_an_event_and_who_wants_one_is_served_wit
 
 
 def test_nothing_is_taken_before_any_is_to_come_nor_from_a_reader_that_waits():
-    async def refused(reader: Events, match: str) -> None:
+    async def refused(reader: EventReader, match: str) -> None:
         with pytest.raises(ConfigurationError, match=match):
             reader.now()
         with pytest.raises(ConfigurationError, match=match):
@@ -257,7 +257,7 @@ def test_nothing_is_taken_before_any_is_to_come_nor_from_a_reader_that_waits():
         feed = EventQueue(10)
         first, second = feed.read(), feed.read()
         await refused(first, "not open")
-        feed.begin()
+        feed.open()
         waiting = asyncio.ensure_future(first.wait())
         await asyncio.sleep(0)
         await refused(second, "one reader")
@@ -294,49 +294,51 @@ def test_nothing_is_remembered_where_that_was_asked_for():
 
 def test_so_many_calls_may_begin_in_so_many_seconds_and_those_refused_do_not_count():
     guard = SlidingWindowLimit(4, 15.0)
-    assert [True] * 4 + [False] * 2 == [guard.take(now) for now in (0, 1, 2, 3, 4, 14.9)]
-    assert (True, False, True) == (guard.take(15.0), guard.take(15.5), guard.take(16.0))
+    assert [True] * 4 + [False] * 2 == [guard.try_acquire(now) for now in (0, 1, 2, 3, 4, 14.9)]
+    assert (True, False, True) == (guard.try_acquire(15.0), guard.try_acquire(15.5), guard.try_acquire(16.0))
     guard.reset()
-    assert guard.take(16.0)
+    assert guard.try_acquire(16.0)
 
 
 def test_what_a_model_is_told_of_a_call_that_has_no_result_is_json_with_the_words_of_the_contract():
     assert True is json.loads(FloodError("f").for_model)["stop"]
     assert "tool-call rate limit reached" == str(FloodError("f"))
     assert True is json.loads(ABANDONED)["abandoned"]
-    assert "running" == json.loads(still_running("f"))["status"]
+    assert "running" == json.loads(still_running_text("f"))["status"]
 
 
 def test_what_is_said_in_pieces_is_put_together_up_to_a_length_and_begins_anew_when_it_was_taken():
     said = TextBuffers()
     for _ in range(5):
-        said.said("a" * (LONGEST // 2), spoken=True)
-        said.heard("b" * (LONGEST // 2))
-    assert ("a" * LONGEST, True) == said.take_said()
-    assert "b" * LONGEST == said.take_heard()
-    assert (("", False), "") == (said.take_said(), said.take_heard())
-    said.heard("c")
-    assert "c" == said.take_heard()
+        said.add_assistant("a" * (MAX_BUFFERED_CHARS // 2), spoken=True)
+        said.add_user("b" * (MAX_BUFFERED_CHARS // 2))
+    assert ("a" * MAX_BUFFERED_CHARS, True) == said.drain_assistant()
+    assert "b" * MAX_BUFFERED_CHARS == said.drain_user()
+    assert (("", False), "") == (said.drain_assistant(), said.drain_user())
+    said.add_user("c")
+    assert "c" == said.drain_user()
 
 
 def test_of_outcomes_that_cannot_be_told_the_oldest_go():
     outcomes = LateResults()
-    executions = [refusal(ToolCall(f"c{number}", "look"), FloodError("look")) for number in range(MOST_OUTCOMES + 1)]
-    assert [*[None] * MOST_OUTCOMES, executions[0]] == [
-        outcomes.add(each, outcome(each.call, each.content)) for each in executions
+    executions = [
+        rejected_execution(ToolCall(f"c{number}", "look"), FloodError("look")) for number in range(MAX_LATE_RESULTS + 1)
     ]
-    lines = outcomes.take()
-    assert MOST_OUTCOMES == len(lines)
+    assert [*[None] * MAX_LATE_RESULTS, executions[0]] == [
+        outcomes.add(each, late_result_text(each.call, each.content)) for each in executions
+    ]
+    lines = outcomes.drain_lines()
+    assert MAX_LATE_RESULTS == len(lines)
     assert "look" in lines[0].text
     assert not outcomes
 
 
 def test_outcomes_that_nobody_is_to_be_told_of_are_handed_out_and_gone():
     outcomes = LateResults()
-    execution = refusal(ToolCall("c", "look"), FloodError("look"))
+    execution = rejected_execution(ToolCall("c", "look"), FloodError("look"))
     outcomes.add(execution, "Not now.")
-    assert [execution] == outcomes.clear()
-    assert (False, []) == (bool(outcomes), outcomes.take())
+    assert [execution] == outcomes.drain()
+    assert (False, []) == (bool(outcomes), outcomes.drain_lines())
 
 
 def test_pieces_are_joined_where_many_wait_and_nothing_of_a_long_answer_is_lost():
@@ -346,7 +348,7 @@ def test_pieces_are_joined_where_many_wait_and_nothing_of_a_long_answer_is_lost(
         feed.put(TranscriptEvent("assistant", f"{number} ", whole=False))
         feed.put(TranscriptEvent("assistant", "...", whole=False))
     last = ConnectionEvent("closed")
-    feed.end(last)
+    feed.close(last)
     got = read(feed)
     assert b"".join(number.to_bytes(2, "big") for number in range(3_000)) == b"".join(
         event.audio for event in got if isinstance(event, AudioEvent)
@@ -355,7 +357,7 @@ def test_pieces_are_joined_where_many_wait_and_nothing_of_a_long_answer_is_lost(
     assert "".join(f"{number} ..." for number in range(3_000)) == "".join(said)
     assert 40 >= len(got)
     assert 1 < len(said)
-    assert all(len(text) <= LONGEST_TEXT for text in said)
+    assert all(len(text) <= MAX_JOINED_TEXT for text in said)
     assert last == got[-1]
 
 
@@ -364,7 +366,7 @@ def test_what_is_read_in_time_comes_piece_by_piece():
     pieces = [TextEvent(str(number)) for number in range(5)]
     for piece in pieces:
         feed.put(piece)
-    feed.end(ConnectionEvent("closed"))
+    feed.close(ConnectionEvent("closed"))
     assert pieces == read(feed)[:-1]
 
 
@@ -372,8 +374,8 @@ def test_what_is_read_in_time_comes_piece_by_piece():
     ("one", "other"),
     [
         (AudioEvent(b"12", 24_000), AudioEvent(b"34", 16_000)),
-        (AudioEvent(bytes(LONGEST_AUDIO), 24_000), AudioEvent(b"34", 24_000)),
-        (TextEvent("a" * LONGEST_TEXT), TextEvent("b")),
+        (AudioEvent(bytes(MAX_JOINED_AUDIO), 24_000), AudioEvent(b"34", 24_000)),
+        (TextEvent("a" * MAX_JOINED_TEXT), TextEvent("b")),
         (TranscriptEvent("user", "a", whole=False), TranscriptEvent("assistant", "b", whole=False)),
         (TranscriptEvent("user", "a", whole=False), TranscriptEvent("user", "a", whole=True)),
         (TranscriptEvent("user", "a", whole=True), TranscriptEvent("user", "a", whole=True)),
@@ -386,7 +388,7 @@ def test_what_is_not_of_one_piece_is_not_joined(one, other):
     before = [ConnectionEvent("open"), ConnectionEvent("lost")]
     for event in (*before, one, other):
         feed.put(event)
-    feed.end(ConnectionEvent("closed"))
+    feed.close(ConnectionEvent("closed"))
     first, *rest = read(feed)
     assert DroppedEvent("events") == first
     assert [before[1], one, other] == rest[:3]
@@ -398,7 +400,7 @@ def test_pieces_are_not_joined_over_anything_else():
     for event in events:
         feed.put(event)
     last = ConnectionEvent("closed")
-    feed.end(last)
+    feed.close(last)
     assert [*events, last] == read(feed)
 
 
@@ -408,5 +410,5 @@ def test_speech_that_waits_is_void_with_an_interruption():
         feed.put(event)
     feed.put(AudioEvent(b"56", 24_000))
     last = ConnectionEvent("closed")
-    feed.end(last)
+    feed.close(last)
     assert [TextEvent("so"), InterruptedEvent(), AudioEvent(b"56", 24_000), last] == read(feed)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from patchbay.realtime import call_assembly
-from patchbay.realtime.call_assembly import MOST_CALLS, CallAssembler
+from patchbay.realtime.call_assembly import MAX_CALLS, CallAssembler
 from patchbay.realtime.server_events import CallDelta, FinalCall
 
 
@@ -20,15 +20,15 @@ def book() -> CallAssembler:
 
 
 def told(made: CallAssembler) -> list[tuple[str, str, str]]:
-    return [(call.call_id, call.name, call.text) for call in made.collected()]
+    return [(call.call_id, call.name, call.text) for call in made.all_calls()]
 
 
 def test_pieces_of_one_key_are_one_call_and_it_is_whole_when_its_end_is_told():
     made = book()
-    assert None is made.take(CallDelta("r1", "k", "c1", "weather"))
-    assert None is made.take(CallDelta("r1", "k", delta='{"city":'))
-    assert None is made.take(CallDelta("r1", "k", delta='"Rome"}'))
-    whole = made.take(CallDelta("r1", "k", done=True))
+    assert None is made.add_delta(CallDelta("r1", "k", "c1", "weather"))
+    assert None is made.add_delta(CallDelta("r1", "k", delta='{"city":'))
+    assert None is made.add_delta(CallDelta("r1", "k", delta='"Rome"}'))
+    whole = made.add_delta(CallDelta("r1", "k", done=True))
     assert whole is made.calls[0]
     assert [("c1", "weather", '{"city":"Rome"}')] == told(made)
 
@@ -38,82 +38,82 @@ def test_any_split_gives_the_same_text(text, cuts):
     made = book()
     places = [0, *sorted({cut for cut in cuts if cut < len(text)}), len(text)]
     for begin, end in itertools.pairwise(places):
-        made.take(CallDelta("r1", "k", "c1", "f", delta=text[begin:end]))
-    made.take(CallDelta("r1", "k", done=True))
-    assert text == made.collected()[0].text
+        made.add_delta(CallDelta("r1", "k", "c1", "f", delta=text[begin:end]))
+    made.add_delta(CallDelta("r1", "k", done=True))
+    assert text == made.all_calls()[0].text
 
 
 def test_a_call_that_is_told_twice_is_one_and_whole_once():
     made = book()
     done = CallDelta("r1", "k", "c1", "f", arguments="{}", done=True)
-    assert (True, None) == (made.take(done) is not None, made.take(done))
-    made.close([FinalCall("k", "c1", "f", "{}")])
+    assert (True, None) == (made.add_delta(done) is not None, made.add_delta(done))
+    made.finish([FinalCall("k", "c1", "f", "{}")])
     assert [("c1", "f", "{}")] == told(made)
 
 
 def test_an_end_without_a_name_waits_for_the_end_of_the_response_to_name_it():
     made = book()
-    assert None is made.take(CallDelta("r1", "k", "c1", arguments='{"a":1}', done=True))
-    made.close([FinalCall("k", "c1", "f", '{"a":1}')])
+    assert None is made.add_delta(CallDelta("r1", "k", "c1", arguments='{"a":1}', done=True))
+    made.finish([FinalCall("k", "c1", "f", '{"a":1}')])
     assert [("c1", "f", '{"a":1}')] == told(made)
 
 
 def test_an_id_that_is_told_last_is_the_calls_id():
     made = book()
-    made.take(CallDelta("r1", "k", "", "f", arguments="{}", done=True))
-    made.close([FinalCall("k", "c9", "f", "{}")])
+    made.add_delta(CallDelta("r1", "k", "", "f", arguments="{}", done=True))
+    made.finish([FinalCall("k", "c9", "f", "{}")])
     assert [("c9", "f", "{}")] == told(made)
 
 
 def test_a_call_that_never_had_an_id_is_given_one_of_its_own():
     made = book()
-    made.take(CallDelta("r1", "a", name="f", done=True))
-    made.take(CallDelta("r1", "b", name="f", done=True))
-    one, two = (call.call_id for call in made.collected())
+    made.add_delta(CallDelta("r1", "a", name="f", done=True))
+    made.add_delta(CallDelta("r1", "b", name="f", done=True))
+    one, two = (call.call_id for call in made.all_calls())
     assert one.startswith("call_")
     assert one != two
 
 
 def test_calls_that_only_the_end_tells_are_there_in_the_servers_order():
     made = book()
-    made.take(CallDelta("r1", "b", "c2", "g", arguments="{}", done=True))
-    made.close([FinalCall("a", "c1", "f", "{}"), FinalCall("b", "c2", "g", "{}")])
-    assert ["c1", "c2"] == [call.call_id for call in made.collected()]
+    made.add_delta(CallDelta("r1", "b", "c2", "g", arguments="{}", done=True))
+    made.finish([FinalCall("a", "c1", "f", "{}"), FinalCall("b", "c2", "g", "{}")])
+    assert ["c1", "c2"] == [call.call_id for call in made.all_calls()]
 
 
 def test_of_two_texts_that_differ_the_one_that_can_be_read_counts():
     made = book()
-    made.take(CallDelta("r1", "k", "c", "f", delta='{"a":1}'))
-    made.take(CallDelta("r1", "k", arguments='{"a":', done=True))
-    assert '{"a":1}' == made.collected()[0].text
+    made.add_delta(CallDelta("r1", "k", "c", "f", delta='{"a":1}'))
+    made.add_delta(CallDelta("r1", "k", arguments='{"a":', done=True))
+    assert '{"a":1}' == made.all_calls()[0].text
     other = book()
-    other.take(CallDelta("r1", "k", "c", "f", delta='{"a"'))
-    other.take(CallDelta("r1", "k", arguments='{"a":2}', done=True))
-    assert '{"a":2}' == other.collected()[0].text
+    other.add_delta(CallDelta("r1", "k", "c", "f", delta='{"a"'))
+    other.add_delta(CallDelta("r1", "k", arguments='{"a":2}', done=True))
+    assert '{"a":2}' == other.all_calls()[0].text
 
 
 def test_pieces_without_any_name_for_the_call_belong_to_the_one_that_is_being_told():
     made = book()
-    made.take(CallDelta("r1", "", "", "f", delta="{"))
-    made.take(CallDelta("r1", "", delta="}"))
-    made.take(CallDelta("r1", "", done=True))
-    assert ["{}"] == [call.text for call in made.collected()]
+    made.add_delta(CallDelta("r1", "", "", "f", delta="{"))
+    made.add_delta(CallDelta("r1", "", delta="}"))
+    made.add_delta(CallDelta("r1", "", done=True))
+    assert ["{}"] == [call.text for call in made.all_calls()]
 
 
 def test_what_is_of_another_response_is_stale():
     made = book()
     made.begin("r2")
     assert (True, True, False, False) == tuple(made.is_stale(each, under_way=True) for each in ("r1", "r0", "r2", ""))
-    made.end()
+    made.discard()
     assert (True, False) == tuple(made.is_stale(each, under_way=False) for each in ("r2", "r3"))
 
 
 def test_no_more_calls_are_taken_than_there_is_room_for():
     made = book()
-    for number in range(MOST_CALLS + 5):
-        made.take(CallDelta("r1", f"k{number}", f"c{number}", "f", done=True))
-    made.close([FinalCall("another", "x", "f", "{}")])
-    assert MOST_CALLS == len(made.collected())
+    for number in range(MAX_CALLS + 5):
+        made.add_delta(CallDelta("r1", f"k{number}", f"c{number}", "f", done=True))
+    made.finish([FinalCall("another", "x", "f", "{}")])
+    assert MAX_CALLS == len(made.all_calls())
 
 
 WHOLE = '{"a":"' + "x" * 592 + '"}'  # 600 characters
@@ -121,36 +121,36 @@ WHOLE = '{"a":"' + "x" * 592 + '"}'  # 600 characters
 
 def tell_in_pieces(made: CallAssembler, number: int) -> None:
     for start in range(0, len(WHOLE), 50):
-        made.take(CallDelta("r1", f"k{number}", f"c{number}", "f", delta=WHOLE[start : start + 50]))
-    made.take(CallDelta("r1", f"k{number}", done=True))
+        made.add_delta(CallDelta("r1", f"k{number}", f"c{number}", "f", delta=WHOLE[start : start + 50]))
+    made.add_delta(CallDelta("r1", f"k{number}", done=True))
 
 
 def tell_whole(made: CallAssembler, number: int) -> None:
-    made.take(CallDelta("r1", f"k{number}", f"c{number}", "f", arguments=WHOLE, done=True))
+    made.add_delta(CallDelta("r1", f"k{number}", f"c{number}", "f", arguments=WHOLE, done=True))
 
 
 def tell_at_the_end(made: CallAssembler, number: int) -> None:
-    made.close([FinalCall(f"k{number}", f"c{number}", "f", WHOLE)])
+    made.finish([FinalCall(f"k{number}", f"c{number}", "f", WHOLE)])
 
 
 @pytest.mark.parametrize("tell", [tell_in_pieces, tell_whole, tell_at_the_end])
 def test_the_arguments_of_a_responses_calls_are_kept_up_to_a_bound_for_all_of_them_together(tell, monkeypatch):
-    monkeypatch.setattr(call_assembly, "MOST_CHARS_TOGETHER", 1500)
+    monkeypatch.setattr(call_assembly, "MAX_RESPONSE_CHARS", 1500)
     made = book()
     for number in range(10):
         tell(made, number)
     told = sorted(made.calls, key=lambda call: call.call_id)
-    assert [False] * 2 + [True] * 8 == [call.is_cut for call in told]
+    assert [False] * 2 + [True] * 8 == [call.truncated for call in told]
     assert [600, 600, 300] + [0] * 7 == [len(call.text) for call in told]
     made.begin("r2")  # which has the same room
-    made.take(CallDelta("r2", "k", "c", "f", arguments=WHOLE, done=True))
-    assert [(False, WHOLE)] == [(call.is_cut, call.text) for call in made.calls]
+    made.add_delta(CallDelta("r2", "k", "c", "f", arguments=WHOLE, done=True))
+    assert [(False, WHOLE)] == [(call.truncated, call.text) for call in made.calls]
 
 
 @pytest.mark.parametrize("tell", [tell_in_pieces, tell_whole, tell_at_the_end])
 @pytest.mark.parametrize("most", [599, 600])
 def test_a_call_whose_own_arguments_are_too_long_is_cut_and_one_that_just_fits_is_not(tell, most, monkeypatch):
-    monkeypatch.setattr(call_assembly, "MOST_CHARS", most)
+    monkeypatch.setattr(call_assembly, "MAX_ARGUMENT_CHARS", most)
     made = book()
     tell(made, 1)
-    assert [(most < 600, WHOLE[:most])] == [(call.is_cut, call.text) for call in made.calls]
+    assert [(most < 600, WHOLE[:most])] == [(call.truncated, call.text) for call in made.calls]

@@ -15,14 +15,14 @@ from patchbay.errors import ConfigurationError, UpstreamError
 from patchbay.loop import TextEvent, ToolCallEvent
 from patchbay.realtime import connection
 from patchbay.realtime.config import RealtimeSettings
-from patchbay.realtime.connection import AUDIO_WAITING, MOST_WAITING, Connection
+from patchbay.realtime.connection import AUDIO_BUFFER_LIMIT, SEND_BUFFER_LIMIT, Connection
 from patchbay.realtime.events import ConnectionEvent, ResponseEndEvent
 from patchbay.realtime.providers.event_providers import OpenAIDialect
 from patchbay.realtime.session import RealtimeSession
 from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, Pause, Quote, Say
 
 from .peers import Peer, content, served
-from .playing import Played, given_up, limits, playing, run, soon
+from .playing import Played, abandoned, limits, playing, run, soon
 
 
 def session_at(url: str, *tools: object, **fields: object) -> RealtimeSession:
@@ -66,8 +66,8 @@ def test_closing_after_any_number_of_steps_leaves_nothing(steps, complaints):
             for _ in range(steps):
                 await asyncio.sleep(0.001 if steps > 30 else 0)
             await soon(session.close())
-            (outcome,) = await asyncio.gather(using, return_exceptions=True)
-            assert outcome is None or isinstance(outcome, UpstreamError | ConfigurationError)
+            (late_result_text,) = await asyncio.gather(using, return_exceptions=True)
+            assert late_result_text is None or isinstance(late_result_text, UpstreamError | ConfigurationError)
             await soon(played.read())
             assert "closed" == played.states[-1]
             assert [] == fake.violations
@@ -195,8 +195,8 @@ def test_turns_calls_and_reconnects_leave_nothing_behind(complaints):
                         open_before = len(played.states)
                         fake.drop()
                         await played.until(lambda: len(played.states) == open_before + 2)  # noqa: B023
-                    answers = played.session._core.answers
-                    held = (answers._rounds, answers._calls, answers._outcomes._waiting, played.session._core._beside)
+                    answers = played.session._engine.calls
+                    held = (answers._rounds, answers._pending, answers._late_results._waiting, played.session._engine._background)
                     sizes.append(tuple(map(len, held)))
                 assert {(0, 0, 0, 0)} == set(sizes)
 
@@ -226,11 +226,11 @@ def test_audio_waits_where_the_server_does_not_read_and_control_does_not():
 
             async def pour() -> None:
                 while True:
-                    await connection.room()
+                    await connection.wait_for_space()
                     connection.send([piece])
 
             pouring = asyncio.ensure_future(pour())
-            while connection._waiting <= AUDIO_WAITING:
+            while connection._waiting <= AUDIO_BUFFER_LIMIT:
                 await asyncio.sleep(0.001)
             before = connection._waiting
             for _ in range(20):
@@ -238,9 +238,9 @@ def test_audio_waits_where_the_server_does_not_read_and_control_does_not():
             assert before == connection._waiting
             connection.send([{"type": "control"}])  # at once
             pouring.cancel()
-            for _ in range(MOST_WAITING // 65_536 + 1):  # a server that never reads is given up
+            for _ in range(SEND_BUFFER_LIMIT // 65_536 + 1):  # a server that never reads is given up
                 connection.send([piece])
-            with pytest.raises(EOFError, match="takes nothing"):
+            with pytest.raises(EOFError, match="stopped reading"):
                 await soon(connection.receive())
             await connection.close()
 
@@ -298,7 +298,7 @@ def test_a_server_that_does_not_greet_is_given_up_in_time():
         async with serve(silent, "127.0.0.1", 0, ping_interval=None) as server:
             port = server.sockets[0].getsockname()[1]
             with pytest.raises(UpstreamError, match="did not confirm"):
-                await given_up(session_at(f"ws://127.0.0.1:{port}/", connect=20.0, update=20.0).connect(), is_there.is_set)
+                await abandoned(session_at(f"ws://127.0.0.1:{port}/", connect=20.0, update=20.0).connect(), is_there.is_set)
 
     run(work(), MovedLoop)
 
@@ -338,7 +338,7 @@ def test_noise_between_pieces_and_a_pause_do_not_disturb():
 
 @pytest.mark.parametrize(("count", "length"), [(300, 10), (50, 10_000)])
 def test_a_server_that_talks_before_it_has_confirmed_the_session_is_left_before_that_piles_up(count, length, monkeypatch):
-    monkeypatch.setattr(connection, "MOST_WAITING", 100_000)
+    monkeypatch.setattr(connection, "SEND_BUFFER_LIMIT", 100_000)
 
     async def work() -> None:
         async def talkative(socket) -> None:
@@ -350,7 +350,7 @@ def test_a_server_that_talks_before_it_has_confirmed_the_session_is_left_before_
 
         async with serve(talkative, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
-            with pytest.raises(UpstreamError, match="before it has confirmed"):
+            with pytest.raises(UpstreamError, match="before it confirmed"):
                 await soon(session_at(f"ws://127.0.0.1:{port}/", connect=15.0).connect())
 
     run(work())
@@ -388,7 +388,7 @@ def test_what_waits_when_a_connection_is_hung_up_is_handed_over_and_the_end_is_a
             port = server.sockets[0].getsockname()[1]
             connection = await Connection.open(f"ws://127.0.0.1:{port}/", {}, seconds=5, max_frame=1000)
             connection.send([{"number": number, "filler": "x" * 100_000} for number in range(100)])
-            connection.hang_up("another one is opened")
+            connection.finish_sending("another one is opened")
             connection.send([{"number": 100}])
             await soon(connection.close())
             server.close()
@@ -410,7 +410,7 @@ def test_what_was_said_before_a_connection_is_renewed_has_come_and_what_is_said_
     async def work() -> None:
         async with served(conduct, provider="gemini") as (played, peers):
             await played.session.send_text("Before.")
-            played.session._core.keeper._hang_up()
+            played.session._engine.reconnector._close_for_renewal()
             await played.session.send_text("Behind.")
             await played.until(lambda: bool(played.of(TextEvent)))
             await played.idle()
@@ -424,7 +424,7 @@ def test_what_was_said_before_a_connection_is_renewed_has_come_and_what_is_said_
 
 
 def test_a_server_that_does_not_agree_to_the_end_of_a_connection_keeps_nobody_from_the_next(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("patchbay.realtime.connection.CLOSING", 0.1)
+    monkeypatch.setattr("patchbay.realtime.connection.CLOSE_TIMEOUT", 0.1)
 
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
@@ -437,8 +437,8 @@ def test_a_server_that_does_not_agree_to_the_end_of_a_connection_keeps_nobody_fr
     async def work() -> None:
         async with served(conduct, provider="gemini") as (played, _peers):
             await played.until(lambda: bool(played.of(ResponseEndEvent)))
-            played.session._core.keeper._hang_up()
-            assert played.session._core.keeper.talk is None
+            played.session._engine.reconnector._close_for_renewal()
+            assert played.session._engine.reconnector.controller is None
             await played.session.send_text("Hello.")
             await played.until(lambda: bool(played.of(TextEvent)))
 
@@ -453,14 +453,14 @@ def test_a_connection_that_is_over_is_in_use_at_no_moment_for_what_is_said_to_it
 
     async def work() -> None:
         async with served(conduct) as (played, _peers):
-            keeper = played.session._core.keeper
-            first = keeper.talk
+            reconnector = played.session._engine.reconnector
+            first = reconnector.controller
             await played.session.send_text("Hello.")
             async with asyncio.timeout(30):
-                while keeper.talk is first:
+                while reconnector.controller is first:
                     assert first is not None
-                    assert not first.over
+                    assert not first.closed
                     await asyncio.sleep(0)
-            assert keeper.talk is None
+            assert reconnector.controller is None
 
     run(work())

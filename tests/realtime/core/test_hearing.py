@@ -46,7 +46,7 @@ class Moved:
 
     def take(self, *news: Any) -> None:
         for each in news:
-            self.loop.inside(lambda: self.talk.take(each))  # noqa: B023  (it is called at once)
+            self.loop.inside(lambda: self.talk.handle(each))  # noqa: B023  (it is called at once)
 
     def later(self, seconds: float) -> bool:
         """Let time pass; return whether the user still speaks."""
@@ -58,7 +58,7 @@ class Moved:
     def sounds(self, seconds: float) -> bool:
         """Let time pass in which audio of the user's is sent; return whether the user still speaks."""
         for _ in range(int(seconds / 10)):
-            self.loop.inside(lambda: self.talk.sound(bytes(320)))
+            self.loop.inside(lambda: self.talk.send_audio(bytes(320)))
             self.later(10)
         return self.talk.user_speaks
 
@@ -69,7 +69,7 @@ def moved(dialect: type[Dialect] = OpenAIDialect) -> Iterator[Moved]:
     try:
         made = Moved(loop, dialect(RealtimeSettings(model="m")))
         yield made
-        loop.inside(made.talk.end)
+        loop.inside(made.talk.close)
     finally:
         loop.close()
 
@@ -124,7 +124,7 @@ def test_a_server_that_tells_no_end_is_not_waited_for_because_the_microphone_is_
 def test_what_was_wished_for_before_a_noise_that_is_not_answered_is_asked_for_behind_it_and_once():
     with moved() as made:
         made.take(ResponseStarted("r"))
-        made.loop.inside(made.talk.want)
+        made.loop.inside(made.talk.request_response)
         made.take(SpeechStarted(), SpeechStopped(), ResponseDone("r", "cancelled"))
         assert "response.create" not in made.sent.types
         made.loop.now += 20.1
@@ -138,7 +138,7 @@ def test_what_was_wished_for_before_a_noise_that_is_not_answered_is_asked_for_be
 def test_and_not_where_the_server_answers_the_noise():
     with moved() as made:
         made.take(ResponseStarted("r"))
-        made.loop.inside(made.talk.want)
+        made.loop.inside(made.talk.request_response)
         made.take(SpeechStarted(), SpeechStopped(), ResponseDone("r", "cancelled"))
         made.take(ResponseStarted("s"), ResponseDone("s", "completed"))
         made.loop.now += 60
@@ -151,20 +151,20 @@ def test_a_response_whose_calls_were_being_collected_is_owed_where_nothing_of_it
     with moved() as made:
         began = [ResponseStarted("r"), *([TextDelta("r", "Let me see.")] if says else [])]
         made.take(*began, CallDelta("r", "f", "id_f", "f"), ResponseDone("r", "completed"))
-        made.loop.inside(made.talk.end)
-        assert made.talk.owed is not says
+        made.loop.inside(made.talk.close)
+        assert made.talk.response_owed is not says
 
 
 def test_and_not_where_it_was_interrupted():
     with moved() as made:
         made.take(ResponseStarted("r"), CallDelta("r", "f", "id_f", "f"), ResponseDone("r", "completed"))
         made.loop.inside(made.talk.cancel)
-        made.loop.inside(made.talk.end)
-        assert not made.talk.owed
+        made.loop.inside(made.talk.close)
+        assert not made.talk.response_owed
 
 
 def test_what_an_earlier_response_has_said_is_nothing_heard_of_one_that_breaks_off():
     with moved() as made:
         made.take(ResponseStarted("r"), TextDelta("r", "Well."), ResponseDone("r", "completed"), ResponseStarted("s"))
-        made.loop.inside(made.talk.end)
-        assert made.talk.owed
+        made.loop.inside(made.talk.close)
+        assert made.talk.response_owed

@@ -72,7 +72,7 @@ def test_who_speaks_into_a_long_answer_is_heard_however_much_of_it_was_not_read(
                 while not session.idle:
                     await asyncio.sleep(0.01)
                 await asyncio.to_thread(fake.speak, "No, wait.")
-                while not any(isinstance(event, InterruptedEvent) for event, _ in session._feed._waiting):
+                while not any(isinstance(event, InterruptedEvent) for event, _ in session._queue._events):
                     await asyncio.sleep(0.01)
                 before = []
                 while not isinstance(event := await soon(anext(events)), InterruptedEvent):

@@ -25,7 +25,7 @@ from patchbay.testing.realtime import (
     Say,
 )
 
-from .playing import Held, Played, given_up, limits, playing, run
+from .playing import Held, Played, abandoned, limits, playing, run
 
 EVENTS = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun]
 ALL = [*EVENTS, FakeGemini]
@@ -201,11 +201,11 @@ def test_what_is_said_while_the_next_connection_is_configured_is_not_lost():
         opened: list[int] = []
 
         class Slow(OpenAIDialect):
-            def configuring(self, opening):
+            def configure_frames(self, opening):
                 opened.append(1)
                 if len(opened) == 2:
                     said.append(asyncio.ensure_future(session.send_text("In between.")))
-                return super().configuring(opening)
+                return super().configure_frames(opening)
 
         said: list[asyncio.Future[None]] = []
         with FakeOpenAI([Quote()]) as fake:
@@ -313,7 +313,7 @@ def test_a_session_that_is_refused_or_never_confirmed_cannot_be_connected(fate, 
         with FakeOpenAI(faults=Faults(updates=(fate,))) as fake:
             connecting = session_at(fake.url, limits=limits(connect=20.0, update=20.0)).connect()
             if fate == "silent":
-                connecting = given_up(connecting, lambda: fake.frames)
+                connecting = abandoned(connecting, lambda: fake.frames)
             with pytest.raises(error, match=words):
                 await connecting
 
@@ -344,7 +344,7 @@ def test_a_connection_that_cannot_be_told_what_was_said_is_closed():
     from patchbay.realtime.providers.event_providers import OpenAIDialect
 
     class Forgetful(OpenAIDialect):
-        def recalling(self, opening):
+        def history_frames(self, opening):
             raise ValueError("It is all gone.")
 
     async def work() -> None:

@@ -154,7 +154,7 @@ NOISE = ({"type": "input_audio_buffer.speech_started"}, {"type": "input_audio_bu
 
 
 def test_a_text_that_a_noise_comes_upon_is_answered_also_where_the_noise_is_not(monkeypatch):
-    monkeypatch.setattr(response_state, "_LONGEST_WAIT", 0.05)
+    monkeypatch.setattr(response_state, "_MAX_SILENCE", 0.05)
 
     async def conduct(peer: Peer) -> None:
         await peer.until("response.create")
@@ -267,7 +267,10 @@ def test_a_hook_that_ends_the_turn_after_the_tool_was_told_as_running_is_told_an
     async def work() -> None:
         hooks = HookManager()
         hooks.mount("end", End())
-        async with served(goes_on, ToolDefinition("slow", handler=lambda _: 1), hooks=hooks, slow_after=0.02) as (played, peers):
+        async with served(goes_on, ToolDefinition("slow", handler=lambda _: 1), hooks=hooks, slow_after=0.02) as (
+            played,
+            peers,
+        ):
             await played.session.send_text("Go.")
             await played.until(lambda: "ok." in words(played))
             gate.set()

@@ -58,12 +58,12 @@ def test_this_machine_is_reached_without_a_proxy_however_it_is_written(environme
     ("name", "proxy", "why"),
     [
         ("socks_proxy", "socks5://ann:pass-word@127.0.0.1:1", "needs the package python-socks"),
-        ("http_proxy", "odd://ann:pass-word@127.0.0.1:1", "by a URL that is none"),
-        ("http_proxy", "http://ann:pass-word@127.0.0.1:port", "by a URL that is none"),
-        ("http_proxy", "http://ann:pass-word/x@127.0.0.1:1", "by a URL that is none"),
-        ("http_proxy", "http://ann:pass-word@[127.0.0.1:1", "by a URL that is none"),
-        ("http_proxy", "http://pass-word@127.0.0.1:1", "by a URL that is none"),
-        ("http_proxy", "http://ann:pass-word%ff@127.0.0.1:1", "by a URL that is none"),
+        ("http_proxy", "odd://ann:pass-word@127.0.0.1:1", "by an invalid URL"),
+        ("http_proxy", "http://ann:pass-word@127.0.0.1:port", "by an invalid URL"),
+        ("http_proxy", "http://ann:pass-word/x@127.0.0.1:1", "by an invalid URL"),
+        ("http_proxy", "http://ann:pass-word@[127.0.0.1:1", "by an invalid URL"),
+        ("http_proxy", "http://pass-word@127.0.0.1:1", "by an invalid URL"),
+        ("http_proxy", "http://ann:pass-word%ff@127.0.0.1:1", "by an invalid URL"),
         ("http_proxy", "http://ann:pass-word@127.0.0.1:1", "Connect call failed"),
     ],
 )
@@ -85,7 +85,7 @@ def test_a_proxy_that_cannot_be_used_is_told_without_its_password_and_with_the_w
 
 def test_what_a_server_says_of_the_key_is_never_cut_in_the_midst_of_it(caplog):
     caplog.set_level(logging.DEBUG, "patchbay")
-    words = "x" * (connection._LONGEST_BODY - len(SECRET) // 2) + SECRET
+    words = "x" * (connection._MAX_BODY - len(SECRET) // 2) + SECRET
 
     async def work() -> None:
         refuse = {"process_request": lambda socket, _request: socket.respond(HTTPStatus.UNAUTHORIZED, words)}
@@ -111,7 +111,7 @@ def test_what_a_server_says_of_the_key_is_never_cut_in_the_midst_of_it(caplog):
 
 
 def test_a_server_that_pings_and_reads_nothing_is_left_before_the_answers_pile_up(monkeypatch):
-    monkeypatch.setattr(connection, "MOST_WAITING", 4_000_000)
+    monkeypatch.setattr(connection, "SEND_BUFFER_LIMIT", 4_000_000)
     highest = 0
     received = connection._Socket.data_received
 

@@ -11,14 +11,14 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 from patchbay.realtime import connection as connections
-from patchbay.realtime.connection import MOST_WAITING, Connection
+from patchbay.realtime.connection import SEND_BUFFER_LIMIT, Connection
 from patchbay.realtime.events import ConnectionEvent
 from patchbay.testing.realtime import FakeOpenAI
 
 from .peers import Peer, served
 from .playing import limits, playing, run, soon
 
-MORE_THAN_SOCKETS_TAKE = MOST_WAITING - 4096
+MORE_THAN_SOCKETS_TAKE = SEND_BUFFER_LIMIT - 4096
 
 
 @asynccontextmanager
@@ -53,7 +53,7 @@ async def stalled(connection: Connection) -> None:
 
 
 def test_a_server_that_takes_nothing_more_while_the_user_speaks_is_given_up_and_another_connection_is_opened(monkeypatch):
-    monkeypatch.setattr(connections, "TAKEN_WITHIN", 0.2)
+    monkeypatch.setattr(connections, "DRAIN_TIMEOUT", 0.2)
 
     async def work() -> None:
         async def conduct(peer: Peer) -> None:
@@ -69,7 +69,7 @@ def test_a_server_that_takes_nothing_more_while_the_user_speaks_is_given_up_and_
 
             speaking = asyncio.ensure_future(speak())
             await played.until(lambda: ["open", "lost", "open"] == played.states[:3])
-            assert "the server takes nothing any more" == played.of(ConnectionEvent)[1].reason
+            assert "the server stopped reading" == played.of(ConnectionEvent)[1].reason
             await played.until(lambda: "input_audio_buffer.append" in peers[1].kinds())
             speaking.cancel()
 
@@ -77,20 +77,20 @@ def test_a_server_that_takes_nothing_more_while_the_user_speaks_is_given_up_and_
 
 
 def test_who_waits_to_send_audio_to_a_server_that_takes_nothing_more_is_let_go(monkeypatch):
-    monkeypatch.setattr(connections, "TAKEN_WITHIN", 0.001)
+    monkeypatch.setattr(connections, "DRAIN_TIMEOUT", 0.001)
 
     async def work() -> None:
         async with deaf() as (connection, _, _):
             await stalled(connection)
-            await soon(connection.room())
-            with pytest.raises(EOFError, match="takes nothing any more"):
+            await soon(connection.wait_for_space())
+            with pytest.raises(EOFError, match="stopped reading"):
                 await soon(connection.receive())
 
     run(work())
 
 
 def test_a_server_that_takes_much_slowly_is_not_given_up(monkeypatch):
-    monkeypatch.setattr(connections, "TAKEN_WITHIN", 0.05)
+    monkeypatch.setattr(connections, "DRAIN_TIMEOUT", 0.05)
 
     async def work() -> None:
         async with deaf() as (connection, server, heard):
@@ -124,7 +124,7 @@ def test_a_program_that_speaks_without_a_pause_leaves_the_loop_to_whoever_opens_
     async def work() -> None:
         with FakeOpenAI() as fake:
             async with playing(fake, limits=limits(first_pause=30.0, longest_pause=30.0)) as played:
-                talk = played.session._core.keeper.talk
+                talk = played.session._engine.reconnector.controller
                 assert talk is not None
                 talk.wire.connection.abort("a test wants it")
                 if moment == "lost":

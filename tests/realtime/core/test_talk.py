@@ -50,10 +50,10 @@ class Told:
         return told
 
     def calls(self) -> list[tuple[list[str], bool]]:
-        return [([call.name for call in args[0]], args[1]) for name, args in self.said if name == "calls_are_told"]
+        return [([call.name for call in args[0]], args[1]) for name, args in self.said if name == "on_calls"]
 
     def late(self) -> list[str]:
-        return [args[0].name for name, args in self.said if name == "call_came_late"]
+        return [args[0].name for name, args in self.said if name == "on_late_call"]
 
     async def until_calls(self) -> None:
         async with asyncio.timeout(30):
@@ -79,9 +79,9 @@ def test_calls_that_are_whole_are_handed_on_when_their_response_is_over():
     async def work() -> None:
         made, told, _ = talk()
         for news in [*begun("f"), ResponseDone("r1", "completed")]:
-            made.take(news)
+            made.handle(news)
         assert [(["f"], True)] == told.calls()
-        made.end()
+        made.close()
 
     run(work())
 
@@ -90,14 +90,14 @@ def test_a_call_that_is_not_whole_is_waited_for_a_little_and_its_end_is_still_he
     async def work() -> None:
         made, told, _ = talk()
         for news in [*begun("f", done=False), ResponseDone("r1", "completed")]:
-            made.take(news)
+            made.handle(news)
         assert [] == told.calls()
-        made.take(CallDelta("r1", "f", arguments="{}", done=True))
+        made.handle(CallDelta("r1", "f", arguments="{}", done=True))
         assert [(["f"], True)] == told.calls()
-        made.take(CallDelta("r1", "f", arguments="{}", done=True))  # as the item's end says it once more
-        made.take(CallDelta("r1", "g", "id_g", "g", arguments="{}", done=True))
+        made.handle(CallDelta("r1", "f", arguments="{}", done=True))  # as the item's end says it once more
+        made.handle(CallDelta("r1", "g", "id_g", "g", arguments="{}", done=True))
         assert (["g"], True) == (told.late(), made.is_quiet)
-        made.end()
+        made.close()
 
     run(work())
 
@@ -109,9 +109,9 @@ def test_what_comes_of_a_response_behind_its_end_begins_none(late):
     async def work() -> None:
         made, told, _ = talk()
         for news in [ResponseStarted("r1"), TextDelta("r1", "well", spoken=True), ResponseDone("r1", "completed"), late]:
-            made.take(news)
+            made.handle(news)
         assert made.is_quiet
-        made.end()
+        made.close()
         assert ["completed"] == [args[0].status for name, args in told.said if name == "emit" and args[0].type == "response_end"]
 
     run(work())
@@ -121,10 +121,10 @@ def test_a_call_that_never_ends_is_handed_on_as_it_is():
     async def work() -> None:
         made, told, _ = talk()
         for news in [*begun("f", done=False), ResponseDone("r1", "completed")]:
-            made.take(news)
+            made.handle(news)
         await told.until_calls()
         assert [(["f"], True)] == told.calls()
-        made.end()
+        made.close()
 
     run(work())
 
@@ -133,26 +133,26 @@ def test_a_call_that_comes_right_after_its_response_is_carried_out_too_and_once(
     async def work() -> None:
         made, told, _ = talk()
         for news in [*begun("f"), ResponseDone("r1", "completed"), CallDelta("r1", "g", "id_g", "g", arguments="{}", done=True)]:
-            made.take(news)
-        made.take(CallDelta("r1", "g", "id_g", "g", arguments="{}", done=True))
+            made.handle(news)
+        made.handle(CallDelta("r1", "g", "id_g", "g", arguments="{}", done=True))
         assert ([(["f"], True)], ["g"]) == (told.calls(), told.late())
-        made.end()
+        made.close()
 
     run(work())
 
 
 def test_nothing_is_run_of_a_response_that_the_user_interrupts_while_its_calls_are_collected():
     async def work() -> None:
-        for interrupt in (lambda made: made.take(SpeechStarted()), lambda made: made.cancel()):
+        for interrupt in (lambda made: made.handle(SpeechStarted()), lambda made: made.cancel()):
             made, told, _ = talk()
             for news in [*begun("f", done=False), ResponseDone("r1", "completed")]:
-                made.take(news)
+                made.handle(news)
             interrupt(made)
-            made.take(CallDelta("r1", "f", arguments="{}", done=True))
-            made.take(CallDelta("r1", "g", "id_g", "g", arguments="{}", done=True))
+            made.handle(CallDelta("r1", "f", arguments="{}", done=True))
+            made.handle(CallDelta("r1", "g", "id_g", "g", arguments="{}", done=True))
             await asyncio.sleep(0)
             assert ([(["f"], False)], []) == (told.calls(), told.late())
-            made.end()
+            made.close()
 
     run(work())
 
@@ -161,12 +161,12 @@ def test_nothing_is_run_of_a_response_whose_completion_crosses_with_the_interrup
     async def work() -> None:
         made, told, sent = talk()
         for news in begun("f"):
-            made.take(news)
+            made.handle(news)
         assert made.cancel()
-        made.take(ResponseDone("r1", "completed", (FinalCall("f", "id_f", "f", "{}"),)))
+        made.handle(ResponseDone("r1", "completed", (FinalCall("f", "id_f", "f", "{}"),)))
         assert [(["f"], False)] == told.calls()
         assert ["response.cancel"] == sent.types
-        made.end()
+        made.close()
 
     run(work())
 
@@ -184,10 +184,10 @@ def test_what_is_of_an_older_response_is_not_heard():
             TextDelta("r2", "new"),
             ResponseDone("r2", "completed"),
         ]:
-            made.take(news)
+            made.handle(news)
         assert ["new"] == [args[0].delta for name, args in told.said if name == "emit" and args[0].type == "text"]
         assert ([], []) == (told.calls(), told.late())
-        made.end()
+        made.close()
 
     run(work())
 
@@ -195,13 +195,13 @@ def test_what_is_of_an_older_response_is_not_heard():
 def test_a_response_whose_beginning_was_lost_is_heard_and_one_whose_end_was_lost_is_over_with_the_next():
     async def work() -> None:
         made, told, _ = talk()
-        made.take(CallDelta("r1", "f", "id_f", "f", arguments="{}", done=True))
+        made.handle(CallDelta("r1", "f", "id_f", "f", arguments="{}", done=True))
         assert not made.is_quiet
-        made.take(ResponseStarted("r2"))
+        made.handle(ResponseStarted("r2"))
         assert [(["f"], False)] == told.calls()
-        made.take(ResponseDone("r2", "completed", (FinalCall("g", "id_g", "g", "{}"),)))
+        made.handle(ResponseDone("r2", "completed", (FinalCall("g", "id_g", "g", "{}"),)))
         assert [(["f"], False), (["g"], True)] == told.calls()
-        made.end()
+        made.close()
 
     run(work())
 
@@ -209,14 +209,14 @@ def test_a_response_whose_beginning_was_lost_is_heard_and_one_whose_end_was_lost
 def test_what_was_wanted_while_the_server_answered_by_itself_is_asked_for_with_the_results_and_not_before():
     async def work() -> None:
         made, told, sent = talk()
-        made.want()
-        made.take(ServerError("busy", about="response", busy=True))
+        made.request_response()
+        made.handle(ServerError("busy", about="response", busy=True))
         for news in [*begun("f"), ResponseDone("r1", "completed")]:
-            made.take(news)
+            made.handle(news)
         assert ([(["f"], True)], ["response.create"]) == (told.calls(), sent.types)
-        made.want()
+        made.request_response()
         assert ["response.create"] * 2 == sent.types
-        made.end()
+        made.close()
 
     run(work())
 
@@ -225,16 +225,16 @@ def test_calls_are_told_once_where_the_server_began_an_answer_of_its_own_meanwhi
     async def work() -> None:
         made, told, sent = talk()
         for news in [*begun("f"), ResponseDone("r1", "completed")]:
-            made.take(news)
-        made.want()  # the results are there
-        made.take(ServerError("busy", about="response", busy=True))  # one of which nothing has been heard yet
+            made.handle(news)
+        made.request_response()  # the results are there
+        made.handle(ServerError("busy", about="response", busy=True))  # one of which nothing has been heard yet
         assert ["response.create"] == sent.types
-        made.take(ResponseStarted("r2"))
-        made.take(ResponseDone("r2", "completed"))
+        made.handle(ResponseStarted("r2"))
+        made.handle(ResponseDone("r2", "completed"))
         assert [(["f"], True)] == told.calls()
         ends = [args[0].status for name, args in told.said if name == "emit" and args[0].type == "response_end"]
         assert ["completed", "completed"] == ends
-        made.end()
+        made.close()
 
     run(work())
 
@@ -243,15 +243,15 @@ def test_the_calls_of_a_response_whose_end_comes_after_it_was_given_up_are_answe
     async def work() -> None:
         made, told, _ = talk(cancel=0.01)
         for news in begun("f"):
-            made.take(news)
+            made.handle(news)
         made.cancel()
         await told.until_calls()
         assert [(["f"], False)] == told.calls()
         whole = [FinalCall(name, f"id_{name}", name, "{}") for name in "fg"]
         for _ in range(2):
-            made.take(ResponseDone("r1", "completed", tuple(whole)))
+            made.handle(ResponseDone("r1", "completed", tuple(whole)))
         assert [(["f"], False), (["g"], False)] == told.calls()
-        made.end()
+        made.close()
 
     run(work())
 
@@ -264,16 +264,16 @@ def test_a_talk_that_ends_with_an_answer_on_its_way_says_that_one_is_owed():
             ([ResponseStarted("r1"), TextDelta("r1", "Well")], False),
         ):
             made, _, _ = talk()
-            made.want()
+            made.request_response()
             for each in news:
-                made.take(each)
-            made.end()
-            assert owed is made.owed
+                made.handle(each)
+            made.close()
+            assert owed is made.response_owed
         made, _, _ = talk()
-        made.want()
+        made.request_response()
         made.cancel()
-        made.end()
-        assert not made.owed
+        made.close()
+        assert not made.response_owed
 
     run(work())
 
@@ -282,8 +282,8 @@ def test_news_that_cannot_be_taken_are_told_each_time_and_logged_once(caplog):
     async def work() -> None:
         made, told, _ = talk()
         for _ in range(5):
-            made.take(object())  # type: ignore[arg-type]
+            made.handle(object())  # type: ignore[arg-type]
         assert 5 == len([args for name, args in told.said if name == "emit"])
 
     run(work())
-    assert 1 == caplog.text.count("could not be taken")
+    assert 1 == caplog.text.count("Handling a object failed")

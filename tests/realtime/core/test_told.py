@@ -453,7 +453,7 @@ def test_hooks_that_are_mounted_while_a_turn_is_under_way_are_asked_from_the_nex
 
 
 def test_of_a_turn_that_calls_for_ever_the_last_calls_are_told_with_its_end(monkeypatch):
-    monkeypatch.setattr("patchbay.realtime.turns._MOST_EXECUTIONS", 3)
+    monkeypatch.setattr("patchbay.realtime.turns._MAX_EXECUTIONS", 3)
 
     async def work() -> None:
         watching = Watching()

@@ -14,7 +14,7 @@ from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, Quote
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 
-from .peers import Peer, held, refusal, serving
+from .peers import Peer, held, rejected_execution, serving
 from .playing import limits, named, of, playing, run, soon
 
 
@@ -28,11 +28,11 @@ def test_tools_that_were_refused_as_a_whole_are_not_sent_again_until_somebody_as
         async def handle(peer: Peer) -> None:
             await peer.open()
             update = await peer.until("session.update")
-            await peer.send(refusal(update, "No such tools."))
+            await peer.send(rejected_execution(update, "No such tools."))
             for number in range(3):  # the end of each answer is a moment at which they could be told
                 await peer.until("response.create")
                 await peer.send(*answer(f"r{number}"))
-            await peer.send(refusal(await peer.until("session.update"), "Still not."))
+            await peer.send(rejected_execution(await peer.until("session.update"), "Still not."))
             await peer.listen()
 
         async with serving(handle) as (url, peers), held(url) as played:
@@ -56,13 +56,13 @@ def test_the_late_answer_to_one_change_is_not_taken_for_the_answer_to_the_next()
             await peer.open()
             await peer.until("session.update")
             second = await peer.until("session.update")
-            await peer.send({"type": "session.updated"}, refusal(second, "Not these."))
+            await peer.send({"type": "session.updated"}, rejected_execution(second, "Not these."))
             await peer.listen()
 
         async with serving(handle) as (url, peers), held(url, update=0.1) as played:
             with pytest.raises(ToolSyncError, match="did not confirm"):
                 await soon(played.session.use_tools(of("one")))
-            played.session._core._syncing._seconds = 20.0
+            played.session._engine._tool_sync._seconds = 20.0
             with pytest.raises(ToolSyncError, match=r"Not these\."):
                 await soon(played.session.use_tools(of("two")))
             await soon(played.session.use_tools(of("one")))  # which the server has, by now
@@ -83,7 +83,7 @@ def test_the_late_confirmation_of_the_same_tools_is_one():
         async with serving(handle) as (url, peers), held(url, update=0.1) as played:
             with pytest.raises(ToolSyncError, match="did not confirm"):
                 await soon(played.session.use_tools(of("one")))
-            played.session._core._syncing._seconds = 20.0
+            played.session._engine._tool_sync._seconds = 20.0
             await soon(played.session.use_tools(of("one")))
             assert [[], ["one"], ["one"]] == peers[0].tools()
 
@@ -97,7 +97,7 @@ def test_a_tool_that_is_another_one_by_now_is_not_left_out_for_what_was_refused_
             update = await peer.until("session.update")
             changed.set()
             await changed_again.wait()
-            await peer.send(refusal(update, "No such schema.", "session.tools[1].parameters"))
+            await peer.send(rejected_execution(update, "No such schema.", "session.tools[1].parameters"))
             await peer.until("session.update")
             await peer.send({"type": "session.updated"})
             await peer.listen()
@@ -132,7 +132,7 @@ def test_a_gemini_session_whose_server_does_not_take_a_tool_goes_on_with_the_too
             serving(handle) as (url, peers),
             held(url, provider="gemini", snapshot=of("good"), reconnects=reconnects) as played,
         ):
-            await played.until(lambda: played.session._core.keeper.handle == "h")
+            await played.until(lambda: played.session._engine.reconnector.handle == "h")
             with pytest.raises(ToolSyncError, match=r"Invalid value\."):
                 await soon(played.session.use_tools(of("good", "bad")))
             await played.until(lambda: len(peers) == 3 and played.session.idle)
@@ -153,7 +153,9 @@ def test_tools_that_were_refused_do_not_keep_a_lost_connection_from_being_opened
             while True:
                 update = await peer.until("session.update")
                 refused = "bad" in json.dumps(update)
-                await peer.send(refusal(update, "Bad tools.", "session.tools") if refused else {"type": "session.updated"})
+                await peer.send(
+                    rejected_execution(update, "Bad tools.", "session.tools") if refused else {"type": "session.updated"}
+                )
 
         async with serving(handle) as (url, peers), held(url, snapshot=of("good"), reconnects=2) as played:
             with pytest.raises(ToolSyncError, match=r"Bad tools\."):
@@ -174,7 +176,9 @@ def test_tools_that_changed_while_there_was_no_connection_and_are_refused_as_it_
             while True:
                 update = await peer.until("session.update")
                 refused = "bad" in json.dumps(update)
-                await peer.send(refusal(update, "Bad tools.", "session.tools") if refused else {"type": "session.updated"})
+                await peer.send(
+                    rejected_execution(update, "Bad tools.", "session.tools") if refused else {"type": "session.updated"}
+                )
 
         changed = asyncio.Event()
         async with serving(handle) as (url, peers), held(url, snapshot=of("good"), reconnects=2) as played:

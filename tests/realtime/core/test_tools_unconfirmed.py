@@ -11,7 +11,7 @@ from patchbay.realtime.events import ErrorEvent
 from patchbay.testing.realtime import FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun, Faults
 from patchbay.tools.manager import LLMSessionManager
 
-from .peers import Peer, held, refusal, serving
+from .peers import Peer, held, rejected_execution, serving
 from .playing import Played, limits, named, of, playing, run, soon
 
 EVENTS = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun]
@@ -32,7 +32,7 @@ def managing(played: Played) -> LLMSessionManager:
 
 def patient(played: Played) -> None:
     """Have nothing fail any more because it takes too long."""
-    played.session._core._syncing._seconds = LONG
+    played.session._engine._tool_sync._seconds = LONG
 
 
 async def opened(peer: Peer, *names: str) -> None:
@@ -89,7 +89,7 @@ def test_tools_that_were_refused_are_still_untold_when_another_connection_has_be
     async def work() -> None:
         async def handle(peer: Peer) -> None:
             await opened(peer)
-            await peer.send(refusal(await peer.until("session.update"), "No such tools."))
+            await peer.send(rejected_execution(await peer.until("session.update"), "No such tools."))
             await peer.listen()
 
         async with serving(handle) as (url, peers), held(url) as played:
@@ -108,7 +108,9 @@ def test_a_session_whose_server_does_not_take_one_of_the_tools_is_behind_also_wi
     async def work() -> None:
         async def handle(peer: Peer) -> None:
             await opened(peer)
-            await peer.send(refusal(await peer.until("session.update"), "No such schema.", "session.tools[0].parameters"))
+            await peer.send(
+                rejected_execution(await peer.until("session.update"), "No such schema.", "session.tools[0].parameters")
+            )
             await peer.until("session.update")
             await peer.send(updated())
             await peer.listen()
@@ -204,7 +206,7 @@ def test_the_second_confirmation_of_a_change_is_not_taken_for_that_of_the_next()
             await peer.until("session.update")
             await peer.send(updated("one"))
             await peer.until("session.update")
-            await peer.send(updated("one"), refusal({}, "Not these."))  # which names no event
+            await peer.send(updated("one"), rejected_execution({}, "Not these."))  # which names no event
             await peer.until("session.update")
             await peer.send(updated("two", "one"))
             await peer.listen()
@@ -229,7 +231,7 @@ def test_a_change_that_is_refused_behind_what_was_taken_for_its_confirmation_is_
             second = await peer.until("session.update")
             await peer.send({"type": "session.updated"})  # the first one's again: it does not say of which tools
             await may_go_on.wait()
-            await peer.send(refusal(second, "Too busy."))
+            await peer.send(rejected_execution(second, "Too busy."))
             await may_take.wait()
             await peer.until("session.update")
             await peer.send({"type": "session.updated"})
@@ -257,7 +259,7 @@ def test_a_server_that_confirms_and_refuses_every_change_is_not_told_for_ever():
             await peer.open()
             while True:
                 update = await peer.until("session.update")
-                await peer.send({"type": "session.updated"}, refusal(update, "And yet no."))
+                await peer.send({"type": "session.updated"}, rejected_execution(update, "And yet no."))
 
         async with serving(handle) as (url, peers), held(url, update=LONG, reconnects=2) as played:
             manager = managing(played)
@@ -277,9 +279,9 @@ def test_a_refusal_that_is_told_twice_is_not_taken_for_that_of_the_next_change()
         async def handle(peer: Peer) -> None:
             await opened(peer)
             first = await peer.until("session.update")
-            await peer.send(refusal(first, "Not these."))
+            await peer.send(rejected_execution(first, "Not these."))
             await peer.until("session.update")
-            await peer.send(refusal(first, "Not these."), updated("two"))
+            await peer.send(rejected_execution(first, "Not these."), updated("two"))
             await peer.listen()
 
         async with serving(handle) as (url, _peers), held(url, update=LONG) as played:
@@ -300,7 +302,7 @@ def test_of_changes_with_the_same_names_the_first_is_confirmed_first():
             await opened(peer)
             await peer.until("session.update")
             await peer.until("session.update")
-            await peer.send(updated("one"), refusal({}, "Not in these words."))
+            await peer.send(updated("one"), rejected_execution({}, "Not in these words."))
             await peer.listen()
 
         async with serving(handle) as (url, peers), held(url, update=0.1) as played:

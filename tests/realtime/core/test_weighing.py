@@ -6,16 +6,16 @@ from collections import OrderedDict, deque
 
 import pytest
 
-from patchbay.realtime.event_queue import MOST_LOOKED_AT, MOST_MEMBERS, weigh
+from patchbay.realtime.event_queue import MAX_SAMPLE, MAX_VISITED, estimate_size
 
 
 @pytest.mark.parametrize("kind", [list, tuple, set, frozenset, deque, dict.fromkeys, OrderedDict.fromkeys])
-@pytest.mark.parametrize("count", [1, MOST_MEMBERS, 50_000])
+@pytest.mark.parametrize("count", [1, MAX_SAMPLE, 50_000])
 def test_what_is_in_plain_containers_weighs_about_what_it_takes_however_much_it_is(kind, count):
     texts = [f"{number:0200}" for number in range(count)]
-    assert 250 * count < weigh([kind(texts)]) < 450 * count + 1_000
+    assert 250 * count < estimate_size([kind(texts)]) < 450 * count + 1_000
     rows = [{"number": number, "tags": [text, text]} for number, text in enumerate(texts)]
-    assert 250 * count < weigh([rows]) < 1_000 * count
+    assert 250 * count < estimate_size([rows]) < 1_000 * count
 
 
 def test_of_what_is_weighed_so_many_are_looked_at_however_many_there_are(monkeypatch):
@@ -26,8 +26,8 @@ def test_of_what_is_weighed_so_many_are_looked_at_however_many_there_are(monkeyp
         return 1
 
     monkeypatch.setattr("patchbay.realtime.event_queue.getsizeof", getsizeof)
-    weigh([[[[f"{x} {y} {z}" for z in range(20)] for y in range(100)] for x in range(100)]])
-    assert len(looked) == MOST_LOOKED_AT
+    estimate_size([[[[f"{x} {y} {z}" for z in range(20)] for y in range(100)] for x in range(100)]])
+    assert len(looked) == MAX_VISITED
 
 
 def test_what_is_weighed_is_asked_for_nothing_and_may_hold_itself():
@@ -43,8 +43,8 @@ def test_what_is_weighed_is_asked_for_nothing_and_may_hold_itself():
 
         __len__ = __iter__ = __hash__ = __eq__ = __sizeof__
 
-    assert 1_000 < weigh([Odd(text="a" * 1_000)]) < 2_000
-    assert weigh([[Thing()] * MOST_MEMBERS, None, 5]) < 1_000
+    assert 1_000 < estimate_size([Odd(text="a" * 1_000)]) < 2_000
+    assert estimate_size([[Thing()] * MAX_SAMPLE, None, 5]) < 1_000
     ring: list[object] = []
     ring += [ring, [ring]]
-    assert weigh([ring]) < 1_000
+    assert estimate_size([ring]) < 1_000

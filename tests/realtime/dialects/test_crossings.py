@@ -18,7 +18,7 @@ def test_of_two_calls_with_the_same_arguments_the_one_of_that_name_is_meant_and_
         CallReference(item="a", name="look_up", whole=True, arguments=same),
         CallReference(item="b", name="pay", whole=True, arguments=same),
     ]
-    assert [named.key, nameless.key] == [known.key for known, _ in keys.find_all(listed)]
+    assert [named.key, nameless.key] == [known.key for known, _ in keys.match_all(listed)]
 
 
 def test_the_end_of_a_turn_that_was_cut_is_no_answer_to_what_was_said_between_the_two():
@@ -26,8 +26,8 @@ def test_the_end_of_a_turn_that_was_cut_is_no_answer_to_what_was_said_between_th
     one.read({"setupComplete": {}})
     one.read({"toolCall": {"functionCalls": [{"id": "c", "name": "look"}]}})
     one.read({"serverContent": {"interrupted": True}})
-    one.answering([CallResult("c", "look", "{}")])
-    one.speaking(Line("user", "And now?"), answer=True)
+    one.result_frames([CallResult("c", "look", "{}")])
+    one.text_frames(Line("user", "And now?"), answer=True)
     assert [] == one.read({"serverContent": {"turnComplete": True}})
     began, ended = one.read({"serverContent": {"turnComplete": True}})  # an answer of nothing is one
     assert (ResponseStarted, ResponseDone) == (type(began), type(ended))

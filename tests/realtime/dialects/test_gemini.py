@@ -35,7 +35,7 @@ def gemini(**settings):
 
 def setup(opening=None, **settings):
     one = gemini(**settings)
-    [frame] = one.greeting(opening or ConnectionSetup(shaped(one, WEATHER)))
+    [frame] = one.setup_frames(opening or ConnectionSetup(shaped(one, WEATHER)))
     return frame["setup"]
 
 
@@ -78,15 +78,15 @@ def test_every_frame_is_one_of_the_sdks_models(on, output):
     one = gemini(output=output, transcribe=on, detect_turns=on, voice="Puck", instructions="Be kind.")
     tools = shaped(one, WEATHER, CLOCK)
     frames = [
-        *one.greeting(ConnectionSetup(tools)),
-        *one.greeting(ConnectionSetup(tools, resume="handle_1")),
-        *one.greeting(ConnectionSetup([])),
-        *one.recalling(ConnectionSetup(tools, [Line("user", "a"), Line("assistant", "b"), Line("user", "c")])),
-        *one.speaking(Line("user", "hello"), answer=False),
-        *one.responding(),
-        *one.sounding(b"\0\1" * 100),
-        *one.ending_audio(),
-        *one.answering([CallResult("call_1", "get_weather", '{"temp_c": 22}')]),
+        *one.setup_frames(ConnectionSetup(tools)),
+        *one.setup_frames(ConnectionSetup(tools, resume="handle_1")),
+        *one.setup_frames(ConnectionSetup([])),
+        *one.history_frames(ConnectionSetup(tools, [Line("user", "a"), Line("assistant", "b"), Line("user", "c")])),
+        *one.text_frames(Line("user", "hello"), answer=False),
+        *one.response_frames(),
+        *one.audio_frames(b"\0\1" * 100),
+        *one.audio_end_frames(),
+        *one.result_frames([CallResult("call_1", "get_weather", '{"temp_c": 22}')]),
     ]
     assert 9 + (not on) == len(frames)
     for frame in frames:
@@ -154,28 +154,28 @@ def test_extra_members_and_tools_of_googles_own_stand_beside_ours():
 
 def test_lines_are_recalled_in_one_frame_that_asks_for_no_answer():
     one = gemini()
-    assert [] == one.recalling(ConnectionSetup([]))
-    [frame] = one.recalling(ConnectionSetup([], [Line("user", "a"), Line("assistant", "b"), Line("user", "c")]))
+    assert [] == one.history_frames(ConnectionSetup([]))
+    [frame] = one.history_frames(ConnectionSetup([], [Line("user", "a"), Line("assistant", "b"), Line("user", "c")]))
     turns = [{"role": role, "parts": [{"text": text}]} for role, text in (("user", "a"), ("model", "b"), ("user", "c"))]
     assert {"clientContent": {"turns": turns, "turnComplete": False}} == frame
 
 
 def test_an_answer_to_lines_is_asked_for_once():
     one = gemini()
-    assert [] == one.responding()
-    [told] = one.speaking(Line("user", "It is done."), answer=False)
+    assert [] == one.response_frames()
+    [told] = one.text_frames(Line("user", "It is done."), answer=False)
     assert False is told["clientContent"]["turnComplete"]
-    assert [[{"clientContent": {"turnComplete": True}}], []] == [one.responding(), one.responding()]
-    [asked] = one.speaking(Line("user", "Well?"), answer=True)
+    assert [[{"clientContent": {"turnComplete": True}}], []] == [one.response_frames(), one.response_frames()]
+    [asked] = one.text_frames(Line("user", "Well?"), answer=True)
     assert True is asked["clientContent"]["turnComplete"]
-    assert [] == one.responding()
+    assert [] == one.response_frames()
 
 
-def test_results_are_one_frame_after_which_the_model_goes_on_by_itself():
+def test_results_are_one_frame_after_which_the_model_continues_unprompted():
     one = gemini()
-    one.speaking(Line("user", "It is done."), answer=False)
+    one.text_frames(Line("user", "It is done."), answer=False)
     outputs = {"a": '{"temp_c": 22}', "b": "[1, 2]", "c": "plain", "d": '{"x": NaN}', "e": "[" * 100_000}
-    [frame] = one.answering([CallResult(f"call_{name}", name, output) for name, output in outputs.items()])
+    [frame] = one.result_frames([CallResult(f"call_{name}", name, output) for name, output in outputs.items()])
     responses = {each["name"]: (each["id"], each["response"]) for each in frame["toolResponse"]["functionResponses"]}
     assert {
         "a": ("call_a", {"temp_c": 22}),
@@ -184,32 +184,32 @@ def test_results_are_one_frame_after_which_the_model_goes_on_by_itself():
         "d": ("call_d", {"result": '{"x": NaN}'}),
         "e": ("call_e", {"result": "[" * 100_000}),
     } == responses
-    assert [] == one.responding()
-    assert [] == one.answering([])
+    assert [] == one.response_frames()
+    assert [] == one.result_frames([])
 
 
 def test_the_end_of_the_stream_is_told_where_the_server_detects_turns():
     one = gemini()
-    assert [] == one.ending_audio()
-    [frame] = one.sounding(b"\1\2")
+    assert [] == one.audio_end_frames()
+    [frame] = one.audio_frames(b"\1\2")
     audio = frame["realtimeInput"]["audio"]
     assert ("audio/pcm;rate=16000", b"\1\2") == (audio["mimeType"], base64.b64decode(audio["data"]))
-    assert [[{"realtimeInput": {"audioStreamEnd": True}}], []] == [one.ending_audio(), one.ending_audio()]
+    assert [[{"realtimeInput": {"audioStreamEnd": True}}], []] == [one.audio_end_frames(), one.audio_end_frames()]
 
 
 def test_the_users_activity_is_told_where_the_server_does_not_detect_it():
     one = gemini(detect_turns=False)
     for _ in range(2):
-        start, piece = one.sounding(b"\1\2")
+        start, piece = one.audio_frames(b"\1\2")
         assert {"realtimeInput": {"activityStart": {}}} == start
-        assert [piece] == one.sounding(b"\1\2")
-        assert [{"realtimeInput": {"activityEnd": {}}}] == one.ending_audio()
+        assert [piece] == one.audio_frames(b"\1\2")
+        assert [{"realtimeInput": {"activityEnd": {}}}] == one.audio_end_frames()
 
 
 def test_what_cannot_be_said_is_not_said():
     one = gemini()
-    assert [] == one.configuring(ConnectionSetup([])) + one.changing_tools([]) + one.cancelling("r")
-    assert (False, True) == (one.updates_tools, one.goes_on_by_itself)
+    assert [] == one.configure_frames(ConnectionSetup([])) + one.tools_frames([]) + one.cancel_frames("r")
+    assert (False, True) == (one.updates_tools, one.continues_unprompted)
 
 
 # What is read
@@ -317,13 +317,13 @@ def test_calls_without_ids_are_answered_without_ids():
     one = gemini()
     _, first, second, _ = read(one, tool_calls({"name": "get_time"}, {"name": "get_time"}))
     assert first.call_id != second.call_id
-    [frame] = one.answering([CallResult(piece.call_id, "get_time", str(n)) for n, piece in enumerate((first, second))])
+    [frame] = one.result_frames([CallResult(piece.call_id, "get_time", str(n)) for n, piece in enumerate((first, second))])
     assert [{"name": "get_time", "response": {"result": n}} for n in (0, 1)] == frame["toolResponse"]["functionResponses"]
 
 
 def test_an_id_that_was_made_on_another_connection_is_not_sent_either():
     [_, piece, _] = read(gemini(), tool_calls({"name": "get_time"}))
-    [frame] = gemini().answering([CallResult(piece.call_id, "get_time", "{}")])
+    [frame] = gemini().result_frames([CallResult(piece.call_id, "get_time", "{}")])
     assert [{"name": "get_time", "response": {}}] == frame["toolResponse"]["functionResponses"]
 
 
@@ -354,7 +354,7 @@ def test_calls_without_ids_are_taken_back_by_the_next_ones_where_nothing_has_sai
 def test_an_interruption_takes_back_no_call_that_has_its_result():
     one = gemini()
     [_, piece, _] = read(one, tool_calls({"name": "get_time"}))
-    one.answering([CallResult(piece.call_id, "get_time", "{}")])
+    one.result_frames([CallResult(piece.call_id, "get_time", "{}")])
     assert CallsCancelled not in [type(news) for news in read(one, content(interrupted=True))]
 
 
@@ -368,7 +368,7 @@ def test_calls_that_are_told_twice_are_told_once(call):
 def test_the_same_call_after_its_result_is_another_one():
     one = gemini()
     [_, piece, _] = read(one, tool_calls({"name": "get_time"}))
-    one.answering([CallResult(piece.call_id, "get_time", "{}")])
+    one.result_frames([CallResult(piece.call_id, "get_time", "{}")])
     assert 3 == len(read(one, tool_calls({"name": "get_time"})))
 
 
@@ -376,7 +376,7 @@ def test_the_end_of_a_turn_that_called_says_nothing_new_before_the_results():
     one = gemini()
     read(one, say("Let me see."), tool_calls({"id": "fc1", "name": "get_time"}))
     assert [] == read(one, content(generation_complete=True), TURN_OVER)
-    one.answering([CallResult("fc1", "get_time", "{}")])
+    one.result_frames([CallResult("fc1", "get_time", "{}")])
     assert ["ResponseStarted", "TextDelta", "ResponseDone"] == [
         type(news).__name__ for news in read(one, say("Noon."), TURN_OVER)
     ]
@@ -385,7 +385,7 @@ def test_the_end_of_a_turn_that_called_says_nothing_new_before_the_results():
 def test_a_model_that_says_nothing_to_results_has_answered_all_the_same():
     one = gemini()
     read(one, tool_calls({"id": "fc1", "name": "get_time"}))
-    one.answering([CallResult("fc1", "get_time", "{}")])
+    one.result_frames([CallResult("fc1", "get_time", "{}")])
     assert ["ResponseStarted", "ResponseDone"] == [type(news).__name__ for news in read(one, TURN_OVER)]
 
 
@@ -418,7 +418,7 @@ def test_a_transcript_that_comes_late_begins_no_response(over):
 def test_a_transcript_begins_an_answer_to_what_was_said_since():
     one = gemini()
     read(one, say("a"), TURN_OVER)
-    one.speaking(Line("user", "And?"), answer=True)
+    one.text_frames(Line("user", "And?"), answer=True)
     assert ["ResponseStarted", "TextDelta"] == [
         type(news).__name__ for news in read(one, content(output_transcription={"text": "b"}))
     ]
@@ -486,8 +486,8 @@ def test_one_frame_may_say_all_at_once():
 
 def test_an_answer_that_the_last_connection_owed_can_be_asked_for_behind_the_recalled_lines():
     one = gemini()
-    one.greeting(ConnectionSetup([]))
-    assert [] == one.responding()
-    one.recalling(ConnectionSetup([], [Line("user", "a")]))
-    assert [{"clientContent": {"turnComplete": True}}] == one.responding()
-    assert [] == one.responding()
+    one.setup_frames(ConnectionSetup([]))
+    assert [] == one.response_frames()
+    one.history_frames(ConnectionSetup([], [Line("user", "a")]))
+    assert [{"clientContent": {"turnComplete": True}}] == one.response_frames()
+    assert [] == one.response_frames()

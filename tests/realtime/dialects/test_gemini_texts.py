@@ -29,7 +29,7 @@ def newer(**settings):
 
 
 def setup(one, *lines: Line) -> dict:
-    [frame] = one.greeting(ConnectionSetup([], lines))
+    [frame] = one.setup_frames(ConnectionSetup([], lines))
     return frame["setup"]
 
 
@@ -46,14 +46,14 @@ def setup(one, *lines: Line) -> dict:
     ],
 )
 def test_the_generation_in_a_models_name_says_how_it_is_told_texts(model, spoken):
-    [frame] = newer(model=model).speaking(Line("user", "hello"), answer=True)
+    [frame] = newer(model=model).text_frames(Line("user", "hello"), answer=True)
     assert ("realtimeInput" if spoken else "clientContent") in frame
 
 
 def test_a_model_whose_name_says_nothing_is_told_texts_the_newer_way_where_its_setup_is_to_announce_a_history():
     one = newer(model="gemini/mine", extra={"historyConfig": {"initialHistoryInClientContent": True}})
     assert "historyConfig" not in setup(one)  # the server would wait for one
-    assert [{"realtimeInput": {"text": "hello"}}] == one.speaking(Line("user", "hello"), answer=True)
+    assert [{"realtimeInput": {"text": "hello"}}] == one.text_frames(Line("user", "hello"), answer=True)
 
 
 def test_a_history_is_announced_and_told_whole_and_what_it_leaves_open_is_said_when_it_is_asked_for():
@@ -61,28 +61,28 @@ def test_a_history_is_announced_and_told_whole_and_what_it_leaves_open_is_said_w
     announced = {"initialHistoryInClientContent": True}
     sdk.LiveClientMessage.model_validate({"setup": setup(one, *TALK)})
     assert announced == setup(one, *TALK)["historyConfig"]
-    [history] = one.recalling(ConnectionSetup([], TALK))
+    [history] = one.history_frames(ConnectionSetup([], TALK))
     sdk.LiveClientMessage.model_validate(history)
     turns = [{"role": role, "parts": [{"text": text}]} for role, text in (("user", "Who are you?"), ("model", "A model."))]
     assert {"clientContent": {"turns": turns, "turnComplete": True}} == history
-    assert [[{"realtimeInput": {"text": "Which one?"}}], []] == [one.responding(), one.responding()]
+    assert [[{"realtimeInput": {"text": "Which one?"}}], []] == [one.response_frames(), one.response_frames()]
 
 
 def test_without_an_answer_of_the_model_there_is_no_history():
     one = newer()
     assert "historyConfig" not in setup(one, TALK[0])
-    assert [] == one.recalling(ConnectionSetup([], TALK[:1]))
-    [said] = one.speaking(Line("user", "Hello?"), answer=True)
+    assert [] == one.history_frames(ConnectionSetup([], TALK[:1]))
+    [said] = one.text_frames(Line("user", "Hello?"), answer=True)
     assert {"realtimeInput": {"text": "Who are you?\n\nHello?"}} == said
     sdk.LiveClientMessage.model_validate(said)
 
 
 def test_a_line_that_is_not_to_be_answered_waits_for_the_next_that_is():
     one = newer()
-    assert [] == one.speaking(Line("user", "It is done."), answer=False)
-    one.answering([CallResult("fc1", "get_time", "{}")])
-    assert [{"realtimeInput": {"text": "It is done."}}] == one.responding()
-    assert [] == one.responding()
+    assert [] == one.text_frames(Line("user", "It is done."), answer=False)
+    one.result_frames([CallResult("fc1", "get_time", "{}")])
+    assert [{"realtimeInput": {"text": "It is done."}}] == one.response_frames()
+    assert [] == one.response_frames()
 
 
 CUT = {"serverContent": {"interrupted": True}}
@@ -94,7 +94,7 @@ CALLS = {"toolCall": {"functionCalls": [{"id": "fc1", "name": "get_time"}]}}
 def test_an_answer_to_a_result_that_crossed_the_end_of_its_turn_is_not_waited_for():
     one = dialect("gemini")
     read(one, CALLS)
-    one.answering([CallResult("fc1", "get_time", "{}")])
+    one.result_frames([CallResult("fc1", "get_time", "{}")])
     taken, _, speaks, ended = read(one, TAKEN, CUT, OVER)
     assert [CallsCancelled(("fc1",)), SpeechStarted()] == [taken, speaks]
     assert isinstance(ended, ResponseDone)
@@ -104,7 +104,7 @@ def test_an_answer_to_a_result_that_crossed_the_end_of_its_turn_is_not_waited_fo
 def test_an_interruption_of_what_was_asked_first_leaves_the_answer_to_what_was_asked_since():
     one = dialect("gemini")
     for text in ("one", "two"):
-        one.speaking(Line("user", text), answer=True)
+        one.text_frames(Line("user", text), answer=True)
     assert [SpeechStarted()] == read(one, CUT, OVER)
     began, *_, ended = read(one, {"serverContent": {"modelTurn": {"parts": [{"text": "Both."}]}}}, OVER)
     assert (began.response_id, "completed") == (ended.response_id, ended.status)

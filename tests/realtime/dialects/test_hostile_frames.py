@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from patchbay.realtime import server_events
-from patchbay.realtime.call_assembly import MOST_CALLS
+from patchbay.realtime.call_assembly import MAX_CALLS
 from patchbay.realtime.providers import event_protocol
 from patchbay.realtime.providers.base import CallResult, ConnectionSetup, Line
 from patchbay.realtime.providers.event_protocol import _READERS
@@ -80,13 +80,13 @@ def assert_can_talk(one):
     """Still, after whatever was read."""
     tools = shaped(one, WEATHER)
     said = [
-        *one.greeting(ConnectionSetup(tools)),
-        *one.configuring(ConnectionSetup(tools)),
-        *one.changing_tools(tools),
-        *one.speaking(Line("user", "a"), answer=True),
-        *one.answering([CallResult("call_1", "get_weather", "{}")]),
-        *one.responding(),
-        *one.cancelling("resp_1"),
+        *one.setup_frames(ConnectionSetup(tools)),
+        *one.configure_frames(ConnectionSetup(tools)),
+        *one.tools_frames(tools),
+        *one.text_frames(Line("user", "a"), answer=True),
+        *one.result_frames([CallResult("call_1", "get_weather", "{}")]),
+        *one.response_frames(),
+        *one.cancel_frames("resp_1"),
     ]
     json.dumps(said, allow_nan=False)
 
@@ -193,7 +193,7 @@ def test_calls_are_the_same_in_any_order_and_with_any_one_id(told, provider):
 
 @pytest.mark.parametrize("provider", EVENTFUL)
 def test_of_arguments_without_end_only_so_much_is_told_and_none_is_kept_beside(provider, monkeypatch):
-    monkeypatch.setattr(event_protocol, "MOST_CHARS", 1_000)
+    monkeypatch.setattr(event_protocol, "MAX_ARGUMENT_CHARS", 1_000)
     one = dialect(provider)
     item = an_item(1, arguments="x" * 5_000)
     news = read(
@@ -228,19 +228,19 @@ class Unread(dict[str, object]):
 
 @pytest.mark.parametrize("provider", EVENTFUL)
 def test_of_the_calls_at_the_end_of_a_response_no_more_are_read_than_a_response_may_have(provider):
-    bare = [{"type": "function_call"}] * MOST_CALLS
+    bare = [{"type": "function_call"}] * MAX_CALLS
     Unread.looks = 0
     response = {"id": "r", "status": "completed", "output": [{"type": "message"}, *bare, *[Unread(bare[0])] * 100]}
     [end] = read(dialect(provider), event("response.done", response=response))
-    assert MOST_CALLS == len(end.calls) == len({each.key for each in end.calls})
+    assert MAX_CALLS == len(end.calls) == len({each.key for each in end.calls})
     assert 0 == Unread.looks
 
 
 def test_of_the_calls_in_one_frame_of_geminis_no_more_are_read_than_a_response_may_have():
     one = dialect("gemini")
     Unread.looks = 0
-    news = one.read({"toolCall": {"functionCalls": [*[{"name": "f"}] * MOST_CALLS, *[Unread(name="f")] * 100]}})
-    assert MOST_CALLS == len([each for each in news if isinstance(each, server_events.CallDelta)])
+    news = one.read({"toolCall": {"functionCalls": [*[{"name": "f"}] * MAX_CALLS, *[Unread(name="f")] * 100]}})
+    assert MAX_CALLS == len([each for each in news if isinstance(each, server_events.CallDelta)])
     assert 0 == Unread.looks
     [taken_back] = one.read({"toolCallCancellation": {"ids": [f"call_{number}" for number in range(5_000)]}})
     assert 1_024 == len(taken_back.call_ids)

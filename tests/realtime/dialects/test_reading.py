@@ -400,19 +400,19 @@ def test_the_same_call_at_two_places_is_two():
 
 def test_glm_means_its_only_tool_where_it_names_none():
     one = dialect("glm")
-    one.changing_tools(shaped(one, WEATHER))
+    one.tools_frames(shaped(one, WEATHER))
     assert "get_weather" == read(one, began(), glm_call(name=None))[1].name
-    one.changing_tools(shaped(one, WEATHER, CLOCK))
+    one.tools_frames(shaped(one, WEATHER, CLOCK))
     assert "" == read(one, began("resp_2"), {**glm_call(name=None), "response_id": "resp_2"})[1].name
 
 
 # Refusals
 
 
-def refusal(provider="openai", *, changing=False, **error):
+def rejected_execution(provider="openai", *, changing=False, **error):
     one = dialect(provider)
     if changing:
-        one.changing_tools([])
+        one.tools_frames([])
     [news] = read(one, event("error", error=error))
     return news
 
@@ -427,10 +427,10 @@ def test_a_refusal_is_read_from_the_sdks_own_event():
 @pytest.mark.parametrize(
     ("sent", "about"),
     [
-        (lambda one: one.changing_tools([]), "session"),
-        (lambda one: one.responding(), "response"),
-        (lambda one: one.answering([CallResult("call_1", "get_weather", "{}")]), "item"),
-        (lambda one: one.cancelling("resp_1"), ""),
+        (lambda one: one.tools_frames([]), "session"),
+        (lambda one: one.response_frames(), "response"),
+        (lambda one: one.result_frames([CallResult("call_1", "get_weather", "{}")]), "item"),
+        (lambda one: one.cancel_frames("resp_1"), ""),
     ],
 )
 def test_a_refusal_that_names_our_frame_is_about_that(provider, sent, about):
@@ -454,28 +454,28 @@ def test_a_refusal_that_names_our_frame_is_about_that(provider, sent, about):
     ],
 )
 def test_without_our_id_a_refusal_is_understood_by_its_words(error, about):
-    assert about == refusal("glm", **error).about
+    assert about == rejected_execution("glm", **error).about
 
 
 @pytest.mark.parametrize("error", [{"code": "response_cancel_not_active"}, {"message": "There is no active response."}])
 def test_that_there_was_nothing_to_cancel_any_more_is_no_error(error):
     one = dialect("openai")
-    [frame] = one.cancelling("resp_1")
+    [frame] = one.cancel_frames("resp_1")
     assert [] == read(one, event("error", error={"message": "", **error, "event_id": frame["event_id"]}))
 
 
 def test_a_refusal_without_a_word_is_of_the_change_that_waits_to_be_confirmed():
-    assert "session" == refusal("glm", changing=True, message="1214").about
+    assert "session" == rejected_execution("glm", changing=True, message="1214").about
     one = dialect("glm")
-    one.changing_tools([])
+    one.tools_frames([])
     one.read(event("session.updated", session={}))
     assert "" == read(one, event("error", error={"message": "1214"}))[0].about
 
 
 def test_a_lost_confirmation_has_no_refusal_without_a_word_taken_for_one_of_a_change_for_ever():
     one = dialect("glm")
-    one.changing_tools([])
-    one.changing_tools([{"type": "function", "name": "look_up"}])
+    one.tools_frames([])
+    one.tools_frames([{"type": "function", "name": "look_up"}])
     one.read(event("session.updated", session={"tools": [{"type": "function", "name": "look_up"}]}))
     assert "" == read(one, event("error", error={"message": "1214"}))[0].about
 
@@ -498,7 +498,7 @@ def test_a_confirmation_names_the_tools_that_the_session_has(provider, tools, na
 
 def test_after_a_change_is_refused_another_refusal_is_not_about_it():
     one = dialect("stepfun")
-    one.changing_tools([])
+    one.tools_frames([])
     assert ["session", ""] == [read(one, event("error", error={"message": "no"}))[0].about for _ in range(2)]
 
 
@@ -511,7 +511,7 @@ def test_after_a_change_is_refused_another_refusal_is_not_about_it():
     ],
 )
 def test_a_response_that_is_under_way_already_is_known_from_other_refusals(provider, error):
-    news = refusal(provider, changing=True, **error)
+    news = rejected_execution(provider, changing=True, **error)
     assert ("response", True) == (news.about, news.busy)
 
 
@@ -521,8 +521,8 @@ def test_a_response_that_is_under_way_already_is_known_from_other_refusals(provi
         ({"error": "It broke."}, "It broke.", ""),
         ({"message": "It broke.", "code": 1214}, "It broke.", "1214"),
         ({"error": {"type": "server_error", "code": None, "message": "It broke."}}, "It broke.", "server_error"),
-        ({}, "The server tells of an error.", ""),
-        ({"error": [1]}, "The server tells of an error.", ""),
+        ({}, "The server reported an error.", ""),
+        ({"error": [1]}, "The server reported an error.", ""),
     ],
 )
 def test_errors_are_read_in_every_form(frame, message, code):

@@ -29,17 +29,17 @@ def test_every_frame_for_openai_is_one_of_its_sdk(output, on):
     tools = shaped(one, WEATHER, CLOCK)
     opening = ConnectionSetup(tools, [Line("user", "a"), Line("assistant", "b"), Line("user", "c")])
     frames = [
-        *one.configuring(opening),
-        *one.recalling(opening),
-        *one.changing_tools(tools[:1]),
-        *one.changing_tools([]),
-        *one.speaking(Line("user", "hello"), answer=True),
-        *one.sounding(b"\0\1" * 100),
-        *one.ending_audio(),
-        *one.answering([CallResult("call_1", "get_weather", '{"temp_c": 22}')]),
-        *one.responding(),
-        *one.cancelling("resp_1"),
-        *one.cancelling(""),
+        *one.configure_frames(opening),
+        *one.history_frames(opening),
+        *one.tools_frames(tools[:1]),
+        *one.tools_frames([]),
+        *one.text_frames(Line("user", "hello"), answer=True),
+        *one.audio_frames(b"\0\1" * 100),
+        *one.audio_end_frames(),
+        *one.result_frames([CallResult("call_1", "get_weather", '{"temp_c": 22}')]),
+        *one.response_frames(),
+        *one.cancel_frames("resp_1"),
+        *one.cancel_frames(""),
     ]
     assert 12 + (not on) == len(frames)
     for frame in frames:
@@ -69,7 +69,7 @@ def test_openai_is_configured_with_a_typed_session():
 
 def test_a_change_of_tools_names_the_type_of_the_session_for_openai():
     one = dialect("openai", instructions="Be kind.")
-    [frame] = one.changing_tools([FLAT])
+    [frame] = one.tools_frames([FLAT])
     session = {"type": "realtime", "tools": [FLAT], "tool_choice": "auto"}
     assert {"type": "session.update", "session": session} == without_id(frame)
 
@@ -94,16 +94,16 @@ def test_qwen_is_told_nested_tools_and_no_search_beside_them():
         "tools": [NESTED],
         "enable_search": False,
     } == configured(one, WEATHER)
-    [frame] = one.changing_tools([NESTED])
+    [frame] = one.tools_frames([NESTED])
     assert {"type": "session.update", "session": {"tools": [NESTED], "enable_search": False}} == without_id(frame)
 
 
 def test_qwen_searches_where_it_was_asked_to_and_there_are_no_tools():
     one = dialect("qwen", extra={"enable_search": True})
     assert [False, True] == [configured(one, WEATHER)["enable_search"], configured(one)["enable_search"]]
-    [without] = one.changing_tools([])
-    [beside] = one.changing_tools([NESTED])
-    assert [True, False] == [frame["session"]["enable_search"] for frame in (without, beside)]
+    [without] = one.tools_frames([])
+    [run_in_background] = one.tools_frames([NESTED])
+    assert [True, False] == [frame["session"]["enable_search"] for frame in (without, run_in_background)]
 
 
 @pytest.mark.parametrize(("on", "detection"), [(True, "server_vad"), (False, "client_vad")])
@@ -115,14 +115,14 @@ def test_glm_is_told_again_what_it_would_forget_with_every_change_of_tools(on, d
         "beta_fields": {"chat_mode": "audio", "tts_source": "e2e", "auto_search": False},
     }
     assert kept == {name: configured(one, WEATHER)[name] for name in kept}
-    [frame] = one.changing_tools([FLAT])
+    [frame] = one.tools_frames([FLAT])
     assert {"type": "session.update", "session": kept} == without_id(frame)
 
 
 def test_what_the_settings_add_to_glms_fields_is_repeated_too():
     one = dialect("glm", extra={"beta_fields": {"auto_search": True}, "temperature": 0.5})
     fields = {"chat_mode": "audio", "tts_source": "e2e", "auto_search": True}
-    [frame] = one.changing_tools([])
+    [frame] = one.tools_frames([])
     assert fields == frame["session"]["beta_fields"]
     assert "temperature" not in frame["session"]
     assert 0.5 == configured(one)["temperature"]
@@ -136,7 +136,7 @@ def test_stepfun_is_told_its_tools_always_and_its_voice_once():
     again = configured(one, WEATHER)
     assert [NESTED] == again["tools"]
     assert "voice" not in again
-    [frame] = one.changing_tools([])
+    [frame] = one.tools_frames([])
     assert {"type": "session.update", "session": {"tools": []}} == without_id(frame)
 
 
@@ -149,7 +149,7 @@ def test_a_voice_that_stepfun_refused_with_the_session_is_told_again():
 
 @pytest.mark.parametrize("provider", EVENTFUL)
 def test_a_line_is_an_item_of_whoever_said_it(provider):
-    [frame] = dialect(provider).speaking(Line("user", "It rains."), answer=False)
+    [frame] = dialect(provider).text_frames(Line("user", "It rains."), answer=False)
     assert {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "It rains."}]} == frame["item"]
 
 
@@ -174,7 +174,7 @@ def test_tools_of_the_providers_own_stand_beside_ours_in_every_update(provider):
     own = {"type": "mcp", "server_label": "wiki"}
     one = dialect(provider, extra={"tools": [own], "temperature": 0.5})
     ours = shaped(one, WEATHER)
-    [frame] = one.changing_tools(ours)
+    [frame] = one.tools_frames(ours)
     assert [*ours, own] == configured(one, WEATHER)["tools"] == frame["session"]["tools"]
 
 
@@ -182,14 +182,14 @@ def test_extra_members_go_into_the_objects_of_the_session():
     one = dialect("openai", voice="marin", extra={"audio": {"output": {"speed": 1.2}}, "tool_choice": "required"})
     session = configured(one)
     assert {"format": {"type": "audio/pcm", "rate": 24000}, "voice": "marin", "speed": 1.2} == session["audio"]["output"]
-    [frame] = one.changing_tools([])
+    [frame] = one.tools_frames([])
     assert "required" == session["tool_choice"] == frame["session"]["tool_choice"]
 
 
 @pytest.mark.parametrize("provider", EVENTFUL)
 def test_each_result_is_an_item_and_only_glms_have_no_id(provider):
     results = [CallResult("call_1", "a", '{"x": 1}'), CallResult("call_2", "b", "text")]
-    frames = [without_id(frame) for frame in dialect(provider).answering(results)]
+    frames = [without_id(frame) for frame in dialect(provider).result_frames(results)]
     assert [
         {
             "type": "conversation.item.create",
@@ -204,58 +204,63 @@ def test_each_result_is_an_item_and_only_glms_have_no_id(provider):
 
 
 def test_glm_is_never_told_an_empty_result_which_it_would_refuse():
-    [frame] = dialect("glm").answering([CallResult("glm_r_0", "a", "")])
+    [frame] = dialect("glm").result_frames([CallResult("glm_r_0", "a", "")])
     assert '""' == frame["item"]["output"]
-    [frame] = dialect("openai").answering([CallResult("call_1", "a", "")])
+    [frame] = dialect("openai").result_frames([CallResult("call_1", "a", "")])
     assert "" == frame["item"]["output"]
 
 
 @pytest.mark.parametrize("provider", EVENTFUL)
 def test_the_model_is_asked_and_stopped_by_events(provider):
     one = dialect(provider)
-    assert [{"type": "response.create"}] == [without_id(frame) for frame in one.responding()]
+    assert [{"type": "response.create"}] == [without_id(frame) for frame in one.response_frames()]
     named = {"response_id": "resp_1"} if provider == "openai" else {}
-    assert [{"type": "response.cancel", **named}] == [without_id(frame) for frame in one.cancelling("resp_1")]
+    assert [{"type": "response.cancel", **named}] == [without_id(frame) for frame in one.cancel_frames("resp_1")]
 
 
 def test_an_id_that_was_made_for_a_response_is_never_sent():
     one = dialect("openai")
     [began] = one.read({"type": "response.created", "response": {}})
-    [frame] = one.cancelling(began.response_id)
+    [frame] = one.cancel_frames(began.response_id)
     assert "response_id" not in frame
 
 
 @pytest.mark.parametrize("provider", EVENTFUL)
 def test_no_two_frames_have_one_id(provider):
     one = dialect(provider)
-    frames = [*one.responding(), *one.responding(), *one.changing_tools([]), *one.speaking(Line("user", "a"), answer=True)]
+    frames = [
+        *one.response_frames(),
+        *one.response_frames(),
+        *one.tools_frames([]),
+        *one.text_frames(Line("user", "a"), answer=True),
+    ]
     assert 4 == len({frame["event_id"] for frame in frames})
 
 
 @pytest.mark.parametrize("provider", EVENTFUL)
 def test_the_buffer_is_committed_once_where_the_server_does_not_listen(provider):
     one = dialect(provider, detect_turns=False)
-    assert [] == one.ending_audio()
-    one.sounding(b"\0\0")
-    assert ["input_audio_buffer.commit"] == [frame["type"] for frame in one.ending_audio()]
-    assert [] == one.ending_audio()
+    assert [] == one.audio_end_frames()
+    one.audio_frames(b"\0\0")
+    assert ["input_audio_buffer.commit"] == [frame["type"] for frame in one.audio_end_frames()]
+    assert [] == one.audio_end_frames()
 
 
 @pytest.mark.parametrize("provider", EVENTFUL)
 def test_nothing_is_committed_where_the_server_listens(provider):
     one = dialect(provider)
-    one.sounding(b"\0\0")
-    assert [] == one.ending_audio()
+    one.audio_frames(b"\0\0")
+    assert [] == one.audio_end_frames()
 
 
 @pytest.mark.parametrize("provider", ["openai", "qwen", "stepfun"])
 def test_audio_goes_out_as_it_is(provider):
-    [frame] = dialect(provider).sounding(b"\1\2\3\4")
+    [frame] = dialect(provider).audio_frames(b"\1\2\3\4")
     assert ("input_audio_buffer.append", b"\1\2\3\4") == (frame["type"], base64.b64decode(frame["audio"]))
 
 
 def test_glm_hears_every_piece_as_a_wav_file():
-    [frame] = dialect("glm").sounding(b"\1\2\3\4")
+    [frame] = dialect("glm").audio_frames(b"\1\2\3\4")
     with wave.open(io.BytesIO(base64.b64decode(frame["audio"]))) as file:
         assert (1, 2, 16000, b"\1\2\3\4") == (file.getnchannels(), file.getsampwidth(), file.getframerate(), file.readframes(9))
 
@@ -293,7 +298,7 @@ def test_the_key_stands_in_a_header_and_nowhere_else(provider):
     assert header == one.headers("k")
     assert {} == one.headers("")
     opening = ConnectionSetup([], [Line("user", "a")])
-    said = [one.url(), *one.greeting(opening), *one.configuring(opening), *one.recalling(opening)]
+    said = [one.url(), *one.setup_frames(opening), *one.configure_frames(opening), *one.history_frames(opening)]
     assert "secret-key" not in repr(said)
 
 

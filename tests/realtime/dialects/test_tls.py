@@ -27,9 +27,9 @@ def authority() -> trustme.CA:
 @pytest.fixture(autouse=True)
 def read_again():
     """What is trusted is read once in a process: let this test have a reading of its own, and leave none behind."""
-    connection.trusted.cache_clear()
+    connection.default_ssl_context.cache_clear()
     yield
-    connection.trusted.cache_clear()
+    connection.default_ssl_context.cache_clear()
 
 
 def serving(authority: trustme.CA, name: str = "127.0.0.1") -> ssl.SSLContext:

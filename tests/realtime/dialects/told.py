@@ -41,7 +41,7 @@ def shaped(of: Dialect, *specs: ToolSpec) -> list[dict[str, Any]]:
 
 def configured(of: Dialect, *specs: ToolSpec) -> dict[str, Any]:
     """The session that a connection is configured with."""
-    [frame] = of.configuring(ConnectionSetup(shaped(of, *specs)))
+    [frame] = of.configure_frames(ConnectionSetup(shaped(of, *specs)))
     assert "session.update" == frame["type"]
     return dict(frame["session"])
 

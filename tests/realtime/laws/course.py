@@ -148,7 +148,7 @@ class Playing:
                         await self._do(act.what, session)
                     if number % 2:
                         await self._rest(played)
-                while session._feed._waiting:  # the reader has all that was told by now
+                while session._queue._events:  # the reader has all that was told by now
                     await asyncio.sleep(0)
                 self.fake.script.clear()  # the model says what it is told, from here on
                 before = len(played.events)

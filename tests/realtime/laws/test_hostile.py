@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed
 
 from patchbay.loop import ToolCallEvent
 from patchbay.realtime import call_assembly
-from patchbay.realtime.call_assembly import MOST_CALLS, MOST_CHARS
+from patchbay.realtime.call_assembly import MAX_ARGUMENT_CHARS, MAX_CALLS
 from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.events import ErrorEvent, ResponseEndEvent
 from patchbay.realtime.session import RealtimeSession
@@ -91,10 +91,10 @@ def test_a_response_with_thousands_of_calls_has_a_bounded_number_of_them_answere
             await send(socket, BEGUN, *map(whole, range(5000)), DONE)
 
         async with attacked(attack, pay) as (played, came):
-            await played.until(lambda: bool(played.of(ResponseEndEvent)) and played.session._core.answers.is_idle)
+            await played.until(lambda: bool(played.of(ResponseEndEvent)) and played.session._engine.calls.is_idle)
             await played.until(lambda: any(frame["type"] == "response.create" for frame in came))
             answered = [frame["item"]["call_id"] for frame in came if frame["type"] == "conversation.item.create"]
-            assert [f"call_{number}" for number in range(MOST_CALLS)] == answered
+            assert [f"call_{number}" for number in range(MAX_CALLS)] == answered
             assert len(ran) <= played.session.settings.limits.max_calls
             assert 1 == sum(frame["type"] == "response.create" for frame in came)
 
@@ -109,7 +109,7 @@ def test_the_deltas_of_a_call_that_never_end_are_kept_up_to_a_bound():
             await send(socket, BEGUN)
             delta = {"type": "response.function_call_arguments.delta", "response_id": "r1", "item_id": "i", "call_id": "c"}
             text = json.dumps({**delta, "delta": "x" * 65_536})
-            for _ in range(5 * MOST_CHARS // 65_536):
+            for _ in range(5 * MAX_ARGUMENT_CHARS // 65_536):
                 await socket.send(text)
             await (await socket.ping())
             sent.set()
@@ -119,15 +119,15 @@ def test_the_deltas_of_a_call_that_never_end_are_kept_up_to_a_bound():
             await soon(sent.wait())
             kept, peak = tracemalloc.get_traced_memory()
             tracemalloc.stop()
-            assert kept < 2 * MOST_CHARS
-            assert peak < 3 * MOST_CHARS
+            assert kept < 2 * MAX_ARGUMENT_CHARS
+            assert peak < 3 * MAX_ARGUMENT_CHARS
             assert played.session.is_open
 
     run(work())
 
 
 def test_calls_beyond_what_the_arguments_of_a_response_may_be_together_do_not_run_and_each_is_told_why(monkeypatch):
-    monkeypatch.setattr(call_assembly, "MOST_CHARS_TOGETHER", 2_500)
+    monkeypatch.setattr(call_assembly, "MAX_RESPONSE_CHARS", 2_500)
 
     async def work() -> None:
         ran: list[int] = []
@@ -148,7 +148,7 @@ def test_calls_beyond_what_the_arguments_of_a_response_may_be_together_do_not_ru
 
 
 def test_a_call_whose_arguments_are_too_long_does_not_run_whatever_can_be_read_of_them(monkeypatch):
-    monkeypatch.setattr(call_assembly, "MOST_CHARS", 100)
+    monkeypatch.setattr(call_assembly, "MAX_ARGUMENT_CHARS", 100)
 
     async def work() -> None:
         ran: list[int] = []
@@ -196,7 +196,7 @@ def test_a_flood_of_events_that_nobody_reads_is_bounded():
                 kept, _ = tracemalloc.get_traced_memory()
                 tracemalloc.stop()
                 assert kept < 3 * MEGABYTE
-                assert len(session._feed._waiting) <= 500
+                assert len(session._queue._events) <= 500
 
     run(work())
 
@@ -296,7 +296,7 @@ def test_the_key_is_in_no_log_no_error_no_repr_and_no_event_also_where_the_serve
             await played.until(lambda: bool(played.of(ErrorEvent)))
             session = played.session
             assert SECRET not in repr(session) + repr(vars(session)) + repr(session.settings) + repr(
-                vars(session._core) | vars(session._core.keeper)
+                vars(session._engine) | vars(session._engine.reconnector)
             )
 
     run(work())

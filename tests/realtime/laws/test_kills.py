@@ -61,7 +61,7 @@ def test_gemini_is_told_of_a_call_that_was_lost_with_its_connection_whether_it_s
                 await played.session.send_text("What is the answer?")
                 await held.began.wait()
                 # What the server says of the handle comes behind the call: it is waited for, since both orders are tested here.
-                kept = played.session._core.keeper
+                kept = played.session._engine.reconnector
                 await played.until(lambda: bool(kept.handle) is knows)
                 fake.drop()
                 await played.until(lambda: ["open", "lost", "open"] == played.states)
@@ -98,9 +98,9 @@ def test_a_handle_that_the_server_takes_back_is_forgotten():
             async with playing(fake) as played:
                 await played.session.send_text("Hello?")
                 await played.until(lambda: bool(played.of(TextEvent)) and played.session.idle)
-                await played.until(lambda: bool(played.session._core.keeper.handle))
+                await played.until(lambda: bool(played.session._engine.reconnector.handle))
                 fake.send({"sessionResumptionUpdate": {"resumable": False}})
-                await played.until(lambda: not played.session._core.keeper.handle)
+                await played.until(lambda: not played.session._engine.reconnector.handle)
                 fake.drop()
                 await played.until(lambda: ["open", "lost", "open"] == played.states)
                 await played.session.send_text("Again?")

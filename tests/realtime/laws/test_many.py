@@ -59,11 +59,11 @@ def certificate(tmp_path, monkeypatch) -> Iterator[Path]:
     file = tmp_path / "authority.pem"
     authority.cert_pem.write_to_path(file)
     monkeypatch.setenv("SSL_CERT_FILE", str(file))
-    connection.trusted.cache_clear()
+    connection.default_ssl_context.cache_clear()
     mine = tmp_path / "server.pem"
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(mine)
     yield mine
-    connection.trusted.cache_clear()
+    connection.default_ssl_context.cache_clear()
 
 
 @pytest.mark.parametrize("scheme", ["ws", "wss"])

@@ -551,7 +551,7 @@ async def never_taken(_message: Any) -> None:
 def test_a_session_that_has_ended_without_a_word_is_a_model_that_failed():
     async def work():
         session = Told(idle=False)
-        session.feed.end(ConnectionEvent("closed", "read by somebody else"))
+        session.feed.close(ConnectionEvent("closed", "read by somebody else"))
         assert ConnectionEvent("closed", "read by somebody else") == session.events().now()
         assert Ending(4502, "the session has ended") == await session.run()
 

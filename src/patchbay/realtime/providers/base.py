@@ -1,7 +1,4 @@
-"""What a provider's file has to say: how a session is opened, told things, and understood. No I/O.
-
-What lives here: the interface. What does not: the providers (``dialects``), and when what is sent (``talk``, ``wire``).
-"""
+"""The interface of a provider's wire protocol: pure functions between session operations and JSON frames."""
 
 from __future__ import annotations
 
@@ -15,21 +12,21 @@ from patchbay.realtime.server_events import ServerEvent
 from patchbay.schema.dialects import Dialect as ToolDialect
 
 Frame: TypeAlias = Mapping[str, Any]
-"""A message as it goes over the wire, as JSON text."""
+"""A message on the wire, as JSON."""
 
 WireTool: TypeAlias = Mapping[str, Any]
-"""A tool in the provider's shape, under its name there."""
+"""A tool in the provider's shape."""
 
 
 def tool_name(tool: Mapping[str, Any]) -> str:
-    """Return a tool's name on the wire, whichever shape it has there; "" where it has none."""
+    """Return the tool's name in either wire shape, or ""."""
     function = tool.get("function")
     name = (function if isinstance(function, Mapping) else tool).get("name")
     return name if isinstance(name, str) else ""
 
 
 def tool_names(tools: Any) -> frozenset[str] | None:
-    """Return the names on the wire of the tools in a list, also of a server's; None where it is no list."""
+    """Return the names in a list of wire tools; None if it is not a list."""
     if not isinstance(tools, list | tuple):
         return None
     return frozenset(name for tool in tools if isinstance(tool, Mapping) and (name := tool_name(tool)))
@@ -37,7 +34,7 @@ def tool_names(tools: Any) -> frozenset[str] | None:
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """The one result of a call, as the model is told of it. ``name`` is the tool's on the wire, ``output`` a text."""
+    """The result of a call on the wire. ``name`` is the tool's wire name."""
 
     call_id: str
     name: str
@@ -46,7 +43,7 @@ class CallResult:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What somebody said, for a connection that has not heard it. There is no system here: what tools return is a user's line."""
+    """A line of the conversation to replay. There is no system role: tool results are user lines."""
 
     role: Literal["user", "assistant"]
     text: str
@@ -54,7 +51,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSetup:
-    """What a connection begins with. ``resume`` is the handle of an earlier one; then there are no ``lines``."""
+    """What a connection starts with. ``resume`` is the handle of an earlier one; then there are no ``lines``."""
 
     tools: Sequence[WireTool]
     lines: Sequence[Line] = ()
@@ -62,90 +59,90 @@ class ConnectionSetup:
 
 
 class Dialect(ABC):
-    """One connection's language, both ways; made anew for each connection, since it remembers what was said on it."""
+    """The wire protocol of one connection, both ways; stateful, so made anew for each connection."""
 
     provider: ClassVar[str]
     other_names: ClassVar[tuple[str, ...]] = ()
-    """What may stand in the place of ``provider``, in the settings and before the slash of a model's name."""
+    """Aliases of ``provider`` in settings and model prefixes."""
 
     hosts: ClassVar[tuple[str, ...]] = ()
-    """The provider's own servers: by these an URL tells whose it is, and these are told the key of the environment.
+    """The provider's own servers: they identify a URL, and only they receive the environment's key.
 
-    One that begins with a dot means all servers whose names end so.
+    An entry that begins with a dot matches all hosts with that suffix.
     """
 
     tools: ClassVar[ToolDialect]
-    """How tools are told: subset of JSON Schema, names, shape."""
+    """How tools are encoded: JSON Schema subset, name rule, shape."""
 
     default_url: ClassVar[str]
     key_variables: ClassVar[tuple[str, ...]]
     input_rate: ClassVar[int]
-    """Samples a second of the audio that the provider takes: 16-bit PCM, one channel."""
+    """Samples per second of input audio: 16-bit PCM, mono."""
 
     updates_tools: ClassVar[bool] = True
-    """Whether tools can be changed while a session is open. Where not, the session opens another connection."""
+    """Whether tools can change while a session is open; else another connection is opened."""
 
-    goes_on_by_itself: ClassVar[bool] = False
-    """Whether the model goes on when it has been given the results, without being asked to."""
+    continues_unprompted: ClassVar[bool] = False
+    """Whether the model continues after tool results without a request."""
 
     def __init__(self, settings: RealtimeSettings) -> None:
         self.settings = settings
 
     @property
     def model(self) -> str:
-        """The model's name as the provider knows it: what names the provider is no part of it."""
+        """The model's name without the provider prefix."""
         name = self.settings.model.strip()
         prefix, slash, rest = name.partition("/")
         return rest if slash and prefix.lower() in (self.provider, *self.other_names) else name
 
     @abstractmethod
     def url(self) -> str:
-        """Return where the WebSocket is opened. No key is in it."""
+        """Return the WebSocket URL, without a key."""
 
     @abstractmethod
     def headers(self, api_key: str) -> dict[str, str]:
-        """Return what it is opened with."""
+        """Return the headers of the opening request."""
 
     @abstractmethod
-    def greeting(self, opening: ConnectionSetup) -> list[Frame]:
-        """Return what is sent as soon as the connection is there. The lines of ``opening`` are those that are known by then."""
+    def setup_frames(self, opening: ConnectionSetup) -> list[Frame]:
+        """Return the frames to send at once; ``setup.lines`` is the history so far."""
 
     @abstractmethod
-    def configuring(self, opening: ConnectionSetup) -> list[Frame]:
-        """Return what is sent when the server has said ``Opened`` and is not configured yet: one frame that it confirms."""
+    def configure_frames(self, opening: ConnectionSetup) -> list[Frame]:
+        """Return one frame, to be confirmed, for a server that has sent ``SessionOpened`` and is not configured yet."""
 
     @abstractmethod
-    def recalling(self, opening: ConnectionSetup) -> list[Frame]:
-        """Return what tells a configured connection of ``opening.lines``, without having it answered."""
+    def history_frames(self, opening: ConnectionSetup) -> list[Frame]:
+        """Return frames that replay ``setup.lines`` without requesting an answer."""
 
     @abstractmethod
-    def changing_tools(self, tools: Sequence[WireTool]) -> list[Frame]:
-        """Return what puts ``tools`` in the place of those that the session has; one frame that the server confirms."""
+    def tools_frames(self, tools: Sequence[WireTool]) -> list[Frame]:
+        """Return one frame, to be confirmed, that replaces the session's tools."""
 
     @abstractmethod
-    def speaking(self, line: Line, *, answer: bool) -> list[Frame]:
-        """Return what says a line. ``answer``: a user's turn is over with it (where the wire ties the two together)."""
+    def text_frames(self, line: Line, *, answer: bool) -> list[Frame]:
+        """Return frames that send a line. ``answer``: it ends the user's turn (where the protocol ties the two)."""
 
     @abstractmethod
-    def sounding(self, audio: bytes) -> list[Frame]:
-        """Return what sends a piece of the user's audio."""
+    def audio_frames(self, audio: bytes) -> list[Frame]:
+        """Return frames that send a chunk of the user's audio."""
 
     @abstractmethod
-    def ending_audio(self) -> list[Frame]:
-        """Return what says that the user has ended, where the server does not listen for it itself."""
+    def audio_end_frames(self) -> list[Frame]:
+        """Return frames that end the user's audio if the server does not detect that."""
 
     @abstractmethod
-    def answering(self, results: Sequence[CallResult]) -> list[Frame]:
-        """Return what tells the results of calls of one response, in the order of the calls."""
+    def result_frames(self, results: Sequence[CallResult]) -> list[Frame]:
+        """Return frames with the results of one response's calls, in call order."""
 
     @abstractmethod
-    def responding(self) -> list[Frame]:
-        """Return what asks the model to answer; nothing where it does by itself."""
+    def response_frames(self) -> list[Frame]:
+        """Return frames that request a response; none if the model responds by itself."""
 
     @abstractmethod
-    def cancelling(self, response_id: str) -> list[Frame]:
-        """Return what ends the response that is under way; nothing where there is no such thing."""
+    def cancel_frames(self, response_id: str) -> list[Frame]:
+        """Return frames that cancel the response; none if the protocol cannot."""
 
     @abstractmethod
     def read(self, frame: Any) -> list[ServerEvent]:
-        """Return what a frame of the server says, nothing for one that says nothing to us. Raises nothing, whatever it is."""
+        """Return the events of a server's frame, none if it is unknown. Never raises."""

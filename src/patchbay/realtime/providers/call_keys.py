@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from typing import Final
 
 _MOST: Final = 256
-"""More calls than this in one response are still told, and no more recognized."""
+"""Calls per response that are recognized; further ones each count as new."""
 
 _MOST_NAMES: Final = 4 * _MOST
-"""The same for what calls are recognized by: their ids, and their places."""
+"""The same for ids and indexes."""
 
 
 @dataclass(slots=True)
 class CallReference:
-    """What one frame says of a call. ``whole``: all of the arguments are there (``arguments``), else a piece of them or none."""
+    """What one frame says about a call. ``whole``: ``arguments`` are complete."""
 
     item: str = ""
     call_id: str = ""
@@ -29,16 +29,13 @@ class CallReference:
 
     @property
     def mark(self) -> int:
-        """What tells these arguments from others; 0 where there are none."""
+        """A hash of the arguments; 0 if there are none."""
         return hash(self.arguments) if self.arguments else 0
 
 
 @dataclass(slots=True)
 class KnownCall:
-    """A call: the ``number`` it has in its response, and what was said of it until now.
-
-    Of the arguments there is a ``mark`` alone, 0 where there are none: they may be long, and are kept elsewhere.
-    """
+    """A call and its ``number`` in the response. Of long arguments only the hash ``mark`` is kept."""
 
     response_id: str
     number: int
@@ -47,11 +44,11 @@ class KnownCall:
 
     @property
     def key(self) -> str:
-        """What no other call of the connection has."""
+        """A key that is unique in the connection."""
         return f"{self.response_id}/{self.number}"
 
     def contradicts(self, named: CallReference) -> bool:
-        """Whether ``named`` is of another call, as far as one can tell."""
+        """True if a reference differs in id, name or arguments."""
         said = self.said
         return (
             _differ(said.item, named.item)
@@ -75,24 +72,24 @@ class CallKeys:
         self._number = 0
 
     def find(self, named: CallReference) -> KnownCall:
-        """The call that a frame is about, a new one where none fits."""
+        """Return the call that a frame refers to, a new one if none matches."""
         known = self._by_id(named) or self._by_place(named)
         if known is None and not (named.item or named.call_id):
-            known = self._like(named, at=named.place) if named.whole else None
+            known = self._by_arguments(named, at=named.place) if named.whole else None
             if known is None and named.place is None:
                 known = self._last(named)
-        return self._learn(known, named)
+        return self._record(known, named)
 
-    def find_all(self, listed: list[CallReference]) -> list[tuple[KnownCall, CallReference]]:
-        """The calls of the list at the end of a response, each another one."""
+    def match_all(self, listed: list[CallReference]) -> list[tuple[KnownCall, CallReference]]:
+        """Match the list at the end of a response, each entry to a different call."""
         found: dict[int, tuple[KnownCall, CallReference]] = {}
         for named in listed:
-            known = self._by_id(named) or self._like(named, found)
+            known = self._by_id(named) or self._by_arguments(named, found)
             if known is None:
                 # Here the place is one in the list, and in other frames it may be counted otherwise: it says least.
                 known = self._by_place(named)
                 known = None if known is not None and known.number in found else known
-            known = self._learn(known, named)
+            known = self._record(known, named)
             found.setdefault(known.number, (known, named))
         return list(found.values())
 
@@ -110,8 +107,8 @@ class CallKeys:
             return None
         return known
 
-    def _like(self, named: CallReference, but: Container[int] = (), *, at: int | None = None) -> KnownCall | None:
-        """A call that was told of with the same arguments; one of that name rather than one whose name is not known."""
+    def _by_arguments(self, named: CallReference, but: Container[int] = (), *, at: int | None = None) -> KnownCall | None:
+        """Find a call with the same arguments, preferably of the same name."""
         found: KnownCall | None = None
         for known in self._calls:
             if known.number in but or (at is not None and known.said.place not in (at, None)):
@@ -122,7 +119,7 @@ class CallKeys:
                 found = found or known
         return found
 
-    def _learn(self, known: KnownCall | None, named: CallReference) -> KnownCall:
+    def _record(self, known: KnownCall | None, named: CallReference) -> KnownCall:
         if known is None:
             known = KnownCall(self._response_id, self._number, CallReference())
             self._number += 1

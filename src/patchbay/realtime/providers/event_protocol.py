@@ -1,8 +1,4 @@
-"""What servers are sent that speak as OpenAI does: OpenAI itself, Qwen, GLM and StepFun.
-
-What lives here: all that they have in common. What does not: what one of them wants otherwise (its own file), and reading
-(``eventreader``).
-"""
+"""The event protocol of OpenAI, spoken also by Qwen, GLM and StepFun, with event names of 2024 and of 2025."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias
 from urllib.parse import parse_qs, urlencode, urlsplit
 from uuid import uuid4
 
-from patchbay.realtime.call_assembly import MOST_CALLS, MOST_CHARS
+from patchbay.realtime.call_assembly import MAX_ARGUMENT_CHARS, MAX_CALLS
 from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.providers import json_access
 from patchbay.realtime.providers.base import CallResult, ConnectionSetup, Dialect, Frame, Line, WireTool, tool_names
@@ -38,28 +34,28 @@ from patchbay.realtime.server_events import (
     TextDelta,
 )
 
-MADE: Final = "response-made-here-"
-"""So begins the id of a response that came without one."""
+GENERATED_ID_PREFIX: Final = "response-made-here-"
+"""Prefix of generated response ids."""
 
-OURS: Final = "patchbay-"
-"""So begin the ids of our frames; what a frame is about comes next."""
+EVENT_ID_PREFIX: Final = "patchbay-"
+"""Prefix of our frames' ids, followed by their subject."""
 
 _About: TypeAlias = Literal["session", "response", "item", ""]
 
 _STATUS: Final[Mapping[str, Status]] = {
-    "": "completed",  # GLM's documentation has an end without one
+    "": "completed",  # GLM omits it
     "completed": "completed",
     "cancelled": "cancelled",
     "incomplete": "incomplete",
 }
 _RESPONSES: Final = 4
-"""Of so many responses it is remembered which calls they have; calls of older ones are told as new."""
+"""Number of responses whose calls are remembered."""
 
 _SESSION_WORDS: Final = re.compile(r"session\.|tools|turn_detection", re.IGNORECASE)
 _ITEM_WORDS: Final = re.compile(r"call_id|conversation\.item|function_call_output|\bitem\b", re.IGNORECASE)
 _BUSY: Final = re.compile(r"already has an active response|conversation_already_has_active_response", re.IGNORECASE)
 _ONLY_READ: Final = 2_000
-"""So much of an error's message is looked at for words."""
+"""Length of an error message that is searched for keywords."""
 _ABOUT: Final[Mapping[str, _About]] = {"session": "session", "item": "item", "response": "response"}
 
 _Reader: TypeAlias = Callable[["EventReader", dict[str, Any]], list[ServerEvent]]
@@ -67,7 +63,7 @@ _READERS: Final[dict[str, _Reader]] = {}
 
 
 def _reads(*types: str) -> Callable[[_Reader], _Reader]:
-    """Have events of these types read by a method."""
+    """Register a method as the reader of event types."""
 
     def register(reader: _Reader) -> _Reader:
         _READERS.update(dict.fromkeys(types, reader))
@@ -77,14 +73,14 @@ def _reads(*types: str) -> Callable[[_Reader], _Reader]:
 
 
 class EventReader(Dialect):
-    """The half of a dialect that listens."""
+    """The reading half of a dialect."""
 
     output_rate: ClassVar[int] = 24_000
 
     def __init__(self, settings: RealtimeSettings) -> None:
         super().__init__(settings)
         self.confirmed = False
-        """Whether the server has confirmed a ``session.update``."""
+        """True once the server has confirmed a ``session.update``."""
         self._unconfirmed = 0
         self._expected: frozenset[str] | None = None
         self._response = ""
@@ -92,7 +88,7 @@ class EventReader(Dialect):
         self._calls: OrderedDict[str, CallKeys] = OrderedDict()
 
     def read(self, frame: Any) -> list[ServerEvent]:
-        """Events are read by their ``type``; those that are not known here say nothing to us."""
+        """Dispatch on ``type``; unknown events are ignored."""
         if not isinstance(frame, dict):
             return []
         kind = frame.get("type")
@@ -103,26 +99,28 @@ class EventReader(Dialect):
     def _opened(self, _frame: dict[str, Any]) -> list[ServerEvent]:
         return [SessionOpened()]
 
-    @_reads("session.updated", "session.update")  # the latter is what GLM's documentation has
+    @_reads("session.updated", "session.update")  # the latter as in GLM's documentation
     def _configured(self, frame: dict[str, Any]) -> list[ServerEvent]:
         names = tool_names(json_access.member(frame, "session").get("tools"))
-        self._settled(all_of_them=names is not None and names == self._expected)
+        self._settled(all_pending=names is not None and names == self._expected)
         self.confirmed = True
-        own = tool_names(self.settings.extra.get("tools"))  # those that the provider has itself
+        own = tool_names(self.settings.extra.get("tools"))  # the provider's own tools
         return [SessionUpdated(None if names is None else names - (own or frozenset()))]
 
     def expect(self, tools: object) -> None:
-        """A ``session.update`` with these tools goes out, to be confirmed."""
+        """Record a ``session.update`` with these tools that the server must confirm."""
         self._unconfirmed += 1
         self._expected = tool_names(tools)
 
-    def _settled(self, *, all_of_them: bool = False) -> None:
-        self._unconfirmed = 0 if all_of_them else max(0, self._unconfirmed - 1)
+    def _settled(self, *, all_pending: bool = False) -> None:
+        self._unconfirmed = 0 if all_pending else max(0, self._unconfirmed - 1)
 
     @_reads("response.created")
     def _began(self, frame: dict[str, Any]) -> list[ServerEvent]:
         response = json_access.member(frame, "response")
-        response_id = json_access.text(response, "id") or json_access.text(frame, "response_id") or f"{MADE}{uuid4().hex}"
+        response_id = (
+            json_access.text(response, "id") or json_access.text(frame, "response_id") or f"{GENERATED_ID_PREFIX}{uuid4().hex}"
+        )
         if response_id == self._response:
             return []
         self._response, self._under_way = response_id, True
@@ -132,7 +130,7 @@ class EventReader(Dialect):
     def _ended(self, frame: dict[str, Any]) -> list[ServerEvent]:
         response = json_access.member(frame, "response")
         status = json_access.text(response, "status")
-        if status == "in_progress":  # so GLM's documentation has the beginning of a response
+        if status == "in_progress":  # GLM's form of response.created
             return self._began(frame)
         response_id = self._of(json_access.text(response, "id") or json_access.text(frame, "response_id"))
         if response_id == self._response:
@@ -144,27 +142,26 @@ class EventReader(Dialect):
         reason = json_access.text(details, "reason")
         reason = reason or ": ".join(filter(None, (json_access.text(error, "code"), json_access.text(error, "message"))))
         counted = json_access.usage(response, "usage") or json_access.usage(frame, "usage")
-        # A word that is not known, or none at all, is no reason to run anything.
+        # Calls of a response with an unknown status must not run.
         ending: Status = _STATUS.get(status or ("" if response.get("status") is None else "?"), "failed")
         return [ResponseDone(response_id, ending, self._whole_calls(response_id, response), counted, reason)]
 
     def _whole_calls(self, response_id: str, response: dict[str, Any]) -> tuple[FinalCall, ...]:
         items = ((place, item) for place, item in json_access.elements(response, "output") if item.get("type") == "function_call")
-        listed = [self._named(item, place=place, whole=True) for place, item in islice(items, MOST_CALLS)]
+        listed = [self._named(item, place=place, whole=True) for place, item in islice(items, MAX_CALLS)]
         if not listed:
             return ()
         return tuple(
             FinalCall(known.key, self.call_id(known), named.name, named.arguments)
-            for known, named in self._calls_of(response_id).find_all(listed)
+            for known, named in self._calls_of(response_id).match_all(listed)
         )
 
     def _id(self, frame: dict[str, Any]) -> str:
-        """The response that a frame is of."""
         return self._of(json_access.text(frame, "response_id"))
 
     def _of(self, response_id: str) -> str:
-        """The response of this id; without one, or where it began without one, the one that is under way."""
-        return self._response if not response_id or self._response.startswith(MADE) else response_id
+        """Return the response id, or that of the response in progress if there is none."""
+        return self._response if not response_id or self._response.startswith(GENERATED_ID_PREFIX) else response_id
 
     def _calls_of(self, response_id: str) -> CallKeys:
         calls = self._calls.get(response_id)
@@ -182,7 +179,7 @@ class EventReader(Dialect):
     @_reads("response.output_audio_transcript.delta", "response.audio_transcript.delta")
     def _transcript(self, frame: dict[str, Any]) -> list[ServerEvent]:
         piece = json_access.text(frame, "delta")
-        # Who wanted no audio is not told of any, so this is the answer itself.
+        # In text mode the transcript is the answer itself.
         return [TextDelta(self._id(frame), piece, spoken=self.settings.output == "audio")] if piece else []
 
     @_reads("response.output_audio.delta", "response.audio.delta")
@@ -233,7 +230,7 @@ class EventReader(Dialect):
         return self._piece(frame, self._named_in(frame, whole=True))
 
     def _named_in(self, frame: dict[str, Any], *, whole: bool) -> CallReference:
-        """What a frame about arguments says of the call: it is as an item, but for the item's id."""
+        """Read a frame about arguments: like an item, but with ``item_id``."""
         named = self._named(frame, place=json_access.place(frame, "output_index"), whole=whole)
         named.item = json_access.text(frame, "item_id")
         return named
@@ -245,7 +242,7 @@ class EventReader(Dialect):
             place=place,
             name=self.named(json_access.text(holder, "name")),
             whole=whole,
-            arguments=(json_access.arguments(holder, "arguments") or "")[: MOST_CHARS + 1] if whole else "",
+            arguments=(json_access.arguments(holder, "arguments") or "")[: MAX_ARGUMENT_CHARS + 1] if whole else "",
         )
 
     def _piece(self, frame: dict[str, Any], named: CallReference, *, delta: str = "") -> list[ServerEvent]:
@@ -263,14 +260,14 @@ class EventReader(Dialect):
             )
         ]
 
-    # What a provider may say otherwise.
+    # Overridden by providers
 
     def named(self, name: str) -> str:
-        """Return a tool's name where a frame has ``name``, which may be none."""
+        """Return the tool name for a frame's name, which may be empty."""
         return name
 
     def call_id(self, known: KnownCall) -> str:
-        """Return the id of a call, as far as it was said."""
+        """Return the id of a call, as far as known."""
         return known.said.call_id
 
     @_reads("error")
@@ -284,19 +281,19 @@ class EventReader(Dialect):
         event_id = json_access.text(error, "event_id") if error is not frame else ""
         words = f"{code} {message[:_ONLY_READ]}"
         if "response_cancel_not_active" in words or "no active response" in words:
-            return []  # what should have been cancelled was over: nothing is wrong
+            return []  # the cancelled response had ended already
         busy = _BUSY.search(words) is not None
         about: _About = "response" if busy else self._about(event_id, param, words)
         if about == "session":
             self._settled()
         if code == "" and error is not frame:
             code = json_access.text(error, "type")
-        return [ServerError(message or "The server tells of an error.", code, param, event_id, about, busy)]
+        return [ServerError(message or "The server reported an error.", code, param, event_id, about, busy)]
 
     def _about(self, event_id: str, param: str, words: str) -> _About:
-        """What is refused: by the id of our frame, else the parameter, else by words, else what waits for an answer."""
-        if event_id.startswith(OURS):
-            return _ABOUT.get(event_id.removeprefix(OURS).partition("-")[0], "")
+        """Classify an error by our frame's id, by the parameter, by keywords, or by what is unconfirmed."""
+        if event_id.startswith(EVENT_ID_PREFIX):
+            return _ABOUT.get(event_id.removeprefix(EVENT_ID_PREFIX).partition("-")[0], "")
         if param.partition(".")[0] in ("session", "item", "response"):
             return _ABOUT[param.partition(".")[0]]
         if _ITEM_WORDS.search(words):
@@ -307,13 +304,13 @@ class EventReader(Dialect):
 
 
 class EventDialect(EventReader):
-    """One connection to a server that speaks in such events."""
+    """One connection with the event protocol."""
 
-    repeated: ClassVar[tuple[str, ...]] = ("tools",)
-    """The members of the session that a change of the tools has to tell."""
+    update_fields: ClassVar[tuple[str, ...]] = ("tools",)
+    """Members of the session that an update of the tools must repeat."""
 
-    spoken_before: ClassVar[str] = "text"
-    """The type of what the assistant is told to have said."""
+    assistant_content_type: ClassVar[str] = "text"
+    """Content type of replayed assistant lines."""
 
     cancels_by_id: ClassVar[bool] = False
 
@@ -323,7 +320,7 @@ class EventDialect(EventReader):
         self._buffered = False
 
     def url(self) -> str:
-        """``?model=`` behind the URL, where it names none."""
+        """Add ``?model=`` unless the URL has one."""
         url = self.settings.url or self.default_url
         query = urlsplit(url).query
         if "model" in parse_qs(query, keep_blank_values=True):
@@ -331,33 +328,33 @@ class EventDialect(EventReader):
         return f"{url}{'&' if query else '?'}{urlencode({'model': self.model})}"
 
     def headers(self, api_key: str) -> dict[str, str]:
-        """The key as a bearer token, none for a server that wants none."""
+        """Return the key as a bearer token."""
         return {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
-    def greeting(self, opening: ConnectionSetup) -> list[Frame]:  # noqa: ARG002  (what to say is for ``configuring``)
+    def setup_frames(self, opening: ConnectionSetup) -> list[Frame]:  # noqa: ARG002  (see ``configure_frames``)
         """Nothing: the server speaks first."""
         return []
 
     @abstractmethod
     def session(self) -> dict[str, Any]:
-        """Return the session that the settings ask for, but for the tools and ``extra``."""
+        """Return the session object for the settings, without tools and ``extra``."""
 
     def complete(self, session: dict[str, Any]) -> dict[str, Any]:
-        """Return the session as it is sent, once all is in it."""
+        """Adjust the complete session object before it is sent."""
         return session
 
-    def configuring(self, opening: ConnectionSetup) -> list[Frame]:
-        """One ``session.update`` with all of the session."""
+    def configure_frames(self, opening: ConnectionSetup) -> list[Frame]:
+        """One ``session.update`` with the whole session."""
         return [self._update(self._session(opening.tools))]
 
-    def changing_tools(self, tools: Sequence[WireTool]) -> list[Frame]:
-        """One ``session.update`` with the tools, and what has to stand beside them."""
+    def tools_frames(self, tools: Sequence[WireTool]) -> list[Frame]:
+        """One ``session.update`` with the tools and the members that must be repeated."""
         session = self._session(tools)
-        return [self._update({name: session[name] for name in self.repeated if name in session})]
+        return [self._update({name: session[name] for name in self.update_fields if name in session})]
 
     def _session(self, tools: Sequence[WireTool]) -> dict[str, Any]:
         extra = dict(self.settings.extra)
-        own = extra.pop("tools", None)  # tools that the provider has itself stand beside ours
+        own = extra.pop("tools", None)  # the provider's own tools precede or follow ours
         session = json_access.merged(self.session(), extra)
         session["tools"] = [*tools, *(own if isinstance(own, Sequence) and not isinstance(own, str) else ())]
         return self.complete(session)
@@ -366,56 +363,56 @@ class EventDialect(EventReader):
         self.expect(session.get("tools"))
         return self._frame("session", {"type": "session.update", "session": session})
 
-    def recalling(self, opening: ConnectionSetup) -> list[Frame]:
+    def history_frames(self, opening: ConnectionSetup) -> list[Frame]:
         """One item for each line."""
         return [self._said(line) for line in opening.lines]
 
-    def speaking(self, line: Line, *, answer: bool) -> list[Frame]:  # noqa: ARG002  (as the docstring says)
-        """One item; an answer is asked for by itself."""
+    def text_frames(self, line: Line, *, answer: bool) -> list[Frame]:  # noqa: ARG002  (see the docstring)
+        """One item; the response is requested separately."""
         return [self._said(line)]
 
     def _said(self, line: Line) -> Frame:
-        kind = self.spoken_before if line.role == "assistant" else "input_text"
+        kind = self.assistant_content_type if line.role == "assistant" else "input_text"
         return self._item({"type": "message", "role": line.role, "content": [{"type": kind, "text": line.text}]})
 
     def _item(self, item: Mapping[str, Any]) -> Frame:
         return self._frame("item", {"type": "conversation.item.create", "item": item})
 
-    def sounding(self, audio: bytes) -> list[Frame]:
-        """One piece for the buffer. It gets no id: there are many, and a refusal of one changes nothing."""
+    def audio_frames(self, audio: bytes) -> list[Frame]:
+        """One append, without an id: there are many, and a refusal has no consequence."""
         self._buffered = True
-        return [{"type": "input_audio_buffer.append", "audio": base64.b64encode(self.recorded(audio)).decode()}]
+        return [{"type": "input_audio_buffer.append", "audio": base64.b64encode(self.encode_audio(audio)).decode()}]
 
-    def recorded(self, audio: bytes) -> bytes:
-        """Return audio as the provider takes it."""
+    def encode_audio(self, audio: bytes) -> bytes:
+        """Return audio in the provider's format."""
         return audio
 
-    def ending_audio(self) -> list[Frame]:
-        """The commit of what is in the buffer: an empty one would be refused."""
+    def audio_end_frames(self) -> list[Frame]:
+        """Commit the buffer, unless it is empty, which would be refused."""
         if self.settings.detect_turns or not self._buffered:
             return []
         self._buffered = False
         return [self._frame("buffer", {"type": "input_audio_buffer.commit"})]
 
-    def answering(self, results: Sequence[CallResult]) -> list[Frame]:
+    def result_frames(self, results: Sequence[CallResult]) -> list[Frame]:
         """One item for each result."""
         return [self._item(self.result(result)) for result in results]
 
     def result(self, result: CallResult) -> dict[str, Any]:
-        """Return the item that tells a result."""
+        """Return the item for a result."""
         return {"type": "function_call_output", "call_id": result.call_id, "output": result.output}
 
-    def responding(self) -> list[Frame]:
+    def response_frames(self) -> list[Frame]:
         """``response.create``."""
         return [self._frame("response", {"type": "response.create"})]
 
-    def cancelling(self, response_id: str) -> list[Frame]:
-        """``response.cancel``; by the id where the server takes it, so that none is cancelled that began in the meantime."""
+    def cancel_frames(self, response_id: str) -> list[Frame]:
+        """``response.cancel``, by id where the server accepts one, so that no newer response is cancelled."""
         cancel = {"type": "response.cancel"}
-        if self.cancels_by_id and response_id and not response_id.startswith(MADE):
+        if self.cancels_by_id and response_id and not response_id.startswith(GENERATED_ID_PREFIX):
             cancel["response_id"] = response_id
         return [self._frame("cancel", cancel)]
 
     def _frame(self, about: str, frame: Mapping[str, Any]) -> Frame:
-        """The frame with an id that says what it is about: most servers name it when they refuse it."""
-        return {"event_id": f"{OURS}{about}-{next(self._frames)}", **frame}
+        """Add an id that names the subject: most servers return it with errors."""
+        return {"event_id": f"{EVENT_ID_PREFIX}{about}-{next(self._frames)}", **frame}

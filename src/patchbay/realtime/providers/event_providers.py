@@ -1,4 +1,4 @@
-"""StepFun: nested tools in every update, also none of them; a voice that can be told once."""
+"""Providers with the event protocol: OpenAI, Qwen, GLM and StepFun."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TRANSCRIBER: Final = "gpt-4o-mini-transcribe"
 
 
 class OpenAIDialect(EventDialect):
-    """One connection to OpenAI, or to a server that speaks as it does."""
+    """OpenAI's realtime API as released in 2025, and compatible servers."""
 
     provider: ClassVar[str] = "openai"
     hosts: ClassVar[tuple[str, ...]] = ("api.openai.com",)
@@ -25,12 +25,12 @@ class OpenAIDialect(EventDialect):
     default_url: ClassVar[str] = "wss://api.openai.com/v1/realtime"
     key_variables: ClassVar[tuple[str, ...]] = ("OPENAI_API_KEY",)
     input_rate: ClassVar[int] = 24_000
-    repeated: ClassVar[tuple[str, ...]] = ("type", "tools", "tool_choice")
-    spoken_before: ClassVar[str] = "output_text"
+    update_fields: ClassVar[tuple[str, ...]] = ("type", "tools", "tool_choice")
+    assistant_content_type: ClassVar[str] = "output_text"
     cancels_by_id: ClassVar[bool] = True
 
     def session(self) -> dict[str, Any]:
-        """The ``type`` is asked for in every update, and ``turn_detection`` has to be null where it is not wanted."""
+        """``type`` is required in every update, and ``turn_detection`` must be null to be off."""
         settings = self.settings
         heard: dict[str, Any] = {"format": _PCM, "turn_detection": {"type": "semantic_vad"} if settings.detect_turns else None}
         if settings.transcribe:
@@ -51,7 +51,7 @@ class OpenAIDialect(EventDialect):
 
 
 class QwenDialect(EventDialect):
-    """One connection to Qwen."""
+    """Qwen-Omni-Realtime on Alibaba Cloud's Model Studio."""
 
     provider: ClassVar[str] = "qwen"
     other_names: ClassVar[tuple[str, ...]] = ("dashscope",)
@@ -61,10 +61,10 @@ class QwenDialect(EventDialect):
     default_url: ClassVar[str] = "wss://dashscope.aliyuncs.com/api-ws/v1/realtime"
     key_variables: ClassVar[tuple[str, ...]] = ("DASHSCOPE_API_KEY",)
     input_rate: ClassVar[int] = 16_000
-    repeated: ClassVar[tuple[str, ...]] = ("tools", "enable_search")
+    update_fields: ClassVar[tuple[str, ...]] = ("tools", "enable_search")
 
     def session(self) -> dict[str, Any]:
-        """The user's speech is transcribed without being asked for, by a model that depends on this one."""
+        """The user's speech is always transcribed, by a model that depends on this one."""
         settings = self.settings
         session: dict[str, Any] = {
             "modalities": ["text", "audio"] if settings.output == "audio" else ["text"],
@@ -80,14 +80,14 @@ class QwenDialect(EventDialect):
         return session
 
     def complete(self, session: dict[str, Any]) -> dict[str, Any]:
-        """Search and tools exclude each other; it comes back when the last tool goes."""
+        """Disable search while there are tools: they exclude each other."""
         if session["tools"]:
             session["enable_search"] = False
         return session
 
 
 class GLMDialect(EventDialect):
-    """One connection to GLM."""
+    """GLM-Realtime by Zhipu AI: calls without ids and in one piece, WAV audio."""
 
     provider: ClassVar[str] = "glm"
     other_names: ClassVar[tuple[str, ...]] = ("zhipu",)
@@ -97,12 +97,12 @@ class GLMDialect(EventDialect):
     key_variables: ClassVar[tuple[str, ...]] = ("ZHIPUAI_API_KEY",)
     input_rate: ClassVar[int] = 16_000
     # An update of the tools alone would set the detection of turns back to the client's.
-    repeated: ClassVar[tuple[str, ...]] = ("tools", "turn_detection", "beta_fields")
+    update_fields: ClassVar[tuple[str, ...]] = ("tools", "turn_detection", "beta_fields")
 
     _only_tool = ""
 
     def session(self) -> dict[str, Any]:
-        """A conversation in audio; tools are not called in any other mode."""
+        """A conversation in audio: tools are called in no other mode."""
         settings = self.settings
         session: dict[str, Any] = {
             "model": self.model,
@@ -119,25 +119,25 @@ class GLMDialect(EventDialect):
         return session
 
     def complete(self, session: dict[str, Any]) -> dict[str, Any]:
-        """Remember the tool's name where there is one alone."""
+        """Remember the tool's name if there is only one."""
         tools = session["tools"]
         self._only_tool = str(tools[0].get("name", "")) if len(tools) == 1 else ""
         return session
 
     def named(self, name: str) -> str:
-        """The documentation's own example of a call has no name: where one tool is there, it is meant."""
+        """Use the only tool for a call without a name, as in the documentation's own example."""
         return name or self._only_tool
 
     def call_id(self, known: KnownCall) -> str:
-        """An id for us alone: results are told in the order of the calls, and without one."""
+        """Generate an id: results are matched by order."""
         return f"glm_{known.response_id}_{known.number}"
 
     def result(self, result: CallResult) -> dict[str, Any]:
-        """The server knows by the order which call it is of. It refuses an empty one, and would wait for another for ever."""
+        """No id is sent; an empty output would be refused and stall the session."""
         return {"type": "function_call_output", "output": result.output or '""'}
 
-    def recorded(self, audio: bytes) -> bytes:
-        """Each piece is a WAV file of its own."""
+    def encode_audio(self, audio: bytes) -> bytes:
+        """Wrap each chunk as a WAV file."""
         rate = self.input_rate
         form = struct.pack("<HHIIHH", 1, 1, rate, rate * 2, 2, 16)  # PCM, one channel, 16 bits
         parts = (b"RIFF", _size(len(audio) + 36), b"WAVEfmt ", _size(len(form)), form, b"data", _size(len(audio)), audio)
@@ -149,7 +149,7 @@ def _size(length: int) -> bytes:
 
 
 class StepFunDialect(EventDialect):
-    """One connection to StepFun."""
+    """StepFun's realtime API."""
 
     provider: ClassVar[str] = "stepfun"
     other_names: ClassVar[tuple[str, ...]] = ("step",)
@@ -161,7 +161,7 @@ class StepFunDialect(EventDialect):
     input_rate: ClassVar[int] = 24_000
 
     def session(self) -> dict[str, Any]:
-        """It answers in audio whatever is asked for, and detects turns only where it is told to."""
+        """Audio is always on; turn detection only on request."""
         settings = self.settings
         session: dict[str, Any] = {
             "modalities": ["text", "audio"],
@@ -177,7 +177,7 @@ class StepFunDialect(EventDialect):
         return session
 
     def complete(self, session: dict[str, Any]) -> dict[str, Any]:
-        """A second ``voice`` would be refused, and all else with it."""
+        """Send ``voice`` once: a second one is refused with the whole update."""
         if self.confirmed:
             session.pop("voice", None)
         return session

@@ -1,8 +1,4 @@
-"""Members of frames as the types that they should have; what is of another type counts as not there.
-
-What lives here: small total functions, with which the dialects read what a server sends, whatever it is. What does not: what the
-members mean.
-"""
+"""Total functions that read members of decoded JSON; values of another type count as missing."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from typing import Any
 
 
 def text(holder: dict[str, Any], name: str) -> str:
-    """A text that can be written anywhere: halves of a character that lost each other are replaced. "" where there is none."""
+    """Return a string without lone surrogates, "" if missing."""
     value = holder.get(name)
     return _mended(value) if isinstance(value, str) else ""
 
@@ -29,30 +25,30 @@ def _mended(value: str) -> str:
 
 
 def member(holder: dict[str, Any], name: str) -> dict[str, Any]:
-    """An object, an empty one where there is none."""
+    """Return an object, an empty one if missing."""
     value = holder.get(name)
     return value if isinstance(value, dict) else {}
 
 
 def elements(holder: dict[str, Any], name: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects in a list, each with its place. One by one: there may be a great many."""
+    """Yield the objects of a list with their indexes."""
     value = holder.get(name)
     return ((place, one) for place, one in enumerate(value if isinstance(value, list) else ()) if isinstance(one, dict))
 
 
 def place(holder: dict[str, Any], name: str) -> int | None:
-    """A number that counts, from 0."""
+    """Return a non-negative integer, None if missing."""
     value = holder.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def usage(holder: dict[str, Any], name: str) -> Mapping[str, Any] | None:
-    """What a server counted, in its own words."""
+    """Return the server's usage object, None if missing."""
     return member(holder, name) or None
 
 
 def arguments(holder: dict[str, Any], name: str) -> str | None:
-    """All arguments of a call as JSON text, also where they come as an object; None where there are none."""
+    """Return a call's arguments as JSON text, also if sent as an object; None if missing."""
     value = holder.get(name)
     if isinstance(value, dict):
         try:
@@ -63,7 +59,7 @@ def arguments(holder: dict[str, Any], name: str) -> str | None:
 
 
 def audio(holder: dict[str, Any], name: str) -> bytes:
-    """The bytes of a text in base64, none where it is no such thing."""
+    """Decode base64, also the URL-safe alphabet; b"" if invalid."""
     value = holder.get(name)
     if not isinstance(value, str):
         return b""
@@ -76,7 +72,7 @@ def audio(holder: dict[str, Any], name: str) -> bytes:
 
 
 def merged(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """``ours`` with the members of ``theirs``, which count; objects on both sides are merged in their turn."""
+    """Merge ``theirs`` over ``ours``, recursively for objects."""
     both = dict(ours)
     for name, value in theirs.items():
         mine = both.get(name)

@@ -1,7 +1,4 @@
-"""The providers of realtime sessions: by name, and by the host of the URL. A new one is a file in ``dialects`` and a line here.
-
-What lives here: whose server a session's settings mean, and the key for it. What does not: anything that is sent.
-"""
+"""Registry of providers: finds the dialect and the key for a session's settings."""
 
 from __future__ import annotations
 
@@ -16,14 +13,14 @@ from patchbay.realtime.providers.event_providers import GLMDialect, OpenAIDialec
 from patchbay.realtime.providers.gemini import GeminiDialect
 
 PROVIDERS: Final[tuple[type[Dialect], ...]] = (OpenAIDialect, GeminiDialect, GLMDialect, QwenDialect, StepFunDialect)
-"""Those that a model's name, or ``provider``, may name."""
+"""Dialects that a model's prefix or ``provider`` can name."""
 
 _NAMED: Final = {name: dialect for dialect in PROVIDERS for name in (dialect.provider, *dialect.other_names)}
 _KNOWN: Final = ", ".join(dialect.provider for dialect in PROVIDERS)
 
 
 class NoKeyError(ConfigurationError):
-    """A provider's own server would be asked without a key. ``variables`` of the environment may hold one: "A or B"."""
+    """No key for a provider's own server. ``variables`` names the environment variables: "A or B"."""
 
     def __init__(self, dialect: type[Dialect]) -> None:
         self.variables = " or ".join(dialect.key_variables)
@@ -31,11 +28,10 @@ class NoKeyError(ConfigurationError):
 
 
 def dialect_for(settings: RealtimeSettings) -> type[Dialect]:
-    """Return the dialect that a session speaks.
+    """Return the dialect for a session.
 
-    The model's name tells it (``qwen/qwen3.5-omni-flash-realtime``), or ``provider``, or the host of ``url``. Where none of them
-    does it is OpenAI's, which servers of all kinds speak. Raises ConfigurationError for names that are not known, and where two
-    providers are named.
+    It is named by the model's prefix (``qwen/qwen3.5-omni-flash-realtime``), by ``provider``, or by the host of ``url``; else
+    it is OpenAI's, which many servers speak. Raises ConfigurationError for unknown or conflicting names.
     """
     named, hosted = _by_name(settings), _by_host(settings)
     if named is not None and hosted is not None and named is not hosted:
@@ -49,23 +45,23 @@ def dialect_for(settings: RealtimeSettings) -> type[Dialect]:
 
 
 def key_for(settings: RealtimeSettings, dialect: type[Dialect] | None = None) -> str:
-    """Return the key that a session is opened with, in ``dialect`` (None: that of the settings).
+    """Return the key for a session in ``dialect`` (None: that of the settings).
 
-    The environment's key is for the provider's own servers: at any other URL it is "" unless ``api_key`` was given. Raises
-    NoKeyError where a provider's own server would be asked without a key, ConfigurationError for a key that no header can hold.
+    The environment's key is only used for the provider's own servers: at any other URL it is "" unless ``api_key`` is set.
+    Raises NoKeyError if a provider's own server has no key, ConfigurationError for a key that is not valid in a header.
     """
     dialect = dialect or dialect_for(settings)
     if settings.api_key is not None:
-        return _sendable("api_key", settings.api_key)
-    if settings.url is not None and not _is_of(dialect, _host_of(settings.url)):
+        return _checked_key("api_key", settings.api_key)
+    if settings.url is not None and not _owns_host(dialect, _host_of(settings.url)):
         return ""
     if (found := key_in_environment(dialect)) is None:
         raise NoKeyError(dialect)
-    return _sendable(*found)
+    return _checked_key(*found)
 
 
 def key_in_environment(dialect: type[Dialect]) -> tuple[str, str] | None:
-    """Return the first of a provider's variables that is set and what it holds, unchecked; None where none is."""
+    """Return the first environment variable that is set and its value, unchecked; None if none is set."""
     held = ((variable, os.environ.get(variable, "").strip()) for variable in dialect.key_variables)
     return next(((variable, key) for variable, key in held if key), None)
 
@@ -88,15 +84,15 @@ def _by_host(settings: RealtimeSettings) -> type[Dialect] | None:
     if settings.url is None:
         return None
     host = _host_of(settings.url)
-    return next((dialect for dialect in PROVIDERS if _is_of(dialect, host)), None)
+    return next((dialect for dialect in PROVIDERS if _owns_host(dialect, host)), None)
 
 
-def _is_of(dialect: type[Dialect], host: str) -> bool:
+def _owns_host(dialect: type[Dialect], host: str) -> bool:
     return any(host.endswith(own) if own.startswith(".") else host == own for own in dialect.hosts)
 
 
 def _host_of(url: str) -> str:
-    """The server that an URL names. Raises ConfigurationError where it names none, or has in it what belongs elsewhere."""
+    """Return the host of a URL. Raises ConfigurationError without one, or for a URL with a user or a fragment."""
     try:
         parts = urlsplit(url)
         host, usable = parts.hostname or "", bool(parts.hostname) and parts.port != 0
@@ -109,7 +105,7 @@ def _host_of(url: str) -> str:
     return host
 
 
-def _sendable(source: str, key: str) -> str:
+def _checked_key(source: str, key: str) -> str:
     key = key.strip()  # a line break comes along from a file
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise ConfigurationError(f"{source} holds characters that cannot stand in a key; is it whole, and nothing but the key?")

@@ -26,7 +26,7 @@ from patchbay.realtime.events import (
     ResponseEndEvent,
     TranscriptEvent,
 )
-from patchbay.realtime.session import whole_samples
+from patchbay.realtime.session import validated_audio
 from patchbay.server.media_urls import signed_path
 from patchbay.tools import well_formed
 from patchbay.types import ToolCall
@@ -64,7 +64,7 @@ class Wish:
 def read_frame(message: Mapping[str, Any]) -> Said | Spoken | Wish:
     """Read what a client has sent, an ASGI message. Raises InvalidRequestError for what is none of the frames that there are."""
     if (audio := message.get("bytes")) is not None:
-        return Spoken(whole_samples(audio))
+        return Spoken(validated_audio(audio))
     try:
         frame = _decoded(message.get("text") or "")
     except (ValueError, RecursionError):
@@ -77,7 +77,7 @@ def read_frame(message: Mapping[str, Any]) -> Said | Spoken | Wish:
         return Said(well_formed(text))
     if kind == "audio":
         try:
-            return Spoken(whole_samples(base64.b64decode(frame.get("audio"), validate=True)))
+            return Spoken(validated_audio(base64.b64decode(frame.get("audio"), validate=True)))
         except (binascii.Error, TypeError, ValueError) as error:
             if isinstance(error, InvalidRequestError):
                 raise
