@@ -54,7 +54,7 @@ def test_a_call_of_an_agent_that_works_for_another_is_shown_with_whose_it_is():
     assert request.session_key.endswith(":s")
 
 
-def test_a_yes_for_the_session_is_for_the_agents_that_work_in_it():
+def test_a_session_approval_covers_the_agents_of_the_session():
     async def main():
         files = Files()
         team = ParallelAgent(name="team", sub_agents=[worker(files, "one", "/1"), worker(files, "two", "/2")])

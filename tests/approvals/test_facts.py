@@ -77,7 +77,7 @@ def test_what_was_approved_is_denied_where_it_is_another_by_then():
     assert ("tool_denied", []) == run(main())
 
 
-def test_a_yes_for_the_session_does_not_reach_other_facts(url):
+def test_a_session_approval_does_not_cover_other_facts(url):
     """Every call of the tool with any arguments, as long as it comes to the same."""
 
     async def main():
@@ -250,7 +250,7 @@ def test_what_has_none_is_shown_as_it_was():
     assert "really" not in render(request())
 
 
-def test_what_a_yes_for_the_session_is_for_is_said():
+def test_the_scope_of_a_session_approval_is_rendered():
     asked = request(facts={"path": "/etc"}, session_key="s1")
     words = "every call of delete that is really about the same"
     grant = SessionGrant(asked, 100.0)
@@ -259,7 +259,7 @@ def test_what_a_yes_for_the_session_is_for_is_said():
     assert "[s] this call whenever" in render_question(request(facts={"path": "/etc"}, session="call"), 0.0)
 
 
-def test_a_yes_for_the_same_call_in_this_session_is_for_its_facts_too():
+def test_a_session_approval_of_the_same_call_covers_its_facts():
     async def main():
         files = Files()
         async with service_at(policy=ApprovalPolicy(otherwise=Rule(name="all", deadline=600, session="call"))) as service:

@@ -132,10 +132,10 @@ def test_a_rule_about_tools_of_hooks_that_nobody_would_be_asked_about_is_refused
     for made, hooks in (({**policy, "respond_approval": said}, None), (policy, HookPolicy(respond_approval=said))):
         with pytest.raises(ConfigurationError, match="rule 'mine' is about tools that hooks add"):
             hooked(parse_policy(made), hooks)
-    assert "always" == parse_policy(policy).of_hooks(HookPolicy()).respond_approval
+    assert "always" == parse_policy(policy).apply_to(HookPolicy()).respond_approval
 
 
 def test_where_no_policy_refuses_anything_hooks_answer_for_their_tools_as_before():
     for policy in ({}, {"rules": [{"tools": ["x"], "outcome": "allow"}]}):
-        assert parse_policy(policy).of_hooks(HookPolicy()).respond_approval is None
+        assert parse_policy(policy).apply_to(HookPolicy()).respond_approval is None
     assert parse_hooks_config({}).policy.respond_approval is None

@@ -65,7 +65,7 @@ MOMENTS = [
 
 
 @pytest.mark.parametrize(("moment", "had_run", "asked"), MOMENTS)
-def test_killed_at_any_step_a_yes_is_kept_until_it_is_used_and_used_once(database, tmp_path, moment, had_run, asked):
+def test_killed_at_any_step_an_approval_is_kept_and_used_once(database, tmp_path, moment, had_run, asked):
     with serving(tmp_path, database=database, dies=moment) as server:
         server.run("/a")
         if "open" not in moment:

@@ -36,7 +36,7 @@ def executor_with(service: ApprovalService, files: Files, **tool):
     return executor
 
 
-def test_a_yes_for_the_session_is_for_one_role(url):
+def test_a_session_approval_covers_one_role(url):
     async def main():
         files = Files()
         async with service_at(url) as service:
@@ -50,7 +50,7 @@ def test_a_yes_for_the_session_is_for_one_role(url):
     assert (["/a", "/b"], "ben") == run(main())
 
 
-def test_a_yes_for_the_session_does_not_reach_a_tool_that_answers_elsewhere(url):
+def test_a_session_approval_does_not_cover_another_endpoint(url):
     """Somebody else has registered one of the same name, and calls itself what the first one did."""
     first = {"source": "external", "endpoint": "http://127.0.0.1:9001/call"}
 
@@ -67,7 +67,7 @@ def test_a_yes_for_the_session_does_not_reach_a_tool_that_answers_elsewhere(url)
     assert (["/a", "/b"], "http://127.0.0.1:9002/call") == run(main())
 
 
-def test_a_yes_for_the_session_is_for_the_rule_that_asked(url):
+def test_a_session_approval_is_limited_to_its_rule(url):
     """What the boss may do all day long, its worker is asked about each time."""
     rules = (Rule(name="worker", agents=("worker",), deadline=600), Rule(name="all", deadline=600))
     boss, worker = (HookScope(agent_id=name, session_key="s1") for name in ("boss", "worker"))

@@ -59,7 +59,7 @@ def test_a_denial_and_its_reason_reach_the_model(server, tmp_path):
     assert (["Tool execution denied by approval hook: not that one"], []) == (outcomes, ran(tmp_path))
 
 
-def test_a_yes_for_the_session_is_for_the_next_call(server, tmp_path):
+def test_a_session_approval_covers_the_next_call(server, tmp_path):
     server.run("/a")
     [listed] = server.pending()
     _, decided = server.decide(listed["id"], "approve_session")
@@ -250,7 +250,7 @@ def test_whoever_is_killed_between_the_question_and_the_answer_asks_once(kind, t
     assert ["/a"] == ran(tmp_path)
 
 
-def test_killed_at_any_moment_a_yes_is_for_one_run_at_most(tmp_path):
+def test_killed_at_any_moment_an_approval_is_used_by_one_run_at_most(tmp_path):
     """Each round somebody says yes once, and the server is killed at about that time; then it says what it has done."""
     chance = random.Random(8)
     yes = 0

@@ -214,7 +214,7 @@ def test_the_time_of_a_run_that_is_up_before_a_person_is_asked_withdraws_nothing
 # For the session
 
 
-def test_a_yes_for_the_session_is_for_other_calls_of_the_tool_in_the_session_and_no_others(url):
+def test_a_session_approval_covers_other_calls_of_the_tool_in_the_session_only(url):
     async def main():
         files = Files()
         async with service_at(url) as service:
@@ -238,7 +238,7 @@ def test_a_yes_for_the_session_is_for_other_calls_of_the_tool_in_the_session_and
     assert (["/a", "/b"], {("delete", "s2"), ("show", "s1"), ("delete", "")}) == run(main())
 
 
-def test_a_yes_for_the_session_holds_after_a_restart_and_not_for_ever(url):
+def test_a_session_approval_survives_a_restart_and_expires(url):
     async def main():
         clock, files = Clock(), Files()
         async with service_at(url, clock=clock) as service:
@@ -260,7 +260,7 @@ def test_a_yes_for_the_session_holds_after_a_restart_and_not_for_ever(url):
     assert ["/a", "/b"] == run(main())
 
 
-def test_a_yes_for_the_session_is_for_those_that_wait_already(url):
+def test_a_session_approval_resolves_pending_requests(url):
     async def main():
         files = Files()
         async with service_at(url) as service:
@@ -277,7 +277,7 @@ def test_a_yes_for_the_session_is_for_those_that_wait_already(url):
     assert (["/0", "/1", "/2", "/3"], True, "show") == run(main())
 
 
-def test_where_the_rule_says_so_a_yes_for_the_session_is_for_the_same_arguments_only(url):
+def test_a_session_approval_with_scope_call_covers_the_same_arguments_only(url):
     async def main():
         files = Files()
         async with service_at(url, policy(session="call")) as service:
@@ -310,7 +310,7 @@ def test_there_is_no_yes_for_the_session_where_the_rule_has_none_or_there_is_no_
     assert ("never", ["deleted /a"]) == run(main())
 
 
-def test_a_yes_for_the_session_does_not_reach_a_tool_of_that_name_from_elsewhere(url):
+def test_a_session_approval_does_not_cover_a_tool_of_the_same_name_from_another_source(url):
     async def main():
         files = Files()
         async with service_at(url) as service:

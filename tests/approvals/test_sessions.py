@@ -102,7 +102,7 @@ def test_what_was_decided_for_one_call_alone_is_none(url, verdict):
     assert [] == run(main())
 
 
-def test_a_yes_that_is_given_anew_is_known_by_the_new_request(url):
+def test_a_repeated_session_approval_has_the_id_of_the_new_request(url):
     async def main():
         async with service_at(url) as service:
             executor = executor_of(service, Files())
@@ -116,7 +116,7 @@ def test_a_yes_that_is_given_anew_is_known_by_the_new_request(url):
     assert run(main())
 
 
-def test_a_yes_that_holds_for_long_is_listed_though_its_request_is_history(url):
+def test_a_long_session_approval_is_listed_after_the_history_limit(url):
     async def main():
         clock = Clock()
         async with service_at(url, clock=clock, session=30 * 86400) as service:
