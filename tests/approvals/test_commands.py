@@ -61,7 +61,7 @@ def test_what_waits_is_listed_shown_and_approved(server, tmp_path):
     assert (1, "patchbay: The request is approved by ann already. (HTTP 409)\n") == (again.returncode, again.stderr)
     everything = patchbay("list", "--all", url=server.url)
     assert f"{pending['id']}  delete  approved by ann\n" == everything.stdout
-    assert ("", "Nothing waits to be approved.\n") == ((nothing := patchbay("list", url=server.url)).stdout, nothing.stderr)
+    assert ("", "No pending requests.\n") == ((nothing := patchbay("list", url=server.url)).stdout, nothing.stderr)
 
 
 def test_what_the_tool_has_found_out_is_listed_shown_and_watched(server, tmp_path):
@@ -84,9 +84,9 @@ def test_a_call_is_approved_with_other_arguments(server, tmp_path):
     [pending] = server.pending()
     refused = patchbay("approve", pending["id"], "--arguments", '{"path": 5}', url=server.url)
     assert (1, True) == (refused.returncode, "do not fit 'delete': /path must be string" in refused.stderr)
-    for odd, why in (("{path", "no JSON"), ("", "no JSON"), ("null", "no object of arguments")):
+    for odd, why in (("{path", "invalid JSON"), ("", "invalid JSON"), ("null", "not a JSON object")):
         done = patchbay("approve", pending["id"], "--arguments", odd, url=server.url)
-        assert (2, True) == (done.returncode, f"this is {why}" in done.stderr)
+        assert (2, True) == (done.returncode, why in done.stderr)
     assert [pending] == server.pending()
     done = patchbay("approve", pending["id"], "--arguments", '{"path": "/b"}', "--by", "ann", url=server.url)
     assert (0, f'{pending["id"]}  delete  approved with {{"path": "/b"}} by ann\n') == (done.returncode, done.stdout)
@@ -136,13 +136,16 @@ def test_the_token_is_read_from_its_file(tmp_path):
 def test_a_server_that_is_not_there_is_told():
     for command in (("list",), ("watch",), ("approve", "000000000000")):
         done = patchbay(*command, url="http://127.0.0.1:9")
-        assert (1, True) == (done.returncode, done.stderr.startswith("patchbay: No answer from http://127.0.0.1:9: "))
+        assert (1, True) == (done.returncode, done.stderr.startswith("patchbay: No response from http://127.0.0.1:9: "))
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "http://[", "http://127.0.0.1:99999", "http://127.0.0.1:x", "127.0.0.1:1"])
 def test_an_address_that_is_none_is_told(url):
     done = patchbay("list", url=url)
-    assert (2, f"patchbay: {url!r} is no server's address: write http://127.0.0.1:48911.\n") == (done.returncode, done.stderr)
+    assert (2, f"patchbay: Invalid server URL {url!r}: use a base URL such as http://127.0.0.1:48911.\n") == (
+        done.returncode,
+        done.stderr,
+    )
 
 
 class Terminal:
@@ -229,7 +232,7 @@ def test_a_server_that_is_gone_is_waited_for(tmp_path):
     with serving(tmp_path) as server, Terminal(server.url) as terminal:
         terminal.seen("Watching")
         server.kill()
-        terminal.seen("waiting for it")
+        terminal.seen("reconnecting")
         assert 130 == terminal.interrupt()
 
 
@@ -241,9 +244,9 @@ def test_a_server_that_comes_back_is_asked_about_what_it_had(tmp_path):
         at = terminal.seen("May it run?")
         server.kill()
         terminal.type("y\n")
-        at = terminal.seen("No answer from", since=at)
+        at = terminal.seen("No response from", since=at)
     with terminal, serving(tmp_path, port=server.port) as server:
-        at = terminal.seen("May it run?", since=terminal.seen("It is back.", since=at))
+        at = terminal.seen("May it run?", since=terminal.seen("Reconnected.", since=at))
         terminal.type("y\n")
         terminal.seen("approved by", since=at)
         server.run("/a")
@@ -262,7 +265,7 @@ def test_a_question_that_the_server_has_forgotten_makes_room_for_the_next(tmp_pa
         server.kill()
     with terminal, serving(tmp_path, database="sqlite://", port=server.port) as server:
         server.run("/second")
-        at = terminal.seen("is not known to the server any more", since=at)
+        at = terminal.seen("is no longer known to the server", since=at)
         at = terminal.seen('"path": "/second"', since=at)
         terminal.seen("May it run?", since=at)
         terminal.type("y\n")

@@ -202,7 +202,7 @@ def test_over_http_they_are_listed_and_taken_back(tmp_path):
 def test_at_a_terminal_they_are_listed_and_taken_back(tmp_path):
     with serving(tmp_path) as server:
         nothing = patchbay("sessions", url=server.url)
-        assert (0, "", "Nothing is approved for a session.\n") == (nothing.returncode, nothing.stdout, nothing.stderr)
+        assert (0, "", "No session approvals.\n") == (nothing.returncode, nothing.stdout, nothing.stderr)
         server.run("/a")
         [pending] = server.pending()
         patchbay("approve", pending["id"], "--session", "--by", "ann", url=server.url)

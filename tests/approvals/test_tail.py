@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from patchbay.cli.call_numbers import CALLS, TURNS, CallNumbers
-from patchbay.cli.tail_shown import Trace
+from patchbay.cli.tail import CALLS, TURNS, CallNumbers, Trace
 
 
 def told(kind, payload, *, call_id="c1", turn="turn-1", iteration=1):
@@ -20,7 +19,7 @@ def told(kind, payload, *, call_id="c1", turn="turn-1", iteration=1):
 
 def shown(*events):
     """Return the lines, without time and turn."""
-    trace = Trace(in_colour=False, plain_marks=True)
+    trace = Trace(colour=False, ascii_only=True)
     return [line[21:].strip() for event in events for line in trace.lines(event)]
 
 

@@ -14,9 +14,8 @@ import typer
 
 from patchbay.audit import AuditEntry, AuditPage, AuditQuery
 from patchbay.cli import audit as audit_command
-from patchbay.cli.left import end_with_reader
-from patchbay.cli.server_client import ServerGoneError, ServerRefusedError
-from patchbay.cli.times import read_time, span
+from patchbay.cli.http import ServerRefusedError, ServerUnavailableError
+from patchbay.cli.terminal import exit_when_stdout_closes, format_duration, parse_time
 from patchbay.errors import ConfigurationError
 
 from .recording import denied, keep, record, run
@@ -94,24 +93,24 @@ def test_what_is_asked_for_is_found(store, capsys):
 
 
 def test_nothing_found_is_said_and_no_failure(store):
-    assert (0, "", "No call fits.\n") == patchbay("audit", "--store", store, "--session", "nobody")
+    assert (0, "", "No matching calls.\n") == patchbay("audit", "--store", store, "--session", "nobody")
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--since", "yesterday"], "--since is 'yesterday': write how long ago"),
-        (["--store", "nowhere.db"], "There is no audit"),
-        (["--store", ""], "There is no audit: --store names no file"),
-        (["--store", "sqlite://"], "There is no audit: --store names no file"),
+        (["--since", "yesterday"], "Invalid --since 'yesterday'"),
+        (["--store", "nowhere.db"], "--store: no such file"),
+        (["--store", ""], "--store must be a file or a database URL"),
+        (["--store", "sqlite://"], "--store must be a file or a database URL"),
         (["--store", "mysql://host/name"], "sqlite:///FILE or postgresql://HOST/NAME"),
-        (["--store", "a.db", "--server", "http://127.0.0.1:9"], "Give --store or --server, not both"),
-        (["--server", "ftp://x"], "is no server's address"),
-        (["--server", "http://127.0.0.1:99999"], "is no server's address"),
+        (["--store", "a.db", "--server", "http://127.0.0.1:9"], "Use --store or --server, not both"),
+        (["--server", "ftp://x"], "Invalid server URL"),
+        (["--server", "http://127.0.0.1:99999"], "Invalid server URL"),
         (["--store", "a.db", "--limit", "0"], "limit"),
-        (["--store", "a.db", "--interval", "2"], "--interval is how often to look with --follow"),
-        (["--store", "a.db", "--since", "5m", "--until", "1h"], "--since is not before --until"),
-        (["--store", "a.db", "--since", "2026-01-01", "--until", "2026-01-01"], "--since is not before --until"),
+        (["--store", "a.db", "--interval", "2"], "--interval needs --follow"),
+        (["--store", "a.db", "--since", "5m", "--until", "1h"], "--since must be before --until"),
+        (["--store", "a.db", "--since", "2026-01-01", "--until", "2026-01-01"], "--since must be before --until"),
     ],
 )
 def test_what_is_called_wrongly_is_said_in_a_line(arguments, words):
@@ -129,7 +128,7 @@ def test_a_file_that_is_no_database_is_said_in_a_line(tmp_path):
 
 def test_a_server_that_is_not_there_is_said_in_a_line():
     status, out, err = patchbay("audit", "--server", "http://127.0.0.1:9")
-    assert (1, "", "patchbay: No answer from http://127.0.0.1:9: Connection refused\n") == (status, out, err)
+    assert (1, "", "patchbay: No response from http://127.0.0.1:9: Connection refused\n") == (status, out, err)
 
 
 def test_who_named_neither_a_server_nor_a_database_is_told_how_to(monkeypatch, capsys):
@@ -141,7 +140,10 @@ def test_who_named_neither_a_server_nor_a_database_is_told_how_to(monkeypatch, c
     with pytest.raises(SystemExit) as ended:
         application([], standalone_mode=False)
     assert (1, "") == (ended.value.code, (said := capsys.readouterr()).out)
-    assert f"patchbay: No answer from http://127.0.0.1:9: Connection refused. {audit_command._NOBODY}\n" == said.err
+    assert (
+        "patchbay: No response from http://127.0.0.1:9: Connection refused. Start `patchbay serve`, or use --server or --store.\n"
+        == said.err
+    )
 
 
 def test_a_server_is_asked_with_its_token(tmp_path):
@@ -152,7 +154,7 @@ def test_a_server_is_asked_with_its_token(tmp_path):
         server.run()
         status, out, err = patchbay("audit", "--server", server.url)
         assert (1, "") == (status, out)
-        assert "send the token of this server to read the audit. Give it by --token-file. (HTTP 401)" in err
+        assert "send the token of this server to read the audit. Use --token-file. (HTTP 401)" in err
         with_token = ("--server", server.url, "--token-file", str(token))
         assert "c1" in (both := listed(*with_token))
         assert ("c2", 4) == (listed(*with_token, "--denied"), len(both))
@@ -180,19 +182,19 @@ def test_who_follows_ends_when_its_reader_is_gone_though_nothing_comes(store):
 
 def test_where_nothing_is_printed_to_nobody_can_leave(monkeypatch):
     monkeypatch.setattr("sys.stdout", io.StringIO())
-    end_with_reader()
+    exit_when_stdout_closes()
     assert "patchbay-reader" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_what_goes_away_and_comes_back_is_waited_for_by_who_follows(capsys):
     found = AuditEntry(1, "w", 1, 2.0, call_id="d")
     answers = [
-        ServerGoneError("gone"),
-        ServerRefusedError("not now", may_pass=True),
+        ServerUnavailableError("gone"),
+        ServerRefusedError("not now", is_transient=True),
         ConfigurationError("cannot be opened"),
         AuditPage((found,), None),
         AuditPage((), None),
-        ServerRefusedError("never", may_pass=False),
+        ServerRefusedError("never", is_transient=False),
     ]
     asked, shown = [], []
 
@@ -204,15 +206,15 @@ def test_what_goes_away_and_comes_back_is_waited_for_by_who_follows(capsys):
         return answer
 
     with pytest.raises(ServerRefusedError, match="never"):
-        audit_command._follow(ask, AuditQuery(), None, shown.extend, 0.001)
-    assert ([0, 0, 0, 0, 1, 1], [found], "gone; waiting for it\n") == (asked, shown, capsys.readouterr().err)
+        audit_command.follow_calls(ask, AuditQuery(), None, shown.extend, 0.001)
+    assert ([0, 0, 0, 0, 1, 1], [found], "gone; retrying\n") == (asked, shown, capsys.readouterr().err)
 
 
 def test_a_file_that_was_taken_away_is_not_made_again_by_who_follows(store):
-    ask = audit_command._of_store(store)
+    ask = audit_command.query_store(store)
     assert 3 == len(ask(AuditQuery()).entries)
     Path(store).unlink()
-    with pytest.raises(ConfigurationError, match="There is no audit"):
+    with pytest.raises(ConfigurationError, match="--store: no such file"):
         ask(AuditQuery(after=3))
     assert not Path(store).exists()
 
@@ -228,17 +230,17 @@ def test_more_than_a_page_is_listed(tmp_path):
     ("text", "ago"), [("30s", 30), ("15m", 900), ("1.5h", 5400), ("7d", 604800), ("2w", 1209600), (" 5min ", 300)]
 )
 def test_times_that_are_past_are_read(text, ago):
-    assert 10_000_000 - ago == read_time(text, 10_000_000, "--since")
+    assert 10_000_000 - ago == parse_time(text, 10_000_000, "--since")
 
 
 def test_moments_are_read():
-    assert 1767225600 == read_time("2026-01-01T00:00:00Z", 0, "--since")
-    assert 1767225600 - 3600 == read_time("2026-01-01T00:00+01:00", 0, "--since")
+    assert 1767225600 == parse_time("2026-01-01T00:00:00Z", 0, "--since")
+    assert 1767225600 - 3600 == parse_time("2026-01-01T00:00+01:00", 0, "--since")
     for wrong in ("", "2", "h", "-2h", "2026-13-01", "١h"):
         with pytest.raises(ConfigurationError):
-            read_time(wrong, 0, "--since")
+            parse_time(wrong, 0, "--since")
 
 
 def test_spans_are_told_in_few_digits():
     told = {0.00012: "0.1 ms", 0.0456: "46 ms", 0.9994: "999 ms", 0.9996: "1.0 s", 61.23: "61.2 s", 600: "10 min", 9000: "2.5 h"}
-    assert told == {seconds: span(seconds) for seconds in told}
+    assert told == {seconds: format_duration(seconds) for seconds in told}

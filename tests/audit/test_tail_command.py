@@ -7,7 +7,8 @@ import signal
 
 import pytest
 
-from patchbay.cli.tail_shown import Trace
+from patchbay.cli.tail import Trace
+from patchbay.hooks.process.kinds import KINDS
 from ports import kept_port
 
 from .serving import Command, Reading, patchbay, serving, until
@@ -15,9 +16,12 @@ from .serving import Command, Reading, patchbay, serving, until
 TOKEN = "0123456789abcdef-token"
 
 
+SUBTURNS = {"agent.subturn.spawn", "agent.subturn.end"}  # not printed: the turns of both are
+
+
 def shown(event: object, **options: bool) -> list[str]:
     """Return the lines, without the time."""
-    trace = Trace(**{"in_colour": False, "plain_marks": True, **options})
+    trace = Trace(**{"colour": False, "ascii_only": True, **options})
     return [line[12:].strip() for line in trace.lines(event)]
 
 
@@ -89,9 +93,9 @@ def test_a_server_that_is_started_again_is_tailed_again(tmp_path):
             server.run()
             command.printed("agent.turn.end")
             assert 0 == server.stop()
-            command.said("waiting for it")
+            command.said("reconnecting")
             with serving(tmp_path, port=server.port) as again:
-                command.said("It is back.")
+                command.said("Reconnected.")
                 again.run()
                 command.printed("agent.turn.end", 2)
                 assert 130 == command.end(signal.SIGINT)
@@ -99,11 +103,11 @@ def test_a_server_that_is_started_again_is_tailed_again(tmp_path):
 
 def test_a_server_that_was_never_there_or_refuses_is_said_in_a_line(tmp_path):
     status, out, err = patchbay("tail", "--server", "http://127.0.0.1:9")
-    assert (1, "", "patchbay: No answer from http://127.0.0.1:9: Connection refused\n") == (status, out, err)
+    assert (1, "", "patchbay: No response from http://127.0.0.1:9: Connection refused\n") == (status, out, err)
     with serving(tmp_path, token=TOKEN) as server:
         status, out, err = patchbay("tail", "--server", server.url)
         assert (1, "", 1) == (status, out, err.count("\n"))
-        assert "must show the token of this server. Give it by --token-file. (HTTP 401)" in err
+        assert "must show the token of this server. Use --token-file. (HTTP 401)" in err
     assert (2, "") == patchbay("tail", "--server", "nonsense")[:2]
 
 
@@ -119,7 +123,7 @@ def test_who_tails_ends_when_its_reader_is_gone_though_nothing_happens(tmp_path)
 def test_a_kind_of_which_there_is_none_is_refused(kind):
     status, out, err = patchbay("tail", "--server", "http://127.0.0.1:9", "--kind", "agent.turn.*", "--kind", kind)
     assert (2, "", 1) == (status, out, err.count("\n"))
-    assert f"--kind {kind!r} fits no kind of event" in err
+    assert f"--kind {kind!r} matches no event kind" in err
     assert "agent.tool.exec_start" in err
 
 
@@ -131,7 +135,7 @@ def test_a_kind_that_may_happen_is_asked_for(kind):
 def test_a_server_without_events_is_said_in_a_line(proxied):
     status, out, err = patchbay("tail", "--server", proxied.url)
     assert (1, "", 1) == (status, out, err.count("\n"))
-    assert "The server tells no events" in err
+    assert "The server has no event stream" in err
 
 
 @pytest.mark.parametrize(
@@ -173,7 +177,7 @@ def test_who_decided_is_shown_below_the_call():
 @pytest.mark.parametrize(
     "payload", [None, [], "x", {"Tool": ["a"], "Arguments": [1], "Duration": "x", "ForLLMLen": None, "Media": 1}]
 )
-@pytest.mark.parametrize("kind", [*Trace(in_colour=False, plain_marks=False)._shown, "unknown", None, 5])
+@pytest.mark.parametrize("kind", [*sorted(KINDS - SUBTURNS), "stream.dropped", "unknown", None, 5])
 def test_an_event_of_any_shape_is_shown(kind, payload):
     event = {"kind": kind, "payload": payload, "scope": 3, "attrs": [], "time": {}, "correlation": None}
     assert 1 == len(shown(event))
@@ -181,6 +185,6 @@ def test_an_event_of_any_shape_is_shown(kind, payload):
 
 def test_colours_are_for_terminals_that_have_them_and_marks_for_those_that_can_say_them():
     event = told("agent.tool.exec_start", {"Tool": "\u732b", "Arguments": {}})
-    assert ["\u2192 \u732b()"] == shown(event, plain_marks=False)
+    assert ["\u2192 \u732b()"] == shown(event, ascii_only=False)
     assert ["-> \\u732b()"] == shown(event)
-    assert "\x1b[36m\u2192\x1b[0m" in "".join(Trace(in_colour=True, plain_marks=False).lines(event))
+    assert "\x1b[36m\u2192\x1b[0m" in "".join(Trace(colour=True, ascii_only=False).lines(event))

@@ -16,7 +16,7 @@ import pytest
 from websockets.sync.server import serve
 
 from patchbay.cli import main
-from patchbay.cli.chat_shown import AsText
+from patchbay.cli.chat_session import TextView
 from patchbay.testing import Raw, Recorded, ScriptedUpstream, events
 from patchbay.testing.realtime import Answer, Call, FakeOpenAI, Pause, Quote, Say
 from realtime.server.rig import Serving, serving
@@ -165,7 +165,7 @@ def test_what_is_no_server_of_ours_is_told_apart():
         command = [sys.executable, "-m", "patchbay", "chat", "--server", upstream.url.removesuffix("/v1")]
         done = subprocess.run(command, input="", capture_output=True, text=True, timeout=BOUND)
     assert 1 == done.returncode
-    assert "no Patchbay server" in done.stderr
+    assert "not a Patchbay server" in done.stderr
 
 
 @pytest.mark.parametrize("length", [70_000, 3_000_000])
@@ -174,7 +174,7 @@ def test_a_line_that_is_too_long_fails_whole_and_the_next_one_is_answered(length
         done = chatted(server, lines=f"{chr(233) * length}\nHello.\n")
         assert ["Hello."] == [chat.json["messages"][-1]["content"] for chat in upstream.chats], done
     assert (1, "Fine.\n") == (done.returncode, done.stdout)
-    assert ["error: the line is longer than 65536 characters, and was not said"] == [
+    assert ["error: the line is longer than 65536 characters, and was not sent"] == [
         each.strip() for each in done.stderr.splitlines()
     ]
 
@@ -199,7 +199,7 @@ def test_a_server_that_is_lost_is_said_on_a_line_of_its_own():
             screen = Screen(ours)
             screen.until("> ")
             os.kill(server.pid, signal.SIGKILL)
-            assert "\r\n" == screen.until("patchbay: the connection was lost (1006)\r\n")
+            assert "\r\n" == screen.until("patchbay: connection lost (1006)\r\n")
             assert 1 == chat.wait(BOUND)
         os.close(ours)
 
@@ -210,7 +210,7 @@ def test_a_server_without_sessions_or_without_an_answer_or_that_wants_a_token_is
     file.chmod(0o600)
     with serving() as server:
         assert "start it with --realtime" in chatted(server).stderr
-    assert "No answer from ws://" in chatted(server).stderr
+    assert "No response from ws://" in chatted(server).stderr
     with FakeOpenAI(["Hello."]) as fake, serving(fake, "--token-file", str(file)) as server:
         assert "--token-file" in chatted(server, "--realtime").stderr
         assert "Hello.\n" == chatted(server, "--realtime", "--token-file", str(file), lines="Hi.").stdout
@@ -224,12 +224,12 @@ def test_a_failure_in_a_pipe_is_an_exit_status():
 
 
 def test_a_terminal_is_told_nothing_that_moves_its_cursor(capsys: pytest.CaptureFixture[str]):
-    shown = AsText(sys.stdout, sys.stderr, prompts=False, in_colour=False)
+    shown = TextView(sys.stdout, sys.stderr, prompts=False, colour=False)
     for delta in ("a\x1b", "[2Jb\n", "c\x1b]0;title\x07d", "\r\x08e\x1b[8m"):
-        shown.frame({"type": "text", "delta": delta})
-    shown.frame({"type": "tool_result", "name": "x", "content": "one\x1b[2J\ntwo " + "y" * 500})
+        shown.show({"type": "text", "delta": delta})
+    shown.show({"type": "tool_result", "name": "x", "content": "one\x1b[2J\ntwo " + "y" * 500})
     for kind in ("nothing that is known", "dim", "say", "end_line", None):
-        shown.frame({"type": kind})
+        shown.show({"type": kind})
     captured = capsys.readouterr()
     assert "ab\ncde\n" == captured.out
     assert captured.err.startswith("  -> one two yyy")
@@ -238,26 +238,26 @@ def test_a_terminal_is_told_nothing_that_moves_its_cursor(capsys: pytest.Capture
 
 
 def test_what_the_server_could_not_tell_is_said_and_is_a_failure(capsys: pytest.CaptureFixture[str]):
-    shown = AsText(sys.stdout, sys.stderr, prompts=False, in_colour=False)
+    shown = TextView(sys.stdout, sys.stderr, prompts=False, colour=False)
     for frame in (
         {"type": "text", "delta": "One "},
         {"type": "dropped", "what": "events", "count": 421},
         {"type": "text", "delta": "two."},
     ):
-        shown.frame(frame)
-    shown.frame({"type": "dropped", "what": "result", "name": "x", "count": 1})
+        shown.show(frame)
+    shown.show({"type": "dropped", "what": "result", "name": "x", "count": 1})
     shown.end()
     captured = capsys.readouterr()
     assert "One \ntwo.\n" == captured.out
-    assert "error: 421 events are missing here" in captured.err
+    assert "error: 421 events are missing" in captured.err
 
 
 def test_a_connection_that_is_lost_is_said_and_one_that_is_renewed_is_not(capsys: pytest.CaptureFixture[str]):
-    shown = AsText(sys.stdout, sys.stderr, prompts=False, in_colour=False)
+    shown = TextView(sys.stdout, sys.stderr, prompts=False, colour=False)
     for planned in (True, False):
-        shown.frame({"type": "connection", "state": "lost", "reason": "another one is opened", "planned": planned})
-        shown.frame({"type": "connection", "state": "open", "reason": "", "planned": False})
-    assert 1 == capsys.readouterr().err.count("the connection to the model is lost")
+        shown.show({"type": "connection", "state": "lost", "reason": "another one is opened", "planned": planned})
+        shown.show({"type": "connection", "state": "open", "reason": "", "planned": False})
+    assert 1 == capsys.readouterr().err.count("connection to the model lost")
 
 
 @pytest.mark.parametrize(("frame", "status"), [({"what": "events", "count": 2}, 1), ({"what": "result", "count": 1}, 0)])
@@ -346,10 +346,10 @@ def test_ctrl_c_while_the_command_is_being_loaded_is_no_traceback(monkeypatch: p
     ],
 )
 def test_a_sequence_that_is_cut_between_two_pieces_leaves_nothing(deltas, shown, capsys: pytest.CaptureFixture[str]):
-    view = AsText(sys.stdout, sys.stderr, prompts=False, in_colour=False)
+    view = TextView(sys.stdout, sys.stderr, prompts=False, colour=False)
     for delta in deltas:
-        view.frame({"type": "text", "delta": delta})
-    view.frame({"type": "response_end", "status": "completed"})
+        view.show({"type": "text", "delta": delta})
+    view.show({"type": "response_end", "status": "completed"})
     assert shown == capsys.readouterr().out
 
 
@@ -357,7 +357,7 @@ def test_a_server_that_is_named_with_a_path_is_told_so():
     with FakeOpenAI() as fake, serving(fake) as server:
         done = subprocess.run([*CHAT, "--server", f"{server.url}/v1"], input="", capture_output=True, text=True, timeout=BOUND)
     assert 1 == done.returncode
-    assert f"--server is the server's address alone: {server.url}" in done.stderr
+    assert f"--server must be the base URL: {server.url}" in done.stderr
 
 
 def test_several_models_are_said_with_the_flag_that_names_one_before_anything_is_said():

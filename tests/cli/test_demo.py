@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from patchbay.cli.children import ChildError, listening
-from patchbay.cli.demo_talk import Record, Talk
+from patchbay.cli.demo import Conversation, ModelLog
 from patchbay.testing import ScriptedUpstream
 
 DEMO = [sys.executable, "-m", "patchbay", "demo"]
@@ -83,12 +83,12 @@ def test_a_signal_stops_every_process(number):
 
 
 def test_a_conversation_that_goes_otherwise_is_a_problem(tmp_path):
-    talk = Talk(number=1, streamed=False, question="Multiply 2 by 3.", expected=(("multiply", {"a": 2, "b": 3}),))
+    talk = Conversation(number=1, streamed=False, question="Multiply 2 by 3.", expected=(("multiply", {"a": 2, "b": 3}),))
     with (
         ScriptedUpstream(["I will not."], record=tmp_path / "record") as upstream,
         openai.OpenAI(base_url=upstream.url, api_key="unused", max_retries=0, timeout=30) as client,
     ):
-        problems = talk.run(client, Record(tmp_path / "record"), lambda step: None)
+        problems = talk.run(client, ModelLog(tmp_path / "record"), lambda step: None)
     assert ["conversation 1: the calls were [], not [('multiply', {'a': 2, 'b': 3})]"] == problems
 
 
@@ -103,5 +103,5 @@ def test_a_child_that_fails_says_why():
 
 
 def test_a_child_that_says_nothing_is_not_waited_for_for_ever():
-    with pytest.raises(ChildError, match="did not say where it listens"):
+    with pytest.raises(ChildError, match="printed no address"):
         start("input()", timeout=0.2)

@@ -87,7 +87,7 @@ def test_a_model_s_name_is_told_with_the_reason(patchbay) -> None:
 def test_a_name_that_is_not_known_is_said_with_status_1(patchbay) -> None:
     status, out, _ = patchbay("formats", "model", "my-own")
     assert 1 == status
-    assert "my-own: not a known name" in out
+    assert "my-own: unknown name" in out
     assert (1, "null\n", "") == patchbay("formats", "model", "my-own", "--json")
 
 
@@ -103,10 +103,10 @@ def test_a_chat_template_is_recognised_and_the_finding_explained(patchbay, tmp_p
     assert {
         "checkpoint": path,
         "format": "hermes",
-        "found in": "chat template",
-        "by": "'<tool_call>', but not '<tool_calls>['",
+        "source": "chat template",
+        "rule": "'<tool_call>', but not '<tool_calls>['",
         "families": "; ".join(FORMATS["hermes"].families),
-        "reasoning": "<think> to </think>; the prompt opens it if thinking",
+        "reasoning": "<think> to </think>; opened by the prompt if thinking",
         "use": "--format hermes",
     } == facts(out)
     status, out, _ = patchbay("formats", "derive", path, "--json")
@@ -127,7 +127,7 @@ def test_a_declared_format_that_is_wrong_is_explained(patchbay, tmp_path: Path) 
     path = written(tmp_path / "tokenizer_config.json", {"response_template": {**DECLARED, "fields": {"a": {"opne": 1}}}})
     status, out, _ = patchbay("formats", "derive", path)
     assert 1 == status
-    assert facts(out)["response_template"].startswith("cannot be used: response_template.fields.a.opne is not known here")
+    assert facts(out)["response_template"].startswith("unsupported: response_template.fields.a.opne is not known here")
 
 
 def test_the_files_of_a_folder_are_put_together(patchbay, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_the_files_of_a_folder_are_put_together(patchbay, tmp_path: Path) -> Non
     written(tmp_path / "tokenizer.json", {"added_tokens": [{"content": "<|tool_calls_section_begin|>"}]})
     assert ("kimi_k2", "vocabulary") == (
         facts(patchbay("formats", "derive", str(tmp_path))[1])["format"],
-        facts(patchbay("formats", "derive", str(tmp_path))[1])["found in"],
+        facts(patchbay("formats", "derive", str(tmp_path))[1])["source"],
     )
     jinja = written(tmp_path / "chat_template.jinja", TEMPLATE)
     assert "hermes" == facts(patchbay("formats", "derive", str(tmp_path))[1])["format"]
@@ -145,7 +145,7 @@ def test_the_files_of_a_folder_are_put_together(patchbay, tmp_path: Path) -> Non
 def test_nothing_recognised_is_said_with_status_1(patchbay, tmp_path: Path) -> None:
     path = written(tmp_path / "tokenizer_config.json", {"chat_template": "{{ messages }}"})
     status, out, _ = patchbay("formats", "derive", path)
-    assert (1, "none was recognised") == (status, facts(out)["format"])
+    assert (1, "none recognised") == (status, facts(out)["format"])
     assert (1, None) == (
         patchbay("formats", "derive", path, "--json")[0],
         json.loads(patchbay("formats", "derive", path, "--json")[1])["use"],
@@ -157,7 +157,7 @@ def test_a_file_that_shows_nothing_and_its_folder_are_told_alike(config: dict[st
     path = written(tmp_path / "tokenizer_config.json", config)
     for place in (path, str(tmp_path)):
         status, out, err = patchbay("formats", "derive", place)
-        assert (1, "none was recognised", "") == (status, facts(out)["format"], err)
+        assert (1, "none recognised", "") == (status, facts(out)["format"], err)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_file_that_cannot_be_read_is_refused_on_one_line(content: str, said: s
     [
         (["show", "nope"], "Unknown format 'nope'"),
         (["show", "qwen3-coder"], "Unknown format 'qwen3-coder'. Did you mean 'qwen3_coder'?"),
-        (["show", "auto"], "'auto' is no format of its own"),
+        (["show", "auto"], "'auto' is not a format"),
         (["show", "./acme.toml"], "acme.toml cannot be read"),
         (["show"], "Missing argument 'NAME|PATH'"),
         (["derive", "/nowhere"], "/nowhere cannot be read"),

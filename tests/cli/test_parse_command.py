@@ -60,11 +60,11 @@ def test_a_page_shows_every_part_of_the_reading(patchbay, text, tools):
     status, page, _ = patchbay("parse", text, "--tools", tools)
     assert 0 == status
     shown = sections(page)
-    assert ["reasoning", "content", "calls", "mended"] == list(shown)
+    assert ["reasoning", "content", "calls", "repairs"] == list(shown)
     assert "One harbour." == shown["reasoning"]
     assert "I ask." == shown["content"]
     assert 'tide_table {"harbour": "Brest"}' == shown["calls"]
-    assert "line 4, column" in shown["mended"]
+    assert "line 4, column" in shown["repairs"]
 
 
 def test_json_holds_the_same(patchbay, text, tools):
@@ -80,13 +80,13 @@ def test_a_text_without_a_call_says_so(patchbay, tmp_path):
     (tmp_path / "prose.txt").write_text("Low water at noon.")
     assert {"content": "Low water at noon.", "calls": "none"} == sections(patchbay("parse", tmp_path / "prose.txt")[1])
     explained = sections(patchbay("parse", tmp_path / "prose.txt", "--explain")[1])
-    assert "no format's marker is in the text" in explained["why"]
+    assert "no marker of a format" in explained["why"]
 
 
 def test_a_call_that_is_cut_off_is_shown_as_what_was_written(patchbay, tmp_path):
     (tmp_path / "cut.txt").write_text('```tool_call\n{"name": "tide_table", "arguments": {"harbour": "Br')
     shown = sections(patchbay("parse", tmp_path / "cut.txt")[1])
-    assert shown["cut off at the end"].endswith('{"name": "tide_table", "arguments": {"harbour": "Br')
+    assert shown["truncated"].endswith('{"name": "tide_table", "arguments": {"harbour": "Br')
 
 
 @pytest.mark.parametrize("place", [[], ["-"]])
@@ -111,7 +111,7 @@ def test_explain_says_which_markers_stand_where_and_when_a_call_was_known(patchb
 def test_explain_names_the_tools_that_were_called_and_not_offered(patchbay, tmp_path, tools):
     (tmp_path / "a.txt").write_text('```tool_call\n{"name": "launch_ship", "arguments": {}}\n```')
     page = patchbay("parse", tmp_path / "a.txt", "--tools", tools, "--explain")[1]
-    assert ["launch_ship"] == [body for title, body in sections(page).items() if title.startswith("no calls")]
+    assert ["launch_ship"] == [body for title, body in sections(page).items() if title.startswith("calls of tools")]
     kept = patchbay("parse", tmp_path / "a.txt", "--tools", tools, "--unknown-tools", "keep")[1]
     assert "launch_ship {}" == sections(kept)["calls"]
 
@@ -124,7 +124,7 @@ def test_pieces_that_are_read_otherwise_are_a_failure(patchbay, text, monkeypatc
     feed = StreamParser.feed
     monkeypatch.setattr(StreamParser, "feed", lambda parser, piece: feed(parser, piece[:2]))
     status, _, complaint = patchbay("parse", text, "--chunks", 3)
-    assert (1, "patchbay: pieces of 3 characters give another reading than the whole text\n") == (status, complaint)
+    assert (1, "patchbay: pieces of 3 characters are read differently from the whole text\n") == (status, complaint)
 
 
 def test_what_a_terminal_would_obey_is_shown_and_not_sent(patchbay, tmp_path):
@@ -141,11 +141,11 @@ def test_the_tools_of_a_whole_request_are_found(patchbay, text, tmp_path):
     ("complaint", "content"),
     [
         ("is not JSON: Expecting value, line 2, column 1", b"[\n"),
-        ("is not JSON that can be read: it is nested too deeply", b"[" * 100_000),
-        ("holds an object without 'tools'", b'{"name": "tide_table"}'),
-        ("holds no list of tools", b'{"tools": 1}'),
+        ("is not readable JSON: it is nested too deeply", b"[" * 100_000),
+        ("has no 'tools'", b'{"name": "tide_table"}'),
+        ("contains no list of tools", b'{"tools": 1}'),
         ("'tools[0].function' must be an object", b'[{"type": "function"}]'),
-        ("is not UTF-8: byte 1 cannot be read", b"[\xff"),
+        ("is not UTF-8: invalid byte 1", b"[\xff"),
     ],
 )
 def test_a_tools_file_that_cannot_be_read_is_one_line_that_says_why(patchbay, text, tmp_path, complaint, content):

@@ -38,7 +38,7 @@ def test_help_names_every_flag_and_its_variable_and_shows_examples(flag: str) ->
     for variable in ("UPSTREAM_BASE_URL", "UPSTREAM_API_KEY", "PROXY_API_KEY", "PROXY_LOG_FILE", "PATCHBAY_TOOLS"):
         assert variable in done.stdout
     assert "patchbay proxy --upstream http://127.0.0.1:11434/v1" in done.stdout
-    assert "list of processes" in " ".join(done.stdout.replace("│", " ").split())
+    assert "process list" in " ".join(done.stdout.replace("│", " ").split())
 
 
 def test_the_program_lists_its_commands_and_its_version() -> None:
@@ -68,7 +68,7 @@ def test_the_program_lists_its_commands_and_its_version() -> None:
         (["proxy", "--upstream", UPSTREAM, "--base-path", "/a b"], "base path"),
         (["proxy", "--upstream", UPSTREAM, "--tools", "both"], "'auto', 'text', 'native'"),
         (["proxy", "--upstream", UPSTREAM, "--format", "nonsense"], "nonsense"),
-        (["proxy", "--upstream", UPSTREAM, "--xml-tool", "bash"], "--xml-tool 'bash' must be TAG=TOOL"),
+        (["proxy", "--upstream", UPSTREAM, "--xml-tool", "bash"], "Invalid --xml-tool 'bash': use TAG=TOOL"),
         (["proxy", "--upstream", UPSTREAM, "--format", "nowhere.toml"], "nowhere.toml cannot be read"),
         (["proxy", "--upstream", UPSTREAM, "--system-injection", "x"], "'merge', 'prepend'"),
         (["proxy", "--upstream", UPSTREAM, "--repair-rounds", "-1"], "'--repair-rounds'"),

@@ -19,7 +19,7 @@ import openai
 import pytest
 
 from patchbay.cli.children import Child, listening
-from patchbay.cli.oversight_flags import make_oversight
+from patchbay.cli.serving import make_oversight
 from patchbay.testing import ContractModel, ScriptedUpstream
 from ports import kept_port
 from tools_server.rig import BOUND, calling_back, says, until
@@ -119,7 +119,7 @@ def test_an_audit_that_nobody_wants_is_not_there(folder) -> None:
     with ScriptedUpstream(ContractModel()) as upstream, running("serve", folder, upstream.url, "--audit", "none") as child:
         done = subprocess.run([*COMMAND, "audit", "--server", child.url], capture_output=True, text=True, timeout=60)
         assert 1 == done.returncode
-        assert "keeps no audit: `patchbay serve` keeps one unless it is started with --audit none" in done.stderr
+        assert "has no audit log: `patchbay serve` has one unless it runs with --audit none" in done.stderr
 
 
 def test_the_proxy_passes_on_what_is_not_its_own(folder) -> None:

@@ -185,7 +185,7 @@ def test_the_server_process_holds_no_parser_of_flags_and_shows_no_key() -> None:
         ),
     ):
         shown = Path(f"/proc/{process.pid}/cmdline").read_bytes()
-        assert b"proxy_process" in shown
+        assert b"patchbay.cli.serving" in shown
         assert b"up-key-123" not in shown
         assert 401 == ask(port, "GET", "/v1/models").status
         assert 200 == ask(port, "GET", "/v1/models", headers={"authorization": "Bearer door-key"}).status
@@ -194,7 +194,7 @@ def test_the_server_process_holds_no_parser_of_flags_and_shows_no_key() -> None:
 
 def test_heavy_libraries_stay_out_of_the_server_process() -> None:
     code = (
-        "import sys, patchbay.cli.proxy_process, patchbay.proxy, patchbay.server.workers;"
+        "import sys, patchbay.cli.serving, patchbay.proxy, patchbay.server.workers;"
         "patchbay.proxy.create_app('http://127.0.0.1:9/v1');"
         "print([name for name in ('aiohttp', 'openai', 'pydantic', 'rich', 'typer', 'starlette') if name in sys.modules])"
     )

@@ -87,7 +87,7 @@ def test_a_stop_says_what_it_waits_for_and_no_more(again: bool) -> None:
         assert reached.wait(BOUND)
         process.send_signal(signal.SIGINT)
         line = process.stderr.readline()
-        assert f"stopping: 1 call under way, up to {30 if again else 1} s; press Ctrl-C again to end at once\n" == line
+        assert f"stopping: 1 call running, up to {30 if again else 1} s; press Ctrl-C again to stop at once\n" == line
         if again:
             process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=BOUND)

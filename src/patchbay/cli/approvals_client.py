@@ -1,66 +1,74 @@
-"""What the commands of ``patchbay approvals`` ask of the server: ``/api/approvals``, as anybody may ask it over HTTP."""
+"""HTTP client of ``/api/approvals``, and the interactive review loop of ``patchbay approvals watch``."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import select
+import sys
+import time
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from patchbay.approvals import ApprovalRequest, SessionGrant, Verdict
-from patchbay.cli.server_client import ServerClient, ServerGoneError, ServerRefusedError
+from patchbay.approvals import ApprovalRequest, SessionGrant, State, Verdict
+from patchbay.approvals.terminal import LineBuffer, parse_answer, render, render_outcome, render_question, reply_to
+from patchbay.cli.http import ServerClient, ServerRefusedError, ServerUnavailableError
 from patchbay.errors import ApprovalNotFoundError
+from patchbay.legible import printable
 
-_MISSING: Final = "It has no approvals."
+if TYPE_CHECKING:
+    from patchbay.approvals.request import Answer
 
 
-class NoSuchRequestError(ServerRefusedError):
-    """The server does not know the request: it has forgotten it, or was started anew without a database."""
+_MISSING: Final = "The server has no approvals API."
+
+
+class UnknownRequestError(ServerRefusedError):
+    """The server does not know the request: it expired, or the server restarted without a database."""
 
 
 class ApprovalsClient:
-    """Asks the server at ``url``, showing the token of ``token_file``. Raises ConfigurationError."""
+    """Client of ``/api/approvals`` at ``url``. Raises ConfigurationError."""
 
     def __init__(self, url: str, token_file: Path | None = None) -> None:
         self._server = ServerClient(url, token_file)
 
     @property
     def url(self) -> str:
-        """Where the server is."""
+        """Base URL of the server."""
         return self._server.url
 
-    def listed(self, *, everything: bool = False) -> list[ApprovalRequest]:
-        """Return what is pending, the oldest first; or the last requests, the newest first. Raises Server...Error.
-
-        All of them with all of their arguments: what is cut is asked for by itself, unless it is gone meanwhile.
-        """
+    def requests(self, *, everything: bool = False) -> list[ApprovalRequest]:
+        """Return pending requests, oldest first, or recent requests, newest first, with complete arguments."""
         found = self._server.read("/api/approvals", [("all", "1")] if everything else (), missing=_MISSING).get("approvals", ())
         requests = []
         for each in found if isinstance(found, list) else ():
-            with contextlib.suppress(NoSuchRequestError):
+            with contextlib.suppress(UnknownRequestError):
                 request = _request(each)
                 requests.append(self.get(request.id) if each.get("is_cut") else request)
         return requests
 
     def get(self, request_id: str) -> ApprovalRequest:
-        """Return a request with all of its arguments. Raises NoSuchRequestError, Server...Error."""
+        """Return a request with complete arguments. Raises UnknownRequestError, Server...Error."""
         return self._one(request_id)
 
     def decide(
         self, request: ApprovalRequest, verdict: Verdict, *, reason: str, by: str, arguments: Any = None
     ) -> ApprovalRequest:
-        """Decide a request, if it still is what was looked at, and return it as it is then. Raises as ``get``."""
+        """Decide a request if it is unchanged, and return its new state. Raises as ``get``."""
         edited = {} if arguments is None else {"arguments": arguments}
         return self._one(request.id, {"decision": verdict, "reason": reason, "by": by, "digest": request.digest, **edited})
 
     def sessions(self) -> list[SessionGrant]:
-        """Return the approvals for a session that hold. Raises Server...Error."""
+        """Return active session approvals. Raises Server...Error."""
         found = self._server.read("/api/approvals/sessions", missing=_MISSING).get("sessions")
         return [_grant(each) for each in (found if isinstance(found, list) else ())]
 
     def revoke(self, request_id: str) -> SessionGrant:
-        """Take back an approval for a session. Raises NoSuchRequestError, Server...Error."""
+        """Revoke a session approval. Raises UnknownRequestError, Server...Error."""
         path = f"/api/approvals/sessions/{urllib.parse.quote(request_id, safe='')}"
         with _no_such_request():
             return _grant(self._server.read(path, missing=_MISSING, method="DELETE").get("revoked"))
@@ -76,24 +84,170 @@ def _no_such_request() -> Iterator[None]:
     try:
         yield
     except ServerRefusedError as error:
-        if error.said == ApprovalNotFoundError.code:
-            raise NoSuchRequestError(str(error), may_pass=False, said=error.said) from None
+        if error.server_code == ApprovalNotFoundError.code:
+            raise UnknownRequestError(str(error), is_transient=False, server_code=error.server_code) from None
         raise
 
 
-def _request(told: Any) -> ApprovalRequest:
-    with _readable():
-        return ApprovalRequest.from_json(told)
+def _request(data: Any) -> ApprovalRequest:
+    with _valid_response():
+        return ApprovalRequest.from_json(data)
 
 
-def _grant(told: Any) -> SessionGrant:
-    with _readable():
-        return SessionGrant.from_json(told)
+def _grant(data: Any) -> SessionGrant:
+    with _valid_response():
+        return SessionGrant.from_json(data)
 
 
 @contextlib.contextmanager
-def _readable() -> Iterator[None]:
+def _valid_response() -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, AttributeError):
-        raise ServerGoneError("The server's answer cannot be read: is it of another version?") from None
+        raise ServerUnavailableError("Invalid response from the server: is it another version?") from None
+
+
+_CHUNK: Final = 4096
+
+
+class EndOfInputError(Exception):
+    """Standard input was closed."""
+
+
+class Watch:
+    """Interactive review of pending requests, polled every ``interval`` seconds; decisions are recorded as made ``by``."""
+
+    def __init__(self, client: ApprovalsClient, *, interval: float, by: str) -> None:
+        self._client = client
+        self._interval = interval
+        self._by = by
+        self._typed = LineBuffer()
+        self._is_disconnected = False
+
+    def run(self, *, as_json: bool) -> None:
+        """Run until Ctrl-C or the end of the input. Raises ServerRefusedError, and on the first poll ServerUnavailableError."""
+        pending = self._client.requests()  # an unreachable server is an error at first, later it is retried
+        print(f"Watching {self._client.url}; Ctrl-C ends.", file=sys.stderr)
+        if as_json:
+            self._print_changes(pending)
+        try:
+            while True:
+                for request in pending:
+                    self._ask(request)
+                time.sleep(self._interval)
+                pending = self._poll() or []
+        except EndOfInputError:
+            return
+
+    def _print_changes(self, pending: list[ApprovalRequest]) -> None:
+        """Print each new request, and each request that was decided."""
+        known: dict[str, ApprovalRequest] = {}
+        while True:
+            now = {each.id: each for each in pending}
+            for each in pending:
+                if each.id not in known:
+                    _print_json(each)
+            for request_id in known.keys() - now.keys():
+                with contextlib.suppress(ServerUnavailableError, UnknownRequestError):
+                    _print_json(self._client.get(request_id))
+            known = now
+            while (polled := self._wait_and_poll()) is None:
+                pass
+            pending = polled
+
+    def _ask(self, request: ApprovalRequest) -> None:
+        """Prompt for a decision until the request is decided, here or elsewhere."""
+        if self._is_over(request, quietly=True):
+            return
+        print(f"\n{render(request)}")
+        self._discard_input()
+        self._prompt(request)
+        while True:
+            line = self._read_line()
+            if line is None:
+                if self._is_over(request):
+                    return
+                continue
+            answer = parse_answer(line, request)
+            if isinstance(answer, str):
+                if reply := reply_to(answer, line, request):
+                    print(reply)
+                self._prompt(request)
+                continue
+            self._decide(request, answer)
+            return
+
+    def _decide(self, request: ApprovalRequest, answer: Answer) -> None:
+        try:
+            print(
+                render_outcome(
+                    self._client.decide(request, answer.verdict, reason=answer.reason, by=self._by, arguments=answer.arguments)
+                )
+            )
+        except (ServerRefusedError, ServerUnavailableError) as error:
+            print(error)
+
+    def _prompt(self, request: ApprovalRequest) -> None:
+        print(render_question(request, time.time()), end="", flush=True)
+
+    def _wait_and_poll(self) -> list[ApprovalRequest] | None:
+        time.sleep(self._interval)
+        return self._poll()
+
+    def _poll(self) -> list[ApprovalRequest] | None:
+        """Return pending requests, None while the server is unreachable."""
+        try:
+            pending = self._client.requests()
+        except ServerUnavailableError as error:
+            if not self._is_disconnected:
+                print(f"{error}; reconnecting", file=sys.stderr)
+            self._is_disconnected = True
+            return None
+        if self._is_disconnected:
+            print("Reconnected.", file=sys.stderr)
+        self._is_disconnected = False
+        return pending
+
+    def _is_over(self, request: ApprovalRequest, *, quietly: bool = False) -> bool:
+        """Return True, and print the outcome, once the request is decided; False while the server is unreachable."""
+        try:
+            current = self._client.get(request.id)
+        except ServerUnavailableError:
+            return False
+        except UnknownRequestError:
+            words = f"{request.id}  {printable(request.tool)}  is no longer known to the server"
+        else:
+            if current.state is State.PENDING:
+                return False
+            words = render_outcome(current)
+        if not quietly:
+            print(f"\n{words}")
+        return True
+
+    def _read_line(self) -> str | None:
+        """Return the next line typed within the interval, else None. Raises EndOfInputError."""
+        while (line := self._typed.next()) is None:
+            if not self._has_input():
+                return None
+            if not (chunk := os.read(sys.stdin.fileno(), _CHUNK)):
+                print()
+                raise EndOfInputError
+            self._typed.feed(chunk)
+        return line
+
+    def _has_input(self) -> bool:
+        """Wait up to an interval for input."""
+        readable, _, _ = select.select([sys.stdin.fileno()], [], [], self._interval)
+        return bool(readable)
+
+    def _discard_input(self) -> None:
+        """Discard what was typed before the prompt."""
+        if sys.stdin.isatty():
+            import termios
+
+            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+            self._typed.clear()
+
+
+def _print_json(request: ApprovalRequest) -> None:
+    print(json.dumps(request.as_json()), flush=True)

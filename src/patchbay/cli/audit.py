@@ -1,7 +1,4 @@
-"""``patchbay audit``: what is written down of calls, read from the database or from a server.
-
-What lives here: flags, and what is printed. What does not: the audit itself (``patchbay.audit``).
-"""
+"""``patchbay audit``: show past tool calls from the database or from a server."""
 
 from __future__ import annotations
 
@@ -17,27 +14,29 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from patchbay.cli.colour import in_colour
-from patchbay.cli.failures import fail
-from patchbay.cli.left import end_with_reader
-from patchbay.cli.times import counted, moment, read_time, span
+from patchbay.cli.options import SERVER, TokenFile
+from patchbay.cli.terminal import (
+    exit_when_stdout_closes,
+    fail,
+    format_datetime,
+    format_duration,
+    parse_time,
+    plural,
+    supports_colour,
+)
 from patchbay.errors import ConfigurationError, PatchbayError
 from patchbay.legible import printable
 
 if TYPE_CHECKING:
     from patchbay.audit import AuditEntry, AuditPage, AuditQuery
 
-SERVER: Final = "http://127.0.0.1:48911"
-
-_WHICH = "Which calls"
-_DECISIONS: Final = 4
-"""How many decisions the table shows, each in ``_DECISION`` characters; ``--json`` has all of them, whole."""
-_DECISION: Final = 80
+_FILTERS = "Filters"
+_MAX_DECISIONS: Final = 4
+_MAX_DECISION_CHARS: Final = 80
 _MISSING: Final = (
-    "The server keeps no audit: `patchbay serve` keeps one unless it is started with --audit none, "
-    "`patchbay proxy` one with --config."
+    "The server has no audit log: `patchbay serve` has one unless it runs with --audit none, `patchbay proxy` one with --config."
 )
-_NOBODY: Final = "Start `patchbay serve`, name another server by --server, or read a database by --store."
+_NO_SERVER: Final = "Start `patchbay serve`, or use --server or --store."
 
 
 def audit(
@@ -47,43 +46,40 @@ def audit(
         typer.Option(
             metavar="URL",
             envvar="PATCHBAY_AUDIT",
-            help="The audit's database: sqlite:///audit.db, a file, postgresql://host/name.",
+            help="Audit database: sqlite:///audit.db, a file, postgresql://host/name.",
         ),
     ] = None,
     server: Annotated[
         str | None,
-        typer.Option(metavar="URL", envvar="PATCHBAY_SERVER", help=f"Ask a server instead. Without both: {SERVER}."),
+        typer.Option(metavar="URL", envvar="PATCHBAY_SERVER", help=f"Query a server instead. Default: {SERVER}."),
     ] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", envvar="PATCHBAY_TOKEN_FILE", help="File of mode 0600 with the server's bearer token."),
-    ] = None,
+    token_file: TokenFile = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="TIME", rich_help_panel=_WHICH, help="From then on: 15m, 2h, 7d ago, or 2026-05-01T12:00."),
+        typer.Option(metavar="TIME", rich_help_panel=_FILTERS, help="Not before: 15m, 2h, 7d ago, or 2026-05-01T12:00."),
     ] = None,
-    until: Annotated[str | None, typer.Option(metavar="TIME", rich_help_panel=_WHICH, help="Before then.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", rich_help_panel=_FILTERS, help="Before this time.")] = None,
     tool: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATTERN", rich_help_panel=_WHICH, help="Of these tools: fs_read, 'fs_*'. May be repeated."),
+        typer.Option(metavar="PATTERN", rich_help_panel=_FILTERS, help="Tool name or pattern: fs_read, 'fs_*'; repeatable."),
     ] = None,
-    source: Annotated[str | None, typer.Option(metavar="NAME", rich_help_panel=_WHICH, help="Of the tools of a source.")] = None,
-    agent: Annotated[str | None, typer.Option(metavar="NAME", rich_help_panel=_WHICH, help="Of an agent.")] = None,
-    session: Annotated[str | None, typer.Option(metavar="KEY", rich_help_panel=_WHICH, help="Of a session.")] = None,
+    source: Annotated[str | None, typer.Option(metavar="NAME", rich_help_panel=_FILTERS, help="Source of the tool.")] = None,
+    agent: Annotated[str | None, typer.Option(metavar="NAME", rich_help_panel=_FILTERS, help="Agent name.")] = None,
+    session: Annotated[str | None, typer.Option(metavar="KEY", rich_help_panel=_FILTERS, help="Session key.")] = None,
     turn: Annotated[
         str | None,
-        typer.Option(metavar="ID", rich_help_panel=_WHICH, help="Of a turn, and of the sub-agents that worked for it."),
+        typer.Option(metavar="ID", rich_help_panel=_FILTERS, help="Turn id, including turns of its sub-agents."),
     ] = None,
-    errors: Annotated[bool, typer.Option("--errors", rich_help_panel=_WHICH, help="That failed, in whatever way.")] = False,
-    denied: Annotated[bool, typer.Option("--denied", rich_help_panel=_WHICH, help="That a hook or an approver refused.")] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="How many, the newest.")] = 50,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C; the oldest first.")
+    errors: Annotated[bool, typer.Option("--errors", rich_help_panel=_FILTERS, help="Failed calls.")] = False,
+    denied: Annotated[
+        bool, typer.Option("--denied", rich_help_panel=_FILTERS, help="Calls denied by a hook or approver.")
     ] = False,
-    interval: Annotated[float, typer.Option(min=0.05, max=60, metavar="SECONDS", help="With --follow: how often to look.")] = 1.0,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="Number of calls, newest first.")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new calls until Ctrl-C, oldest first.")] = False,
+    interval: Annotated[float, typer.Option(min=0.05, max=60, metavar="SECONDS", help="Poll interval of --follow.")] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print each entry as a line of JSON.")] = False,
 ) -> None:
-    """Show the calls that were made: who asked, what ran, who decided, what became of it.
+    """Show past tool calls: caller, arguments, decision, result.
 
     [bold]Examples[/bold]
 
@@ -95,12 +91,12 @@ def audit(
     """  # fmt: skip
     from patchbay.audit import AuditQuery
 
-    if not follow and _is_said(context, "interval"):
-        raise ConfigurationError("--interval is how often to look with --follow: give both, or neither.")
+    if not follow and _is_explicit(context, "interval"):
+        raise ConfigurationError("--interval needs --follow.")
     now = time.time()
     query = AuditQuery(
-        since=read_time(since, now, "--since") if since is not None else None,
-        until=read_time(until, now, "--until") if until is not None else None,
+        since=parse_time(since, now, "--since") if since is not None else None,
+        until=parse_time(until, now, "--until") if until is not None else None,
         tools=tuple(tool or ()),
         source=source,
         agent=agent,
@@ -110,125 +106,126 @@ def audit(
         denied=denied,
     )
     if query.since is not None and query.until is not None and query.since >= query.until:
-        raise ConfigurationError("--since is not before --until: no call can be of that time.")
-    ask = _chosen(context, store, server, token_file)
+        raise ConfigurationError("--since must be before --until.")
+    fetch = _source(context, store, server, token_file)
     try:
-        found = _newest(ask, query, limit)
+        found = _newest(fetch, query, limit)
         show: Callable[[Sequence[AuditEntry]], None] = _print_json if as_json else _Table().show
         show(found[::-1] if follow else found)
         if not found and not follow:
-            print("No call fits." if query != AuditQuery() else "No call is written down yet.", file=sys.stderr)
+            print("No matching calls." if query != AuditQuery() else "The audit log is empty.", file=sys.stderr)
         if follow:
-            end_with_reader()
-            _follow(ask, query, found[0].id if found else None, show, interval)
+            exit_when_stdout_closes()
+            follow_calls(fetch, query, found[0].id if found else None, show, interval)
     except ConfigurationError:
         raise
     except PatchbayError as error:
-        is_nobody = error.code == "server_unavailable" and store is None and server is None
-        fail(f"{error}. {_NOBODY}" if is_nobody else str(error), 1)
+        no_server = error.code == "server_unavailable" and store is None and server is None
+        fail(f"{error}. {_NO_SERVER}" if no_server else str(error), 1)
 
 
-def _chosen(
+def _source(
     context: typer.Context, store: str | None, server: str | None, token_file: Path | None
 ) -> Callable[[AuditQuery], AuditPage]:
-    """Return what is asked; what was written on the command line goes before the environment."""
+    """Return a query function. The command line takes precedence over the environment."""
     if store is not None and server is not None:
-        said = {name: _is_said(context, name) for name in ("store", "server")}
-        if said["store"] and said["server"]:
-            raise ConfigurationError("Give --store or --server, not both.")
-        if said["server"]:
+        explicit = {name for name in ("store", "server") if _is_explicit(context, name)}
+        if len(explicit) == 2:
+            raise ConfigurationError("Use --store or --server, not both.")
+        if "server" in explicit:
             store = None
-    return _of_store(store) if store is not None else _of_server(server or SERVER, token_file)
+    return query_store(store) if store is not None else _query_server(server or SERVER, token_file)
 
 
-def _is_said(context: typer.Context, name: str) -> bool:
+def _is_explicit(context: typer.Context, name: str) -> bool:
     found = context.get_parameter_source(name)
     return found is not None and found.name == "COMMANDLINE"
 
 
-def _of_store(url: str) -> Callable[[AuditQuery], AuditPage]:
+def query_store(url: str) -> Callable[[AuditQuery], AuditPage]:
+    """Return a query function of a database. Raises ConfigurationError."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from patchbay.audit import AuditLog
-    from patchbay.cli.server_client import ServerGoneError
+    from patchbay.cli.http import ServerUnavailableError
 
     log = AuditLog(url)
     if log.is_in_memory:
-        raise ConfigurationError("There is no audit: --store names no file and no database.")
+        raise ConfigurationError("--store must be a file or a database URL.")
 
-    async def asked(query: AuditQuery) -> AuditPage:
+    async def query_and_close(query: AuditQuery) -> AuditPage:
         try:
             return await log.query(query)
         finally:
             await log.aclose()
 
-    def ask(query: AuditQuery) -> AuditPage:
-        if log.is_missing:  # each time: to open it would make a file where one was taken away
-            raise ConfigurationError("There is no audit: --store names a file that does not exist.")
+    def fetch(query: AuditQuery) -> AuditPage:
+        if log.is_missing:  # on each query: opening would recreate a deleted file
+            raise ConfigurationError("--store: no such file.")
         try:
-            return asyncio.run(asked(query))
+            return asyncio.run(query_and_close(query))
         except SQLAlchemyError as error:
-            raise ServerGoneError(f"The audit cannot be read: {getattr(error, 'orig', None) or error}") from None
+            raise ServerUnavailableError(f"Cannot read the audit log: {getattr(error, 'orig', None) or error}") from None
 
-    return ask
+    return fetch
 
 
-def _of_server(url: str, token_file: Path | None) -> Callable[[AuditQuery], AuditPage]:
+def _query_server(url: str, token_file: Path | None) -> Callable[[AuditQuery], AuditPage]:
     from patchbay.audit import AuditEntry, AuditPage
-    from patchbay.cli.server_client import ServerClient, ServerGoneError
+    from patchbay.cli.http import ServerClient, ServerUnavailableError
     from patchbay.server.audit import as_parameters
 
     client = ServerClient(url, token_file)
 
-    def ask(query: AuditQuery) -> AuditPage:
-        told = client.read("/api/audit", as_parameters(query), missing=_MISSING)
+    def fetch(query: AuditQuery) -> AuditPage:
+        page = client.read("/api/audit", as_parameters(query), missing=_MISSING)
         try:
-            return AuditPage(tuple(AuditEntry.from_json(each) for each in told["entries"]), told["cursor"])
+            return AuditPage(tuple(AuditEntry.from_json(each) for each in page["entries"]), page["cursor"])
         except (KeyError, TypeError):
-            raise ServerGoneError(f"The answer of {client.url} cannot be read: is it of another version?") from None
+            raise ServerUnavailableError(f"Invalid response from {client.url}: is it another version?") from None
 
-    return ask
+    return fetch
 
 
-def _newest(ask: Callable[[AuditQuery], AuditPage], query: AuditQuery, limit: int) -> list[AuditEntry]:
-    """Return so many, however many pages that takes."""
+def _newest(fetch: Callable[[AuditQuery], AuditPage], query: AuditQuery, limit: int) -> list[AuditEntry]:
+    """Return the newest ``limit`` entries, from as many pages as needed."""
     from patchbay.audit.entries import MAX_PAGE
 
     found: list[AuditEntry] = []
     cursor: int | None = None
     while len(found) < limit:
-        page = ask(replace(query, limit=min(MAX_PAGE, limit - len(found)), before=cursor))
+        page = fetch(replace(query, limit=min(MAX_PAGE, limit - len(found)), before=cursor))
         found.extend(page.entries)
         if (cursor := page.cursor) is None:
             break
     return found
 
 
-def _follow(
-    ask: Callable[[AuditQuery], AuditPage],
+def follow_calls(
+    fetch: Callable[[AuditQuery], AuditPage],
     query: AuditQuery,
     last: int | None,
     show: Callable[[Sequence[AuditEntry]], None],
     interval: float,
 ) -> None:
-    """Show what comes, until Ctrl-C. A server or a database that is gone is waited for."""
+    """Show new entries until Ctrl-C; retry while the server or the database is unreachable."""
     from patchbay.audit.entries import MAX_PAGE
-    from patchbay.cli.server_client import ServerGoneError, ServerRefusedError
+    from patchbay.cli.http import ServerRefusedError, ServerUnavailableError
 
     last = last or 0
-    is_gone = False
+    is_disconnected = False
     while True:
         time.sleep(interval)
         try:
-            page = ask(replace(query, limit=MAX_PAGE, after=last))
-        except (ServerGoneError, ServerRefusedError, ConfigurationError) as error:
-            if isinstance(error, ServerRefusedError) and not error.may_pass:
+            page = fetch(replace(query, limit=MAX_PAGE, after=last))
+        except (ServerUnavailableError, ServerRefusedError, ConfigurationError) as error:
+            if isinstance(error, ServerRefusedError) and not error.is_transient:
                 raise
-            if not is_gone:
-                print(f"{error}; waiting for it", file=sys.stderr)
-            is_gone = True
+            if not is_disconnected:
+                print(f"{error}; retrying", file=sys.stderr)
+            is_disconnected = True
             continue
-        is_gone = False
+        is_disconnected = False
         if page.entries:
             last = page.entries[-1].id
             show(page.entries)
@@ -241,43 +238,43 @@ def _print_json(entries: Sequence[AuditEntry]) -> None:
 
 
 class _Table:
-    """A table on a terminal: its head is printed once, its columns are as wide as what is common."""
+    """A table with fixed column widths; its header is printed once."""
 
     _COLUMNS: Final = (("WHEN", 19), ("WHO", 24), ("TOOL", 24), ("OUTCOME", 18), ("TIME", 7), ("RESULT", 9), ("DECISIONS", 0))
 
     def __init__(self) -> None:
-        self._has_head = False
-        self._bold, self._red, self._plain = ("\x1b[1m", "\x1b[31m", "\x1b[0m") if in_colour(sys.stdout) else ("", "", "")
+        self._has_header = False
+        self._bold, self._red, self._plain = ("\x1b[1m", "\x1b[31m", "\x1b[0m") if supports_colour(sys.stdout) else ("", "", "")
 
     def show(self, entries: Sequence[AuditEntry]) -> None:
-        """Print them."""
-        if entries and not self._has_head:
-            self._has_head = True
+        """Print rows."""
+        if entries and not self._has_header:
+            self._has_header = True
             print(f"{self._bold}{self._line([name for name, _ in self._COLUMNS])}{self._plain}")
         for each in entries:
             mark = self._red if each.is_error or each.lost else ""
-            line = f"{moment(each.time)}  {_lost(each)}" if each.lost else self._line(_cells(each))
+            line = f"{format_datetime(each.time)}  {_lost(each)}" if each.lost else self._line(_cells(each))
             print(f"{mark}{line}{self._plain if mark else ''}")
         sys.stdout.flush()
 
     def _line(self, cells: Sequence[str]) -> str:
-        padded = (_fitted(cell, width) for cell, (_, width) in zip(cells, self._COLUMNS, strict=False))
+        padded = (_fit(cell, width) for cell, (_, width) in zip(cells, self._COLUMNS, strict=False))
         return "  ".join(padded).rstrip()
 
 
 def _cells(entry: AuditEntry) -> list[str]:
     who = "/".join(each for each in (entry.agent, entry.session_key, entry.sender) if each) or "-"
     tool = f"{entry.tool} ({entry.source})" if entry.source else entry.tool
-    decisions = [f"{each.by}: {each.decision}" for each in entry.decisions[:_DECISIONS]]
-    decisions = [each if len(each) <= _DECISION else f"{each[: _DECISION - 1]}~" for each in decisions]
-    if (more := len(entry.decisions) - _DECISIONS) > 0:
+    decisions = [f"{each.by}: {each.decision}" for each in entry.decisions[:_MAX_DECISIONS]]
+    decisions = [each if len(each) <= _MAX_DECISION_CHARS else f"{each[: _MAX_DECISION_CHARS - 1]}~" for each in decisions]
+    if (more := len(entry.decisions) - _MAX_DECISIONS) > 0:
         decisions.append(f"{more} more")
     cells = [
-        moment(entry.time),
+        format_datetime(entry.time),
         who,
         tool,
         entry.code or "ok",
-        span(entry.seconds) if entry.seconds else "-",
+        format_duration(entry.seconds) if entry.seconds else "-",
         f"{entry.result_chars:,}",
         "; ".join(decisions) or "-",
     ]
@@ -285,24 +282,24 @@ def _cells(entry: AuditEntry) -> list[str]:
 
 
 def _lost(entry: AuditEntry) -> str:
-    return f"({counted(entry.lost, 'call')} lost: the audit could not keep up)"
+    return f"({plural(entry.lost, 'call')} lost: the audit log was overloaded)"
 
 
-def _fitted(cell: str, width: int) -> str:
-    """Return a cell as wide as its column on a terminal, where some characters are two wide and some none."""
+def _fit(cell: str, width: int) -> str:
+    """Pad or cut a cell to its width on a terminal, where characters are up to two columns wide."""
     if not width:
         return cell
-    if sum(map(_columns, cell)) > width:
-        shown, left = "", width - 1
+    if sum(map(_width, cell)) > width:
+        kept, left = "", width - 1
         for each in cell:
-            if (left := left - _columns(each)) < 0:
+            if (left := left - _width(each)) < 0:
                 break
-            shown += each
-        cell = f"{shown}~"
-    return cell + " " * (width - sum(map(_columns, cell)))
+            kept += each
+        cell = f"{kept}~"
+    return cell + " " * (width - sum(map(_width, cell)))
 
 
-def _columns(character: str) -> int:
+def _width(character: str) -> int:
     if unicodedata.combining(character):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1

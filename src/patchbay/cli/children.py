@@ -1,7 +1,4 @@
-"""Child processes of a command: started, awaited until they say where they listen, and always stopped.
-
-What lives here: the lifetime of servers that a command needs beside itself. What does not: what they serve.
-"""
+"""Server processes that a command starts, waits for, and always stops."""
 
 from __future__ import annotations
 
@@ -21,21 +18,21 @@ if TYPE_CHECKING:
 
 _ADDRESS = re.compile(r"https?://\S+")
 _STOP_SECONDS = 5.0
-_SETTINGS = frozenset(
+_SERVER_VARIABLES = frozenset(
     {"UPSTREAM_BASE_URL", "UPSTREAM_API_KEY", "PORT", "HOST", "PROXY_API_KEY", "PROXY_LOG_FILE", "MAIN_SERVER_PORT",
      "NEKO_TRUSTED_HOSTS", "NEKO_TRUSTED_ORIGINS"}
 )  # fmt: skip
 
 
 class ChildError(PatchbayError, RuntimeError):
-    """A child process ended, or kept silent, before it said where it listens."""
+    """A child process ended, or timed out, before it printed its address."""
 
     code = "child_failed"
 
 
 @dataclass(frozen=True)
 class Child:
-    """A running server: the address that it printed first, its process id, and the lines that it prints."""
+    """A running server: the first address that it printed, its process id, and its output so far."""
 
     url: str
     pid: int
@@ -44,13 +41,14 @@ class Child:
 
 @contextmanager
 def listening(command: Sequence[str], *, name: str, timeout: float = 30.0) -> Iterator[Child]:
-    """Run a server while the block runs.
+    """Run a server during the block.
 
-    ``timeout`` (seconds) bounds the wait for the address; raises ChildError with what the child printed when there is none.
-    Its standard input closes when this process is gone. The command alone says what it does: settings of a server in the
-    environment are kept from it.
+    Raises ChildError, with the output, if no address is printed within ``timeout`` seconds. Its standard input closes when this
+    process ends. It does not inherit server settings from the environment.
     """
-    environment = {key: value for key, value in os.environ.items() if key not in _SETTINGS and not key.startswith("PATCHBAY_")}
+    environment = {
+        key: value for key, value in os.environ.items() if key not in _SERVER_VARIABLES and not key.startswith("PATCHBAY_")
+    }
     with subprocess.Popen(  # noqa: S603  (the command is ours)
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     ) as process:
@@ -63,7 +61,7 @@ def listening(command: Sequence[str], *, name: str, timeout: float = 30.0) -> It
 
 
 class _Output(threading.Thread):
-    """Reads what a child prints, to the end: a child that writes into a full pipe would stand still."""
+    """Reads the output of a child to the end, so that its pipe never fills up."""
 
     def __init__(self, process: subprocess.Popen[str], name: str) -> None:
         super().__init__(name=f"output of {name}", daemon=True)
@@ -85,17 +83,17 @@ class _Output(threading.Thread):
         try:
             address = self._found.get(timeout=timeout)
         except queue.Empty:
-            raise ChildError(f"{self._child} did not say where it listens within {timeout:g} s: {self._said()}") from None
+            raise ChildError(f"{self._child} printed no address within {timeout:g} s: {self._text()}") from None
         if address is None:
-            raise ChildError(f"{self._child} ended with code {self._process.wait()}: {self._said()}")
+            raise ChildError(f"{self._child} ended with code {self._process.wait()}: {self._text()}")
         return address
 
-    def _said(self) -> str:
-        return "".join(self.printed).strip() or "it printed nothing."
+    def _text(self) -> str:
+        return "".join(self.printed).strip() or "no output."
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
-    """Ask first, then insist: nothing outlives the command."""
+    """Terminate a process, and kill it if it does not end."""
     process.terminate()
     try:
         process.wait(_STOP_SECONDS)

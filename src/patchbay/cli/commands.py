@@ -1,4 +1,4 @@
-"""The commands by name, and how failures are reported. A command's module is imported when the command runs."""
+"""The commands by name. A command's module is imported when the command runs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from patchbay.cli.failures import USAGE_ERROR, fail
+from patchbay.cli.options import CONTEXT
+from patchbay.cli.terminal import USAGE_ERROR, fail
 from patchbay.errors import PatchbayError
 
 COMMANDS = {
     "proxy": ("patchbay.cli.proxy:proxy", "Give any OpenAI client working tool calls on any model server."),
-    "serve": ("patchbay.cli.serve:serve", "Serve the registry that other processes add tools to."),
+    "serve": ("patchbay.cli.serve:serve", "Serve the tool registry for other processes."),
     "chat": ("patchbay.cli.chat:chat", "Chat in the terminal with a model and its tools."),
-    "plugins": ("patchbay.cli.plugins:plugins", "Run plugins in processes of their own; register their tools."),
+    "plugins": ("patchbay.cli.plugins:plugins", "Run plugins in separate processes; register their tools."),
     "approvals": ("patchbay.cli.approvals:approvals", "Review pending tool calls."),
     "hooks": ("patchbay.cli.hooks:hooks", "List configured hooks; check a hook process."),
     "audit": ("patchbay.cli.audit:audit", "Show past tool calls: caller, arguments, decision, result."),
@@ -27,14 +28,13 @@ COMMANDS = {
     "formats": ("patchbay.cli.formats:formats", "List the formats, or find the one that a model writes."),
     "demo": ("patchbay.cli.demo:demo", "Watch a text-only model call two tools through the proxy."),
 }
-"""Each command's function or group of commands, and its line in ``patchbay --help``, which so imports none of them."""
+"""Function or group of each command, and its line in ``patchbay --help``, which imports none of them."""
 
-_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 _VARIABLES = re.compile(r" \(env var: '\[?(.*?)\]?'\)")
 
 
 class _LazyCommands(TyperGroup):
-    """Imports a command's module when that command is run or its own help is shown."""
+    """Imports a command's module when the command runs or shows its help."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -51,7 +51,7 @@ def _load(name: str) -> Any:
     if isinstance(found, typer.Typer):
         return typer.main.get_command(found)
     command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-    command.command(name, context_settings=_CONTEXT)(found)
+    command.command(name, context_settings=CONTEXT)(found)
     return typer.main.get_command(command)
 
 
@@ -60,8 +60,8 @@ app = typer.Typer(
     invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # loading rich costs more than all the rest of this page
-    context_settings=_CONTEXT,
+    rich_markup_mode=None,  # importing rich would double the start time of --help
+    context_settings=CONTEXT,
 )
 
 
@@ -88,7 +88,7 @@ def patchbay(
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: 0 done, 1 failed, 2 called wrongly. Failures are one line on stderr."""
+    """Run the command line and exit: 0 done, 1 failed, 2 usage error. Failures are one line on stderr."""
     try:
         status = app(args=None if arguments is None else list(arguments), prog_name="patchbay", standalone_mode=False)
     except PatchbayError as error:
@@ -96,16 +96,16 @@ def run(arguments: Sequence[str] | None = None) -> None:
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone; there is nobody to tell
+        sys.stderr.close()  # stdout is closed, so is probably stderr
         sys.exit(1)
     except Exception as error:
-        # What the parser raises for wrong flags. Its classes moved between versions of typer; the two attributes did not.
+        # A usage error of the parser, whose class differs between versions of typer.
         if not hasattr(error, "format_message"):
             raise
         message = error.format_message()
-        if not message:  # "no arguments is help": the help is already shown
+        if not message:  # "no arguments is help": already shown
             sys.exit(getattr(error, "exit_code", USAGE_ERROR))
-        # The parser shows a list of variables as Python does.
+        # The parser formats several variables as a Python list.
         message = _VARIABLES.sub(lambda found: f" (or {found[1]})".replace("'", ""), message)
         fail(message, getattr(error, "exit_code", USAGE_ERROR))
     sys.exit(status if isinstance(status, int) else 0)

@@ -1,8 +1,7 @@
-"""``patchbay formats``: which formats there are, and which one a model or a checkpoint writes."""
+"""``patchbay formats``: list formats, and find the one that a model or a checkpoint writes."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from patchbay.checkpoint import read_config
-from patchbay.cli.format_flag import given_format
+from patchbay.cli.options import CONTEXT, Json, command_group
+from patchbay.cli.serving import load_format
+from patchbay.cli.terminal import print_json
 from patchbay.errors import ConfigurationError
 from patchbay.formats.outside.declaredformat import FieldRegions
 from patchbay.formats.outside.knownmodels import Hint, format_of
@@ -22,19 +23,14 @@ from patchbay.formats.table import FORMATS, choose
 from patchbay.formats.writing import WRITERS, render_calls
 from patchbay.types import ToolCall
 
-_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 _EXAMPLE = ToolCall("call_1", "get_weather", '{"city": "Paris", "days": 3}')
 
-Json = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
-
-formats = typer.Typer(
-    name="formats", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich", context_settings=_CONTEXT
-)
+formats = command_group("formats", "", no_args_is_help=False)
 
 
 @formats.callback(invoke_without_command=True)
-def every(ctx: typer.Context, as_json: Json = False) -> None:
-    """List the formats; say which one a model or a checkpoint writes.
+def list_all(ctx: typer.Context, as_json: Json = False) -> None:
+    """List the formats, or find the one that a model writes.
 
     [bold]Examples[/bold]
 
@@ -49,22 +45,22 @@ def every(ctx: typer.Context, as_json: Json = False) -> None:
     if ctx.invoked_subcommand is not None:
         return
     if as_json:
-        _print_json([_described(row) for row in FORMATS.values()])
+        print_json([_as_json(row) for row in FORMATS.values()], ensure_ascii=False)
         return
     _print_table(
         ("format", "auto", "writes", "begins with", "families"),
-        ((row.name, _mark(row.auto), _mark(_writes(row)), _first_mark(row), "; ".join(row.families)) for row in FORMATS.values()),
+        ((row.name, _yes(row.auto), _yes(_writes(row)), _first_marker(row), "; ".join(row.families)) for row in FORMATS.values()),
     )
 
 
-@formats.command(context_settings=_CONTEXT)
+@formats.command(context_settings=CONTEXT)
 def show(
     name: Annotated[
-        str, typer.Argument(metavar="NAME|PATH", help="The format's name, or a file that shows it.", show_default=False)
+        str, typer.Argument(metavar="NAME|PATH", help="Format name, or a file that defines one.", show_default=False)
     ],
     as_json: Json = False,
 ) -> None:
-    """Show one format: its markers, who writes it, and what a call looks like.
+    """Show a format: markers, model families, and an example call.
 
     [bold]Examples[/bold]
 
@@ -72,38 +68,38 @@ def show(
 
       patchbay formats show ./acme.toml
     """  # fmt: skip
-    given = given_format(name)
-    if given == "auto":
-        raise ConfigurationError("'auto' is no format of its own: it looks for those that 'patchbay formats' lists.")
-    (row,) = choose(given)
-    described = _described(row)
+    chosen = load_format(name)
+    if chosen == "auto":
+        raise ConfigurationError("'auto' is not a format: it detects those that 'patchbay formats' lists.")
+    (row,) = choose(chosen)
+    details = _as_json(row)
     if as_json:
-        _print_json(described)
+        print_json(details, ensure_ascii=False)
         return
     _print_facts(
         {
             "format": row.name,
             "families": "; ".join(row.families),
-            "auto": "finds it" if row.auto else "does not look for it",
-            "calls": _marks(described["markers"]),
-            "reasoning": "; ".join(_span(opener, closer) for opener, closer in described["reasoning"]),
-            "special tokens": f"{len(row.leaks)} are left out where they show (--json names them)" if row.leaks else "",
-            "prompts": "in its own way" if _writes(row) else "with the fenced contract",
+            "auto": "yes" if row.auto else "no",
+            "calls": _markers(details["markers"]),
+            "reasoning": "; ".join(_span(opener, closer) for opener, closer in details["reasoning"]),
+            "special tokens": f"{len(row.leaks)}, removed from the text (listed by --json)" if row.leaks else "",
+            "prompts": "in this format" if _writes(row) else "in the fenced format",
         }
     )
-    if described["example"]:
-        print(f"\nA call as such a model writes it:\n\n{described['example']}")
+    if details["example"]:
+        print(f"\nExample call:\n\n{details['example']}")
 
 
-@formats.command(context_settings=_CONTEXT)
+@formats.command(context_settings=CONTEXT)
 def model(
     name: Annotated[
         str,
-        typer.Argument(metavar="[MODEL]", help="Its name, as an Ollama tag, an id or a file. Without: all known names."),
+        typer.Argument(metavar="[MODEL]", help="Ollama tag, id or file name; by default all known names."),
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Say which format a model's name hints at; exit with 1 if it hints at none.
+    """Show the format that a model's name implies; exit with 1 if none.
 
     [bold]Examples[/bold]
 
@@ -116,16 +112,16 @@ def model(
         return
     hint = format_of(name)
     if as_json:
-        _print_json(None if hint is None else asdict(hint))
+        print_json(None if hint is None else asdict(hint), ensure_ascii=False)
     elif hint is None:
-        print(f"{name}: not a known name. Reading finds the format from the text; the prompt uses the fenced contract.")
+        print(f"{name}: unknown name. The format is detected from the text; the prompt uses the fenced format.")
     else:
-        _print_facts({"model": name, "format": hint.format, "why": hint.why, "reasoning": _hinted(hint)})
+        _print_facts({"model": name, "format": hint.format, "why": hint.why, "reasoning": _reasoning(hint)})
     if hint is None:
         raise typer.Exit(1)
 
 
-@formats.command(context_settings=_CONTEXT)
+@formats.command(context_settings=CONTEXT)
 def derive(
     path: Annotated[
         Path,
@@ -137,7 +133,7 @@ def derive(
     ],
     as_json: Json = False,
 ) -> None:
-    """Say which format a checkpoint writes and what shows it; exit with 1 if nothing does.
+    """Show the format that a checkpoint writes, with evidence; exit with 1 if none is recognised.
 
     [bold]Examples[/bold]
 
@@ -148,14 +144,14 @@ def derive(
     found = recognise(read_config(path))
     use = str(path) if found.response_template is not None else found.format
     if as_json:
-        _print_json(_found(found, use))
+        print_json(_recognition_json(found, use), ensure_ascii=False)
     else:
-        _print_facts(_told(path, found, use))
+        _print_facts(_checkpoint_facts(path, found, use))
     if use is None:
         raise typer.Exit(1)
 
 
-def _described(row: Format) -> dict[str, Any]:
+def _as_json(row: Format) -> dict[str, Any]:
     return {
         "name": row.name,
         "families": list(row.families),
@@ -168,8 +164,8 @@ def _described(row: Format) -> dict[str, Any]:
     }
 
 
-def _first_mark(row: Format) -> str:
-    return next(map(_mark_text, _openers(row)), "")
+def _first_marker(row: Format) -> str:
+    return next(map(_escape, _openers(row)), "")
 
 
 def _openers(row: Format) -> list[str]:
@@ -181,14 +177,14 @@ def _openers(row: Format) -> list[str]:
 
 
 def _writes(row: Format) -> bool:
-    """Whether a model is asked for this format in its own words, and not with the contract of another."""
+    """Return True if prompts use this format itself."""
     return row.name in WRITERS or row.name == "fenced"
 
 
 def _list_models(*, as_json: bool) -> None:
     known = {name: row.format for row in KNOWN for name in row.names if row.format is not None}
     if as_json:
-        _print_json(known)
+        print_json(known, ensure_ascii=False)
         return
     by_format: dict[str, list[str]] = {}
     for name, format_name in known.items():
@@ -196,15 +192,15 @@ def _list_models(*, as_json: bool) -> None:
     _print_table(("format", "words in a model's name"), ((name, ", ".join(words)) for name, words in by_format.items()))
 
 
-def _hinted(hint: Hint) -> str:
+def _reasoning(hint: Hint) -> str:
     if hint.reasons is None:
-        return "as the request asks"
+        return "as requested"
     if not hint.reasons:
         return "none"
-    return "yes, and the prompt opens it" if hint.reasoning_prefilled else "yes"
+    return "yes, opened by the prompt" if hint.reasoning_prefilled else "yes"
 
 
-def _found(found: Recognition, use: str | None) -> dict[str, Any]:
+def _recognition_json(found: Recognition, use: str | None) -> dict[str, Any]:
     template = found.response_template
     return {
         "use": use,
@@ -218,60 +214,54 @@ def _found(found: Recognition, use: str | None) -> dict[str, Any]:
     }
 
 
-def _told(path: Path, found: Recognition, use: str | None) -> dict[str, str]:
+def _checkpoint_facts(path: Path, found: Recognition, use: str | None) -> dict[str, str]:
     declared = found.response_template
     template = ""
     if declared is not None:
         template = "declares " + ", ".join(f"{field.name} ({field.role})" for field in declared.fields)
     elif found.problem:
-        template = f"cannot be used: {found.problem}"
+        template = f"unsupported: {found.problem}"
     row = FORMATS.get(found.format or "")
     return {
         "checkpoint": str(path),
         "response_template": template,
-        "format": found.format or ("none was recognised" if declared is None else ""),
-        "found in": found.source if found.format else "",
-        "by": found.rule,
+        "format": found.format or ("none recognised" if declared is None else ""),
+        "source": found.source if found.format else "",
+        "rule": found.rule,
         "families": "; ".join(row.families) if row else "",
-        "reasoning": "; ".join(map(_opened, found.reasoning)),
-        "use": f"--format {use}" if use is not None else "--format auto, which finds out from the text",
+        "reasoning": "; ".join(map(_describe, found.reasoning)),
+        "use": f"--format {use}" if use is not None else "--format auto, which detects it from the text",
     }
 
 
-def _opened(reasoning: Reasoning) -> str:
+def _describe(reasoning: Reasoning) -> str:
     marks = _span(reasoning.opener, reasoning.closer)
     if reasoning.prefilled is None:
-        return (
-            f"{marks}; the prompt opens it if {reasoning.when}" if reasoning.when else f"{marks}; who opens it is not to be seen"
-        )
+        return f"{marks}; opened by the prompt if {reasoning.when}" if reasoning.when else f"{marks}; opened by either"
     return f"{marks}; opened by the {'prompt' if reasoning.prefilled else 'model'}"
 
 
 def _span(opener: str, closer: str) -> str:
-    return f"{_mark_text(opener) or 'the beginning'} to {_mark_text(closer) or 'the end'}"
+    return f"{_escape(opener) or 'start'} to {_escape(closer) or 'end'}"
 
 
-def _marks(marks: Iterable[str]) -> str:
-    return "  ".join(map(_mark_text, marks))
+def _markers(marks: Iterable[str]) -> str:
+    return "  ".join(map(_escape, marks))
 
 
-def _mark_text(marker: str) -> str:
+def _escape(marker: str) -> str:
     return marker.replace("\n", "\\n")
 
 
-def _mark(value: bool) -> str:
+def _yes(value: bool) -> str:
     return "yes" if value else "-"
 
 
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=False, indent=2))
-
-
 def _print_facts(facts: Mapping[str, str]) -> None:
-    """Print what is known, each fact on a line of its own; markers must not be broken, so no line is wrapped."""
-    told = {name: value for name, value in facts.items() if value}
-    width = max(map(len, told)) + 2
-    for name, value in told.items():
+    """Print aligned facts without wrapping, which would break markers."""
+    facts = {name: value for name, value in facts.items() if value}
+    width = max(map(len, facts)) + 2
+    for name, value in facts.items():
         print(f"{name:<{width}}{value}")
 
 

@@ -1,8 +1,4 @@
-"""``patchbay hooks``: see which hooks a configuration has, and try one.
-
-What lives here: flags, and what is printed. What does not: configurations (``patchbay.hooks.config``), and the checks
-(``patchbay.hooks.process.doctor``).
-"""
+"""``patchbay hooks``: list configured hooks, and check a hook process."""
 
 from __future__ import annotations
 
@@ -17,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from patchbay.cli.options import CONTEXT, Json, command_group
+from patchbay.cli.terminal import plural
 from patchbay.errors import ConfigurationError
 from patchbay.legible import legible
 
@@ -25,30 +23,21 @@ if TYPE_CHECKING:
     from patchbay.hooks.process.doctor import Verdict
     from patchbay.hooks.process.spec import ProcessSpec
 
-_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 _Config = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="A configuration: .json, .yaml or .toml.", show_default=False),
+    typer.Option("--config", metavar="FILE", help="Configuration file: .json, .yaml or .toml.", show_default=False),
 ]
 
-hooks = typer.Typer(
-    name="hooks",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings=_CONTEXT,
-    help="See which hooks a configuration has, and try a hook that is a process.",
-)
+hooks = command_group("hooks", "List configured hooks; check a hook process.")
 
 
-@hooks.command("list", context_settings=_CONTEXT)
+@hooks.command("list", context_settings=CONTEXT)
 def list_(
     config: _Config = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """List a configuration's hooks, in the order in which they are asked. Nothing is started.
+    """List a configuration's hooks in order of priority. Nothing is started.
 
     [bold]Example[/bold]
 
@@ -62,7 +51,7 @@ def list_(
         print(json.dumps(rows, ensure_ascii=False, indent=2))
         return
     if not found.enabled:
-        print("hooks.enabled is false: none of them is mounted")
+        print("hooks.enabled is false: no hook runs")
     elif not rows:
         print(f"{config} has no hooks")
     width = max((len(row["name"]) for row in rows), default=0)
@@ -75,20 +64,20 @@ def list_(
             print(f"{'':<{width}}  {shlex.join(row['command'])}")
 
 
-@hooks.command(context_settings={**_CONTEXT, "allow_interspersed_args": False, "ignore_unknown_options": False})
+@hooks.command(context_settings={**CONTEXT, "allow_interspersed_args": False, "ignore_unknown_options": False})
 def doctor(
     target: Annotated[
         list[str],
-        typer.Argument(metavar="COMMAND...|NAME", help="The hook's command, or with --config its name.", show_default=False),
+        typer.Argument(metavar="COMMAND...|NAME", help="Command of the hook, or with --config its name.", show_default=False),
     ],
     config: _Config = None,
-    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long each answer may take.")] = 5.0,
-    strict: Annotated[bool, typer.Option("--strict", help="Let warnings count as failures.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON.")] = False,
+    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Timeout of each response.")] = 5.0,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as failures.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """Play requests to a hook's process, and say what is wrong with its answers. Exit status 1: something is.
+    """Send test requests to a hook process and check its responses. Exit status 1: a check failed.
 
-    Options come before the command. The requests name a tool that no hook has, so none of the hook's own tools is run.
+    Options come before the command. The requests name an unknown tool, so no tool of the hook runs.
 
     [bold]Examples[/bold]
 
@@ -98,7 +87,6 @@ def doctor(
 
       patchbay hooks doctor --config patchbay.yaml weather
     """  # fmt: skip
-    from patchbay.cli.times import counted
     from patchbay.hooks.process.doctor import examine
     from patchbay.hooks.process.spec import ProcessSpec
 
@@ -112,12 +100,12 @@ def doctor(
     counts = {outcome: sum(each.outcome == outcome for each in verdicts) for outcome in ("ok", "warning", "failure")}
     failed = counts["failure"] + (counts["warning"] if strict else 0) > 0
     if as_json:
-        shown = {"command": list(spec.command), "verdicts": [asdict(each) for each in verdicts], **counts, "failed": failed}
-        print(json.dumps(shown, ensure_ascii=False, indent=2))
+        result = {"command": list(spec.command), "verdicts": [asdict(each) for each in verdicts], **counts, "failed": failed}
+        print(json.dumps(result, ensure_ascii=False, indent=2))
     else:
         _print(verdicts)
-        found = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-        print(f"{counted(len(verdicts), 'check')}: {found}")
+        summary = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+        print(f"{plural(len(verdicts), 'check')}: {summary}")
     sys.exit(1 if failed else 0)
 
 
@@ -134,20 +122,20 @@ def _print(verdicts: Sequence[Verdict]) -> None:
 
 
 def _check_order(target: Sequence[str], config: Path | None) -> None:
-    """Say it where an option of ours stands behind the command, and is the hook's. Raises ConfigurationError behind a name."""
-    behind = [each for each in target[1:] if each.partition("=")[0] in ("--config", "--timeout", "--strict", "--json")]
-    if not behind:
+    """Warn about options of ours after the command, which the hook gets. Raises ConfigurationError after a name."""
+    misplaced = [each for each in target[1:] if each.partition("=")[0] in ("--config", "--timeout", "--strict", "--json")]
+    if not misplaced:
         return
     if config is not None:
-        raise ConfigurationError(f"{behind[0]} stands behind {target[0]!r}: options come before the name of the hook.")
-    print(f"patchbay: {', '.join(behind)} is given to the hook: options of doctor come before the command.", file=sys.stderr)
+        raise ConfigurationError(f"{misplaced[0]} must come before the hook's name {target[0]!r}.")
+    print(f"patchbay: {', '.join(misplaced)} is passed to the hook: options of doctor come before the command.", file=sys.stderr)
 
 
 def _read(config: Path | None) -> HooksConfig:
     from patchbay.hooks.config import read_hooks_config
 
     if config is None:
-        raise ConfigurationError("which hooks? Name a configuration with --config FILE.")
+        raise ConfigurationError("--config FILE is missing.")
     return read_hooks_config(config.expanduser())
 
 
@@ -155,7 +143,7 @@ def _process(found: HooksConfig, target: Sequence[str]) -> ProcessSpec:
     specs = {each.spec.name: each.spec for each in found.processes}
     if len(target) != 1 or target[0] not in specs:
         names = ", ".join(specs) or "none"
-        raise ConfigurationError(f"no enabled process hook is named {' '.join(target)!r}; there are: {names}.")
+        raise ConfigurationError(f"no enabled process hook is named {' '.join(target)!r}; available: {names}.")
     return specs[target[0]]
 
 

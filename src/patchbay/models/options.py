@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from operator import not_
+from typing import TYPE_CHECKING, Any, Literal
 
+from patchbay._flags import flag
 from patchbay.errors import ConfigurationError
-from patchbay.formats.contract import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG, Template
-from patchbay.formats.parser import check_tag
-from patchbay.formats.parts import UnknownTools
-from patchbay.formats.regions.xmltools import check_xml_tools
-from patchbay.formats.rows import Format
-from patchbay.formats.table import choose
-from patchbay.formats.writing import format_for
+
+if TYPE_CHECKING:  # formats are only loaded to check options: the command line reads their flags without
+    from patchbay.formats.contract import Template
+    from patchbay.formats.parts import UnknownTools
+    from patchbay.formats.rows import Format
 
 ToolMode = Literal["auto", "text", "native"]
 SystemInjection = Literal["merge", "prepend"]
+
+DEFAULT_CALL_TAG = "tool_call"  # as in formats.contract
+DEFAULT_RESULT_TAG = "tool_result"
+
+
+def parse_xml_tools(pairs: Iterable[str]) -> dict[str, str] | None:
+    """Parse ``TAG=TOOL`` pairs. Raises ConfigurationError."""
+    pairs = list(pairs)
+    for pair in pairs:
+        if "=" not in pair:
+            raise ConfigurationError(f"Invalid --xml-tool {pair!r}: use TAG=TOOL, such as bash=run_shell.")
+    return dict(pair.partition("=")[::2] for pair in pairs) or None
 
 
 def make_options(where: str, options: Mapping[str, Any]) -> TextOptions:
@@ -44,23 +56,64 @@ class TextOptions:
     ``choice_rounds``: how often it is asked again for an answer that breaks ``tool_choice``.
     """
 
-    tools: ToolMode = "auto"
-    format: str | Format = "auto"
-    tool_call_tag: str = DEFAULT_CALL_TAG
+    tools: ToolMode = field(
+        default="auto",
+        metadata=flag(
+            "auto: native tools first, the text contract if the model fails; text: always the contract; native: always native.",
+            type=ToolMode,
+        ),
+    )
+    format: str | Format = field(
+        default="auto",
+        metadata=flag(
+            "How tools are described to the model and its calls are read: a format, a format file (.toml), or a checkpoint's "
+            "files. auto: by the model's name, reading all formats.",
+            metavar="NAME|PATH",
+        ),
+    )
+    tool_call_tag: str = field(
+        default=DEFAULT_CALL_TAG, metadata=flag("Label of the fenced blocks with calls.", name="tag", metavar="TAG")
+    )
     tool_result_tag: str = DEFAULT_RESULT_TAG
-    include_examples: bool = True
+    include_examples: bool = field(
+        default=True, metadata=flag("Leave the example out of the instructions.", name="no-examples", default=False, parse=not_)
+    )
     template: Template | None = None
-    system_injection: SystemInjection = "merge"
+    system_injection: SystemInjection = field(
+        default="merge",
+        metadata=flag("Merge the instructions into the client's system message, or prepend a new one.", type=SystemInjection),
+    )
     lenient_fences: bool = True
     generate_id: Callable[[int], str] | None = None
-    reasoning: bool = True
-    reasoning_tag: str = "think"
+    reasoning: bool = field(
+        default=True, metadata=flag("Leave reasoning in the text.", name="no-reasoning", default=False, parse=not_)
+    )
+    reasoning_tag: str = field(
+        default="think", metadata=flag("Tag around the model's reasoning, which is split from the text.", metavar="TAG")
+    )
     unknown_tools: UnknownTools = "text"
-    xml_tools: Mapping[str, str] | None = field(default=None, hash=False)
-    repair_rounds: int = 0
+    xml_tools: Mapping[str, str] | None = field(
+        default=None,
+        hash=False,
+        metadata=flag(
+            "Read <TAG>…</TAG> as a call of TOOL; repeatable.",
+            name="xml-tool",
+            env=("PATCHBAY_XML_TOOLS",),
+            metavar="TAG=TOOL",
+            type=list[str],
+            parse=parse_xml_tools,
+        ),
+    )
+    repair_rounds: int = field(
+        default=0, metadata=flag("Retries for calls whose arguments do not match their schema.", metavar="N", min=0)
+    )
     choice_rounds: int = 2
 
     def __post_init__(self) -> None:
+        from patchbay.formats.parser import check_tag
+        from patchbay.formats.regions.xmltools import check_xml_tools
+        from patchbay.formats.table import choose
+
         choose(self.format)
         hashed = tuple(getattr(self, option.name) for option in fields(self) if option.hash is not False)
         object.__setattr__(self, "_hash", hash(hashed))  # the key of caches that are asked for each request
@@ -94,6 +147,8 @@ class TextOptions:
         labels = self.tool_call_tag, self.tool_result_tag
         if self.format != "auto" or self.template is not None or labels != (DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG):
             return self.format
+        from patchbay.formats.writing import format_for
+
         return format_for(model)
 
 

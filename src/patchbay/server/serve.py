@@ -16,9 +16,8 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import uvicorn
 
@@ -27,6 +26,7 @@ from patchbay.legible import printable
 from patchbay.server.http_protocol import BoundedHeads
 from patchbay.server.redaction import Redactor
 from patchbay.server.routes import own_path
+from patchbay.server.settings import Verbosity
 from patchbay.valve import Valve
 
 AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
@@ -42,21 +42,7 @@ _AT_ONCE: Final = 0.01
 """Seconds of a drain of 0: uvicorn would not begin one, and nothing could be done at its end."""
 
 
-Verbosity = Literal["quiet", "normal", "verbose"]
-"""What the log shows: errors of the server; also failed requests and what is learnt of models; each request as well."""
-
 LEVELS: Final[dict[Verbosity, int]] = {"quiet": logging.ERROR, "normal": logging.INFO, "verbose": logging.DEBUG}
-
-
-@dataclass(frozen=True)
-class ServeOptions:
-    """Where and how to serve. ``drain_timeout``: seconds that running requests have to finish when the server is stopped."""
-
-    host: str = "127.0.0.1"
-    port: int = 8787
-    workers: int = 1
-    drain_timeout: int = 30
-    log: Verbosity = "normal"
 
 
 def listen_on(host: str, port: int, *, shared: bool = False) -> socket.socket:

@@ -1,4 +1,4 @@
-"""What a proxy is told, checked when it is set. Plain data; nothing is opened or connected here."""
+"""Settings of the proxy and of serving, with their command-line flags. Checked when they are set."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
+from patchbay._flags import flag
 from patchbay.errors import ConfigurationError
 
 MIB = 1024 * 1024
@@ -23,6 +25,37 @@ _FRAMING = frozenset({"connection", "content-length", "expect", "te", "trailer",
 _SMALLEST_LOG = 4096
 
 
+def parse_size(text: str) -> int:
+    """Read ``1048576``, ``10mb`` (powers of 1000) or ``10MiB`` (powers of 1024) as bytes; raises ConfigurationError."""
+    match = _SIZE.fullmatch(text.strip().lower())
+    if match is None or match[2] not in _UNITS:
+        raise ConfigurationError(f"{text!r} is not a size: write 1048576, 10MiB or 10mb.")
+    size = int(float(match[1]) * _UNITS[match[2]]) if "." in match[1] else int(match[1]) * _UNITS[match[2]]
+    if size < 1:
+        raise ConfigurationError(f"{text!r}: the size must be at least one byte.")
+    return size
+
+
+Verbosity = Literal["quiet", "normal", "verbose"]
+"""What the log shows: errors of the server; also failed requests and what is learnt of models; each request as well."""
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """Where and how to serve. ``drain_timeout``: seconds that running requests have to finish when the server is stopped."""
+
+    host: str = field(default="127.0.0.1", metadata=flag("Address to listen on.", env=("HOST", "PATCHBAY_HOST"), metavar="HOST"))
+    port: int = field(
+        default=8787,
+        metadata=flag("Port to listen on; 0 picks a free one.", env=("PORT", "PATCHBAY_PORT"), metavar="PORT", min=0, max=65535),
+    )
+    workers: int = field(default=1, metadata=flag("Number of worker processes.", metavar="N", min=1, max=256))
+    drain_timeout: int = field(
+        default=30, metadata=flag("Time for running requests to finish at shutdown.", metavar="SECONDS", min=0)
+    )
+    log: Verbosity = "normal"
+
+
 @dataclass(frozen=True)
 class ProxySettings:
     """How a proxy behaves towards its client, its upstream and its log. Raises ConfigurationError for what cannot work.
@@ -33,15 +66,59 @@ class ProxySettings:
     """
 
     upstream: str
-    upstream_key: str | None = field(default=None, repr=False)
+    upstream_key: str | None = field(
+        default=None,
+        repr=False,
+        metadata=flag(
+            "API key for the upstream; by default each client's own key is forwarded. "
+            "Prefer the environment variable: flags are visible in the process list.",
+            env=("UPSTREAM_API_KEY", "PATCHBAY_UPSTREAM_KEY"),
+            metavar="KEY",
+            type=str,
+        ),
+    )
     upstream_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    api_key: str | None = field(default=None, repr=False)
-    base_path: str = "/v1"
-    cors: bool = False
-    max_body_size: int = 10 * MIB
-    log_file: str | None = None
-    max_log_size: int = 100 * MIB
-    upstream_timeout: float = 600.0
+    api_key: str | None = field(
+        default=None,
+        repr=False,
+        metadata=flag(
+            "Bearer token that clients must send. Prefer the environment variable.",
+            env=("PROXY_API_KEY", "PATCHBAY_API_KEY"),
+            metavar="KEY",
+            type=str,
+        ),
+    )
+    base_path: str = field(default="/v1", metadata=flag("Path prefix of the API.", metavar="PATH"))
+    cors: bool = field(default=False, metadata=flag("Allow web pages of any origin."))
+    max_body_size: int = field(
+        default=10 * MIB,
+        metadata=flag(
+            "Maximum body of a chat request: 10MiB, 10mb, 1048576.", metavar="SIZE", type=str, default="10MiB", parse=parse_size
+        ),
+    )
+    log_file: str | None = field(
+        default=None,
+        metadata=flag(
+            "Append requests and responses to this file as JSON lines, without keys or headers.",
+            env=("PROXY_LOG_FILE", "PATCHBAY_LOG_FILE"),
+            metavar="FILE",
+            type=str,
+        ),
+    )
+    max_log_size: int = field(
+        default=100 * MIB,
+        metadata=flag(
+            "Maximum total size of FILE and FILE.1; the older one is dropped.",
+            metavar="SIZE",
+            type=str,
+            default="100MiB",
+            parse=parse_size,
+        ),
+    )
+    upstream_timeout: float = field(
+        default=600.0,
+        metadata=flag("Maximum time without data from the upstream; 0: no limit.", metavar="SECONDS", min=0),
+    )
     connect_timeout: float = 10.0
     heartbeat: float = 15.0
 
@@ -100,17 +177,6 @@ def normalise_base_path(path: str) -> str:
         if segment in (".", "..") or not re.fullmatch(r"[A-Za-z0-9._~-]+", segment):
             raise ConfigurationError(f"the base path {path!r} may hold only letters, digits, '-', '.', '_' and '~'.")
     return "".join("/" + segment for segment in segments)
-
-
-def parse_size(text: str) -> int:
-    """Read ``1048576``, ``10mb`` (powers of 1000) or ``10MiB`` (powers of 1024) as bytes; raises ConfigurationError."""
-    match = _SIZE.fullmatch(text.strip().lower())
-    if match is None or match[2] not in _UNITS:
-        raise ConfigurationError(f"{text!r} is not a size: write 1048576, 10MiB or 10mb.")
-    size = int(float(match[1]) * _UNITS[match[2]]) if "." in match[1] else int(match[1]) * _UNITS[match[2]]
-    if size < 1:
-        raise ConfigurationError(f"{text!r}: the size must be at least one byte.")
-    return size
 
 
 def _check_key(key: str, name: str) -> str:

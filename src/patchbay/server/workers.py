@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from patchbay.server.serve import LEVELS, AsgiApp, ServeOptions, listen_on, log_to_stderr, run_server, url_of
+from patchbay.server.serve import LEVELS, AsgiApp, listen_on, log_to_stderr, run_server, url_of
+from patchbay.server.settings import ServeOptions
 
 _logger = logging.getLogger("patchbay.proxy")
 _TOO_SOON = 2.0

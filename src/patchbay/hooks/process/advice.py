@@ -9,7 +9,6 @@ ANSWER_ALL: Final = "Answer every request with its id; {} is the answer of a hoo
 CATCH: Final = "Read each line in a try of its own; pass over what is no object, and answer params that are none with an error."
 STDERR: Final = "Print to standard error: standard output is for answers only."
 BOTH: Final = "A hook that is asked before_llm is asked after_llm, too, and before_tool brings after_tool: answer them with {}."
-LESS: Final = "Send only the members that are to be others: what is left out stays as it is."
 QUIET: Final = "Leave messages without an id unanswered, also those of kinds that you do not know."
 BY_HAND: Final = "Run the command by hand: it says why."
 START: Final = (

@@ -27,8 +27,6 @@ from patchbay.hooks.views import LLMRequest
 Outcome = Literal["ok", "warning", "failure"]
 
 POINTS: Final = tuple(canned.TRACE)
-LARGE: Final = 200_000
-HUGE: Final = 1_500_000
 AT_ONCE: Final = 8
 END_SECONDS: Final = 2.0
 _IMPATIENT: Final = 0.3
@@ -60,7 +58,6 @@ async def examine(spec: ProcessSpec, *, modes: frozenset[str] | None = None, tim
         doctor.pairs()
         await doctor.refuses_unknown_methods()
         doctor.strays.counts_replies = False
-        await doctor.survives_odd_lines()
         await doctor.keeps_quiet_about_events()
         doctor.strays.counts_replies = True
         await doctor.takes_several_at_once()
@@ -126,44 +123,31 @@ class _Doctor:
         return advice.BY_HAND if patient.last_words else advice.LOOP
 
     async def answers(self, point: str) -> None:
-        for what, size in (("plain", None), ("empty", 0), (f"{LARGE // 1000} KB", LARGE), (f"{HUGE / 1e6:g} MB", HUGE)):
-            if not await self._answers(point, f"hook.{point}, {what}", size):
-                return
-
-    async def _answers(self, point: str, check: str, size: int | None) -> bool:
-        """Return whether it is worth asking the same with more."""
-        params = canned.params_of(point, size)
+        check = f"hook.{point}"
+        params = canned.params_of(point)
         findings = Findings()
         try:
-            result = await self._asked(f"hook.{point}", params)
+            result = await self._asked(check, params)
             words = self._read(point, result, params, findings)
         except WrongTypeError as error:
             self._fail(check, str(error), "A wrong type anywhere refuses the whole answer.")
         except HookProcessError as error:
-            refused = isinstance(error, HookReplyError)
-            if refused and self._is_free and size is None and "an error: " in str(error):
+            if isinstance(error, HookReplyError) and self._is_free and "an error: " in str(error):
                 self._unknown.add(point)
                 self._ok(check, f"not for this hook: {str(error).partition('an error: ')[2]}")
-                return False
-            if refused and size == HUGE and "too long" in str(error):
-                self._warn(check, f"its answer has more than {self._spec.limits.line} bytes, and is refused", advice.LESS)
-            else:
-                has_ended = self._current is not None and self._current.end is not None
-                is_silent = isinstance(error, SilentError)
-                await self._failed(check, error, advice.CATCH if has_ended else self._way_out(error, advice.ANSWER_ALL))
-                return not is_silent
+                return
+            has_ended = self._current is not None and self._current.end is not None
+            await self._failed(check, error, advice.CATCH if has_ended else self._way_out(error, advice.ANSWER_ALL))
         else:
             if findings.found:
                 tell = self._fail if findings.lost else self._warn
                 tell(check, "; ".join(findings.found.values()), advice.ANSWERS)
             else:
                 self._ok(check, words)
-        return True
 
     def _read(self, point: str, result: Any, params: Mapping[str, Any], findings: Findings) -> str:
         """Read an answer as the host does, and say what it decides. Raises WrongTypeError."""
-        empty = {"model": "", "messages": [], "tools": [], "options": {}}
-        shown = {name: params.get(name, nothing) for name, nothing in empty.items()}
+        shown = {name: params.get(name) for name in ("model", "messages", "tools", "options")}
         read = answers.read_answer(point, result, findings, shown=shown if point == "before_llm" else None)
         if point == "approve_tool":
             said = answers.approval(read)
@@ -175,7 +159,7 @@ class _Doctor:
         elif point == "after_llm":
             decision = answers.response_decision(read, findings, params["response"])
         elif point == "before_tool":
-            decision = answers.call_decision(read, findings, {"tool": params["tool"], "arguments": params.get("arguments", {})})
+            decision = answers.call_decision(read, findings, {"tool": params["tool"], "arguments": params["arguments"]})
             if isinstance(decision, Respond):
                 findings.note("responds", "it answers for a tool that is not its own, which the host's policy may forbid")
         else:
@@ -193,7 +177,7 @@ class _Doctor:
         for first, second in (("before_llm", "after_llm"), ("before_tool", "after_tool")):
             if (first in self._unknown) != (second in self._unknown):
                 known, other = (second, first) if first in self._unknown else (first, second)
-                self._fail(f"hook.{other}", f"it knows {known} and not {other}", advice.BOTH)
+                self._fail(f"hook.{first} and hook.{second}", f"it knows {known} and not {other}", advice.BOTH)
 
     async def refuses_unknown_methods(self) -> None:
         check = "unknown method"
@@ -205,17 +189,6 @@ class _Doctor:
             await self._failed(check, error, advice.UNKNOWN)
         else:
             self._warn(check, "it answers as if it knew the method", advice.UNKNOWN)
-
-    async def survives_odd_lines(self) -> None:
-        for what, line in canned.ODD_LINES.items():
-            check = f"odd line: {what}"
-            try:
-                (await self._patient()).write(line + b"\n")
-                await self._asked("hook.hello", self._hello())
-            except HookProcessError as error:
-                await self._failed(check, error, advice.CATCH, outcome="warning")  # no host sends such lines
-            else:
-                self._ok(check)
 
     async def takes_several_at_once(self) -> None:
         check = f"{AT_ONCE} requests at once"

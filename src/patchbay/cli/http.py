@@ -1,4 +1,4 @@
-"""What commands ask of a server over HTTP: answers in JSON, and server-sent events. Nothing but the standard library."""
+"""HTTP client of a Patchbay server: JSON and server-sent events, with the standard library alone."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from typing import Any, Final
 from patchbay.errors import ConfigurationError, PatchbayError
 
 SECONDS: Final = 15.0
-QUIET_SECONDS: Final = 60.0
-"""How long a stream may be quiet: the server sends a comment more often than that."""
+STREAM_SECONDS: Final = 60.0
+"""Read timeout of a stream; the server sends comments more often."""
 
-_MOST: Final = 64 * 1024 * 1024
-_LONGEST_LINE: Final = 4 * 1024 * 1024
+_MAX_BODY: Final = 64 * 1024 * 1024
+_MAX_LINE: Final = 4 * 1024 * 1024
 
 
 class ServerRefusedError(PatchbayError, RuntimeError):
-    """The server did not do it, and said why. ``may_pass``: it may do it later; ``said`` is the server's own code."""
+    """The server rejected a request. ``is_transient``: a retry may succeed; ``server_code``: the server's error code."""
 
     code = "server_refused"
 
-    def __init__(self, message: str, *, may_pass: bool, said: str = "") -> None:
+    def __init__(self, message: str, *, is_transient: bool, server_code: str = "") -> None:
         super().__init__(message)
-        self.may_pass = may_pass
-        self.said = said
+        self.is_transient = is_transient
+        self.server_code = server_code
 
 
-class ServerGoneError(PatchbayError, ConnectionError):
-    """The server is not there, or its answer is none."""
+class ServerUnavailableError(PatchbayError, ConnectionError):
+    """The server is unreachable, or its response is invalid."""
 
     code = "server_unavailable"
 
 
 class ServerClient:
-    """Asks the server at ``url``, showing the token of ``token_file`` to it and to no other. Raises ConfigurationError."""
+    """Client of the server at ``url``; sends the token of ``token_file`` to it alone. Raises ConfigurationError."""
 
     def __init__(self, url: str, token_file: Path | None = None) -> None:
         try:
@@ -48,19 +48,19 @@ class ServerClient:
         except ValueError:
             is_address = False
         if not is_address:
-            raise ConfigurationError(f"{url!r} is no server's address: write http://127.0.0.1:48911.")
+            raise ConfigurationError(f"Invalid server URL {url!r}: use a base URL such as http://127.0.0.1:48911.")
         self.url = url.rstrip("/")
         self._token: str | None = None
         if token_file is not None:
             from patchbay.server.tools.settings import read_token
 
             self._token = read_token(token_file.expanduser())
-        # No proxy of the environment: the server is on this machine, or named on purpose.
+        # No proxy from the environment: the server is local, or named explicitly.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
 
     @property
     def headers(self) -> dict[str, str]:
-        """What shows the token, where there is one."""
+        """Authorization header, if there is a token."""
         return {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
 
     def read(
@@ -72,27 +72,24 @@ class ServerClient:
         body: Mapping[str, Any] | None = None,
         method: str | None = None,
     ) -> dict[str, Any]:
-        """Return what is there, an object; with ``body`` the answer to it, with ``method`` ("DELETE") what that came to.
-
-        ``missing`` says what it means if there is nothing. Raises Server...Error.
-        """
-        with self._open(path, parameters, missing=missing, timeout=SECONDS, body=body, method=method) as answer:
+        """Request a JSON object: GET, POST with a ``body``, or ``method``. ``missing`` explains a 404. Raises Server...Error."""
+        with self._open(path, parameters, missing=missing, timeout=SECONDS, body=body, method=method) as response:
             try:
-                found = json.loads(answer.read(_MOST))
+                found = json.loads(response.read(_MAX_BODY))
             except (OSError, http.client.HTTPException, ValueError) as error:
-                raise self._gone(error) from None
+                raise self.unavailable(error) from None
         if not isinstance(found, dict):
-            raise ServerGoneError(f"What answered at {self.url} is no Patchbay server.")
+            raise ServerUnavailableError(f"{self.url} is not a Patchbay server.")
         return found
 
     def events(self, path: str, parameters: Iterable[tuple[str, str]], *, last_id: str, missing: str) -> Events:
-        """Open a stream of events. Raises Server...Error."""
-        answer = self._open(path, parameters, missing=missing, timeout=QUIET_SECONDS, last_id=last_id)
-        kind = answer.headers.get_content_type()
+        """Open a stream of server-sent events after ``last_id``. Raises Server...Error."""
+        response = self._open(path, parameters, missing=missing, timeout=STREAM_SECONDS, last_id=last_id)
+        kind = response.headers.get_content_type()
         if kind != "text/event-stream":
-            answer.close()
-            raise ServerRefusedError(f"{missing} (It answered with {kind}.)", may_pass=False)
-        return Events(self, answer)
+            response.close()
+            raise ServerRefusedError(f"{missing} (The response is {kind}.)", is_transient=False)
+        return Events(self, response)
 
     def _open(
         self,
@@ -106,43 +103,44 @@ class ServerClient:
         method: str | None = None,
     ) -> http.client.HTTPResponse:
         query = urllib.parse.urlencode(list(parameters))
-        asked = urllib.request.Request(  # noqa: S310  (http and https only: see above)
+        request = urllib.request.Request(  # noqa: S310  (http and https only: see above)
             f"{self.url}{path}{'?' if query else ''}{query}",
             data=None if body is None else json.dumps(body).encode(),
             headers={"Content-Type": "application/json", **self.headers},
             method=method,
         )
         if last_id:
-            asked.add_header("Last-Event-ID", last_id)
+            request.add_header("Last-Event-ID", last_id)
         try:
-            opened: http.client.HTTPResponse = self._opener.open(asked, timeout=timeout)
+            opened: http.client.HTTPResponse = self._opener.open(request, timeout=timeout)
         except urllib.error.HTTPError as error:
             with error:
-                why, said = _why(error, missing)
-                raise ServerRefusedError(why, may_pass=error.code >= 500, said=said) from None
+                message, code = _explain(error, missing)
+                raise ServerRefusedError(message, is_transient=error.code >= 500, server_code=code) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise self._gone(error) from None
+            raise self.unavailable(error) from None
         return opened
 
-    def _gone(self, error: Exception) -> ServerGoneError:
+    def unavailable(self, error: Exception) -> ServerUnavailableError:
+        """Wrap a network error."""
         reason: object = error.reason if isinstance(error, urllib.error.URLError) else error
         reason = getattr(reason, "strerror", None) or reason
-        return ServerGoneError(f"No answer from {self.url}: {reason or type(error).__name__}")
+        return ServerUnavailableError(f"No response from {self.url}: {reason or type(error).__name__}")
 
 
 class Events:
-    """An open stream of server-sent events, to be closed. ``last_id`` is the id of the last one that was read."""
+    """An open stream of server-sent events. ``last_id`` is the id of the last event."""
 
-    def __init__(self, client: ServerClient, answer: http.client.HTTPResponse) -> None:
+    def __init__(self, client: ServerClient, response: http.client.HTTPResponse) -> None:
         self._client = client
-        self._answer = answer
+        self._response = response
         self.last_id = ""
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield each event's data, until the server ends the stream. Raises ServerGoneError."""
+        """Yield each event's data until the stream ends. Raises ServerUnavailableError."""
         data: list[bytes] = []
         try:
-            while line := self._answer.readline(_LONGEST_LINE):
+            while line := self._response.readline(_MAX_LINE):
                 name, _, value = line.rstrip(b"\r\n").partition(b":")
                 value = value.removeprefix(b" ")
                 if name == b"data":
@@ -155,32 +153,32 @@ class Events:
                     if isinstance(event, dict):
                         yield event
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise self._client._gone(error) from None  # noqa: SLF001  (they are one)
+            raise self._client.unavailable(error) from None
 
     def close(self) -> None:
-        """Read no more."""
-        self._answer.close()
+        """Close the response."""
+        self._response.close()
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """The token is shown to the server that was named, and to no other."""
+    """Follows no redirect: the token is for the named server alone."""
 
     def redirect_request(self, *_: Any) -> None:
         """Follow none."""
 
 
-def _why(error: urllib.error.HTTPError, missing: str) -> tuple[str, str]:
-    """Return why something was refused: in words, and the server's own code."""
+def _explain(error: urllib.error.HTTPError, missing: str) -> tuple[str, str]:
+    """Return the message and the code of an error response."""
     try:
-        read = json.loads(error.read(_MOST))
+        body = json.loads(error.read(_MAX_BODY))
     except (OSError, http.client.HTTPException, ValueError):
-        read = None
-    told = read if isinstance(read, dict) else {}
-    detail, said = told.get("detail"), told.get("error_code")
-    if error.code == 404 and not said:
+        body = None
+    fields = body if isinstance(body, dict) else {}
+    detail, code = fields.get("detail"), fields.get("error_code")
+    if error.code == 404 and not code:
         detail = missing
     if not isinstance(detail, str):
-        detail = "it was refused"
+        detail = "request refused"
     if error.code == 401:
-        detail += " Give it by --token-file."
-    return f"{detail} (HTTP {error.code})", said if isinstance(said, str) else ""
+        detail += " Use --token-file."
+    return f"{detail} (HTTP {error.code})", code if isinstance(code, str) else ""

@@ -1,0 +1,413 @@
+"""Chat over a session's WebSocket: terminal views of its frames, and the session itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError
+from typing import Any, Final, TextIO
+from urllib.parse import urlsplit
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+
+from patchbay.cli.http import ServerRefusedError, ServerUnavailableError
+from patchbay.cli.terminal import COLOUR_CODE, sanitize_ansi, split_unfinished_escape
+from patchbay.legible import one_line
+
+INTERRUPTED: Final = 130
+
+_ABNORMAL_CLOSURE: Final = 1006
+
+_SECONDS: Final = 15.0
+_MAX_FRAME: Final = 16 * 1024 * 1024
+_MAX_TEXT: Final = 65_536
+_MAX_LINE: Final = 4 * _MAX_TEXT + 4
+"""Bytes kept of a line: more than the longest valid one."""
+
+_MAX_LINES: Final = 16
+_NO_SERVER: Final = "The server is not a Patchbay server."
+_NO_SUCH_SOCKET: Final = "no_such_socket"
+_FLAGS: Final = {"?takeover=1": "--takeover", "?realtime=": "--realtime", "?model=": "--model "}
+"""Flags for the query parameters that the server's messages suggest."""
+
+
+PROMPT: Final = "> "
+
+_MAX_NOTE: Final = 200
+
+
+class JsonView:
+    """Prints each frame as a line of JSON."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def show(self, frame: Mapping[str, Any]) -> None:
+        """Print a frame."""
+        print(json.dumps(frame), file=self._out, flush=True)
+
+    def note(self, text: str) -> None:
+        """Print nothing: notes are for people."""
+
+    def prompt(self) -> None:
+        """Print nothing."""
+
+    def input_received(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class TextView:
+    """Prints the model's text to ``out``, everything else to ``side``. ``prompts``: input comes from a terminal."""
+
+    def __init__(self, out: TextIO, side: TextIO, *, prompts: bool, colour: bool) -> None:
+        self._out = out
+        self._side = side
+        self._prompts = prompts
+        self._dim = ("\x1b[2m", "\x1b[0m") if colour else ("", "")
+        self._mid_line = False
+        self._prompted = False
+        self._unfinished = ""  # an escape sequence that the model has not completed
+        self._is_ready = False
+        self._handlers: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
+            "ready": self._ready,
+            "text": self._text,
+            "transcript": self._transcript,
+            "tool_call": self._tool_call,
+            "tool_progress": self._tool_progress,
+            "tool_result": self._tool_result,
+            "user_output": self._user_output,
+            "response_end": self._response_end,
+            "connection": self._connection,
+            "error": self._error,
+            "dropped": self._dropped,
+        }
+
+    def show(self, frame: Mapping[str, Any]) -> None:
+        """Show a frame."""
+        if (handler := self._handlers.get(str(frame.get("type")))) is not None:
+            handler(frame)
+
+    def note(self, text: str) -> None:
+        """Print a dimmed line."""
+        self._end_line()
+        begin, end = self._dim
+        print(f"{begin}  {_plain(' '.join(text.split()))}{end}", file=self._side, flush=True)
+
+    def prompt(self) -> None:
+        """Prompt for input."""
+        if self._prompted:
+            return
+        self._end_line()
+        if self._prompts:
+            self._prompted = True
+            print(PROMPT, end="", file=self._side, flush=True)
+
+    def close(self) -> None:
+        """Flush, and end the current line."""
+        self._write("", whole=True)
+        self._end_line()
+
+    def input_received(self) -> None:
+        """Note that the cursor is on a new line."""
+        self._prompted = False
+
+    def _ready(self, _frame: Mapping[str, Any]) -> None:
+        self._is_ready = True
+
+    def _text(self, frame: Mapping[str, Any]) -> None:
+        self._write(str(frame.get("delta", "")))
+
+    def _transcript(self, frame: Mapping[str, Any]) -> None:
+        if frame.get("role") == "user":
+            if frame.get("whole"):
+                self.note(f"you: {frame.get('text')}")
+        elif not frame.get("whole"):
+            self._write(str(frame.get("text", "")))
+
+    def _tool_call(self, frame: Mapping[str, Any]) -> None:
+        self.note(one_line(f"{frame.get('name')} {frame.get('raw_arguments')}", _MAX_NOTE))
+
+    def _tool_progress(self, frame: Mapping[str, Any]) -> None:
+        if frame.get("message"):
+            self.note(one_line(f"{frame.get('name')}: {frame.get('message')}", _MAX_NOTE))
+
+    def _tool_result(self, frame: Mapping[str, Any]) -> None:
+        self.note(one_line(f"{'!!' if frame.get('is_error') else '->'} {frame.get('content')}", _MAX_NOTE))
+
+    def _user_output(self, frame: Mapping[str, Any]) -> None:
+        media = [str(each.get("path")) for each in frame.get("media") or () if isinstance(each, Mapping)]
+        self._write("\n".join(filter(None, [str(frame.get("text") or ""), *media])), whole=True)
+        self._end_line()
+
+    def _response_end(self, frame: Mapping[str, Any]) -> None:
+        self.close()
+        if frame.get("status") != "completed":
+            self.note(f"({frame.get('status')})")
+
+    def _connection(self, frame: Mapping[str, Any]) -> None:
+        if frame.get("state") == "lost" and not frame.get("planned"):
+            self.note("(connection to the model lost; reconnecting)")
+
+    def _error(self, frame: Mapping[str, Any]) -> None:
+        if self._is_ready:  # before, the command reports it when it fails
+            self.note(f"error: {error_message(frame)}")
+
+    def _dropped(self, frame: Mapping[str, Any]) -> None:
+        if reports_dropped_events(frame):
+            self.note(f"error: {frame.get('count')} events are missing: the output is incomplete")
+
+    def _write(self, text: str, *, whole: bool = False) -> None:
+        """Print a piece of the model's text. ``whole``: it is the last piece."""
+        text, self._unfinished = (self._unfinished + text, "") if whole else split_unfinished_escape(self._unfinished + text)
+        for number, line in enumerate(text.split("\n")):
+            if number:
+                print(file=self._out)
+                self._mid_line = False
+            if line := _plain(line):
+                self._prompted = False
+                self._mid_line = True
+                print(line, end="", file=self._out)
+        self._out.flush()
+
+    def _end_line(self) -> None:
+        if self._mid_line:
+            print(file=self._out, flush=True)
+            self._mid_line = False
+        elif self._prompted:
+            print(file=self._side, flush=True)
+            self._prompted = False
+
+
+def error_message(frame: Mapping[str, Any]) -> str:
+    """Return the message of an ``error`` frame."""
+    error = frame.get("error")
+    return str(error.get("message") if isinstance(error, Mapping) else error)
+
+
+def reports_dropped_events(frame: Mapping[str, Any]) -> bool:
+    """Return True if a frame reports dropped events."""
+    return frame.get("type") == "dropped" and frame.get("what") == "events"
+
+
+def _plain(line: str) -> str:
+    """Remove control characters and colours, some of which are unreadable."""
+    return COLOUR_CODE.sub("", sanitize_ansi(line))
+
+
+class ChatSession:
+    """A chat over a session's WebSocket. ``interactive``: input comes from a terminal, and may interrupt a response.
+
+    Lines of a pipe are sent one at a time, each after the response to the last.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str], view: JsonView | TextView, *, interactive: bool) -> None:
+        self._url = url
+        self._headers = headers
+        self._view = view
+        self._interactive = interactive
+        self._socket: ClientConnection | None = None
+        self._sent = 0
+        self._free = asyncio.Event()
+        self._interrupting = False
+        self._ends_after_response = False
+        self._sending: asyncio.Task[None] | None = None
+        self._failed = False
+        self._is_ready = False
+        self._error = ""
+        self._ended = asyncio.Event()
+
+    async def run(self) -> int:
+        """Run until the input ends, and return the exit status. Raises ServerUnavailableError, ServerRefusedError."""
+        async with contextlib.AsyncExitStack() as stack:
+            self._socket = socket = await self._open(stack)
+            loop = asyncio.get_running_loop()
+            with _on_interrupt(loop, self._interrupt):
+                work = [loop.create_task(each) for each in (self._receive(socket), self._send_lines(socket), self._ended.wait())]
+                try:
+                    await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for task in work:
+                        task.cancel()
+                    await asyncio.wait(work)
+        receiving, sending = work[:2]
+        if sending.cancelled() and not receiving.cancelled():
+            receiving.result()
+        if not sending.cancelled():
+            sending.result()  # all responses are complete: the closing status does not matter
+        return INTERRUPTED if self._ended.is_set() else int(self._failed)
+
+    async def _open(self, stack: contextlib.AsyncExitStack) -> ClientConnection:
+        opening = connect(
+            self._url,
+            additional_headers=self._headers,
+            open_timeout=_SECONDS,
+            close_timeout=2,
+            max_size=_MAX_FRAME,
+            proxy=None,  # the server is local, or named explicitly
+            compression=None,
+        )
+        try:
+            return await stack.enter_async_context(opening)
+        except InvalidStatus as error:
+            raise _rejection(error, self._url) from None
+        except (OSError, TimeoutError, InvalidHandshake) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise ServerUnavailableError(f"No response from {self._url.partition('?')[0]}: {reason}") from None
+
+    async def _receive(self, socket: ClientConnection) -> None:
+        """Show frames until the server closes the connection. Raises ServerRefusedError with its reason."""
+        try:
+            async for data in socket:
+                frame = _decode(data)
+                kind = frame.get("type")
+                self._is_ready = self._is_ready or kind == "ready"
+                self._failed = self._failed or reports_dropped_events(frame)
+                if kind == "error":
+                    self._failed = True
+                    self._error = "" if self._is_ready else error_message(frame)  # complete, whereas a close reason is truncated
+                self._view.show(frame)
+                if kind == "ready" or (kind == "idle" and frame.get("heard") == self._sent):
+                    if self._ends_after_response:
+                        self._ended.set()
+                        return
+                    self._interrupting = False
+                    self._free.set()
+                    self._view.prompt()
+        except ConnectionClosed:
+            pass
+        default = "connection lost" if socket.close_code == _ABNORMAL_CLOSURE else "the server closed the session"
+        reason = self._error or socket.close_reason or default
+        for query, flag in _FLAGS.items():
+            reason = reason.replace(query, flag)
+        raise ServerRefusedError(f"{reason} ({socket.close_code})", is_transient=False)
+
+    async def _send_lines(self, socket: ClientConnection) -> None:
+        """Send line after line, then wait for the last response."""
+        lines = _Lines(asyncio.get_running_loop())
+        await self._free.wait()
+        while (line := await lines.next()) is not None:
+            self._view.input_received()
+            if not line.strip():
+                if self._free.is_set():
+                    self._view.prompt()
+                continue
+            if not self._interactive:
+                await self._free.wait()
+            if len(line) > _MAX_TEXT:
+                self._failed = True
+                message = f"the line is longer than {_MAX_TEXT} characters and was not sent"
+                self._view.show({"type": "error", "error": {"message": message, "code": "invalid_request"}})
+                if self._free.is_set():
+                    self._view.prompt()
+                continue
+            await self._send(socket, {"type": "text", "text": line})
+        await self._free.wait()
+
+    async def _send(self, socket: ClientConnection, frame: Mapping[str, Any]) -> None:
+        self._sent += 1
+        self._interrupting = False
+        self._free.clear()
+        with contextlib.suppress(ConnectionClosed):  # _receive reports it
+            await socket.send(json.dumps(frame))
+
+    def _interrupt(self) -> None:
+        """Handle Ctrl-C: interrupt the response, and end the session if input is a pipe, if idle, or at the second Ctrl-C."""
+        if self._socket is None or self._free.is_set() or self._interrupting or not self._sent:
+            self._ended.set()
+            return
+        self._interrupting = True
+        self._sent += 1
+        self._ends_after_response = not self._interactive
+        self._view.note("(interrupted)" if self._ends_after_response else "(interrupted; Ctrl-C again ends)")
+        self._sending = asyncio.get_running_loop().create_task(self._socket.send('{"type":"interrupt"}'))
+        self._sending.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+
+class _Lines:
+    """Lines of standard input (a terminal, a pipe or a file), read by a thread into a bounded queue."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._lines: asyncio.Queue[str | None] = asyncio.Queue(_MAX_LINES)
+        threading.Thread(target=self._read, name="standard input", daemon=True).start()
+
+    async def next(self) -> str | None:
+        """Return the next line, None at the end."""
+        return await self._lines.get()
+
+    def _read(self) -> None:
+        # Unbuffered: a thread blocked in a buffered read would hold its lock at exit.
+        rest = b""
+        try:
+            while data := os.read(0, 65_536):
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    self._put(line)
+                rest = rest[:_MAX_LINE]  # too long to be sent anyway
+            if rest:
+                self._put(rest)
+            self._put(None)
+        except (OSError, RuntimeError, CancelledError):  # no standard input, or the event loop ended
+            with contextlib.suppress(RuntimeError):
+                self._put(None)
+
+    def _put(self, line: bytes | None) -> None:
+        text = None if line is None else line.decode("utf-8", "replace").rstrip("\r")
+        waiting = self._lines.put(text)
+        try:
+            asyncio.run_coroutine_threadsafe(waiting, self._loop).result()
+        except RuntimeError:
+            waiting.close()
+            raise
+
+
+@contextlib.contextmanager
+def _on_interrupt(loop: asyncio.AbstractEventLoop, do: Any) -> Any:
+    try:
+        loop.add_signal_handler(signal.SIGINT, do)
+    except (NotImplementedError, RuntimeError):  # not supported here: Ctrl-C ends the program
+        yield
+        return
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+
+
+def _decode(data: str | bytes) -> dict[str, Any]:
+    """Decode a frame. Raises ServerUnavailableError if it is no JSON object."""
+    try:
+        frame = json.loads(data) if isinstance(data, str) else None
+    except ValueError:
+        frame = None
+    if not isinstance(frame, dict):
+        raise ServerUnavailableError(_NO_SERVER)
+    return frame
+
+
+def _rejection(error: InvalidStatus, url: str) -> ServerRefusedError:
+    status = error.response.status_code
+    try:
+        body = json.loads(error.response.body or b"")
+    except ValueError:
+        body = None
+    detail = (body.get("detail") or body.get("error")) if isinstance(body, dict) else None
+    if not isinstance(detail, str):
+        detail = _NO_SERVER
+    elif body.get("error_code") == _NO_SUCH_SOCKET:
+        parts = urlsplit(url)
+        detail = f"{detail} --server must be the base URL: http{parts.scheme.removeprefix('ws')}://{parts.netloc}"
+    elif status == 404:
+        detail = "The server has no live sessions: start it with --realtime MODEL, or --upstream URL."
+    if status == 401:
+        detail += " Use --token-file."
+    return ServerRefusedError(f"{detail} (HTTP {status})", is_transient=status >= 500)

@@ -1,0 +1,174 @@
+"""Server processes of ``patchbay proxy`` and ``patchbay serve``. Does not import the parser of flags.
+
+The proxy runs in a fresh interpreter that replaces the process that parsed its flags (same process id): the parser and its
+libraries would take a quarter of its memory. Flags are passed by a pipe, so that keys are in no argument list or environment.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from patchbay.cli.terminal import USAGE_ERROR, fail, styles
+from patchbay.errors import ConfigurationError, PatchbayError
+
+if TYPE_CHECKING:
+    from patchbay.formats.rows import Format
+    from patchbay.models.options import TextOptions
+    from patchbay.server.app import ProxyApp
+    from patchbay.server.oversight import Oversight
+    from patchbay.server.settings import ProxySettings
+
+_PIPE_SIZE = 60_000
+_NO_AUDIT = "none"
+MEMORY = "memory"
+_IN_MEMORY = "sqlite://"
+_DAY = 24 * 3600.0
+
+
+def become_proxy(values: dict[str, Any]) -> NoReturn:
+    """Replace this process by the proxy with these values of flags. Raises ConfigurationError if they are too long."""
+    message = json.dumps(values).encode()
+    if len(message) > _PIPE_SIZE:
+        raise ConfigurationError("the flags are too long.")
+    reading, writing = os.pipe()
+    os.write(writing, message)  # fits the pipe, so that it does not block
+    os.close(writing)
+    os.set_inheritable(reading, True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    command = [sys.executable, *_path_flags(), "-m", __name__, str(reading)]
+    os.execv(sys.executable, command)  # noqa: S606 - ourselves, without a shell
+
+
+def _path_flags() -> list[str]:
+    """Return the flags with which ``-m`` imports from the current folder only if this process does."""
+    if sys.flags.isolated:
+        return ["-I"]
+    return [] if sys.path and sys.path[0] in ("", str(Path.cwd())) else ["-P"]
+
+
+def serve_proxy(values: dict[str, Any]) -> int:
+    """Serve the proxy until stopped, and return the exit status. Raises ConfigurationError."""
+    from patchbay._flags import build
+    from patchbay.proxy import create_app
+    from patchbay.server.settings import ProxySettings, ServeOptions
+    from patchbay.server.workers import serve
+
+    settings = build(ProxySettings, values, upstream=values["upstream"])
+    text = text_options(values)
+    options = build(ServeOptions, values, log=values["log"])
+    oversight: Oversight | None = None
+    if values["config"] is not None:
+        store = None if values["store"] == MEMORY else values["store"]
+        oversight = make_oversight(Path(values["config"]), values["audit"], values["audit_days"], store=store)
+
+    def make_app() -> ProxyApp:
+        fields = {name: value for name, value in vars(settings).items() if name != "connect_timeout"}
+        return create_app(**fields, options=text, oversight=oversight)
+
+    app = make_app()  # errors are reported before anything runs
+    reject_itself(settings.upstream, options.host, options.port)
+    return serve(
+        make_app if options.workers > 1 else lambda: app,
+        options,
+        ready=lambda url: _announce(url, options.host, settings, oversight),
+    )
+
+
+def _announce(url: str, host: str, settings: ProxySettings, oversight: Oversight | None) -> None:
+    """Print the addresses, the client's base URL first."""
+    if settings.api_key is None and not _is_loopback(host):
+        print(
+            f"patchbay: warning: {host} is reachable from other machines and there is no --api-key: "
+            "anyone there can use this proxy and its upstream.",
+            file=sys.stderr,
+        )
+    bold, dim, plain = styles(sys.stdout)
+    print(f"patchbay proxy listening on {bold}{url}{settings.base_path}{plain}")
+    if oversight is not None:
+        print(f"  {dim}hooks{plain} {oversight.told}")
+        print(f"  {dim}monitor{plain} patchbay tail --server {url}; patchbay approvals watch --server {url}")
+    print(f"  {dim}upstream{plain} {settings.upstream}", flush=True)
+
+
+def text_options(values: dict[str, Any]) -> TextOptions:
+    """Create the options of text and tools from values of flags. Raises ConfigurationError."""
+    from patchbay._flags import build
+    from patchbay.models.options import TextOptions
+
+    return build(TextOptions, values, format=load_format(values["format"]))
+
+
+def load_format(value: str) -> str | Format:
+    """Resolve ``--format``: a name unchanged, or the format in a file or a checkpoint's folder.
+
+    A name takes precedence over a file of the same name; unknown names are not checked here. Raises ConfigurationError.
+    """
+    from patchbay.formats.table import FORMATS, is_path
+
+    if value == "auto" or value in FORMATS or not (is_path(value) or Path(value).exists()):
+        return value
+    from patchbay.checkpoint import load_format as load_checkpoint_format  # only imported for files
+
+    return load_checkpoint_format(value)
+
+
+def make_oversight(config: Path | None, audit: str | None, days: float, *, store: str | None) -> Oversight:
+    """Create hooks, approvals and audit from flags. ``store`` is the default database, None for memory.
+
+    An audit log in memory keeps at most one day, so that it does not grow without bound.
+    """
+    from patchbay.server.oversight import Oversight, OversightSettings
+
+    if config is not None and not config.expanduser().is_file():
+        raise ConfigurationError(f"--config: no such file {config}.")
+    database = store if audit is None else audit
+    if database is None or database == MEMORY:
+        database = _IN_MEMORY
+    if database == _IN_MEMORY:
+        days = min(days, 1.0) or 1.0
+    return Oversight(
+        OversightSettings(
+            config=config.expanduser() if config is not None else None,
+            approvals=store,
+            audit=None if database == _NO_AUDIT else database,
+            audit_kept=days * _DAY if days else None,
+        )
+    )
+
+
+def reject_itself(upstream: str, host: str, port: int) -> None:
+    """Raise ConfigurationError if the upstream is this server: requests would loop until connections run out."""
+    from urllib.parse import urlsplit
+
+    target = urlsplit(upstream)
+    if target.port == port and (target.hostname == host or (_is_loopback(target.hostname or "") and _is_loopback(host))):
+        raise ConfigurationError(f"the upstream {upstream!r} is this server itself.")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _main() -> None:
+    with open(int(sys.argv[1]), encoding="utf-8") as pipe:  # noqa: PTH123 - a descriptor
+        values = json.load(pipe)
+    try:
+        status = serve_proxy(values)
+    except PatchbayError as error:
+        fail(str(error), USAGE_ERROR)
+    except KeyboardInterrupt:
+        status = 0  # stopped before it served
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    _main()
