@@ -42,6 +42,11 @@ class Marks:
                 return stop, ""
         return stop, found.group() if found else ""
 
+    def find(self, text: str) -> int | None:
+        """Where the first marker of a text begins; None where it has none."""
+        found = self._any.search(text)
+        return None if found is None else found.start()
+
     def at(self, source: Source) -> Steps[str]:
         """The marker at ``pos``, "" if there is none; it is not read. Waits only where the text may be a marker's beginning."""
         while True:

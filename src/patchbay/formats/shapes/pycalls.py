@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from patchbay.formats.engine.source import CutOff, NotACall, Source, Steps
+from patchbay.formats.engine.source import BrokenOff, CutOff, NotACall, Source, Steps
 from patchbay.formats.engine.telling import CallSink
 from patchbay.formats.parts import Parts
 from patchbay.formats.rows import Wrapper
@@ -37,11 +37,13 @@ class PythonCalls:
         """A list is a list of calls and nothing else; otherwise what follows the calls in it is left to be prose."""
         self.names: Mapping[str, PythonValue | None] = {}
         """What names stand for where they are arguments; None: for nothing that is known."""
+        self._json = parts.json
         self._values = PythonReader(source, parts.emitter.note)
         self._values.is_tool = parts.rules.offered
 
     def read(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:  # noqa: ARG002 - a call in Python stands for itself
-        """Read one call, or a list of calls; how many."""
+        """Read one call, or a list of calls; how many. Raises BrokenOff where an end marker of the block stands in a call."""
+        self._values.stops = self._json.stops
         char = yield from self.source.peek()
         if char == "[":
             return (yield from self.several())
@@ -89,10 +91,15 @@ class PythonCalls:
         """Read the arguments of ``name`` in their brackets."""
         self.called = name
         self._values.keys = self.rules.types(name).keys or ()
-        read = yield from self._values.arguments()
-        if self.names:
-            read = filled(read, self.names)
-        arguments = arguments_json(read, self.rules.types(name))
+        try:
+            read = yield from self._values.arguments()
+            if self.names:
+                read = filled(read, self.names)
+            arguments = arguments_json(read, self.rules.types(name))
+        except NotACall:
+            if (yield from self._values.at_stop()):
+                raise BrokenOff from None
+            raise
         self.sink.start(name).append(arguments)
         self.sink.end()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from patchbay.formats.engine.marks import Marks
 from patchbay.formats.engine.source import CutOff, NotACall, Source, Steps
 from patchbay.formats.values import pynumbers
 from patchbay.formats.values.literals import MAX_DEPTH
@@ -35,18 +34,18 @@ _BEFORE_WORD = frozenset({"lambda", "not", "await", "new"})
 
 
 class PythonBare(PythonStrings):
-    """Reads unquoted values. ``ends``: markers that end a value, and all around it, where they stand outside of its strings."""
-
-    def __init__(self, source: Source, note: Callable[[str], None], ends: Marks | None = None) -> None:
-        super().__init__(source, note)
-        self._ends = ends
+    """Reads unquoted values."""
 
     def at_end(self) -> Steps[bool]:
         """Whether a fence or a marker stands at ``pos``."""
         char = self.source.buf[self.source.pos]
         if char in "`~":
             return (yield from self.char(1)) == char == (yield from self.char(2))
-        return char in "<[" and self._ends is not None and bool((yield from self._ends.at(self.source)))
+        return (yield from self.at_stop())
+
+    def at_stop(self) -> Steps[bool]:
+        """Whether a marker that ends the block around the call stands at ``pos``."""
+        return self.stops is not None and bool((yield from self.stops.at(self.source)))
 
     def space(self) -> Steps[str]:
         """Read white space, comments, and backslashes before a line's end or a bracket (Markdown's); the next character or ""."""

@@ -12,7 +12,8 @@ import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from patchbay.formats.engine.source import CutOff, NotACall, Source, Steps
+from patchbay.formats.engine.marks import Marks
+from patchbay.formats.engine.source import BrokenOff, CutOff, NotACall, Source, Steps
 
 _ROOM = 128
 _PLAIN = re.compile(r"""[^'"\\\x00-\x1f\ud800-\udfff]+""")
@@ -71,12 +72,16 @@ def json_text(text: str) -> str:
 
 
 class PythonStrings:
-    """Reads strings from ``source``. ``note`` is told of each repair. ``guarded``: a fence line inside a string is NotACall."""
+    """Reads strings from ``source``. ``note`` is told of each repair. ``guarded``: a fence line inside a string is NotACall.
+
+    ``stops``: the markers that end the block around the call. A string may hold one only if it ends behind it without a repair.
+    """
 
     def __init__(self, source: Source, note: Callable[[str], None]) -> None:
         self.source = source
         self.note = note
         self.guarded = False
+        self.stops: Marks | None = None
         self.keys: Collection[str] = ()
         """The parameters of the call being read, where they are known."""
         self.is_tool: Callable[[str], object] = _unknown
@@ -127,9 +132,30 @@ class PythonStrings:
         return ""
 
     def piece(self, sink: list[str], opener: str, place: Place) -> Steps[None]:
-        """Read a string from its opener to its closing quote, appending the inside of its JSON to ``sink``; raises CutOff."""
+        """Read a string from its opener to its closing quote, appending the inside of its JSON to ``sink``.
+
+        Raises CutOff; BrokenOff, with ``pos`` at the marker, where one of ``stops`` stands before the end of what is no string.
+        """
         source = self.source
         source.pos += len(opener)
+        begin = source.offset
+        try:
+            repaired = yield from self._piece(sink, opener, place)
+        except CutOff:
+            self._break_off(begin)
+            raise
+        if repaired:
+            self._break_off(begin)
+
+    def _break_off(self, begin: int) -> None:
+        """Raise BrokenOff where one of ``stops`` was read since ``begin``."""
+        if self.stops is not None and (found := self.stops.find(self.source.since(begin))) is not None:
+            self.source.rewind_to(begin + found)
+            raise BrokenOff
+
+    def _piece(self, sink: list[str], opener: str, place: Place) -> Steps[bool]:
+        """Read the rest of a string; whether that took a repair."""
+        source = self.source
         quote = opener[-1]
         if opener[0] == "\\":
             yield from self._until(sink, opener)
@@ -137,10 +163,11 @@ class PythonStrings:
             source.pos += 2
             yield from self._until(sink, quote * 3, raw="r" in opener.lower())
         else:
-            yield from self._line(sink, quote, place, raw="r" in opener.lower())
+            return (yield from self._line(sink, quote, place, raw="r" in opener.lower()))
+        return False
 
-    def _line(self, sink: list[str], quote: str, place: Place, *, raw: bool) -> Steps[None]:
-        """Read the rest of a string in single quotes of either kind."""
+    def _line(self, sink: list[str], quote: str, place: Place, *, raw: bool) -> Steps[bool]:
+        """Read the rest of a string in single quotes of either kind; whether that took a repair."""
         source = self.source
         plain = _PLAIN_IN[quote]
         quotes = False
@@ -164,10 +191,10 @@ class PythonStrings:
                 self.note("unclosed_string")
                 sink[before:] = [json_text(source.since(begin)[:end])[1:-1]]
                 source.rewind_to(begin + end)
-                return
+                return True
             source.pos += 1
             if closes:
-                return
+                return quotes or (self.stops is not None and (yield from self.opener()) != "")
             quotes = True
             self.note("unescaped_quote")
             sink.append(json_char(ord(quote)))
