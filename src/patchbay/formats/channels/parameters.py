@@ -26,7 +26,8 @@ class Parameters:
         """Read them and tell the call. Raises NotACall while it was not told, CutOff."""
         parts = self.parts
         arguments = UntypedArguments(parts.calls, name, parts.rules.types(name), parts.emitter.note)
-        body = XmlBody(parts, self.structure, frozenset(), arguments, lines=False, held=False)
+        stops = parts.json.stops
+        body = XmlBody(parts, self.structure, stops.literals if stops else frozenset(), arguments, lines=False, held=False)
         yield from body.read()
         if not body.told:
             arguments.tell()
