@@ -35,7 +35,7 @@ class Expected:
     to itself is a circle here and no endless tree.
     """
 
-    __slots__ = ("_made", "_members", "_others", "_parts", "_root", "types")
+    __slots__ = ("_made", "_members", "_others", "_parts", "_root", "names_types", "types")
 
     def __init__(self, schemas: Iterable[Any], root: Any, made: dict[tuple[int, ...], Expected] | None = None) -> None:
         self._root = root
@@ -43,8 +43,10 @@ class Expected:
         self._parts = _parts(schemas, root)
         self._members: dict[str, Expected] | None = None
         self._others: Expected | None = None
-        self.types = frozenset(name for part in self._parts for name in _types(part)) or TEXT
+        named = frozenset(name for part in self._parts for name in _types(part))
+        self.types = named or TEXT
         """JSON Schema's names; a text where the schemas name none."""
+        self.names_types = bool(named)
 
     @property
     def says_nothing(self) -> bool:

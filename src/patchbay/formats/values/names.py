@@ -81,6 +81,11 @@ class ToolTypes:
         """Whether the value is a string whatever it says, so that it may be told before it has ended."""
         return self._expected.member(key).types == TEXT
 
+    def wants_text(self, key: str) -> bool:
+        """Whether the schema says that the value is a string."""
+        expected = self._expected.member(key)
+        return expected.names_types and expected.types == TEXT
+
     def is_text_list(self, key: str) -> bool:
         """Whether the value is a list, and each of its items a string."""
         expected = self._expected.member(key)

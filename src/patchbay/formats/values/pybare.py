@@ -7,9 +7,8 @@ call at all shows here, and as early as it does: two words in a row where a valu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
-from patchbay.formats.engine.source import CutOff, NotACall, Source, Steps
+from patchbay.formats.engine.source import CutOff, NotACall, Steps
 from patchbay.formats.values import pynumbers
 from patchbay.formats.values.literals import MAX_DEPTH
 from patchbay.formats.values.pystrings import BLANKS, CLOSERS, NAME, Place, PythonStrings, json_text
@@ -41,7 +40,7 @@ class PythonBare(PythonStrings):
         char = self.source.buf[self.source.pos]
         if char in "`~":
             return (yield from self.char(1)) == char == (yield from self.char(2))
-        return (yield from self.at_stop())
+        return char in "<[" and (yield from self.at_stop())
 
     def at_stop(self) -> Steps[bool]:
         """Whether a marker that ends the block around the call stands at ``pos``."""

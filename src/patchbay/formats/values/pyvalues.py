@@ -231,7 +231,7 @@ def _typed(key: str, value: PythonValue, types: ToolTypes, *, untyped: bool) -> 
     if known and value.json is not None and types.is_text(key) and value.json[:1] not in ('"', "[", "{"):
         if untyped:
             return types.json(key, value.json)
-        if value.json[:1] in _DIGITS and not value.computed:
+        if value.json[:1] in _DIGITS and not value.computed and types.wants_text(key):
             return json_text(value.text.strip() or value.json)
     if value.json is not None and not value.computed:
         if value.json.startswith("[") and '"' in value.json and types.is_number_list(key):
