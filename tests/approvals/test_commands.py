@@ -388,7 +388,7 @@ def test_the_token_is_shown_to_no_other_server_than_the_one_that_was_named(tmp_p
         done = patchbay("list", "--token-file", str(file), url=f"http://127.0.0.1:{elsewhere.server_port}")
         elsewhere.shutdown()
         thread.join(BOUND)
-    assert (1, "patchbay: it was refused (HTTP 302)\n") == (done.returncode, done.stderr)
+    assert (1, "patchbay: request refused (HTTP 302)\n") == (done.returncode, done.stderr)
     assert [("/api/approvals", f"Bearer {TOKEN}")] == heard
 
 

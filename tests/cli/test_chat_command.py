@@ -174,7 +174,7 @@ def test_a_line_that_is_too_long_fails_whole_and_the_next_one_is_answered(length
         done = chatted(server, lines=f"{chr(233) * length}\nHello.\n")
         assert ["Hello."] == [chat.json["messages"][-1]["content"] for chat in upstream.chats], done
     assert (1, "Fine.\n") == (done.returncode, done.stdout)
-    assert ["error: the line is longer than 65536 characters, and was not sent"] == [
+    assert ["error: the line is longer than 65536 characters and was not sent"] == [
         each.strip() for each in done.stderr.splitlines()
     ]
 
@@ -246,7 +246,7 @@ def test_what_the_server_could_not_tell_is_said_and_is_a_failure(capsys: pytest.
     ):
         shown.show(frame)
     shown.show({"type": "dropped", "what": "result", "name": "x", "count": 1})
-    shown.end()
+    shown.close()
     captured = capsys.readouterr()
     assert "One \ntwo.\n" == captured.out
     assert "error: 421 events are missing" in captured.err
@@ -320,7 +320,7 @@ def test_output_that_cannot_be_written_is_said_on_one_line():
         done = subprocess.run(
             command(server, "--realtime"), input="Hi.\n", stdout=full, stderr=subprocess.PIPE, text=True, timeout=BOUND
         )
-    assert (1, "patchbay: the output cannot be written: No space left on device\n") == (done.returncode, done.stderr)
+    assert (1, "patchbay: cannot write the output: No space left on device\n") == (done.returncode, done.stderr)
 
 
 def test_ctrl_c_while_the_command_is_being_loaded_is_no_traceback(monkeypatch: pytest.MonkeyPatch):

@@ -287,7 +287,7 @@ def test_what_is_no_json_is_one_failure_that_says_so(tmp_path, written):
     failures = [each for each in found.values() if each.outcome == "failure"]
     assert ["hook.before_llm"] == [each.check for each in failures]
     assert failures[0].words.startswith("this is no JSON: ")
-    assert f'{{"jsonrpc":"2.0","id":2,"result":{written}}}; and so in 20 more checks' in failures[0].words
+    assert f'{{"jsonrpc":"2.0","id":2,"result":{written}}}; and so in 5 more checks' in failures[0].words
     assert failures[0].way_out.startswith("Write each answer with a JSON library")
 
 

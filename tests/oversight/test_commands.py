@@ -261,7 +261,7 @@ def test_a_person_at_a_terminal_decides_while_the_client_waits(folder) -> None:
         ('{"hooks": {"processes": {"a": {"enabled": true, "command": ["x"], "intercept": ["before_lm"]}}}}', "before_lm"),
         ('{"approvals": {"rules": [{"tool": "erase", "outcome": "ask"}]}}', "tool"),
         (json.dumps(hooks(command=["/nowhere/at/all"], required=True)), "does not start"),
-        (None, "there is no file"),
+        (None, "no such file"),
     ],
 )
 def test_a_configuration_that_cannot_work_keeps_the_server_from_starting(what, config, said, tmp_path) -> None:

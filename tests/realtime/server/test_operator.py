@@ -318,4 +318,4 @@ def test_the_command_says_which_servers_get_the_environments_key():
         [sys.executable, "-m", "patchbay", "serve", "--help"], capture_output=True, text=True, timeout=60,
         env={**os.environ, "COLUMNS": "400", "NO_COLOR": "1"},
     )  # fmt: skip
-    assert "at the provider's own servers" in " ".join(done.stdout.split())
+    assert "never sent to another --realtime-url" in " ".join(done.stdout.split())

@@ -350,7 +350,7 @@ def test_the_key_of_a_session_is_taken_as_it_is(shared):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--realtime-url", "ws://127.0.0.1:1/"], "name it by --realtime"),
+        (["--realtime-url", "ws://127.0.0.1:1/"], "--realtime-url needs --realtime"),
         (["--realtime", "openai/x", "--realtime-url", "http://127.0.0.1:1/"], "begins with ws://"),
         (["--realtime", "nobody/x"], "There is no provider"),
         (["--realtime", "openai/x", "--realtime-key", "--roles"], "needs a key"),
