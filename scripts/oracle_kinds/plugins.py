@@ -225,16 +225,15 @@ def call(server: ToolServer, tool: str, arguments: dict[str, Any], headers: dict
 
 
 def ordered(frames: list[str]) -> list[str]:
-    """List what the host says, then what the plugin says; acknowledgements and pings come when they come.
+    """List what the host says, then what the plugin says; pings come when they come.
 
     What became of each tool stands before all else: it is told when the server has answered.
     """
     states = sorted(line for line in frames if '"LLM_TOOL_STATE"' in line)
-    told = [line for line in frames if not any(f'"{word}' in line for word in ("ACK", "PING", "LLM_TOOL_STATE"))]
+    told = [line for line in frames if not any(f'"{word}' in line for word in ("PING", "PONG", "LLM_TOOL_STATE"))]
     return states + [line for mark in (">", "<") for line in told if line.startswith(mark)]
 
 
 def decode(body: bytes) -> str:
-    """Show one frame, without its number."""
-    _number, message = msgspec.msgpack.decode(body)
-    return json.dumps(message, ensure_ascii=False, default=bytes.decode)
+    """Show one frame."""
+    return json.dumps(msgspec.msgpack.decode(body), ensure_ascii=False, default=bytes.decode)
