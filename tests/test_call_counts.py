@@ -99,20 +99,26 @@ class Calls:
 
 
 def count_calls(work: Callable[[], object]) -> int:
-    """The calls that ``work`` makes when it has been done before, so that what is made once and kept is not counted."""
+    """The calls that ``work`` makes when it has been done before: the least of two counts, so that what is made once is not in it."""
     work()
-    with Calls() as calls:
-        work()
-    return calls.count
+    counts = []
+    for _ in range(2):
+        with Calls() as calls:
+            work()
+        counts.append(calls.count)
+    return min(counts)
 
 
 async def count_awaited(opened: Callable[[], AbstractAsyncContextManager[Callable[[], Awaitable[object]]]]) -> int:
     """The same of a coroutine, for which something is open meanwhile."""
     async with opened() as work:
         await work()
-        with Calls() as calls:
-            await work()
-    return calls.count
+        counts = []
+        for _ in range(2):
+            with Calls() as calls:
+                await work()
+            counts.append(calls.count)
+    return min(counts)
 
 
 def count(name: str) -> float:
@@ -263,14 +269,14 @@ async def executor() -> AsyncIterator[Callable[[], Awaitable[object]]]:
 @asynccontextmanager
 async def runner() -> AsyncIterator[Callable[[], Awaitable[object]]]:
     """A runner whose model calls a tool once."""
-    runner = ToolRunner(ScriptedModel([CALL, "Done."] * 2), tools=[search])
+    runner = ToolRunner(ScriptedModel([CALL, "Done."] * 3), tools=[search])
     yield lambda: runner.run("Find abc.")
 
 
 @asynccontextmanager
 async def agent() -> AsyncIterator[Callable[[], Awaitable[object]]]:
     """An agent whose model calls a tool once; each turn in a new session."""
-    agent = LlmAgent(name="counted", model=ScriptedModel([CALL, "Done."] * 2), tools=[search])
+    agent = LlmAgent(name="counted", model=ScriptedModel([CALL, "Done."] * 3), tools=[search])
     runner = Runner(agent, session_service=InMemorySessionService())
     numbers = itertools.count()
 
