@@ -20,6 +20,10 @@ Message = dict[str, Any]
 
 EMPTY_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
+DEFAULT_CALL_TAG: Final = "tool_call"
+DEFAULT_RESULT_TAG: Final = "tool_result"
+"""The labels of the contract's fenced blocks."""
+
 
 _AUDIO = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 """The audio that OpenAI's ``input_audio`` takes, by its name there."""

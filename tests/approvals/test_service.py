@@ -136,7 +136,7 @@ def test_two_desks_on_one_database_decide_once(url):
     assert 1 == sum(isinstance(each, ApprovalConflictError) for each in results)
 
 
-@pytest.mark.parametrize(("at_deadline", "expected"), [("deny", denied("nobody decided within 600 s")), ("allow", "deleted /a")])
+@pytest.mark.parametrize(("at_deadline", "expected"), [("deny", denied("no decision within 600 s")), ("allow", "deleted /a")])
 def test_silence_is_what_the_rule_says_it_is(url, at_deadline, expected):
     async def main():
         clock, files = Clock(), Files()
@@ -158,7 +158,7 @@ def test_a_deadline_comes_by_itself():
         async with service_at(policy=policy(deadline=0.01)) as service:
             return contents(await going(executor_of(service, Files()), call_of()))
 
-    assert [denied("nobody decided within 0.01 s")] == run(main())
+    assert [denied("no decision within 0.01 s")] == run(main())
 
 
 def test_what_comes_after_the_deadline_is_no_decision_even_if_nobody_has_noticed_it(url):
@@ -635,7 +635,7 @@ def test_where_nobody_can_be_asked_the_call_is_denied_at_once():
         service = ApprovalService(ASK)
         return contents(await going(executor_of(service, Files()), call_of()))
 
-    assert [denied("it needs a person's approval, and nobody can be asked here")] == run(main())
+    assert [denied("it needs a person's approval, and no person can be asked here")] == run(main())
 
 
 class Yes:
@@ -702,7 +702,7 @@ def test_who_may_not_decide_cannot():
         async with service_at(policy=policy(who=("terminal",)), terminal=Silent()) as service:
             task = going(executor_of(service, Files()), call_of())
             [request] = await waiting(service)
-            with pytest.raises(ApprovalForbiddenError, match="not to be decided by http"):
+            with pytest.raises(ApprovalForbiddenError, match="http may not decide this call"):
                 await service.decide(request.id, "approve")
             await service.decide(request.id, "approve", door="terminal")
             return contents(await task)
@@ -768,7 +768,7 @@ def test_where_nobody_is_at_the_only_terminal_the_call_is_denied():
         finally:
             await service.aclose()
 
-    assert [denied("nobody is at the terminal")] == run(main())
+    assert [denied("no person is at the terminal")] == run(main())
 
 
 def test_a_terminal_that_fails_leaves_the_question_to_others(caplog):
@@ -843,7 +843,7 @@ def test_arguments_that_nobody_can_read_are_denied():
             return contents(await going(executor_of(service, Files()), call_of("x" * MAX_ARGUMENTS)))
 
     [shown] = run(main())
-    assert shown.startswith(denied("it needs a person's approval, and nobody can read 2621"))
+    assert shown.startswith(denied("it needs a person's approval, and its arguments are too long to show (2621"))
 
 
 def test_only_so_many_calls_wait(monkeypatch):

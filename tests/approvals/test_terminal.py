@@ -157,7 +157,7 @@ def test_where_there_is_no_terminal_the_call_is_denied():
         async with service_at(policy=ASK, terminal=TerminalApprover("/nowhere/tty")) as service:
             return contents(await going(executor_of(service, Files()), call_of()))
 
-    assert ["Tool execution denied by approval hook: nobody is at the terminal"] == run(main())
+    assert ["Tool execution denied by approval hook: no person is at the terminal"] == run(main())
 
 
 def test_a_terminal_that_is_closed_while_it_asks_denies():
@@ -172,7 +172,7 @@ def test_a_terminal_that_is_closed_while_it_asks_denies():
 
     master, slave = pty.openpty()
     os.set_blocking(master, False)
-    assert ["Tool execution denied by approval hook: nobody is at the terminal"] == run(main(os.ttyname(slave), master, slave))
+    assert ["Tool execution denied by approval hook: no person is at the terminal"] == run(main(os.ttyname(slave), master, slave))
 
 
 def test_long_arguments_are_cut_until_somebody_wants_to_see_them():

@@ -46,7 +46,7 @@ def test_a_call_that_a_hook_asks_about_waits_for_a_person(point, verdict, ran, s
 
 def test_where_no_person_can_be_asked_the_call_is_denied_with_the_reason():
     turned = play(managed(guard=hook(before_tool=Ask("it is large"))), RM, "done")
-    words = "the hook 'guard' wants a person to decide (it is large), and nobody can be asked here"
+    words = "the hook 'guard' wants a person to decide (it is large), and no person can be asked here"
     assert ([f"Tool execution denied by approval hook: {words}"], ["tool_denied"], []) == (
         turned.results,
         turned.codes,
@@ -60,7 +60,7 @@ def test_where_the_desk_has_no_door_to_a_person_the_call_is_denied():
         ApprovalService().mount(manager)
         return await turned(manager, (RM, "done"))
 
-    assert "nobody can be asked here" in run(work()).results[0]
+    assert "no person can be asked here" in run(work()).results[0]
 
 
 @pytest.mark.parametrize(

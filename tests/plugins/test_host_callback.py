@@ -186,7 +186,7 @@ def test_of_a_plugin_that_is_gone_a_call_says_whether_it_may_have_begun(tmp_path
             bodies = [json.loads(body) for body in await asyncio.gather(begun, sent)]
             assert ["PLUGIN_NOT_RUNNING"] * 2 == [body["error"] for body in bodies]
             assert ["unknown", "no"] == [body["ran"] for body in bodies]
-            assert "nobody knows what it did" in bodies[0]["output"]["error"]
+            assert "with unknown effects" in bodies[0]["output"]["error"]
             assert "it did not run" in bodies[1]["output"]["error"]
             assert not calls.is_attached
 

@@ -90,7 +90,7 @@ def test_a_plugin_that_is_killed_answers_every_call_and_its_tools_come_back(weat
             bodies = await asyncio.gather(*calls)
             assert {("PLUGIN_NOT_RUNNING", "plugin_not_running")} == {(body["error"], body["code"]) for body in bodies}
             assert {"unknown"} == {body["ran"] for body in bodies}
-            assert all("nobody knows what it did" in body["output"]["error"] for body in bodies)
+            assert all("with unknown effects" in body["output"]["error"] for body in bodies)
             await stand.host.until(lambda: plugin.restarts == 1)
             await stand.registered()
             assert plugin.pid not in (0, killed)

@@ -83,7 +83,7 @@ class ApprovalService:
         self.name = "approvals"
         self._owns_store = self.store is not store
         self._terminal = terminal
-        self._doors = {"terminal"} if terminal is not None else set()
+        self._channels = {"terminal"} if terminal is not None else set()
         self._keep = keep
         self._session = session
         self._clock = clock
@@ -120,8 +120,8 @@ class ApprovalService:
         self._managers.add(hooks)
 
     def open_door(self, door: str) -> None:
-        """Accept decisions by ``door`` ("http"). A call that no person can decide is denied at once."""
-        self._doors.add(door)
+        """Accept decisions over the channel ``door`` ("http"). A call that no person can decide is denied at once."""
+        self._channels.add(door)
 
     def leave(self) -> None:
         """Prepare for shutdown: requests of runs that are stopped from now on stay pending for the next start."""
@@ -153,8 +153,8 @@ class ApprovalService:
                 return Approval(approved=True, reason="as the other approvers say", by=f"policy ({rule.name})")
         if not rule.asks_people:
             rule = self.policy.rule_for_hooks([who for who, _ in call.asks])
-        if self._doors.isdisjoint(rule.who):
-            return _denial(rule, "it needs a person's approval, and nobody can be asked here")
+        if self._channels.isdisjoint(rule.who):
+            return _denial(rule, "it needs a person's approval, and no person can be asked here")
         if len(self._waiting) >= MAX_WAITING:
             return _denial(rule, "too many calls wait for approval")
         try:
@@ -162,7 +162,9 @@ class ApprovalService:
         except (ValueError, RecursionError):
             return _denial(rule, "it needs a person's approval, and its arguments cannot be shown")
         if len(arguments) > MAX_ARGUMENTS:
-            return _denial(rule, f"it needs a person's approval, and nobody can read {len(arguments)} characters of arguments")
+            return _denial(
+                rule, f"it needs a person's approval, and its arguments are too long to show ({len(arguments)} characters)"
+            )
         return await self._ask_people(call, arguments, rule)
 
     # For people
@@ -200,18 +202,19 @@ class ApprovalService:
         digest: str = "",
         arguments: Mapping[str, Any] | None = None,
     ) -> ApprovalRequest:
-        """Decide a pending request that ``door`` may decide, and return it. ``reason`` is sent to the model, ``by`` is recorded.
+        """Decide a pending request over the channel ``door``, and return it. ``reason`` is sent to the model, ``by`` is recorded.
 
         With ``arguments`` the call is approved and runs with those, which must match the tool's schema. ``digest`` is that of the
         call that the person reviewed. ``awaited`` of the result is False if no run waits: the decision is then for the same call
-        of the session. Raises ApprovalNotFoundError; ApprovalForbiddenError if the rule excludes the door; ApprovalConflictError
-        if the request is not pending, or cannot be decided so; InvalidRequestError for an unknown verdict or invalid arguments.
+        of the session. Raises ApprovalNotFoundError; ApprovalForbiddenError if the rule excludes the channel;
+        ApprovalConflictError if the request is not pending, or cannot be decided so; InvalidRequestError for an unknown verdict
+        or invalid arguments.
         """
         if verdict not in get_args(Verdict):
             raise InvalidRequestError(f"{verdict!r} is not a decision: use one of {', '.join(get_args(Verdict))}.")
         request = await self.get(request_id)
         if door not in request.who:
-            raise ApprovalForbiddenError(f"This call is not to be decided by {door}: its rule says {', '.join(request.who)}.")
+            raise ApprovalForbiddenError(f"{door} may not decide this call; its rule allows {', '.join(request.who)}.")
         for_session = verdict == "approve_session"
         if request.state is State.PENDING:
             if not request.is_genuine or (digest and digest != request.digest):
@@ -368,8 +371,8 @@ class ApprovalService:
         assert self._terminal is not None
         try:
             answer = await self._terminal.ask(request)
-            if answer is None and self._doors & {*request.who} == {"terminal"}:
-                answer = Answer("deny", "nobody is at the terminal")
+            if answer is None and self._channels & {*request.who} == {"terminal"}:
+                answer = Answer("deny", "no person is at the terminal")
             if answer is not None:
                 await self.decide(
                     request.id, answer.verdict, reason=answer.reason, by=answer.by, door="terminal", arguments=answer.arguments
@@ -530,7 +533,7 @@ def _denial(rule: Rule, reason: str) -> Approval:
 def _approval(found: ApprovalRequest) -> Approval:
     """Return the answer to the hooks for a decided or expired request."""
     if found.state is State.EXPIRED:
-        reason = f"nobody decided within {round(found.deadline - found.created, 3):g} s"
+        reason = f"no decision within {round(found.deadline - found.created, 3):g} s"
         return Approval(found.at_deadline == "allow", reason, f"policy ({found.rule})")
     for_session = found.for_session and found.state is State.APPROVED
     reasons = ["for the session", found.reason] if for_session else [found.reason]

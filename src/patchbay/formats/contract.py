@@ -13,8 +13,8 @@ from typing import Any
 
 from patchbay.formats.rows import Format
 from patchbay.formats.writing import writer_for
-from patchbay.formats.writing.fenced import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG, render_call, render_result, render_tools
-from patchbay.types import ToolCall, ToolSpec, read_specs
+from patchbay.formats.writing.fenced import render_call, render_result, render_tools
+from patchbay.types import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG, ToolCall, ToolSpec, read_specs
 
 __all__ = [
     "DEFAULT_CALL_TAG",

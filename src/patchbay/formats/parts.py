@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from patchbay.formats.engine.emitter import Emitter
-from patchbay.formats.engine.lazy import made_once
+from patchbay.formats.engine.lazy import cached_attribute
 from patchbay.formats.engine.marks import Marks
 from patchbay.formats.engine.source import Source
 from patchbay.formats.engine.telling import Telling
@@ -34,18 +34,18 @@ class Parts:
     reasoning: bool = True
     drops: bool = False
 
-    @made_once
+    @cached_attribute
     def calls(self) -> Telling:
         """Where calls are told."""
         offered = self.rules.offered
         return Telling(self.emitter, (lambda name: offered(name) is None) if self.drops else None)
 
-    @made_once
+    @cached_attribute
     def json(self) -> JsonReader:
         """The reader of JSON."""
         return JsonReader(self.source, self.emitter.note, self.ends)
 
-    @made_once
+    @cached_attribute
     def fences(self) -> FenceMarks:
         """The reader of fences' runs and labels."""
         return FenceMarks(self.source, self.tag)

@@ -10,7 +10,7 @@ from itertools import chain
 
 from patchbay.formats.channels.messages import ChannelReader, channel_marks
 from patchbay.formats.engine.emitter import Emitter
-from patchbay.formats.engine.lazy import made_once
+from patchbay.formats.engine.lazy import cached_attribute
 from patchbay.formats.engine.marks import marks, prefix
 from patchbay.formats.engine.scanner import Region
 from patchbay.formats.fences.fencedmarkup import FencedMarkup
@@ -131,22 +131,22 @@ class Readers:
         """The reader of what no wrapper describes."""
         return marked(self.parts)
 
-    @made_once
+    @cached_attribute
     def bodies(self) -> Shapes:
         """The readers of what stands in wrappers."""
         return Shapes(self.parts, self.plan.wrappers.closers, self.plan.ends)
 
-    @made_once
+    @cached_attribute
     def wrapped(self) -> WrapperReader:
         """The reader of wrappers."""
         return WrapperReader(self.parts, self.plan.wrappers, self.bodies)
 
-    @made_once
+    @cached_attribute
     def messages(self) -> ChannelReader:
         """The reader of framed messages."""
         return ChannelReader(self.parts, self.plan.channels, self.bodies, self.plan.ends)
 
-    @made_once
+    @cached_attribute
     def thoughts(self) -> ReasoningReader:
         """The reader of reasoning."""
         told = TakenOut(self.parts.emitter) if self.parts.reasoning else LeftIn(self.parts.emitter)
@@ -154,27 +154,27 @@ class Readers:
             self.parts, self.plan.thoughts, self.opener, lambda: self.messages.begin, prefilled=self.prefilled, told=told
         )
 
-    @made_once
+    @cached_attribute
     def leaks(self) -> LeakReader:
         """The reader of special tokens that leaked."""
         return LeakReader(self.parts.source, self.parts.emitter)
 
-    @made_once
+    @cached_attribute
     def frames(self) -> FrameReader:
         """The reader of what stands around the answer."""
         return FrameReader(self.parts.source, self.parts.emitter, self.plan.frames, named=self.parts.named)
 
-    @made_once
+    @cached_attribute
     def inline(self) -> InlineLists:
         """The reader of lists in the middle of a line."""
         return InlineLists(self.parts, self.loose)
 
-    @made_once
+    @cached_attribute
     def loose(self) -> LooseReader | None:
         """The reader of calls that nothing marks."""
         return LooseReader(self.parts) if self.parts.lenient or self.plan.bare else None
 
-    @made_once
+    @cached_attribute
     def fences(self) -> FenceReader:
         """The reader of fences."""
         parts, plan = self.parts, self.plan

@@ -226,7 +226,7 @@ class TurnHooks:
             return  # that one was asked last
         if people is None:
             who, why = asked.decided.asks[0]
-            reason = f"the hook {who!r} wants a person to decide{f' ({why})' if why else ''}, and nobody can be asked here"
+            reason = f"the hook {who!r} wants a person to decide{f' ({why})' if why else ''}, and no person can be asked here"
             raise ToolDeniedError(NOT_APPROVED, reason, tool_name=asked.tool.name, by=who)
         if await self._approve_by(people, people.asked["approve_tool"], asked, may_edit=may_edit and not asked.decided.edited):
             await self._bind(asked)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from patchbay._flags import flag
 from patchbay.errors import ConfigurationError
+from patchbay.types import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG
 
 if TYPE_CHECKING:  # formats are only loaded to check options: the command line reads their flags without
     from patchbay.formats.contract import Template
@@ -17,9 +18,6 @@ if TYPE_CHECKING:  # formats are only loaded to check options: the command line 
 
 ToolMode = Literal["auto", "text", "native"]
 SystemInjection = Literal["merge", "prepend"]
-
-DEFAULT_CALL_TAG = "tool_call"  # as in formats.contract
-DEFAULT_RESULT_TAG = "tool_result"
 
 
 def parse_xml_tools(pairs: Iterable[str]) -> dict[str, str] | None:

@@ -291,7 +291,7 @@ class CallAdmission:
         for one in calls:
             self.pending[one.call.id] = current, one
             self._emit(ToolCallEvent(one.call, current.number))
-        written = [_written(one) for one in calls]
+        written = [_as_call(one) for one in calls]
         current.batches.append(turn.run.start(written, messages=self._messages(calls), iteration=current.number))
 
     def _within_rate(self) -> bool:
@@ -312,7 +312,7 @@ class CallAdmission:
         return [*self._transcript.messages(), called]
 
 
-def _written(one: PendingCall) -> ToolCall | IncompleteCall:
+def _as_call(one: PendingCall) -> ToolCall | IncompleteCall:
     """Return the call, or an IncompleteCall if it was cut off."""
     call = one.call
     is_whole = one.partial is None or (one.partial.done and not one.partial.truncated)

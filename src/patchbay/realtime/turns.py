@@ -1,6 +1,6 @@
 """Turns of the user, one after another, each with its own run for tool calls.
 
-A turn starts with speech, with a text, with a request, or with a response that nobody requested. It ends when it is answered
+A turn starts with speech, with a text, with a request, or with an unrequested response. It ends when it is answered
 and no tool of it runs, when the user or the program continues, on failure, or with the session. Its end is reported once its
 tools have ended.
 """
@@ -157,7 +157,7 @@ class Turns:
         return self.current
 
     def ensure(self) -> Turn:
-        """Return the current turn, or start one for a response that nobody requested."""
+        """Return the current turn, or start one for an unrequested response."""
         return self.current if self.current is not None else self.begin(" ".join(self._unclaimed_input), is_spoken=True)
 
     def finish(self) -> None:

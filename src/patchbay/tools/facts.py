@@ -52,6 +52,6 @@ def _checked(found: Any) -> dict[str, Any]:
         raise TypeError(f"facts must be a mapping, not {type(found).__name__}")
     text = write_exactly(dict(found))
     if len(text) > MOST:
-        raise ValueError(f"nobody can read {len(text)} characters of facts: there may be {MOST}")
+        raise ValueError(f"{len(text)} characters of facts are too long: the limit is {MOST}")
     read: dict[str, Any] = read_exactly(text)
     return read

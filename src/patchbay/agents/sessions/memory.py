@@ -98,7 +98,7 @@ class InMemorySessionService(BaseSessionService):
             if event.actions.state_delta:
                 self._change(kept, plain(event.actions.state_delta))
             if session.seq == len(kept.bodies) - 1:
-                return [(len(kept.bodies), event)]  # the usual case: nobody else wrote
+                return [(len(kept.bodies), event)]  # the usual case: no other writer
         known = session.seq
         return [(known + number, body) for number, body in enumerate(kept.bodies[known:], 1)]
 

@@ -1,4 +1,4 @@
-"""Attributes of an object that are made when they are first asked for."""
+"""Attributes of an object that are computed on first access."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-class made_once(Generic[T]):  # noqa: N801 - a decorator, in the place of functools.cached_property
-    """A method that becomes the attribute that it returns. Without a lock, which functools takes before Python 3.12."""
+class cached_attribute(Generic[T]):  # noqa: N801 - a decorator, in the place of functools.cached_property
+    """A method whose value replaces it on the instance, without the lock of functools.cached_property before Python 3.12."""
 
     def __init__(self, make: Callable[[Any], T]) -> None:
         self._make = make
@@ -17,6 +17,6 @@ class made_once(Generic[T]):  # noqa: N801 - a decorator, in the place of functo
         self.__doc__ = make.__doc__
 
     def __get__(self, owner: Any, _kind: type | None = None) -> T:
-        """Make the attribute; from now on it is found before this."""
+        """Compute the attribute; the instance's own value is found before this from now on."""
         value = owner.__dict__[self._name] = self._make(owner)
         return value

@@ -11,7 +11,7 @@ import json
 import re
 from functools import lru_cache
 
-from patchbay.formats.engine.lazy import made_once
+from patchbay.formats.engine.lazy import cached_attribute
 from patchbay.formats.engine.repeats import call_key
 from patchbay.formats.engine.source import CutOff, NotACall, Steps
 from patchbay.formats.engine.telling import Staged
@@ -85,11 +85,11 @@ class LooseReader:
         self._starts, self._first = _beginnings(parts.rules.beginnings)
         self.starts: frozenset[str] | None = None
 
-    @made_once
+    @cached_attribute
     def _bare(self) -> BareCalls:
         return BareCalls(self._parts, Staged())
 
-    @made_once
+    @cached_attribute
     def _programs(self) -> Programs:
         return Programs(self.source, self.rules.offered)
 

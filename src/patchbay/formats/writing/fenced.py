@@ -15,10 +15,8 @@ from functools import cached_property, lru_cache
 from patchbay.formats.writing.family import INTRODUCTION
 from patchbay.formats.writing.listings import plain_tool
 from patchbay.formats.writing.values import json_arguments, quoted
-from patchbay.types import ToolCall, ToolResult, ToolSpec
+from patchbay.types import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG, ToolCall, ToolResult, ToolSpec
 
-DEFAULT_CALL_TAG = "tool_call"
-DEFAULT_RESULT_TAG = "tool_result"
 _TICKS = re.compile("`{3,}")
 _SHORT = 4096
 """How many characters a call's arguments or a result have at most, to be kept as they were written."""

@@ -10,7 +10,7 @@ from patchbay.formats.rows import Format
 from patchbay.formats.table import choose
 from patchbay.formats.writing.bare import BARE
 from patchbay.formats.writing.family import FamilyWriter
-from patchbay.formats.writing.fenced import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG, FencedWriter
+from patchbay.formats.writing.fenced import FencedWriter
 from patchbay.formats.writing.gemma import GEMMA
 from patchbay.formats.writing.json_tags import JSON_TAGS
 from patchbay.formats.writing.named import NAMED
@@ -18,7 +18,7 @@ from patchbay.formats.writing.python import PYTHON_CALLS
 from patchbay.formats.writing.writer import Writer
 from patchbay.formats.writing.xml_keys import XML_KEYS
 from patchbay.formats.writing.xml_parameters import XML_PARAMETERS
-from patchbay.types import ToolCall
+from patchbay.types import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG, ToolCall
 
 WRITERS: dict[str, FamilyWriter] = {
     row.format: row for row in (*JSON_TAGS, *NAMED, *XML_PARAMETERS, *XML_KEYS, *GEMMA, *PYTHON_CALLS, *BARE)

@@ -17,7 +17,7 @@ from patchbay.plugins.host.policy import HostPolicy
 from patchbay.plugins.protocol import ENTRY_PREFIX, CancelRun, Connection, Message, Progress, Result, Trigger, host_deadline
 
 NOT_BEGUN: Final = "ended before the call began: it did not run"
-IN_FLIGHT: Final = "ended while the call was under way: it may have run, and nobody knows what it did"
+IN_FLIGHT: Final = "ended while the call was under way: it may have run, with unknown effects"
 NOT_KEPT: Final = envelope.failure(
     "this call was carried out already, and its answer was too long to be kept", error="ANSWER_NOT_KEPT", code="answer_not_kept"
 ).encode()

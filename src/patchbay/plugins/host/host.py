@@ -260,7 +260,7 @@ class PluginHost:
         await self.until(are)
 
     def _status(self, plugin: PluginSupervisor) -> PluginStatus:
-        held: dict[str, tuple[ToolStateName, str]] = {name: ("pending", why) for name, why in plugin.tools.held().items()}
+        held: dict[str, tuple[ToolStateName, str]] = {name: ("pending", why) for name, why in plugin.tools.withheld().items()}
         states = held | self.registrar.states(plugin.spec.id)
         tools = tuple(ToolStatus(name, state, reason) for name, (state, reason) in sorted(states.items()))
         return PluginStatus(plugin.spec.id, plugin.state, plugin.reason, plugin.pid, plugin.restarts, len(plugin.calls), tools)

@@ -132,7 +132,7 @@ class PluginTools:
         for tool in tuple(self._tools.values()):
             self._services.registrar.want(tool)
 
-    def held(self) -> dict[str, str]:
+    def withheld(self) -> dict[str, str]:
         """Return the names of the tools that are kept from the server, and the reason."""
         return dict.fromkeys(self._tools, _FROZEN) if self.is_held else {}
 

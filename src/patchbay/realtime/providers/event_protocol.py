@@ -365,13 +365,13 @@ class EventDialect(EventReader):
 
     def history_frames(self, opening: ConnectionSetup) -> list[Frame]:
         """One item for each line."""
-        return [self._said(line) for line in opening.lines]
+        return [self._message_frame(line) for line in opening.lines]
 
     def text_frames(self, line: Line, *, answer: bool) -> list[Frame]:  # noqa: ARG002  (see the docstring)
         """One item; the response is requested separately."""
-        return [self._said(line)]
+        return [self._message_frame(line)]
 
-    def _said(self, line: Line) -> Frame:
+    def _message_frame(self, line: Line) -> Frame:
         kind = self.assistant_content_type if line.role == "assistant" else "input_text"
         return self._item({"type": "message", "role": line.role, "content": [{"type": kind, "text": line.text}]})
 
