@@ -111,7 +111,7 @@ def test_a_call_whose_plugin_died_is_not_run_again_under_its_key(tmp_path):
         said = json.loads(await first)
         assert "PLUGIN_NOT_RUNNING" == said["error"]
         assert "may have run" in said["output"]["error"]
-        (tmp_path / "s").unlink()
+        (tmp_path / "s").unlink(missing_ok=True)  # Python 3.13 removes it
         async with connected(calls, tmp_path) as plugin:
             assert said == json.loads(await ask(calls))
             assert [] == plugin.heard
