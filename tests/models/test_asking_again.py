@@ -48,7 +48,7 @@ def test_a_demand_for_a_call_outlives_the_question_whether_tools_were_ignored() 
     exchange = make(options=TextOptions(), tool_choice="required")
     with pytest.raises(ToolChoiceError):
         ask(exchange, *["It is sunny."] * 9)
-    assert exchange.rescue() is None
+    assert exchange.fallback_response() is None
 
 
 def test_the_same_demand_is_met_by_the_contract() -> None:
@@ -139,7 +139,7 @@ def test_a_native_model_whose_server_refuses_one_demand_stays_native() -> None:
     memory = ModeMemory()
     memory.learn("m", "native")
     exchange = make(memory, options=TextOptions(), tool_choice="required")
-    assert exchange.refused(400, "tool_choice 'required' is not supported: tool_choice is not supported")
+    assert exchange.on_upstream_error(400, "tool_choice 'required' is not supported: tool_choice is not supported")
     assert "get_weather" == ask(exchange, CALL)["choices"][0]["message"]["tool_calls"][0]["function"]["name"]
     assert "native" == memory.mode("m")
 
@@ -168,7 +168,7 @@ def test_the_tokens_of_the_question_are_in_the_usage_where_the_first_answer_stan
     if door == "whole":
         exchange = make(options=TextOptions())
         assert exchange.answer(completion("Hello.", **used))[1]
-        out = exchange.answer(completion("Other.", **used))[0] if second == "stands" else exchange.rescue()
+        out = exchange.answer(completion("Other.", **used))[0] if second == "stands" else exchange.fallback_response()
         usages = [json.loads(out or b"{}")["usage"]]
     else:
         exchange = make(options=TextOptions(), stream=True, stream_options={"include_usage": door == "usage apart"})
@@ -183,7 +183,7 @@ def test_the_tokens_of_the_question_are_in_the_usage_where_the_first_answer_stan
             out, again = exchange.end()
             assert not again
         else:
-            out = exchange.rescue()
+            out = exchange.fallback_response()
         lines = [json.loads(line[6:]) for line in (out or b"").decode().split("\n\n") if line.startswith("data: {")]
         assert "Hello." == "".join(c["delta"].get("content") or "" for line in lines for c in line["choices"])
         usages = [line["usage"] for line in lines if line.get("usage")]

@@ -120,5 +120,5 @@ def test_what_roles_a_server_takes_is_learnt_from_its_refusal(refused: str, word
 def test_an_error_about_something_else_is_the_clients() -> None:
     exchange = Exchange(json.dumps({"model": "m", "messages": [said("system", "x"), USER], "tools": [TOOL]}).encode(),
                         TextOptions(), ModeMemory())  # fmt: skip
-    assert not exchange.refused(400, "Invalid value for 'temperature': the system is overloaded.")
-    assert not exchange.refused(429, "System role not supported")
+    assert not exchange.on_upstream_error(400, "Invalid value for 'temperature': the system is overloaded.")
+    assert not exchange.on_upstream_error(429, "System role not supported")

@@ -18,6 +18,7 @@ from aiohttp import web
 
 from executor.moved import MovedLoop
 from patchbay.errors import InvalidRequestError, PatchbayError
+from patchbay.models.exchange import Exchange
 from patchbay.proxy import create_app
 
 BOUND = 30.0
@@ -194,11 +195,13 @@ class FakeExchange:
         self.streaming = bool(request.get("stream"))
         self.transparent = not request.get("tools")
         self.request = body
-        self.finished = False
+        self.finished = self.complete = self.fell_back = False
         self.rounds = 0
         self._rest = b""
 
-    def refused(self, status: int, text: str) -> bool:
+    steps = Exchange.steps
+
+    def on_upstream_error(self, status: int, text: str) -> bool:
         if self.fake.pop("refuse", False):
             self.request = self.request.replace(b"upstream", b"contract")
             return True
@@ -227,7 +230,7 @@ class FakeExchange:
         body = body.replace(b"upstream", b"exchange")
         return (b"data: " + body + b"\n\ndata: [DONE]\n\n" if self.streaming else body), False
 
-    def rescue(self) -> bytes | None:
+    def fallback_response(self) -> bytes | None:
         return self.fake["kept"].encode() if "kept" in self.fake and self.rounds else None
 
     def error_event(self, error: PatchbayError) -> bytes:

@@ -2,7 +2,7 @@
 
 ``exchange`` is the whole of one request, without I/O: ``request`` says what is sent, ``answering`` reads a stream,
 ``completion`` a whole answer, ``choice`` holds them against ``tool_choice``, ``modes`` remembers what was learnt. ``wrap`` puts
-it under an ``openai`` client, ``driven`` under anything else.
+it under an ``openai`` client, ``exchange_driver`` drives it over any server.
 
 ``chat`` is what the loop talks to. ``openai`` and ``gemini`` are the two wires behind it, ``providers`` what is particular to a
 server, ``offer`` the tools as it takes them, ``learnt`` what it refused. ``resolve`` makes a model from its name.

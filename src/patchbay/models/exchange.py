@@ -1,16 +1,15 @@
-"""One client request to chat completions, and all that is asked of the upstream for it. Bytes in, bytes out, no I/O.
+"""One client request to chat completions, and every request to the upstream that it takes. Bytes in, bytes out, no I/O.
 
-The proxy and the wrapped client drive the same object, so there is one place where it is decided what a model is sent and what
-of its answer a client sees. A driver sends ``request``, gives back what comes (``refused``, ``feed`` and ``end``, or ``answer``),
-writes what it is handed, and does so again while it is told to. Asking again happens where a server refuses tools, a
-``tool_choice`` or a role, where it is not known whether it ignores them, and where an answer breaks ``tool_choice`` or the tools'
-schemas; the client sees one answer: the last, or the first where that was only in question and stands.
+The proxy, the chat server, the wrapped client and the Gemini model drive the same object by its ``steps``. It retries where a
+server refuses tools, a ``tool_choice`` or a role, where it is unclear whether the server dropped ``tools``, and where an answer
+breaks ``tool_choice`` or the tools' schemas. The client sees one answer: the last, or the first where that was only in question.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
 from operator import is_not
 from typing import Any, Final, Literal
 
@@ -36,6 +35,24 @@ from patchbay.types import Message, Reply
 _NO_CONTENT: Final = Reply(None)
 _NO_CALL = Policy(forbidden=True)
 _NO_TOOLS = make_rules((), "text")
+
+
+class Step(Enum):
+    """What the driver of an exchange has to do next."""
+
+    SEND = "send"
+    """Send ``Exchange.request``, and resume with a Rejection, the body of a whole answer, or None where a stream follows."""
+    RECEIVE = "receive"
+    """Pass each piece of the stream to ``Exchange.feed``, until it ends or the exchange is ``finished``; write what comes out."""
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """An error status of the upstream; ``error`` is raised where the exchange has no other way to ask."""
+
+    status: int
+    text: str
+    error: Exception
 
 
 class Exchange:
@@ -67,7 +84,11 @@ class Exchange:
         self._again = False
         self._judged = False
         self.finished = False
-        """All that the client wants is there: the upstream may be let go."""
+        """The rest of the upstream's stream is not wanted."""
+        self.complete = False
+        """``steps`` has yielded the last bytes for the client."""
+        self.fell_back = False
+        """The last attempt failed, and the answer is an earlier one's."""
         self._usage: Any = None
         self._stream: StreamedAnswer | None = None
         self._begun: Envelope | None = None
@@ -132,10 +153,38 @@ class Exchange:
         """What this attempt may bring."""
         return _NO_CALL if self._answering else self._call.policy
 
+    # the retry loop
+
+    def steps(self) -> Generator[Step | bytes, Rejection | bytes | None, None]:
+        """Yield what to do next: a Step, or bytes to write, after the last of which the exchange is ``complete``.
+
+        What goes wrong in a step is to be thrown in: it is raised again, unless an earlier attempt gave an answer.
+        """
+        again = True
+        while again:
+            out = b""
+            try:
+                response = yield Step.SEND
+                if response is None:
+                    yield Step.RECEIVE
+                    out, again = self.end()
+                elif isinstance(response, bytes):
+                    out, again = self.answer(response)
+                elif not self.on_upstream_error(response.status, response.text):
+                    raise response.error  # noqa: TRY301  (an earlier answer may stand in for it)
+            except Exception:
+                saved = self.fallback_response()
+                if saved is None:
+                    raise
+                out, again, self.fell_back = saved, False, True
+            self.complete = not again
+            if out or self.complete:
+                yield out
+
     # the answer is an error
 
-    def refused(self, status: int, text: str) -> bool:
-        """Take an upstream's error. True: ask again, without the roles, ``tool_choice`` or tools that it does not take."""
+    def on_upstream_error(self, status: int, text: str) -> bool:
+        """Take an error status. True: ask again, without the roles, ``tool_choice`` or tools that the server does not take."""
         offer = self._call.offer
         if offer is None:
             return False
@@ -180,7 +229,7 @@ class Exchange:
         self._begin()
         return True
 
-    def rescue(self) -> bytes | None:
+    def fallback_response(self) -> bytes | None:
         """When an attempt failed: the answer that an earlier one gave, kept only because it was in question, or None."""
         shown = self._stream is not None and any(state.shown for state in self._stream.choices.values())
         if self._fallback is None or shown or self._call.policy.needed:

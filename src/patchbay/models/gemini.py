@@ -8,7 +8,7 @@ The wire is translated by ``geminirequest`` and ``geminianswer``.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -17,8 +17,8 @@ from patchbay.models.asking import add_usage
 from patchbay.models.assemble import Assembly
 from patchbay.models.chat import ChatRequest, ModelEvent, ModelReply
 from patchbay.models.clienterrors import client_errors
-from patchbay.models.driven import driven
-from patchbay.models.exchange import Exchange
+from patchbay.models.exchange import Exchange, Rejection
+from patchbay.models.exchange_driver import drive_async
 from patchbay.models.geminianswer import UNREADABLE, GeminiAnswer
 from patchbay.models.geminirequest import gemini_request
 from patchbay.models.learnt import Learnt
@@ -26,7 +26,9 @@ from patchbay.models.modes import ModeMemory
 from patchbay.models.offer import Offer
 from patchbay.models.options import TextOptions
 from patchbay.models.providers.gemini import GEMINI
-from patchbay.models.wire import encode
+from patchbay.models.sse import SseDecoder
+from patchbay.models.wire import decode, encode
+from patchbay.models.wire import event as sse_event
 
 _MILLISECONDS: Final = 1000
 _MOST_UNREADABLE: Final = 3
@@ -87,11 +89,14 @@ class GeminiChatModel:
         exchange = Exchange(encode(body), self._options, self._memory)
         answer = Assembly()
         stream = request.stream
-        async with aclosing(driven(exchange, lambda body: self._chunks(body, stream=stream))) as chunks:
-            async for chunk in chunks:
-                for event in answer.add(chunk):
-                    if stream:
-                        yield event
+        decoder = SseDecoder()
+        upstream = _Upstream(lambda body: self._chunks(body, stream=stream))
+        async with aclosing(drive_async(exchange, upstream)) as pieces:
+            async for piece in pieces:
+                for data in decoder.feed(piece):
+                    for event in answer.add(decode(data)) if data != b"[DONE]" else ():
+                        if stream:
+                            yield event
         end = answer.end()
         yield ModelReply(told.own(end.reply), end.finish_reason, end.usage)
 
@@ -158,3 +163,38 @@ class GeminiChatModel:
     def _keys(self) -> tuple[Any, ...]:
         """What no error may say; the client has no public name for it."""
         return (getattr(getattr(self._client, "_api_client", None), "api_key", None),)
+
+
+class _Upstream:
+    """``generate_content`` as the server behind an exchange; ``ask`` makes the chunks of an answer."""
+
+    def __init__(self, ask: Callable[[Any], AsyncGenerator[dict[str, Any], None]]) -> None:
+        self._ask = ask
+        self._chunks: AsyncGenerator[dict[str, Any], None] | None = None
+        self._first: bytes | None = None
+
+    async def send(self, body: bytes) -> Rejection | None:
+        """Ask, and read the first chunk: an error of the server comes with it."""
+        self._chunks = self._ask(decode(body))
+        try:
+            self._first = await self._next()
+        except UpstreamError as error:
+            if error.upstream_status is None:
+                raise
+            return Rejection(error.upstream_status, f"{error} {error.body}", error)
+        return None
+
+    async def read(self) -> bytes:
+        """The next chunk, as an event."""
+        first, self._first = self._first, None
+        return await self._next() if first is None else first
+
+    async def close(self) -> None:
+        """Stop the answer."""
+        if self._chunks is not None:
+            await self._chunks.aclose()
+
+    async def _next(self) -> bytes:
+        assert self._chunks is not None
+        chunk = await anext(self._chunks, None)
+        return b"" if chunk is None else sse_event(encode(chunk))

@@ -12,7 +12,7 @@ import functools
 import importlib
 import inspect
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -20,7 +20,8 @@ import msgspec
 
 from patchbay.errors import ConfigurationError, PatchbayError, UpstreamError
 from patchbay.models.clienterrors import OURS
-from patchbay.models.exchange import Exchange
+from patchbay.models.exchange import Exchange, Rejection
+from patchbay.models.exchange_driver import drive, drive_async
 from patchbay.models.faults import error_body, error_message
 from patchbay.models.modes import ModeMemory
 from patchbay.models.options import TextOptions, make_options
@@ -187,6 +188,8 @@ class _Door:
 
     def _failure(self, request: Any, error: PatchbayError) -> Any:
         """An error as a server would have sent it; the SDK is told not to repeat what would fail again."""
+        if isinstance(error, _ErrorStatusError):
+            return error.response
         retry = {} if error.retryable else {"x-should-retry": "false"}
         return self.patchbay.library.Response(
             error.status,
@@ -196,38 +199,86 @@ class _Door:
             extensions={OURS: error},
         )
 
-    def _rescued(self, request: Any, exchange: Exchange) -> Any | None:
-        """The answer that an earlier attempt gave, when the last one failed."""
-        saved = exchange.rescue()
-        if saved is None:
-            return None
-        kind = "text/event-stream; charset=utf-8" if exchange.streaming else "application/json"
-        return self.patchbay.library.Response(200, headers={"content-type": kind}, content=saved, request=request)
+    def _answer(self, request: Any, upstream: _Upstream, first: bytes) -> Any:
+        """A whole answer; the upstream's own response where nothing in it was changed."""
+        response = upstream.response
+        unchanged = response is not None and not upstream.exchange.fell_back and first is response.content
+        return response if unchanged else self._response(request, upstream, content=first)
 
-    def _whole(self, request: Any, upstream: Any, exchange: Exchange, content: bytes) -> Any:
-        """A whole answer; the upstream's own where nothing in it was changed."""
-        unchanged = content is upstream.content
-        return upstream if unchanged else self._response(request, upstream, exchange, content=content)
-
-    def _response(self, request: Any, upstream: Any, exchange: Exchange, **body: Any) -> Any:
-        kept = {name: value for name, value in upstream.headers.items() if name.lower() not in _CHANGED_HEADERS}
-        kept["content-type"] = "text/event-stream; charset=utf-8" if exchange.streaming else "application/json"
-        return self.patchbay.library.Response(
-            upstream.status_code, headers=kept, request=request, extensions=upstream.extensions, **body
-        )
+    def _response(self, request: Any, upstream: _Upstream, **body: Any) -> Any:
+        exchange, response = upstream.exchange, upstream.response
+        headers, status, extensions = {}, 200, {}
+        if not exchange.fell_back:
+            headers = {name: value for name, value in response.headers.items() if name.lower() not in _CHANGED_HEADERS}
+            status, extensions = response.status_code, response.extensions
+        headers["content-type"] = "text/event-stream; charset=utf-8" if exchange.streaming else "application/json"
+        upstream.shown = self.patchbay.library.Response(status, headers=headers, request=request, extensions=extensions, **body)
+        return upstream.shown
 
 
-class _RefusalError(UpstreamError):
-    """The upstream answered with an error; the SDK is given that answer as it is."""
+class _ErrorStatusError(UpstreamError):
+    """The upstream's error response, which the SDK is given as it is."""
 
     def __init__(self, response: Any) -> None:
-        said = error_message(response.content)
-        super().__init__(f"The upstream answered {response.status_code}: {said}", upstream_status=response.status_code)
+        message = error_message(response.content)
+        super().__init__(f"The upstream answered {response.status_code}: {message}", upstream_status=response.status_code)
         self.response = response
+
+
+def _rejection(response: Any) -> Rejection:
+    return Rejection(response.status_code, response.text[:_MOST_ERROR_BYTES], _ErrorStatusError(response))
 
 
 def _is_stream(response: Any) -> bool:
     return str(response.headers.get("content-type", "")).startswith("text/event-stream")
+
+
+class _Upstream:
+    """The server behind the HTTP client. ``response`` is the one being read, ``shown`` the one that the SDK reads."""
+
+    def __init__(self, send: Callable[[], Any], exchange: Exchange) -> None:
+        self._send = send
+        self.exchange = exchange
+        self.response: Any = None
+        self.shown: Any = None
+        self.read: Callable[[], Any]
+
+    def _opened(self, response: Any) -> None:
+        self.response = response
+        if self.shown is not None:  # it names the connection that is really in use
+            self.shown.extensions = response.extensions
+
+    @property
+    def _streams(self) -> bool:
+        return self.exchange.streaming and _is_stream(self.response)
+
+
+class _SyncUpstream(_Upstream):
+    def send(self, _body: bytes) -> Rejection | bytes | None:
+        self._opened(response := self._send())
+        if response.is_success and self._streams:
+            self.read = functools.partial(next, response.iter_bytes(), b"")
+            return None
+        content: bytes = response.read()
+        return content if response.is_success else _rejection(response)
+
+    def close(self) -> None:
+        if self.response is not None:
+            self.response.close()
+
+
+class _AsyncUpstream(_Upstream):
+    async def send(self, _body: bytes) -> Rejection | bytes | None:
+        self._opened(response := await self._send())
+        if response.is_success and self._streams:
+            self.read = functools.partial(anext, response.aiter_bytes(), b"")
+            return None
+        content: bytes = await response.aread()
+        return content if response.is_success else _rejection(response)
+
+    async def close(self) -> None:
+        if self.response is not None:
+            await self.response.aclose()
 
 
 class _SyncDoor(_Door):
@@ -239,102 +290,32 @@ class _SyncDoor(_Door):
         exchange = self._exchange(request)
         if not isinstance(exchange, Exchange):
             return exchange if exchange is not None else forward(request, stream=stream, **rest)
-        answer = _SyncAnswer(lambda: forward(self._request(request, exchange), stream=exchange.streaming, **rest), exchange)
-        try:
-            answer.start()
-        except _RefusalError as refusal:
-            return self._rescued(request, exchange) or refusal.response
-        except (PatchbayError, self.patchbay.library.TransportError) as error:
-            answer.close()
-            saved = self._rescued(request, exchange)
-            if saved is not None:
-                return saved
-            if isinstance(error, PatchbayError):
-                return self._failure(request, error)
-            raise
-        except BaseException:
-            answer.close()
-            raise
-        if not (exchange.streaming or stream):
-            answer.close()
-            return self._whole(request, answer.upstream, exchange, answer.first)
+        upstream = _SyncUpstream(lambda: forward(self._request(request, exchange), stream=exchange.streaming, **rest), exchange)
         library = self.patchbay.library
+        chunks = drive(exchange, upstream, (PatchbayError, library.TransportError))
+        try:
+            first = next(chunks, b"")
+        except PatchbayError as error:
+            return self._failure(request, error)
+        if not (exchange.streaming or stream):
+            chunks.close()
+            return self._answer(request, upstream, first)
 
         class Body(library.SyncByteStream):  # type: ignore[misc,name-defined]
             def __iter__(self) -> Iterator[bytes]:
-                yield from answer.rest(library.TransportError)
+                yield first
+                try:
+                    yield from chunks
+                except PatchbayError as error:
+                    yield upstream.exchange.error_event(error)
 
             def close(self) -> None:
-                answer.close()
+                chunks.close()
 
-        answer.made = made = self._response(request, answer.upstream, exchange, stream=Body())
+        response = self._response(request, upstream, stream=Body())
         if not stream:
-            made.read()
-        return made
-
-
-class _SyncAnswer:
-    """The bytes of an answer, over as many attempts as it takes.
-
-    ``upstream`` is the response being read, ``made`` the one that the SDK reads: it names the connection that is really in use.
-    """
-
-    def __init__(self, ask: Callable[[], Any], exchange: Exchange) -> None:
-        self._ask = ask
-        self._exchange = exchange
-        self._chunks = self._attempts()
-        self.first = b""
-        self.upstream: Any = None
-        self.made: Any = None
-
-    def start(self) -> None:
-        """Read up to the first bytes for the client: what fails until then is an error answer."""
-        self.first = next(self._chunks, b"")
-
-    def rest(self, broken: type[Exception]) -> Iterator[bytes]:
-        """All bytes. A failure of ours is an event of the stream; one of the connection is raised, as the SDK expects it."""
-        yield self.first
-        try:
-            yield from self._chunks
-        except (PatchbayError, broken) as error:
-            saved = self._exchange.rescue()
-            if saved is not None:
-                yield saved
-            elif isinstance(error, PatchbayError):
-                yield self._exchange.error_event(error)
-            else:
-                raise
-
-    def close(self) -> None:
-        """Let the upstream go."""
-        self._chunks.close()
-        if self.upstream is not None:
-            self.upstream.close()
-
-    def _attempts(self) -> Generator[bytes, None, None]:
-        exchange, again = self._exchange, True
-        while again:
-            self.upstream = upstream = self._ask()
-            if self.made is not None:
-                self.made.extensions = upstream.extensions
-            if not upstream.is_success:
-                upstream.read()
-                if not exchange.refused(upstream.status_code, upstream.text[:_MOST_ERROR_BYTES]):
-                    raise _RefusalError(upstream)
-                continue
-            if exchange.streaming and _is_stream(upstream):
-                for data in upstream.iter_bytes():
-                    out = exchange.feed(data)
-                    if out:
-                        yield out
-                    if exchange.finished:
-                        break
-                out, again = exchange.end()
-            else:
-                out, again = exchange.answer(upstream.read())
-            upstream.close()
-            if out:
-                yield out
+            response.read()
+        return response
 
 
 class _AsyncDoor(_Door):
@@ -346,101 +327,30 @@ class _AsyncDoor(_Door):
         exchange = self._exchange(request)
         if not isinstance(exchange, Exchange):
             return exchange if exchange is not None else await forward(request, stream=stream, **rest)
-        answer = _AsyncAnswer(lambda: forward(self._request(request, exchange), stream=exchange.streaming, **rest), exchange)
-        try:
-            await answer.start()
-        except _RefusalError as refusal:
-            return self._rescued(request, exchange) or refusal.response
-        except (PatchbayError, self.patchbay.library.TransportError) as error:
-            await answer.close()
-            saved = self._rescued(request, exchange)
-            if saved is not None:
-                return saved
-            if isinstance(error, PatchbayError):
-                return self._failure(request, error)
-            raise
-        except BaseException:
-            await answer.close()
-            raise
-        if not (exchange.streaming or stream):
-            await answer.close()
-            return self._whole(request, answer.upstream, exchange, answer.first)
+        upstream = _AsyncUpstream(lambda: forward(self._request(request, exchange), stream=exchange.streaming, **rest), exchange)
         library = self.patchbay.library
+        chunks = drive_async(exchange, upstream, (PatchbayError, library.TransportError))
+        try:
+            first = await anext(chunks, b"")
+        except PatchbayError as error:
+            return self._failure(request, error)
+        if not (exchange.streaming or stream):
+            await chunks.aclose()
+            return self._answer(request, upstream, first)
 
         class Body(library.AsyncByteStream):  # type: ignore[misc,name-defined]
             async def __aiter__(self) -> AsyncIterator[bytes]:
-                async for data in answer.rest(library.TransportError):
-                    yield data
+                yield first
+                try:
+                    async for data in chunks:
+                        yield data
+                except PatchbayError as error:
+                    yield upstream.exchange.error_event(error)
 
             async def aclose(self) -> None:
-                await answer.close()
+                await chunks.aclose()
 
-        answer.made = made = self._response(request, answer.upstream, exchange, stream=Body())
+        response = self._response(request, upstream, stream=Body())
         if not stream:
-            await made.aread()
-        return made
-
-
-class _AsyncAnswer:
-    """The bytes of an answer, over as many attempts as it takes.
-
-    ``upstream`` is the response being read, ``made`` the one that the SDK reads: it names the connection that is really in use.
-    """
-
-    def __init__(self, ask: Callable[[], Awaitable[Any]], exchange: Exchange) -> None:
-        self._ask = ask
-        self._exchange = exchange
-        self._chunks = self._attempts()
-        self.first = b""
-        self.upstream: Any = None
-        self.made: Any = None
-
-    async def start(self) -> None:
-        """Read up to the first bytes for the client: what fails until then is an error answer."""
-        self.first = await anext(self._chunks, b"")
-
-    async def rest(self, broken: type[Exception]) -> AsyncIterator[bytes]:
-        """All bytes. A failure of ours is an event of the stream; one of the connection is raised, as the SDK expects it."""
-        yield self.first
-        try:
-            async for data in self._chunks:
-                yield data
-        except (PatchbayError, broken) as error:
-            saved = self._exchange.rescue()
-            if saved is not None:
-                yield saved
-            elif isinstance(error, PatchbayError):
-                yield self._exchange.error_event(error)
-            else:
-                raise
-
-    async def close(self) -> None:
-        """Let the upstream go."""
-        await self._chunks.aclose()
-        if self.upstream is not None:
-            await self.upstream.aclose()
-
-    async def _attempts(self) -> AsyncGenerator[bytes, None]:
-        exchange, again = self._exchange, True
-        while again:
-            self.upstream = upstream = await self._ask()
-            if self.made is not None:
-                self.made.extensions = upstream.extensions
-            if not upstream.is_success:
-                await upstream.aread()
-                if not exchange.refused(upstream.status_code, upstream.text[:_MOST_ERROR_BYTES]):
-                    raise _RefusalError(upstream)
-                continue
-            if exchange.streaming and _is_stream(upstream):
-                async for data in upstream.aiter_bytes():
-                    out = exchange.feed(data)
-                    if out:
-                        yield out
-                    if exchange.finished:
-                        break
-                out, again = exchange.end()
-            else:
-                out, again = exchange.answer(await upstream.aread())
-            await upstream.aclose()
-            if out:
-                yield out
+            await response.aread()
+        return response

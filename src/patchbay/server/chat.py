@@ -1,6 +1,5 @@
-"""Drives one chat completion: sends what the Exchange wants sent, feeds it what comes, writes what it gives.
+"""The HTTP side of a chat completion: the upstream that an Exchange asks, and the client that gets its answer.
 
-All that the request and the answer mean is decided in ``models.exchange``; here are only the wire, its order and its failures.
 The work per piece of a stream is: one read, one feed, at most one write; where nothing stands between, no task (``direct``).
 """
 
@@ -10,13 +9,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from patchbay.errors import PatchbayError, UpstreamError
+from patchbay.models.exchange import Rejection
+from patchbay.models.exchange_driver import Steppable, drive_async
 from patchbay.server.answers import JSON_TYPE, excerpt
 from patchbay.server.client import ClientError
 from patchbay.server.direct import EnoughError
 from patchbay.server.headers import Headers, OwnHeaders, chat_downward, own_headers
 from patchbay.server.relay import is_event_stream, read_bounded, read_refusal, refusal, relay
 from patchbay.server.reply import EVENT_STREAM
-from patchbay.server.watch import ClientLeftError
 
 if TYPE_CHECKING:
     from patchbay.server.client import Answer
@@ -47,156 +47,132 @@ class Chat(Protocol):
         """Return the event that tells a stream's reader of a failure."""
 
 
-class ChatExchange(Chat, Protocol):
+class ChatExchange(Chat, Steppable, Protocol):
     """What this driver needs of ``patchbay.models.exchange.Exchange``: see there for the meaning of each."""
 
     transparent: bool
-    request: bytes
-    finished: bool
-    """The rest of the upstream's stream is not wanted."""
-
-    def refused(self, status: int, text: str, /) -> bool:
-        """Say whether to ask again, after an error answer."""
-
-    def feed(self, data: bytes, /) -> bytes:
-        """Take a piece of the upstream's stream; return what to write."""
-
-    def end(self) -> tuple[bytes, bool]:
-        """Take the end of the stream; return what to write, and whether to ask again."""
-
-    def answer(self, body: bytes, /) -> tuple[bytes, bool]:
-        """Take a whole JSON answer; return what to write, and whether to ask again."""
-
-    def rescue(self) -> bytes | None:
-        """Return the answer of an earlier attempt that may be given although the last one failed."""
 
 
 ExchangeFactory = Callable[[bytes], ChatExchange]
+
+
+class ChatUpstream:
+    """The upstream that an exchange asks on behalf of one client's request. ``answer`` is the response being read."""
+
+    def __init__(self, request: Request, headers: Headers, *, streaming: bool) -> None:
+        self._request = request
+        self._headers = headers
+        self._streaming = streaming
+        self._declared = False
+        self.answer: Answer
+        self.sink: Callable[[bytes], bool] | None = None
+        """Where pieces go within the callback of the network, while it takes them."""
+
+    async def open(self, body: bytes) -> Rejection | None:
+        """Send a request; return an error status. The answer has not been read otherwise."""
+        request = self._request
+        if request.journal is not None:
+            request.journal.record("upstream_request", request.id, stream=self._streaming, body=body)
+        request.watch.wait()
+        self.answer = answer = await request.upstream.post_chat(body, self._headers, request.scope.get("query_string", b""))
+        return await self._rejection() if answer.status >= 400 or answer.status in _REDIRECTS else None
+
+    async def send(self, body: bytes) -> Rejection | bytes | None:
+        """Send a request; return an error status, a whole answer, or None where a stream is to be read."""
+        rejection = await self.open(body)
+        if rejection is not None:
+            return rejection
+        check_is_plain(self.answer)
+        if not self._streaming or is_json(self.answer):
+            return await read_whole(self._request, self.answer)
+        self._declared = is_event_stream(self.answer)
+        return None
+
+    async def read(self) -> bytes:
+        """Read the next piece of the stream; b"" at its end, or where the sink wants no more of it."""
+        request, answer = self._request, self.answer
+        try:
+            request.watch.wait()
+            if self.sink is not None:
+                await answer.pass_to(self.sink)
+                request.watch.wait()
+            piece = await answer.read()
+        except EnoughError:
+            return b""
+        except ClientError as error:
+            raise request.upstream.failure(error) from error
+        if piece and not self._declared:
+            check_is_stream(answer, request.redact(piece))
+            self._declared = True
+        return piece
+
+    async def close(self) -> None:
+        """Close the answer: a connection whose answer was read to its end is back in the pool by now."""
+        if hasattr(self, "answer"):  # the upstream could be reached
+            self.answer.close()
+
+    async def _rejection(self) -> Rejection:
+        request, answer = self._request, self.answer
+        if answer.status in _REDIRECTS:
+            raise UpstreamError(
+                f"The upstream answered with a redirect (HTTP {answer.status}) to "
+                f"{request.redact.text(answer.header(b'location') or 'nowhere')}: set that address as the upstream."
+            )
+        body = await read_refusal(answer, request.watch, request.upstream)
+        if request.journal is not None:
+            request.journal.record("upstream_error", request.id, status=answer.status, body=body)
+        error = refusal(answer, body, chat=True, own_key=request.own_key, redact=request.redact)
+        return Rejection(answer.status, body.decode("utf-8", "replace"), error)
 
 
 async def run_chat(request: Request, exchange: ChatExchange) -> None:
     """Carry out one exchange. Raises PatchbayError; whether the client's answer had begun is in ``request.reply``."""
     reply, watch, journal = request.reply, request.watch, request.journal
     streaming = exchange.streaming
-    headers = request.upward(OWN_HEADERS[exchange.transparent, streaming])
+    upstream = ChatUpstream(request, request.upward(OWN_HEADERS[exchange.transparent, streaming]), streaming=streaming)
     if streaming:
         watch.beat(reply.heartbeat)
     capture = request.capture()
-    again = True
-    while again:
-        if journal is not None:
-            journal.record("upstream_request", request.id, stream=streaming, body=exchange.request)
-        watch.wait()
+    if exchange.transparent:
+        await _pass_through(request, exchange, upstream, capture)
+    else:
+        pieces = drive_async(exchange, upstream)
         try:
-            again = await _attempt(request, exchange, headers, capture)
-        except ClientLeftError:
-            raise
-        except PatchbayError:
-            saved = exchange.rescue()
-            if saved is None:
-                raise
-            again = False
-            await _give(request, saved, streaming=streaming, capture=capture)
+            async for out in pieces:
+                await _write(request, exchange, upstream, out, capture)
+                if streaming and upstream.sink is None:
+                    upstream.sink = reply.direct(exchange, watch, capture)
+        finally:
+            await pieces.aclose()
     if journal is not None and capture is not None:
         journal.record("response", request.id, status=reply.status, stream=streaming, **capture.fields())
 
 
-async def _attempt(request: Request, exchange: ChatExchange, headers: Headers, capture: Capture | None) -> bool:
-    """Ask the upstream once and pass on what it says; return whether to ask again."""
-    answer = await request.upstream.post_chat(exchange.request, headers, request.scope.get("query_string", b""))
+async def _pass_through(request: Request, exchange: ChatExchange, upstream: ChatUpstream, capture: Capture | None) -> None:
     try:
-        if is_refusal(answer):
-            return await refused(request, exchange, answer)
-        if exchange.transparent:
-            await relay(answer, request.reply, request.watch, request.upstream, capture=capture)
-            return False
-        check_is_plain(answer)
-        if exchange.streaming and not is_json(answer):
-            return await _stream(request, exchange, answer, capture)
-        return await _whole(request, exchange, answer, capture)
+        rejection = await upstream.open(exchange.request)
+        if rejection is not None:
+            raise rejection.error
+        await relay(upstream.answer, request.reply, request.watch, request.upstream, capture=capture)
     finally:
-        answer.close()  # a connection whose answer was read to its end is back in the pool by now
+        await upstream.close()
 
 
-async def _give(request: Request, saved: bytes, *, streaming: bool, capture: Capture | None) -> None:
-    """Give an answer that was kept."""
+async def _write(request: Request, exchange: ChatExchange, upstream: ChatUpstream, out: bytes, capture: Capture | None) -> None:
+    """Write a piece of the client's answer; the last one ends it."""
     reply = request.reply
     await request.watch.wrote()
-    if capture is not None:
-        capture.add(saved)
-    if not streaming:
-        await reply.whole(200, [JSON_TYPE], saved)
-        return
-    if not reply.started:
-        await reply.start(200, EVENT_STREAM)
-    await reply.finish(saved)
-
-
-async def _stream(request: Request, exchange: ChatExchange, answer: Answer, capture: Capture | None) -> bool:
-    """Pass a stream through the exchange; return whether to ask again."""
-    reply, watch = request.reply, request.watch
-    read, feed = answer.read, exchange.feed
-    declared = is_event_stream(answer)
-    sink: Callable[[bytes], bool] | None = None
-    try:
-        while True:
-            watch.wait()
-            piece = await read()
-            if not piece:
-                break
-            if not declared:
-                check_is_stream(answer, request.redact(piece))
-                declared = True
-            out = feed(piece)
-            if out:
-                await watch.wrote()
-                if not reply.started:
-                    await reply.start(200, EVENT_STREAM + chat_downward(answer.headers))
-                await reply.write(out)
-                if capture is not None:
-                    capture.add(out)
-            if exchange.finished:
-                break
-            sink = sink or reply.direct(exchange, watch, capture)
-            if sink is not None:
-                watch.wait()
-                await answer.pass_to(sink)
-    except EnoughError:
-        pass
-    except ClientError as error:
-        raise request.upstream.failure(error) from error
-    out, again = exchange.end()
-    await _emit(request, answer, out, again=again, capture=capture)
-    return again
-
-
-async def _whole(request: Request, exchange: ChatExchange, answer: Answer, capture: Capture | None) -> bool:
-    """Take an answer that is not a stream; return whether to ask again."""
-    out, again = exchange.answer(await read_whole(request, answer))
-    if exchange.streaming:
-        await _emit(request, answer, out, again=again, capture=capture)
-    elif not again:
-        await request.watch.wrote()
-        await request.reply.whole(200, [JSON_TYPE, *chat_downward(answer.headers)], out)
-        if capture is not None:
-            capture.add(out)
-    return again
-
-
-async def _emit(request: Request, answer: Answer, out: bytes, *, again: bool, capture: Capture | None) -> None:
-    """Write the end of one round of a stream, and the end of the stream where it is the last round."""
-    reply = request.reply
-    if not out and again:
-        return
-    await request.watch.wrote()
-    if not reply.started:
-        await reply.start(200, EVENT_STREAM + chat_downward(answer.headers))
     if capture is not None:
         capture.add(out)
-    if again:
-        await reply.write(out)
-    else:
-        await reply.finish(out)
+    if exchange.streaming and reply.started:
+        await (reply.finish(out) if exchange.complete else reply.write(out))
+        return
+    headers = [] if exchange.fell_back else chat_downward(upstream.answer.headers)
+    if not exchange.streaming:
+        await reply.whole(200, [JSON_TYPE, *headers], out)
+        return
+    await reply.start(200, EVENT_STREAM + headers)
+    await (reply.finish(out) if exchange.complete else reply.write(out))
 
 
 async def read_whole(request: Request, answer: Answer) -> bytes:
@@ -208,27 +184,6 @@ async def read_whole(request: Request, answer: Answer) -> bytes:
     if not is_json(answer) and body.lstrip()[:1] not in (b"{", b"["):
         raise _unreadable(answer, request.redact(body))
     return body
-
-
-def is_refusal(answer: Answer) -> bool:
-    """Say whether an answer has an error status, or one that leads elsewhere."""
-    return answer.status >= 400 or answer.status in _REDIRECTS
-
-
-async def refused(request: Request, exchange: ChatExchange, answer: Answer) -> bool:
-    """Take an error status: True where the exchange asks again, else raises it as the client's answer."""
-    status = answer.status
-    if status in _REDIRECTS:
-        raise UpstreamError(
-            f"The upstream answered with a redirect (HTTP {status}) to "
-            f"{request.redact.text(answer.header(b'location') or 'nowhere')}: set that address as the upstream."
-        )
-    body = await read_refusal(answer, request.watch, request.upstream)
-    if request.journal is not None:
-        request.journal.record("upstream_error", request.id, status=status, body=body)
-    if exchange.refused(status, body.decode("utf-8", "replace")):
-        return True
-    raise refusal(answer, body, chat=True, own_key=request.own_key, redact=request.redact)
 
 
 def is_json(answer: Answer) -> bool:

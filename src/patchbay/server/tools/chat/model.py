@@ -11,30 +11,20 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from patchbay.errors import PatchbayError, UpstreamError
+from patchbay.errors import UpstreamError
 from patchbay.models.assemble import Assembly, whole_reply
 from patchbay.models.chat import ChatRequest, ModelEvent, ModelReply
 from patchbay.models.exchange import Exchange
+from patchbay.models.exchange_driver import drive_async
 from patchbay.models.learnt import Learnt, asked
 from patchbay.models.offer import Offer
 from patchbay.models.providers import Provider
 from patchbay.models.sse import SseDecoder
 from patchbay.models.wire import Envelope, decode, encode
-from patchbay.server.chat import (
-    OWN_HEADERS,
-    check_is_plain,
-    check_is_stream,
-    is_json,
-    is_refusal,
-    read_whole,
-    refused,
-)
-from patchbay.server.client import ClientError
+from patchbay.server.chat import OWN_HEADERS, ChatUpstream, is_json
 from patchbay.server.headers import Headers, chat_downward
-from patchbay.server.relay import is_event_stream
 
 if TYPE_CHECKING:
-    from patchbay.server.client import Answer
     from patchbay.server.request import Request
 
 _ONE_REQUEST = frozenset({b"idempotency-key"})
@@ -84,11 +74,11 @@ class UpstreamModel:
         body = provider.prepare({**told.body(request), "stream": True} if request.stream else told.body(request))
         if body.get("tools") is told.tools:
             body["tools"] = told.encoded
-        exchange, answer = await asked(self._open, body, learnt.of(body.get("model")), provider.sent_back)
+        round_, first = await asked(self._open, body, learnt.of(body.get("model")), provider.sent_back)
         assembly = Assembly()
         end: ModelReply | None = None
         usage: Any = None
-        async with aclosing(self._documents(exchange, answer)) as documents:
+        async with aclosing(round_.documents(first)) as documents:
             async for document in documents:
                 self._note(document)
                 usage = document.get("usage") or usage
@@ -116,86 +106,36 @@ class UpstreamModel:
                 fingerprint=document.get("system_fingerprint"),
             )
 
-    async def _open(self, body: dict[str, Any]) -> tuple[Exchange, Answer]:
-        """Begin a round: what the upstream answers has not been read."""
-        exchange = self._way.make_exchange(encode(body))
-        return exchange, await self._ask(exchange)
+    async def _open(self, body: dict[str, Any]) -> tuple[_Round, bytes]:
+        """Begin a round: return it with the first bytes of its answer."""
+        round_ = _Round(self._request, self._way.make_exchange(encode(body)), self._sent)
+        first = await anext(round_.pieces, b"")
+        self.headers = [] if round_.exchange.fell_back else chat_downward(round_.upstream.answer.headers)
+        return round_, first
 
-    async def _ask(self, exchange: Exchange) -> Answer:
-        """Ask until the upstream takes it. Raises PatchbayError."""
-        request = self._request
-        while True:
-            if request.journal is not None:
-                request.journal.record("upstream_request", request.id, stream=exchange.streaming, body=exchange.request)
-            request.watch.wait()
-            answer = await request.upstream.post_chat(exchange.request, self._sent, request.scope.get("query_string", b""))
-            taken = False
-            try:
-                if not is_refusal(answer):
-                    check_is_plain(answer)
-                    taken = True
-                    self.headers = chat_downward(answer.headers)
-                    return answer
-                await refused(request, exchange, answer)
-            finally:
-                if not taken:
-                    answer.close()
 
-    async def _documents(self, exchange: Exchange, answer: Answer) -> AsyncGenerator[dict[str, Any], None]:
+class _Round:
+    """One request of a turn."""
+
+    def __init__(self, request: Request, exchange: Exchange, headers: Headers) -> None:
+        self.exchange = exchange
+        self.upstream = ChatUpstream(request, headers, streaming=exchange.streaming)
+        self.pieces = drive_async(exchange, self.upstream)
+
+    async def documents(self, first: bytes) -> AsyncGenerator[dict[str, Any], None]:
         """What the exchange makes of the answer: chunks of a stream, or one completion."""
-        if not exchange.streaming or (exchange.transparent and is_json(answer)):
-            async with aclosing(self._pieces(exchange, answer)) as pieces:
-                async for piece in pieces:
-                    yield _document(piece)
-            return
-        reader = SseDecoder()
-        async with aclosing(self._pieces(exchange, answer)) as pieces:
-            async for piece in pieces:
-                for data in reader.feed(piece):
+        whole = not self.exchange.streaming or (self.exchange.transparent and is_json(self.upstream.answer))
+        decoder = SseDecoder()
+        async with aclosing(self.pieces):
+            piece = first
+            while piece:
+                for data in (piece,) if whole else decoder.feed(piece):
                     if data != b"[DONE]":
                         yield _document(data)
-        for data in reader.close():
+                piece = await anext(self.pieces, b"")
+        for data in decoder.close():
             if data != b"[DONE]":
                 yield _document(data)
-
-    async def _pieces(self, exchange: Exchange, first: Answer) -> AsyncGenerator[bytes, None]:
-        """The exchange's bytes, over as many attempts as it takes."""
-        answer: Answer | None = first
-        again = True
-        while again:
-            try:
-                if answer is None:
-                    answer = await self._ask(exchange)
-                if exchange.streaming and not is_json(answer):
-                    declared = is_event_stream(answer)
-                    while not exchange.finished and (piece := await self._read(answer, declared=declared)):
-                        declared = True
-                        if out := exchange.feed(piece):
-                            yield out
-                    out, again = exchange.end()
-                else:
-                    out, again = exchange.answer(await read_whole(self._request, answer))
-            except PatchbayError:
-                saved = exchange.rescue()
-                if saved is None:
-                    raise
-                out, again = saved, False
-            finally:
-                if answer is not None:
-                    answer.close()
-                answer = None
-            if out:
-                yield out
-
-    async def _read(self, answer: Answer, *, declared: bool) -> bytes:
-        self._request.watch.wait()
-        try:
-            piece = await answer.read()
-        except ClientError as error:
-            raise self._request.upstream.failure(error) from error
-        if piece and not declared:
-            check_is_stream(answer, self._request.redact(piece))
-        return piece
 
 
 def _document(data: bytes) -> dict[str, Any]:
