@@ -164,7 +164,7 @@ def _work(what: str, manager: Any) -> Any:
 
 def _own_call(manager: Any) -> Any:
     """Ask the hook itself, as what stands for its tool does; without it only what it is shown is made."""
-    from patchbay.hooks.sdk.told import view_of
+    from patchbay.hooks.process.protocol import view_of
 
     told = {"tool": "measure", "arguments": {"text": "some text", "count": 2}, "source": "hook:bench"}
 

@@ -14,7 +14,7 @@ from patchbay.approvals.request import MAX_ARGUMENTS
 from patchbay.errors import ApprovalConflictError
 from patchbay.executor import Executor, ToolExecution
 from patchbay.hooks import HookManager, Modify
-from patchbay.hooks.digest import digest_of
+from patchbay.hooks.events import digest_of
 from patchbay.tools import FunctionTool, Tool
 from patchbay.types import ToolCall
 

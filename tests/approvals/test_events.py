@@ -9,7 +9,7 @@ import pytest
 
 from patchbay.approvals import ApprovalService
 from patchbay.hooks import Event, HookManager
-from patchbay.hooks.process.kinds import observed
+from patchbay.hooks.process.protocol import observed
 
 from .asking import ASK, SCOPE, Clock, Files, call_of, executor_of, going, run, service_at, waiting
 from .test_service import policy

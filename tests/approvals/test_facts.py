@@ -16,7 +16,7 @@ from patchbay.approvals.terminal import render, render_grant, render_question, r
 from patchbay.errors import ApprovalConflictError
 from patchbay.executor import Executor
 from patchbay.hooks import HookManager
-from patchbay.hooks.digest import digest_of
+from patchbay.hooks.events import digest_of
 from patchbay.server.approvals import make_approvals_router
 from patchbay.tools import ToolContext, tool
 

@@ -14,7 +14,7 @@ from patchbay.approvals.request import MAX_ARGUMENTS, Answer
 from patchbay.errors import ApprovalConflictError, ApprovalForbiddenError, ApprovalNotFoundError, InvalidRequestError
 from patchbay.executor import Budget, Executor
 from patchbay.hooks import Approval, HookManager, HookScope, Modify, Respond
-from patchbay.hooks.digest import digest_of
+from patchbay.hooks.events import digest_of
 from patchbay.types import ToolCall
 
 from .asking import ASK, LONG, NO_SESSION, SCOPE, Clock, Files, call_of, executor_of, going, run, service_at, waiting

@@ -40,7 +40,7 @@ class Mounted:
         turn = self.manager.begin(HookScope(session_key=session))
         for number in told:
             if turn is not None:
-                turn.tell(kind, "", 1, {"number": number})
+                turn.emit(kind, "", 1, {"number": number})
         await self.manager.events.flush()
 
 
@@ -116,7 +116,7 @@ def test_what_the_dispatcher_dropped_is_told_too():
         reader = mounted.stream.join()
         turn = mounted.manager.begin(HookScope())
         for number in range(BUFFER + 10):
-            turn.tell("agent.test", "", 1, {"number": number})
+            turn.emit("agent.test", "", 1, {"number": number})
         await mounted.manager.events.flush()
         await mounted.tell(99)
         return [each for each in await reader.read(30) if isinstance(each, int)], mounted.manager.events.dropped

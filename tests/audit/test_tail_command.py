@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from patchbay.cli.tail import Trace
-from patchbay.hooks.process.kinds import KINDS
+from patchbay.hooks.process.protocol import KINDS
 from ports import kept_port
 
 from .serving import Command, Reading, patchbay, serving, until

@@ -12,8 +12,7 @@ from patchbay import ToolRunner
 from patchbay.agents import AgentTool, LlmAgent
 from patchbay.executor import Executor
 from patchbay.hooks import AbortTurn, DenyTool, Event, HardAbort, HookManager, HookScope
-from patchbay.hooks.process.envelope import enveloped
-from patchbay.hooks.process.kinds import ALIASES, KINDS, observed
+from patchbay.hooks.process.protocol import ALIASES, KINDS, enveloped, observed
 from patchbay.loop import FinalEvent, turn
 from patchbay.testing import ScriptedModel
 from patchbay.tools.output import ToolOutput

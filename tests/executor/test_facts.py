@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from patchbay import ToolRetry
 from patchbay.executor import Budget, Executor, ToolExecution
 from patchbay.hooks import DenyTool, HookManager, Modify, Respond
-from patchbay.hooks.digest import digest_of
+from patchbay.hooks.events import digest_of
 from patchbay.tools import Tool, ToolContext, tool
 from patchbay.types import ToolCall
 

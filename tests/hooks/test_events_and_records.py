@@ -23,8 +23,7 @@ from patchbay.hooks import (
     Respond,
     ToolOutput,
 )
-from patchbay.hooks.digest import digest_of
-from patchbay.hooks.events import BUFFER
+from patchbay.hooks.events import BUFFER, digest_of
 from patchbay.loop import turn
 from patchbay.models.chat import ModelReply
 from patchbay.testing import ScriptedModel
@@ -274,7 +273,7 @@ def test_what_slow_observers_can_not_take_is_dropped_and_counted(caplog):
         scope = HookScope()
         turn_hooks = manager.begin(scope)
         for number in range(200):
-            turn_hooks.tell("agent.test", "", number, {})
+            turn_hooks.emit("agent.test", "", number, {})
             if number == 0:
                 await asyncio.sleep(0)  # it is taken up, and waits
         go_on.set()

@@ -171,7 +171,7 @@ def test_a_hook_that_can_not_be_closed_stops_nobody(caplog):
 
 
 def test_a_turn_keeps_the_hooks_that_it_began_with():
-    """Mounted, unmounted and replaced between two rounds: the turn that is under way asks whom it would have asked."""
+    """RegisteredHook, unmounted and replaced between two rounds: the turn that is under way asks whom it would have asked."""
 
     async def main() -> None:
         asked = []

@@ -19,9 +19,9 @@ from patchbay.hooks import (
     HookTimeouts,
     Modify,
     Respond,
-    bounded,
+    deadlines,
 )
-from patchbay.hooks.threads import MOST_ABANDONED
+from patchbay.hooks.deadlines import MAX_ABANDONED_THREADS
 from patchbay.tools.threads import run_in_thread
 
 from .turns import called, hook, managed, play, run, turned
@@ -170,7 +170,7 @@ def test_what_a_hook_raises_when_it_is_stopped_is_a_timeout_too(raised):
 
 
 def test_a_hook_that_does_not_end_at_all_is_closed(monkeypatch, caplog):
-    monkeypatch.setattr(bounded, "GRACE", 0.05)
+    monkeypatch.setattr(deadlines, "GRACE", 0.05)
 
     async def never_ends(_call):
         while True:
@@ -344,18 +344,18 @@ def test_a_hook_that_has_left_too_many_threads_running_is_not_asked_any_more(cap
                 leave.wait(30)
 
         manager = managed(slow=Blocks(), timeouts=SOON)
-        calls = [called(call_id=f"c{number}") for number in range(MOST_ABANDONED)]
+        calls = [called(call_id=f"c{number}") for number in range(MAX_ABANDONED_THREADS)]
         try:
             first = await turned(manager, [calls, "done"])
-            assert {"slow": MOST_ABANDONED} == manager.abandoned
+            assert {"slow": MAX_ABANDONED_THREADS} == manager.abandoned
             then = await turned(manager)
         finally:
             leave.set()
         assert all("timed out" in result for result in first.results)
         assert ['Tool execution denied by approval hook: tool approval hook "slow" failed'] == then.results
-        while len(asked) < MOST_ABANDONED:  # a thread of its own may come late to its turn
+        while len(asked) < MAX_ABANDONED_THREADS:  # a thread of its own may come late to its turn
             await run_in_thread(lambda: None)
-        assert MOST_ABANDONED == len(asked)
+        assert MAX_ABANDONED_THREADS == len(asked)
 
     caplog.set_level(logging.CRITICAL)
     run(main())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from patchbay.hooks import Approval, HookPolicy, Modify, Respond
-from patchbay.hooks.digest import digest_of
+from patchbay.hooks.events import digest_of
 
 from .test_injected_tools import OSLO, WEATHER, adds
 from .turns import called, hook, managed, play, run, turned

@@ -270,7 +270,7 @@ def test_a_hook_that_fails_at_every_call_is_logged_less_and_less_often(caplog):
     ] == [words for words in said if "before_tool" in words]
     assert 6 == len(said)
     (mounted,) = manager.mounted
-    assert {200} == set(mounted.complaints.counts.values())
+    assert {200} == set(mounted.warnings.counts.values())
 
 
 def test_a_hook_can_not_fill_the_memory_with_what_is_wrong_with_it(caplog):
@@ -282,7 +282,7 @@ def test_a_hook_can_not_fill_the_memory_with_what_is_wrong_with_it(caplog):
     manager = managed(hook(before_tool=before_tool))
     calls = [called("add", f'{{"a": {number}}}', f"c{number}") for number in range(1_000)]
     play(manager, calls, "done")
-    assert len(manager.mounted[0].complaints.counts) <= 51
+    assert len(manager.mounted[0].warnings.counts) <= 51
     assert len(caplog.records) <= 60
 
 

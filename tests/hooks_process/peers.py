@@ -46,7 +46,7 @@ for message in lines():
 """
 
 QUICK = ProcessLimits(hello=20.0, eof_grace=5.0, term_grace=5.0, backoff_first=0.01, backoff_most=0.02, restarts=0)
-"""Patient where a busy machine may need it, quick where only we decide."""
+"""ProbedProcess where a busy machine may need it, quick where only we decide."""
 
 
 def script(folder: Path, body: str, *, name: str = "hook") -> tuple[str, ...]:

@@ -7,9 +7,8 @@ import json
 from hooks_process.peers import hooked, run, script, spec
 from patchbay import ToolCall
 from patchbay.executor import Executor
-from patchbay.hooks.digest import digest_of
-from patchbay.hooks.process.answers import read_answer
-from patchbay.hooks.process.shapes import Findings
+from patchbay.hooks.events import digest_of
+from patchbay.hooks.process.replies import Findings, read_answer
 from patchbay.tools import ToolContext, tool
 
 APPROVES = """

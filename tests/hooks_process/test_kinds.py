@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from patchbay.errors import ConfigurationError
-from patchbay.hooks.process.kinds import ALIASES, KINDS, observed
+from patchbay.hooks.process.protocol import ALIASES, KINDS, observed
 
 
 def test_kinds_are_named_by_their_names_and_by_short_ones():

@@ -16,7 +16,7 @@ from hooks_process.peers import BOUND, QUICK, gone, hooked, is_there, mount, pro
 from patchbay.hooks import Approval, DenyTool, Event, HookManager, Modify, Respond, ToolOutput
 from patchbay.hooks.process import HookProcessError, HookReplyError, ProcessHook
 from patchbay.hooks.process.child import HookProcess
-from patchbay.hooks.process.supervisor import Supervisor
+from patchbay.hooks.process.client import Supervisor
 
 ECHO = """
 def on(method, params):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hooks_process.peers import run, until
-from patchbay.hooks.process.stream import MOST_BYTES, MOST_LINES, MOST_SECONDS, LineStream
+from patchbay.hooks.process.child import MOST_BYTES, MOST_LINES, MOST_SECONDS, LineStream
 
 
 class Pipe:

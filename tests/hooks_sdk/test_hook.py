@@ -12,6 +12,7 @@ import pytest
 
 from patchbay import Attachment, ToolContext, ToolRetry
 from patchbay.errors import ConfigurationError
+from patchbay.hooks.process.protocol import view_of
 from patchbay.hooks.sdk import (
     AbortTurn,
     Approval,
@@ -30,7 +31,6 @@ from patchbay.hooks.sdk import (
     ToolResultView,
 )
 from patchbay.hooks.sdk.hook import UnknownMethodError
-from patchbay.hooks.sdk.told import view_of
 
 META = {
     "AgentID": "main",

@@ -315,7 +315,7 @@ print(json.dumps([sorted({n.partition(".")[0] for n in new} - set(sys.stdlib_mod
     packages, modules = json.loads(done.stdout)
     assert ["patchbay"] == packages
     assert not any(
-        module in modules for module in ("patchbay.hooks.manager", "patchbay.hooks.turn", "patchbay.hooks.process.hook")
+        module in modules for module in ("patchbay.hooks.manager", "patchbay.hooks.pipeline", "patchbay.hooks.process.client")
     )
     rooms = {module.split(".")[1] for module in modules}
     assert rooms.isdisjoint({"executor", "loop", "models", "server", "agents", "cli", "plugins"})

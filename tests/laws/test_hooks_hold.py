@@ -30,7 +30,7 @@ from patchbay.hooks import (
     Modify,
     Respond,
 )
-from patchbay.hooks.digest import digest_of
+from patchbay.hooks.events import digest_of
 from patchbay.loop import FinalEvent, answered, turn
 from patchbay.testing import ScriptedModel
 from patchbay.tools import tool

@@ -31,10 +31,10 @@ from patchbay.tools import collect_tools
 
 if TYPE_CHECKING:
     from patchbay.agents.llm_agent import LlmAgent
-    from patchbay.hooks import Mounted
+    from patchbay.hooks import RegisteredHook
 
 
-def model_links(agent: LlmAgent) -> tuple[Mounted, ...]:
+def model_links(agent: LlmAgent) -> tuple[RegisteredHook, ...]:
     """Return the callbacks around an agent's model as links; the callbacks are those that it has when it is asked."""
     points: dict[str, Any] = {}
     if agent.before_model_callback:

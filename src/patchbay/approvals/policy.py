@@ -13,8 +13,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from patchbay.approvals.conditions import Condition, read_conditions
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import HookPolicy, ToolRequest
-from patchbay.hooks.config.file import read_config
-from patchbay.hooks.config.table import Table, wrong
+from patchbay.hooks.config.reader import Table, read_config, wrong
 from patchbay.tools.annotations import by_our_names
 
 Outcome: TypeAlias = Literal["allow", "deny", "ask"]

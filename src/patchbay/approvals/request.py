@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from patchbay.errors import InvalidRequestError
-from patchbay.hooks.digest import digest_of
+from patchbay.hooks.events import digest_of
 from patchbay.schema import SchemaValidator
 
 LISTED_CHARS: Final = 4_000

@@ -21,7 +21,7 @@ from patchbay.approvals.policy import ApprovalPolicy, Rule, role_of
 from patchbay.approvals.request import MAX_ARGUMENTS, Answer, ApprovalRequest, SessionGrant, State, Verdict
 from patchbay.approvals.store import ApprovalStore, grant_key
 from patchbay.errors import ApprovalConflictError, ApprovalForbiddenError, ApprovalNotFoundError, InvalidRequestError
-from patchbay.hooks import PROCESS, Approval, HookManager, HookTimeouts, Mounted, ToolRequest
+from patchbay.hooks import PROCESS, Approval, HookManager, HookTimeouts, RegisteredHook, ToolRequest
 
 KEEP: Final = 3600.0
 """Seconds that an unused decision is kept for the same call."""
@@ -116,7 +116,7 @@ class ApprovalService:
     def stand_by(self, hooks: HookManager) -> None:
         """Ask people only about the calls for which a hook requests it."""
         timeouts = HookTimeouts(approval=self.policy.longest + _SLACK)
-        hooks.people = Mounted(self.name, self, 0, _LAST, timeouts, {"approve_tool": self.approve_tool})
+        hooks.people = RegisteredHook(self.name, self, 0, _LAST, timeouts, {"approve_tool": self.approve_tool})
         self._managers.add(hooks)
 
     def open_door(self, door: str) -> None:
@@ -470,7 +470,7 @@ class ApprovalService:
 
     def _emit(self, kind: str, call: ToolRequest, payload: dict[str, Any], severity: str) -> None:
         for each in self._managers:
-            each.events.tell(kind, call.meta, call.context, payload, severity=severity, attrs={"call_id": call.call_id})
+            each.events.emit(kind, call.meta, call.context, payload, severity=severity, attrs={"call_id": call.call_id})
 
 
 class _Waiters:

@@ -20,8 +20,8 @@ from patchbay.legible import legible
 
 if TYPE_CHECKING:
     from patchbay.hooks.config import HooksConfig
+    from patchbay.hooks.process.child import ProcessSpec
     from patchbay.hooks.process.doctor import Verdict
-    from patchbay.hooks.process.spec import ProcessSpec
 
 
 _Config = Annotated[
@@ -87,8 +87,8 @@ def doctor(
 
       patchbay hooks doctor --config patchbay.yaml weather
     """  # fmt: skip
+    from patchbay.hooks.process.child import ProcessSpec
     from patchbay.hooks.process.doctor import examine
-    from patchbay.hooks.process.spec import ProcessSpec
 
     _check_order(target, config)
     if config is None:
@@ -148,7 +148,7 @@ def _process(found: HooksConfig, target: Sequence[str]) -> ProcessSpec:
 
 
 def _rows(found: HooksConfig) -> list[dict[str, Any]]:
-    from patchbay.hooks.process.spec import MODES
+    from patchbay.hooks.process.child import MODES
 
     rows: list[dict[str, Any]] = [
         _row(each.name, "builtin", each.priority, required=each.required, tools=each.tools)

@@ -116,7 +116,7 @@ class _EventStream:
 
 def _check_kinds(patterns: Sequence[str]) -> None:
     """Raise ConfigurationError for a pattern that matches no kind of event."""
-    from patchbay.hooks.process.kinds import KINDS
+    from patchbay.hooks.process.protocol import KINDS
 
     known = KINDS | {_DROPPED}
     for each in patterns:

@@ -167,8 +167,8 @@ class Batch:
 
     def settle(self, flight: Flight, execution: ToolExecution) -> None:
         """Record how a flight ended, now."""
-        if flight.trail is not None and flight.trail.edited:
-            words = edited_note(flight.plain)
+        if flight.decision_log is not None and flight.decision_log.edited:
+            words = edited_note(flight.json_arguments)
             execution = replace(execution, result=replace(execution.result, content=f"{words}\n{execution.content}"))
         if execution.arguments is not None:
             self.run.repeats.add(execution.call, execution.result.content)

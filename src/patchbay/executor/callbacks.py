@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from patchbay.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from patchbay.hooks import HookManager, Mounted
+    from patchbay.hooks import HookManager, RegisteredHook
 
 Hook: TypeAlias = Callable[..., Any]
 Hooks: TypeAlias = Hook | Sequence[Hook] | None
@@ -49,7 +49,7 @@ def checked_hooks(given: Any) -> HookManager | None:
     return given
 
 
-def links_of(after: Sequence[Hook]) -> tuple[Mounted, ...]:
+def links_of(after: Sequence[Hook]) -> tuple[RegisteredHook, ...]:
     """Return the callbacks after a tool as links of the chain of hooks, in their order."""
     if not after:
         return ()

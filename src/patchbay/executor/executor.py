@@ -20,7 +20,7 @@ from patchbay.tools.kept import ResultStore
 from patchbay.types import IncompleteCall, Message, ToolCall
 
 if TYPE_CHECKING:  # patchbay.hooks is imported where there are hooks
-    from patchbay.hooks import Chains, HookManager, HookScope, Mounted, TurnHooks
+    from patchbay.hooks import Chains, HookManager, HookScope, RegisteredHook, TurnHooks
     from patchbay.media import MediaStore
 
 CANCEL_GRACE = 5.0
@@ -67,7 +67,7 @@ class Executor:
         before: Hooks = None,
         after: Hooks = None,
         hooks: HookManager | None = None,
-        links: Sequence[Mounted] = (),
+        links: Sequence[RegisteredHook] = (),
         on_progress: Callable[[ToolCall, Progress], object] | None = None,
         media: MediaStore | None = None,
     ) -> None:

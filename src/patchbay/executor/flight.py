@@ -22,7 +22,7 @@ from patchbay.executor.files import has_files, with_files
 from patchbay.executor.freeze import frozen_copy
 from patchbay.executor.slots import Slots
 from patchbay.executor.told import tell_begun
-from patchbay.hooks.asked import Asked, as_plain, is_same_json
+from patchbay.hooks.calls import PendingCall, is_same_json, to_json_arguments
 from patchbay.schema.arguments import read_arguments
 from patchbay.tools import Tool
 from patchbay.tools.context import Progress, ToolContext
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from patchbay.hooks import HookScope
 
 
-class Flight(Asked):
+class Flight(PendingCall):
     """One call on its way. ``given`` is what its tool was given (None: it has not begun), ``ending`` why it is being stopped.
 
     ``misfit`` is what is wrong with ``arguments`` (None: nothing): only callbacks may see those, and mend them.
@@ -58,7 +58,7 @@ class Flight(Asked):
     ) -> None:
         self._batch = batch
         self._started = self._ended = 0.0
-        self._plain = self.trail = None
+        self._json_arguments = self.decision_log = None
         self.index = index
         self.call = call
         self.tool = tool
@@ -187,12 +187,12 @@ class Flight(Asked):
                 is_other = self.arguments is not mine
                 mine = self.arguments  # from here on they are what they are: hooks are shown copies
                 is_asked = chains.approve_tool and (not tool.owner or chains.policy.respond_approval == "always")
-                if is_asked or (self.trail is not None and self.trail.asks):  # (``needs_person``)
+                if is_asked or (self.decision_log is not None and self.decision_log.asks):  # (``needs_human``)
                     await hooks.approve(self)
                     mine = self.arguments  # an approver may have edited them
                     is_other = True
                 if is_other:  # the text too: what the model wrote may be spelled so that somebody else reads it otherwise (law 9)
-                    context.raw_arguments = json.dumps(self.plain)
+                    context.raw_arguments = json.dumps(self.json_arguments)
         if tool.sequential and tool is not called:
             await self._batch.alone()
         if self.ending is not None:  # (``_go_on``, which costs more)
@@ -208,14 +208,14 @@ class Flight(Asked):
         if self.ending is not None:
             raise asyncio.CancelledError
         if tool.owner:
-            self.decided.responded_by = tool.owner
+            self.log.responded_by = tool.owner
             return value
         going = hooks.after_tool(self, value)
         return value if going is None else await going
 
     def _shown_to_callbacks(self) -> dict[str, Any]:
         """Return the arguments for callbacks to change; they may hold on to them."""
-        _ = self.plain  # as they are now
+        _ = self.json_arguments  # as they are now
         return self.arguments
 
     def _take_from_callbacks(self, context: ToolContext) -> None:
@@ -223,8 +223,8 @@ class Flight(Asked):
 
         What has not changed is checked as the model wrote it: not all defaults are JSON.
         """
-        before, left = self.plain, self.arguments
-        after = as_plain(left)
+        before, left = self.json_arguments, self.arguments
+        after = to_json_arguments(left)
         if is_same_json(before, after):
             if self.misfit is not None:
                 raise self.misfit
@@ -243,8 +243,8 @@ class Flight(Asked):
                 arguments[name] = left[name]
         self.arguments = self.tool.validate(write_strictly(arguments), self._batch.run.executor.validation)
         self.misfit = None
-        self.touched()
-        context.raw_arguments = json.dumps(self.plain)
+        self.invalidate()
+        context.raw_arguments = json.dumps(self.json_arguments)
 
     def owner_of(self, name: str) -> str:
         """Return the hook that has added the tool of this name, "" for one that no hook has. Raises UnknownToolError."""
@@ -268,7 +268,7 @@ class Flight(Asked):
         try:
             facts = await facts_of(self.tool, frozen_copy(arguments))
         except ToolDeniedError as error:
-            self.decided.note(error.by, "facts", "denied", error.reason)
+            self.log.add(error.by, "facts", "denied", error.reason)
             raise
         self._go_on()
         return facts
@@ -280,10 +280,10 @@ class Flight(Asked):
         then. What the tool does itself between its first line and its last is for it to see to.
         """
         facts = await self._found_out(arguments)
-        approved = self.trail.facts if self.trail is not None else None
+        approved = self.decision_log.facts if self.decision_log is not None else None
         if approved is not None and (others := changed_facts(approved, facts)):
             reason = f"since it was approved, this has become another: {', '.join(others):.200}"
-            self.decided.note(self.tool.name, "facts", "denied", reason)
+            self.log.add(self.tool.name, "facts", "denied", reason)
             raise ToolDeniedError(DENIED, reason, tool_name=self.tool.name, by=self.tool.name)
         context.facts = facts
 

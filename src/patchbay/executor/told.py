@@ -9,7 +9,7 @@ from patchbay.executor.settle import NAME_SHOWN
 
 if TYPE_CHECKING:
     from patchbay.executor.flight import Flight
-    from patchbay.hooks import Trail, TurnHooks
+    from patchbay.hooks import DecisionLog, TurnHooks
 
 _POINT = "turn.tool.after"
 
@@ -19,7 +19,7 @@ def tell_begun(hooks: TurnHooks, flight: Flight) -> None:
     attrs = {"call_id": flight.call.id}
     if flight.tool.owner:
         attrs["responded_by"] = flight.tool.owner
-    _exec_start(hooks, flight.iteration, flight.tool.name, flight.plain, attrs)
+    _exec_start(hooks, flight.iteration, flight.tool.name, flight.json_arguments, attrs)
 
 
 def tell_settled(hooks: TurnHooks, iteration: int, execution: ToolExecution, flight: Flight | None) -> None:
@@ -30,14 +30,14 @@ def tell_settled(hooks: TurnHooks, iteration: int, execution: ToolExecution, fli
         call, tool = execution.call, flight.tool if flight is not None else None
         arguments = execution.arguments
         if arguments is None:
-            arguments = flight.plain if flight is not None else call.arguments
+            arguments = flight.json_arguments if flight is not None else call.arguments
         hooks.record(
             iteration,
             call.id,
             tool.name if tool is not None else call.name[:NAME_SHOWN],
             tool.source or "" if tool is not None else "",
             arguments,
-            flight.trail if flight is not None else None,
+            flight.decision_log if flight is not None else None,
             execution.result.code if execution.error is not None else "",
             len(execution.result.content),
             execution.seconds,
@@ -45,14 +45,14 @@ def tell_settled(hooks: TurnHooks, iteration: int, execution: ToolExecution, fli
 
 
 def _exec_start(hooks: TurnHooks, iteration: int, tool: str, arguments: Any, attrs: dict[str, Any]) -> None:
-    from patchbay.hooks.views import copied
+    from patchbay.hooks.types import copied
 
     payload = {"Tool": tool, "Arguments": copied(arguments)}
-    hooks.tell("agent.tool.exec_start", "turn.tool.before", iteration, payload, attrs=attrs)
+    hooks.emit("agent.tool.exec_start", "turn.tool.before", iteration, payload, attrs=attrs)
 
 
 def _tell_end(hooks: TurnHooks, iteration: int, execution: ToolExecution, flight: Flight | None) -> None:
-    trail = flight.trail if flight is not None else None
+    trail = flight.decision_log if flight is not None else None
     begun: dict[str, Any] = {"call_id": execution.call.id}
     if trail is not None and trail.responded_by:
         begun["responded_by"] = trail.responded_by
@@ -61,7 +61,7 @@ def _tell_end(hooks: TurnHooks, iteration: int, execution: ToolExecution, flight
     if execution.arguments is None:  # its tool did not run
         if execution.is_error:
             why = {"Tool": tool, "Reason": str(execution.error)}
-            hooks.tell("agent.tool.exec_skipped", _POINT, iteration, why, severity="warn", attrs=attrs)
+            hooks.emit("agent.tool.exec_skipped", _POINT, iteration, why, severity="warn", attrs=attrs)
             return
         # Somebody answered in its place: told as the call that the model made.
         tool = execution.call.name[:NAME_SHOWN]
@@ -76,8 +76,8 @@ def _tell_end(hooks: TurnHooks, iteration: int, execution: ToolExecution, flight
         "Async": output.is_async if output is not None else False,
     }
     severity = "warn" if execution.is_error else "info"
-    hooks.tell("agent.tool.exec_end", _POINT, iteration, payload, severity=severity, attrs=attrs)
+    hooks.emit("agent.tool.exec_end", _POINT, iteration, payload, severity=severity, attrs=attrs)
 
 
-def _decisions(trail: Trail) -> list[dict[str, str]]:
+def _decisions(trail: DecisionLog) -> list[dict[str, str]]:
     return [{"by": by, "point": point, "decision": decision} for by, point, decision in trail.decisions]

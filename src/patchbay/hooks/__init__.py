@@ -1,30 +1,48 @@
-"""Hooks: code of this program or of another that sees, changes, answers, approves or refuses what a model and its tools do.
+"""Hooks: code of this program or of other processes that observes, changes, answers, approves or refuses model and tool calls.
 
-What lives here: the points and what may be decided at each, who is asked in which order, and what a failing hook means. What does
-not: the turn itself (``patchbay.loop`` and ``patchbay.executor`` ask, wherever a call comes from), processes (``process``) and
-people (``approvals``), who are asked in the same way as everybody.
-
-Nothing of it is imported until a name is used: the executor stands on this room, and most programs mount no hooks.
+Nothing is imported until a name is used: the executor imports this package, and most programs register no hooks.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import warnings
+from typing import TYPE_CHECKING, Any
 
 from patchbay._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from patchbay.hooks.asked import Asked, Trail
-    from patchbay.hooks.chains import IN_PROCESS, NO_CHAINS, PROCESS, Chains, Mounted, native
-    from patchbay.hooks.decisions import AbortTurn, Approval, Ask, Continue, Decision, DenyTool, HardAbort, Modify, Respond
+    from patchbay.hooks.calls import DecisionLog, PendingCall
+    from patchbay.hooks.events import CallRecord, Recorder
     from patchbay.hooks.manager import HookManager
-    from patchbay.hooks.owned import OwnedTool
-    from patchbay.hooks.policy import HookPolicy, HookTimeouts
-    from patchbay.hooks.protocols import AfterLLM, AfterTool, Approver, BeforeLLM, BeforeTool, Observer
-    from patchbay.hooks.records import CallRecord, Recorder
-    from patchbay.hooks.scope import HookScope
-    from patchbay.hooks.turn import TurnHooks
-    from patchbay.hooks.views import Event, LLMRequest, LLMResponse, Meta, ToolRequest, ToolResultView
+    from patchbay.hooks.pipeline import TurnHooks
+    from patchbay.hooks.registered import IN_PROCESS, NO_CHAINS, PROCESS, Chains, RegisteredHook, native
+    from patchbay.hooks.tools import InjectedTool
+    from patchbay.hooks.types import (
+        AbortTurn,
+        AfterLLM,
+        AfterTool,
+        Approval,
+        Approver,
+        Ask,
+        BeforeLLM,
+        BeforeTool,
+        Continue,
+        Decision,
+        DenyTool,
+        Event,
+        HardAbort,
+        HookPolicy,
+        HookScope,
+        HookTimeouts,
+        LLMRequest,
+        LLMResponse,
+        Meta,
+        Modify,
+        Observer,
+        Respond,
+        ToolRequest,
+        ToolResultView,
+    )
     from patchbay.tools.output import ToolOutput
 
 __all__ = [
@@ -37,13 +55,13 @@ __all__ = [
     "Approval",
     "Approver",
     "Ask",
-    "Asked",
     "BeforeLLM",
     "BeforeTool",
     "CallRecord",
     "Chains",
     "Continue",
     "Decision",
+    "DecisionLog",
     "DenyTool",
     "Event",
     "HardAbort",
@@ -51,41 +69,45 @@ __all__ = [
     "HookPolicy",
     "HookScope",
     "HookTimeouts",
+    "InjectedTool",
     "LLMRequest",
     "LLMResponse",
     "Meta",
     "Modify",
-    "Mounted",
     "Observer",
-    "OwnedTool",
+    "PendingCall",
     "Recorder",
+    "RegisteredHook",
     "Respond",
     "ToolOutput",
     "ToolRequest",
     "ToolResultView",
-    "Trail",
     "TurnHooks",
     "native",
 ]
 
-_HOMES = {
-    "asked": ("Asked", "Trail"),
-    "decisions": ("AbortTurn", "Approval", "Ask", "Continue", "Decision", "DenyTool", "HardAbort", "Modify", "Respond"),
-    "chains": ("IN_PROCESS", "NO_CHAINS", "PROCESS", "Chains", "Mounted", "native"),
+_ELSEWHERE = {
+    "calls": ("DecisionLog", "PendingCall"),
+    "events": ("CallRecord", "Recorder"),
     "manager": ("HookManager",),
-    "owned": ("OwnedTool",),
-    "policy": ("HookPolicy", "HookTimeouts"),
-    "protocols": ("AfterLLM", "AfterTool", "Approver", "BeforeLLM", "BeforeTool", "Observer"),
-    "records": ("CallRecord", "Recorder"),
-    "scope": ("HookScope",),
-    "turn": ("TurnHooks",),
-    "views": ("Event", "LLMRequest", "LLMResponse", "Meta", "ToolRequest", "ToolResultView"),
+    "pipeline": ("TurnHooks",),
+    "registered": ("IN_PROCESS", "NO_CHAINS", "PROCESS", "Chains", "RegisteredHook", "native"),
+    "tools": ("InjectedTool",),
 }
+_RENAMED = {"Asked": "PendingCall", "Mounted": "RegisteredHook", "OwnedTool": "InjectedTool", "Trail": "DecisionLog"}
 
-__getattr__ = lazy_exports(
+_resolve = lazy_exports(
     __name__,
     {
+        **dict.fromkeys(__all__, "patchbay.hooks.types"),
+        **{name: f"patchbay.hooks.{module}" for module, names in _ELSEWHERE.items() for name in names},
         "ToolOutput": "patchbay.tools.output",
-        **{name: f"patchbay.hooks.{module}" for module, names in _HOMES.items() for name in names},
     },
 )
+
+
+def __getattr__(name: str) -> Any:
+    if (now := _RENAMED.get(name)) is not None:
+        warnings.warn(f"{name} is {now} now; the old name ends with the next release.", DeprecationWarning, 2)
+        name = now
+    return _resolve(name)

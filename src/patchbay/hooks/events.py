@@ -1,41 +1,118 @@
-"""What happens, told to observers: in order, one after the other, and without anybody waiting for it."""
+"""What observers and recorders receive: runtime events in order, and one record for each settled call with its digest."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
+import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from patchbay.hooks.bounded import within
-from patchbay.hooks.views import Event, Meta, copied
+import msgspec
+
+from patchbay.hooks.calls import to_json_arguments
+from patchbay.hooks.deadlines import call_within
+from patchbay.hooks.types import Event, Meta, copied
 
 if TYPE_CHECKING:
-    from patchbay.hooks.chains import Link
+    from patchbay.hooks.registered import Link
+
+_SIMPLE: Final = frozenset({str, int, bool, type(None)})
+_WRITE_SIMPLE: Final = msgspec.json.Encoder(order="sorted").encode
+_WRITE: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+_WRITE_ANY: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
+def digest_of(tool: str, arguments: Mapping[str, Any], facts: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """Return ``sha256:`` and 64 hexadecimal digits, independent of the order of the arguments.
+
+    ``facts`` are what the tool has found out about the call; without any, the digest is that of tool and arguments.
+    """
+    bound = b"%b\n%b" % (tool.encode("utf-8", "surrogatepass"), _written(arguments))
+    if facts:
+        # "facts" separates the parts: arguments begin with a bracket, so no tool name can imitate it.
+        bound = b"%b\nfacts %b" % (bound, _written(facts))
+    return f"sha256:{hashlib.sha256(bound).hexdigest()}"
+
+
+def _written(members: Mapping[str, Any]) -> bytes:
+    """Return JSON in ASCII on one line, with sorted keys and no spaces."""
+    written = _quickly(members)
+    if written is None:
+        try:
+            text = _WRITE(members)
+        except (TypeError, ValueError, RecursionError):
+            text = _WRITE_ANY(to_json_arguments(members))  # values converted by annotations
+        written = text.encode("ascii")
+    return written
+
+
+def _quickly(arguments: Mapping[str, Any]) -> bytes | None:
+    """Return the same text in a quarter of the time for simple values; None for anything else."""
+    for value in arguments.values():
+        if type(value) not in _SIMPLE:
+            return None
+    try:
+        written = _WRITE_SIMPLE(arguments)
+    except (TypeError, ValueError, OverflowError):  # lone surrogates, infinities, keys that are not strings
+        return None
+    return written if written.isascii() and b"\x7f" not in written else None  # the slow path escapes it, like everything above
+
+
+class CallRecord(msgspec.Struct, frozen=True):  # one for each call; a frozen dataclass takes five times as long to make
+    """One settled call.
+
+    ``time`` is in seconds since 1970; ``seconds`` is how long the tool ran, 0 if it did not. ``tool`` is the tool that was
+    called in the end, ``source`` where it is from ("" for a program's own), ``digest`` that of tool and arguments: what an
+    approval is bound to. ``decisions`` are (who, point, decision) in order; ``responded_by`` is the hook that answered in the
+    tool's place. ``code`` is the error code (``patchbay.errors``), "" for success. ``result_chars`` is the length of the result
+    that the model sees.
+    """
+
+    time: float
+    meta: Meta
+    context: Mapping[str, Any]
+    call_id: str
+    tool: str
+    source: str
+    digest: str
+    decisions: tuple[tuple[str, str, str], ...]
+    responded_by: str
+    is_error: bool
+    code: str
+    result_chars: int
+    seconds: float
+
+
+Recorder: TypeAlias = Callable[[CallRecord], None]
+"""Called when a call has settled, in the event loop's thread: it must not block."""
+
 
 BUFFER: Final = 64
-"""How many events wait for slow observers; what comes then is dropped, and counted."""
+"""How many events are queued for slow observers; further ones are dropped and counted."""
 
 NOTHING: Final[Mapping[str, Any]] = {}
 
 _logger = logging.getLogger(__name__)
 
 
-class Dispatcher:
-    """Hands events to ``observers``, in a task that is there while there are any; ``dropped`` counts those that were too many."""
+class EventDispatcher:
+    """Delivers events to ``observers`` in order, in a background task; ``dropped`` counts events lost to a full queue."""
 
     def __init__(self) -> None:
         self.observers: Sequence[Link] = ()
         self.dropped = 0
-        self._numbers = itertools.count(1)
-        self._waiting: list[Event] = []
+        self._ids = itertools.count(1)
+        self._queue: list[Event] = []
         self._task: asyncio.Task[None] | None = None
-        self._told_of_loss = False
+        self._warned = False
 
-    def tell(
+    def emit(
         self,
         kind: str,
         meta: Meta,
@@ -45,45 +122,45 @@ class Dispatcher:
         severity: str = "info",
         attrs: Mapping[str, Any] = NOTHING,
     ) -> None:
-        """Say that something happened; does nothing where nobody observes. The payload is not to be changed afterwards."""
+        """Queue an event; does nothing without observers. The payload must not be changed afterwards."""
         if not self.observers:
             return
-        if len(self._waiting) >= BUFFER:
+        if len(self._queue) >= BUFFER:
             self.dropped += 1
-            if not self._told_of_loss:
-                self._told_of_loss = True
-                _logger.warning("Observers are too slow: events are dropped (told once; Dispatcher.dropped counts them)")
+            if not self._warned:
+                self._warned = True
+                _logger.warning("Observers are too slow: events are dropped (told once; EventDispatcher.dropped counts them)")
             return
-        number = f"evt-{next(self._numbers)}"
-        # The turn's own context is what approvers and records see.
-        self._waiting.append(Event(number, kind, time.time(), meta, copied(context), severity, payload, {**attrs}))
+        number = f"evt-{next(self._ids)}"
+        # Copied: approvers and records see the turn's own context.
+        self._queue.append(Event(number, kind, time.time(), meta, copied(context), severity, payload, {**attrs}))
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._hand_out())
+            self._task = asyncio.get_running_loop().create_task(self._deliver())
 
     async def flush(self) -> None:
-        """Wait until all that was said is handed out."""
+        """Wait until all queued events are delivered."""
         while self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
 
     async def aclose(self) -> None:
-        """Stop handing out."""
+        """Stop delivering."""
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    async def _hand_out(self) -> None:
-        while self._waiting:
-            event = self._waiting.pop(0)
+    async def _deliver(self) -> None:
+        while self._queue:
+            event = self._queue.pop(0)
             observers = self.observers
             for each, ask in observers:
-                # One observer's changes are not what the next one sees.
+                # Each observer gets its own copy.
                 shown = event if len(observers) == 1 else _copy(event)
                 try:
-                    await within(each.timeouts.observer, ask, shown)
-                except Exception as error:  # noqa: BLE001  (an observer's failure is its own)
+                    await call_within(each.timeouts.observer, ask, shown)
+                except Exception as error:  # noqa: BLE001  (an observer may raise anything)
                     kind = type(error).__name__
                     words = "The observer %r failed on %s: %s: %s"
-                    each.complaints.say(words, each.name, event.kind, kind, error, kind=f"{event.kind} {kind}")
+                    each.warnings.warn(words, each.name, event.kind, kind, error, kind=f"{event.kind} {kind}")
 
 
 def _copy(event: Event) -> Event:

@@ -1,4 +1,4 @@
-"""Which hooks there are, in which order they are asked, and what each may do. How they are asked in a turn is ``turn``'s."""
+"""HookManager: registers hooks, orders them, and opens the hooks of a turn."""
 
 from __future__ import annotations
 
@@ -9,66 +9,63 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from patchbay.errors import ConfigurationError
-from patchbay.hooks.chains import IN_PROCESS, NO_CHAINS, PROCESS, Chains, Mounted, native
-from patchbay.hooks.complaints import Complaints
-from patchbay.hooks.events import Dispatcher
-from patchbay.hooks.policy import HookPolicy, HookTimeouts
-from patchbay.hooks.protocols import called_for
-from patchbay.hooks.records import Recorder
-from patchbay.hooks.scope import NO_SCOPE, HookScope
-from patchbay.hooks.threads import Threads, asking
-from patchbay.hooks.turn import TurnHooks
+from patchbay.hooks.deadlines import HookThreads, HookWarnings, as_coroutine_function
+from patchbay.hooks.events import EventDispatcher, Recorder
+from patchbay.hooks.pipeline import TurnHooks
+from patchbay.hooks.registered import IN_PROCESS, NO_CHAINS, PROCESS, Chains, RegisteredHook, native
+from patchbay.hooks.types import NO_SCOPE, HookPolicy, HookScope, HookTimeouts, check_methods
 
-__all__ = ["IN_PROCESS", "NO_CHAINS", "PROCESS", "Chains", "HookManager", "Mounted", "native"]
+__all__ = ["IN_PROCESS", "NO_CHAINS", "PROCESS", "Chains", "HookManager", "RegisteredHook", "native"]
 
-_OF_CALLS: Final = ("before_tool", "after_tool", "approve_tool")
+_CALL_METHODS: Final = ("before_tool", "after_tool", "approve_tool")
 
 _logger = logging.getLogger(__name__)
 
 
 class HookManager:
-    """The hooks of a program or a server. What is mounted is asked from the next turn on.
+    """The hooks of a program or a server. Changes take effect with the next turn.
 
-    ``timeouts`` are those of hooks that have none of their own. One manager serves any number of turns at a time, in one event
-    loop; ``mount`` and ``unmount`` may be called at any time.
+    ``timeouts`` are the defaults. One manager serves any number of concurrent turns in one event loop; ``mount`` and
+    ``unmount`` may be called at any time.
     """
 
     def __init__(self, *, policy: HookPolicy | None = None, timeouts: HookTimeouts | None = None) -> None:
         self.timeouts = timeouts if timeouts is not None else HookTimeouts()
         self._chains = Chains((), policy)
-        self._by_name: dict[str, Mounted] = {}
+        self._by_name: dict[str, RegisteredHook] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._retired: list[object] = []
         self._unscoped: TurnHooks | None = None
-        self.events = Dispatcher()
-        self.complaints = Complaints()
-        self.people: Mounted | None = None
-        """The approver by which a person is asked where a hook wants that, mounted or not."""
+        self.events = EventDispatcher()
+        self.warnings = HookWarnings()
+        self.people: RegisteredHook | None = None
+        """The approver that asks a person where a hook wants that, registered or not."""
         self.recorders: list[Recorder] = []
-        """Each is told of every call the moment it has settled, hooks or no hooks; what one of them raises is logged."""
+        """Each gets a record of every settled call, with or without hooks; their exceptions are logged."""
 
     @property
     def policy(self) -> HookPolicy:
-        """What hooks may do; setting another one holds from the next turn on."""
+        """What hooks may do; a new policy takes effect with the next turn."""
         return self._chains.policy
 
     @policy.setter
     def policy(self, policy: HookPolicy) -> None:
+        """What hooks may do; a new policy takes effect with the next turn."""
         self._chains = Chains(self._chains.mounted, policy)
 
     @property
     def chains(self) -> Chains:
-        """The hooks as they are now; it does not change any more."""
+        """The current hooks, as an immutable snapshot."""
         return self._chains
 
     @property
-    def mounted(self) -> tuple[Mounted, ...]:
-        """The hooks, in the order in which they are asked."""
+    def mounted(self) -> tuple[RegisteredHook, ...]:
+        """The hooks in order."""
         return self._chains.mounted
 
     @property
     def abandoned(self) -> Mapping[str, int]:
-        """How many threads of each hook were left running because it took too long, and have not ended yet."""
+        """How many timed-out threads of each hook are still running."""
         return {each.name: each.threads.abandoned for each in self.mounted if each.threads.abandoned}
 
     def mount(
@@ -82,15 +79,14 @@ class HookManager:
         group: int = IN_PROCESS,
         methods: Sequence[str] | None = None,
         tools: Sequence[str] = (),
-    ) -> Mounted:
-        """Ask ``hook`` from the next turn on, in the place of one of the same name, which is closed.
+    ) -> RegisteredHook:
+        """Register ``hook``, replacing and closing one of the same name.
 
-        With ``fail_closed`` a hook that raises, takes too long, or answers what cannot be an answer has said no: the call is
-        denied, the turn ends, the result is withheld. Without, it is passed over. None is what the hook says of itself, by an
-        attribute of that name. ``methods`` are those that are asked, of those that it has (None: all).
-        ``tools`` are patterns (``write_*``) of the names of those tools whose calls ``before_tool``, ``after_tool`` and
-        ``approve_tool`` are asked about (none: all). Raises TypeError for what is no hook, ConfigurationError for a name that is
-        none, and for ``tools`` of a hook that is asked about no calls.
+        With ``fail_closed`` a hook that raises, times out or answers something invalid denies: the call is denied, the turn
+        ends, or the result is withheld; otherwise it is skipped. None takes the hook's own attribute of that name. ``methods``
+        restricts what is called (None: all that it has). ``tools`` are patterns (``write_*``) of the tools whose calls
+        ``before_tool``, ``after_tool`` and ``approve_tool`` see (none: all). Raises TypeError for an object that is not a hook,
+        and ConfigurationError for an invalid name and for ``tools`` of a hook that sees no calls.
         """
         if not isinstance(name, str) or not name.strip():
             raise ConfigurationError(f"A hook's name must be a non-empty string, not {name!r}.")
@@ -100,20 +96,22 @@ class HookManager:
             fail_closed = getattr(hook, "fail_closed", False) is True
         if not isinstance(fail_closed, bool):
             raise ConfigurationError(f"fail_closed of the hook {name!r} must be True or False, not {fail_closed!r}.")
-        found = called_for(hook, name)
-        complaints = Complaints()
-        threads = Threads(name, complaints)
-        asked = {each: asking(getattr(hook, each), threads) for each in found if methods is None or each in methods}
-        if not asked:
+        found = check_methods(hook, name)
+        warnings = HookWarnings()
+        threads = HookThreads(name, warnings)
+        chosen = {
+            each: as_coroutine_function(getattr(hook, each), threads) for each in found if methods is None or each in methods
+        }
+        if not chosen:
             raise ConfigurationError(f"The hook {name!r} is mounted for none of its methods ({', '.join(found)}).")
         timeouts = timeouts if timeouts is not None else self.timeouts
         if isinstance(tools, str) or not all(isinstance(each, str) and each for each in tools):
             raise ConfigurationError(f"tools of the hook {name!r} must be a list of names or patterns, not {tools!r}.")
-        if tools and asked.keys().isdisjoint(_OF_CALLS):
+        if tools and chosen.keys().isdisjoint(_CALL_METHODS):
             raise ConfigurationError(f"The hook {name!r} is for the calls of {', '.join(tools)}, and is asked about no calls.")
-        mounted = Mounted(
-            name, hook, priority, group, timeouts, asked,
-            fail_closed=fail_closed, tools=tuple(tools), threads=threads, complaints=complaints,
+        mounted = RegisteredHook(
+            name, hook, priority, group, timeouts, chosen,
+            fail_closed=fail_closed, tools=tuple(tools), threads=threads, warnings=warnings,
         )  # fmt: skip
         old = self._by_name.get(name)
         self._by_name[name] = mounted
@@ -123,7 +121,7 @@ class HookManager:
         return mounted
 
     def unmount(self, name: str) -> bool:
-        """Ask the hook of this name no more, and close it; return whether there was one."""
+        """Remove and close the hook of this name; return whether there was one."""
         old = self._by_name.pop(name, None)
         if old is None:
             return False
@@ -132,7 +130,7 @@ class HookManager:
         return True
 
     def begin(self, scope: HookScope | None = None, chains: Chains | None = None) -> TurnHooks | None:
-        """Return the hooks of a turn that begins now (``chains``, or what is mounted); None where nobody is asked or told."""
+        """Return the hooks of a new turn (``chains``, or those registered); None if there are no hooks and no recorders."""
         if chains is None:
             chains = self._chains
         if not chains.mounted and not self.recorders:
@@ -141,10 +139,10 @@ class HookManager:
             return TurnHooks(chains, scope, self)
         if self._unscoped is None or self._unscoped.chains is not chains:
             self._unscoped = TurnHooks(chains, NO_SCOPE, self)
-        return self._unscoped  # it holds nothing of a turn, so those that nobody knows can share it
+        return self._unscoped  # it has no state of a turn, so turns without a scope share it
 
     async def aclose(self) -> None:
-        """Unmount all hooks, and wait until they are closed."""
+        """Remove all hooks, and wait until they are closed."""
         for name in list(self._by_name):
             self.unmount(name)
         retired, self._retired = self._retired, []
@@ -159,10 +157,10 @@ class HookManager:
 
     def _retire(self, hook: object) -> None:
         if any(each.hook is hook for each in self._by_name.values()):
-            return  # it is mounted by another name as well
+            return  # it is registered under another name as well
         try:
             task = asyncio.get_running_loop().create_task(_close(hook))
-        except RuntimeError:  # no loop: aclose() does it
+        except RuntimeError:  # no loop: aclose() closes it
             self._retired.append(hook)
             return
         self._closing.add(task)
@@ -170,7 +168,7 @@ class HookManager:
 
 
 async def _close(hook: object) -> None:
-    """Close a hook that can be."""
+    """Call a hook's ``aclose`` or ``close``, if it has one."""
     for name in ("aclose", "close"):
         if callable(close := getattr(hook, name, None)):
             try:

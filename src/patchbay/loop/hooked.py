@@ -19,7 +19,7 @@ from patchbay.types import Reply, ToolCall, ToolSpec
 
 if TYPE_CHECKING:  # patchbay.hooks is imported where there are hooks
     from patchbay.hooks import TurnHooks
-    from patchbay.hooks.injection import Injection
+    from patchbay.hooks.tools import Injection
 
 _NOT_OPTIONS: Final = frozenset(
     {
@@ -55,13 +55,13 @@ class AskedRequest:
         """Return what hooks are shown. Raises KeyError."""
         return _OF_REQUEST[name](self, point)
 
-    def take(self, changes: Mapping[str, Any], added: Sequence[Injection]) -> None:
+    def apply(self, changes: Mapping[str, Any], added: Sequence[Injection]) -> None:
         """Change the request as a hook says; what it has added can be called from now on."""
         run, request = self.run, self.request
         if added:
-            from patchbay.hooks import OwnedTool
+            from patchbay.hooks import InjectedTool
 
-            run.use({**run.tools, **{each.spec.name: OwnedTool(each, self.hooks) for each in added}})
+            run.use({**run.tools, **{each.spec.name: InjectedTool(each, self.hooks) for each in added}})
         parameters = request.parameters
         if "options" in changes:
             parameters = _with_options(parameters, changes["options"])
@@ -97,7 +97,7 @@ class AskedReply:
         """Return what hooks are shown. Raises KeyError."""
         return _OF_REPLY[name](self, point)
 
-    def take(self, changes: Mapping[str, Any]) -> None:
+    def apply(self, changes: Mapping[str, Any]) -> None:
         """Change the answer as a hook says."""
         reply = self.end.reply
         calls, cut = reply.tool_calls, reply.incomplete
@@ -124,12 +124,12 @@ def _options(asked: AskedRequest, _point: str) -> dict[str, Any]:
 
 
 def _with_options(parameters: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    from patchbay.hooks.answers import KEPT
+    from patchbay.hooks.registered import KEEP
 
-    given = {name: parameters.get(name, KEPT) if value is KEPT else value for name, value in options.items()}
+    given = {name: parameters.get(name, KEEP) if value is KEEP else value for name, value in options.items()}
     return {
         **{name: value for name, value in parameters.items() if name in _NOT_OPTIONS},
-        **{name: value for name, value in given.items() if name not in _NOT_OPTIONS and value is not KEPT},
+        **{name: value for name, value in given.items() if name not in _NOT_OPTIONS and value is not KEEP},
     }
 
 

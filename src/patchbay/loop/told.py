@@ -32,12 +32,12 @@ class ObservedTurn:
         scope = hooks.scope
         if scope.parent_turn_id:  # a sub-agent works for another turn
             spawned = {"AgentID": scope.agent_id, "Label": scope.turn_id, "ParentTurnID": scope.parent_turn_id}
-            hooks.tell("agent.subturn.spawn", "subturn.spawn", 0, spawned)
-        hooks.tell("agent.turn.start", "turn.start", 0, {"UserMessage": said, "MediaCount": media})
+            hooks.emit("agent.subturn.spawn", "subturn.spawn", 0, spawned)
+        hooks.emit("agent.turn.start", "turn.start", 0, {"UserMessage": said, "MediaCount": media})
 
     def failed(self, stage: str, message: str) -> str:
         """Say what ended it, and return its status."""
-        self._hooks.tell("agent.error", "turn.error", 0, {"Stage": stage, "Message": message}, severity="error")
+        self._hooks.emit("agent.error", "turn.error", 0, {"Stage": stage, "Message": message}, severity="error")
         return "error"
 
     def aborted(self, why: HookAbortError) -> str:
@@ -65,9 +65,9 @@ class ObservedTurn:
             "ToolExecutions": executions,
         }
         severity = {"error": "error", "aborted": "warn"}.get(status, "info")
-        hooks.tell("agent.turn.end", "turn.end", iterations, payload, severity=severity)
+        hooks.emit("agent.turn.end", "turn.end", iterations, payload, severity=severity)
         if hooks.scope.parent_turn_id:
-            hooks.tell("agent.subturn.end", "subturn.end", 0, {"AgentID": hooks.scope.agent_id, "Status": status})
+            hooks.emit("agent.subturn.end", "subturn.end", 0, {"AgentID": hooks.scope.agent_id, "Status": status})
 
 
 async def observed_turn(
@@ -110,7 +110,7 @@ def tell_request(hooks: TurnHooks, request: ChatRequest, iteration: int) -> None
 def tell_asked(hooks: TurnHooks, iteration: int, *, messages: int, tools: int, **about: Any) -> None:
     """Say that a model is asked, with so many messages and tools."""
     payload = {"Model": hooks.scope.model, "MessagesCount": messages, "ToolsCount": tools, "MaxTokens": 0, "Temperature": 0}
-    hooks.tell("agent.llm.request", "turn.llm.request", iteration, payload | about)
+    hooks.emit("agent.llm.request", "turn.llm.request", iteration, payload | about)
 
 
 def tell_response(hooks: TurnHooks, end: ModelReply, iteration: int) -> None:
@@ -123,13 +123,13 @@ def tell_response(hooks: TurnHooks, end: ModelReply, iteration: int) -> None:
 def tell_answered(hooks: TurnHooks, iteration: int, *, chars: int, calls: int, reasoning: bool = False) -> None:
     """Say that a model has answered, with so many characters and calls."""
     payload = {"ContentLen": chars, "ToolCalls": calls, "HasReasoning": reasoning}
-    hooks.tell("agent.llm.response", "turn.llm.response", iteration, payload)
+    hooks.emit("agent.llm.response", "turn.llm.response", iteration, payload)
 
 
 def tell_output(hooks: TurnHooks, shown: UserOutputEvent, iteration: int) -> None:
     """Say what a tool has for the user: the words and the files themselves, for whoever brings them there."""
     payload = {"Tool": shown.tool_call.name, "Text": shown.text, "Media": list(shown.media), "Handled": shown.handled}
-    hooks.tell("agent.user_output", "turn.tool.after", iteration, payload, attrs={"call_id": shown.tool_call.id})
+    hooks.emit("agent.user_output", "turn.tool.after", iteration, payload, attrs={"call_id": shown.tool_call.id})
 
 
 def summary_of(execution: Any) -> dict[str, Any]:

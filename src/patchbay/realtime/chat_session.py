@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from patchbay.errors import ConfigurationError, MaxIterationsError, PatchbayError, ToolSyncError
 from patchbay.executor import Budget, Executor, Run, ToolExecution
-from patchbay.hooks.scope import HookScope
+from patchbay.hooks.types import HookScope
 from patchbay.loop import (
     FinalEvent,
     ReplyEvent,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from patchbay.errors import ConfigurationError, InvalidRequestError, ToolSyncError
 from patchbay.executor import ToolExecution
-from patchbay.hooks.scope import HookScope
+from patchbay.hooks.types import HookScope
 from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.event_queue import NOT_OPEN, EventQueue, EventReader
 from patchbay.realtime.providers.base import Dialect

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from patchbay.errors import HookAbortError, PatchbayError
 from patchbay.executor import Budget, Executor, Run, ToolExecution
-from patchbay.hooks.scope import HookScope
+from patchbay.hooks.types import HookScope
 from patchbay.loop.told import ObservedTurn, summary_of, tell_answered, tell_asked
 from patchbay.realtime.config import RESULT_CHARS
 from patchbay.realtime.history import Transcript

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from patchbay.errors import PatchbayError
 from patchbay.hooks import Event, HookManager
-from patchbay.hooks.process.envelope import enveloped
+from patchbay.hooks.process.protocol import enveloped
 
 NAME: Final = "server.events"
 """The hook's name among those of the manager."""

@@ -1,15 +1,20 @@
 """Hooks from a configuration file: the seed's keys, in JSON, YAML or TOML.
 
-    configured = await mount_configured(manager, read_hooks_config("patchbay.json"))
-
-What lives here: files, keys, and what is mounted of them. What does not: the hooks (``patchbay.hooks.process``).
+configured = await mount_configured(manager, read_hooks_config("patchbay.json"))
 """
 
 from __future__ import annotations
 
-from patchbay.hooks.config.file import read_config, read_hooks_config, read_server_config
 from patchbay.hooks.config.mounting import BuiltinFactory, ConfiguredHooks, Outcome, mount_configured
-from patchbay.hooks.config.settings import BuiltinSpec, HooksConfig, ProcessSettings, parse_hooks_config
+from patchbay.hooks.config.reader import read_config
+from patchbay.hooks.config.settings import (
+    BuiltinSpec,
+    HooksConfig,
+    ProcessSettings,
+    parse_hooks_config,
+    read_hooks_config,
+    read_server_config,
+)
 
 __all__ = [
     "BuiltinFactory",

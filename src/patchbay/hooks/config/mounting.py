@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from patchbay.errors import ConfigurationError
-from patchbay.hooks.chains import IN_PROCESS, PROCESS
 from patchbay.hooks.config.settings import BuiltinSpec, HooksConfig, ProcessSettings
 from patchbay.hooks.manager import HookManager
-from patchbay.hooks.process.errors import HookProcessError
-from patchbay.hooks.process.hook import ProcessHook
-from patchbay.hooks.protocols import NoHookError, methods_of
+from patchbay.hooks.process.child import HookProcessError
+from patchbay.hooks.process.client import ProcessHook
+from patchbay.hooks.registered import IN_PROCESS, PROCESS
+from patchbay.hooks.types import NoHookError, methods_of
 
 BuiltinFactory: TypeAlias = Callable[[BuiltinSpec], Awaitable[object] | object]
 """Makes the hook of an entry of ``hooks.builtins``; may be async."""
@@ -59,8 +59,8 @@ class ConfiguredHooks:
         """Put the hooks of ``config`` in the place of those that are mounted. Raises ConfigurationError.
 
         The new ones are started first: there is no moment without an approver. Where one does not start that is required, or in
-        the place of which an older one of its name is mounted, all stays as it is; others are left out, until the next reload. A
-        turn that has begun ends with the hooks that it began with, of which processes are asked no more.
+        the place of which an older one of its name is mounted, all stays as it is; others are left out, until the next reload.
+        A turn that has begun ends with the hooks that it began with, of which processes are asked no more.
         """
         async with self._lock:
             for note in config.notes:
@@ -99,8 +99,8 @@ async def mount_configured(
 
     ``builtins`` are the factories of what may stand in ``hooks.builtins``, by name. ``media_dir`` is where processes may leave
     files: they are told of it, and a media store has to take them from there (``MediaStore.media_dir``). A hook that does not
-    start is reported (in the log and in ``outcomes``) and left out, unless it is required. Raises ConfigurationError for one that
-    is, and for a name without a factory; then nothing is mounted, and no process is left.
+    start is reported (in the log and in ``outcomes``) and left out, unless it is required. Raises ConfigurationError for one
+    that is, and for a name without a factory; then nothing is mounted, and no process is left.
     """
     configured = ConfiguredHooks(manager, builtins or {}, media_dir)
     await configured.reload(config)

@@ -1,24 +1,24 @@
 """What a configuration says of hooks: the seed's keys under ``hooks`` (spec/hooks.md, section 1), and ours beside them.
 
-What lives here: the keys, their rules, and what is wrong with a value, with the key's path. A mistake is always an error, whether
-or not the hook is required: an approver that is left out because of a typing error would let everything through. A disabled
-entry is not looked at. Keys that are not known are passed over, and told in ``notes``. What does not: files (``file``), and
-starting anything (``mounting``).
+What lives here: the keys, their rules, and what is wrong with a value, with the key's path. A mistake is always an error,
+whether or not the hook is required: an approver that is left out because of a typing error would let everything through. A
+disabled entry is not looked at. Keys that are not known are passed over, and told in ``notes``. What does not: files
+(``file``), and starting anything (``mounting``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, get_args
 
 from patchbay.errors import ConfigurationError
-from patchbay.hooks.config.root import check_root
-from patchbay.hooks.config.table import Table, wrong
-from patchbay.hooks.policy import HookPolicy, HookTimeouts, RespondApproval, ToolInjection
-from patchbay.hooks.process.kinds import observed
-from patchbay.hooks.process.spec import ProcessLimits, ProcessSpec
+from patchbay.hooks.config.reader import Table, check_root, policy_in, read_config, wrong
+from patchbay.hooks.process.child import ProcessLimits, ProcessSpec
+from patchbay.hooks.process.protocol import observed
+from patchbay.hooks.types import HookPolicy, HookTimeouts, RespondApproval, ToolInjection
 
 INTERCEPTS: Final[Mapping[str, str]] = {
     "before_llm": "llm",
@@ -115,6 +115,33 @@ def parse_hooks_config(config: Any) -> HooksConfig:
         disabled=tuple(disabled),
         notes=tuple(notes),
     )
+
+
+def read_hooks_config(path: str | Path) -> HooksConfig:
+    """Read the ``hooks`` of a configuration file. Raises ConfigurationError, with the file's name."""
+    found = read_config(path)
+    with _named(path):
+        return parse_hooks_config(found)
+
+
+def read_server_config(path: str | Path) -> tuple[HooksConfig, Any]:
+    """Read a server's file once: its ``hooks``, and what it says of approvals, as data.
+
+    Raises ConfigurationError with its name.
+
+    The approvals are its ``approvals``, or all of a file that is a policy and nothing else.
+    """
+    found = read_config(path)
+    with _named(path):
+        return parse_hooks_config(found), policy_in(found)
+
+
+@contextmanager
+def _named(path: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
 
 
 def _default_timeouts(table: Table, notes: list[str]) -> HookTimeouts:

@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING
 from patchbay._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from patchbay.hooks.process.errors import HookProcessError, HookReplyError
-    from patchbay.hooks.process.hook import ProcessHook
-    from patchbay.hooks.process.spec import ProcessLimits, ProcessSpec
+    from patchbay.hooks.process.child import HookProcessError, HookReplyError, ProcessLimits, ProcessSpec
+    from patchbay.hooks.process.client import ProcessHook
 
 __all__ = ["HookProcessError", "HookReplyError", "ProcessHook", "ProcessLimits", "ProcessSpec"]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "HookProcessError": "patchbay.hooks.process.errors",
-        "HookReplyError": "patchbay.hooks.process.errors",
-        "ProcessHook": "patchbay.hooks.process.hook",
-        "ProcessLimits": "patchbay.hooks.process.spec",
-        "ProcessSpec": "patchbay.hooks.process.spec",
+        "HookProcessError": "patchbay.hooks.process.child",
+        "HookReplyError": "patchbay.hooks.process.child",
+        "ProcessHook": "patchbay.hooks.process.client",
+        "ProcessLimits": "patchbay.hooks.process.child",
+        "ProcessSpec": "patchbay.hooks.process.child",
     },
 )

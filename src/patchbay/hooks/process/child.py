@@ -1,27 +1,287 @@
-"""One process of a hook: started, asked, listened to, ended.
+"""One child process of a hook: its configuration, pipes, pending calls and termination.
 
-What lives here: the process and its three pipes. What does not: what it is asked and what the answers mean (``hook``), and
-whether it is started again (``supervisor``).
-
-It leads a session of its own, so that what it starts is of its group and ends with it. It is as good as dead once it cannot be
-asked or cannot answer: whoever waits is told so at once, and whoever comes.
+The child leads its own session, so that its descendants end with it. Once it can no longer be asked or answer, every pending
+and later call fails at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
-from collections.abc import Callable
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, Final, cast
 
-from patchbay.hooks.process.calls import Calls
-from patchbay.hooks.process.errors import HookProcessError
-from patchbay.hooks.process.lines import Overlong
-from patchbay.hooks.process.spec import ProcessSpec
-from patchbay.hooks.process.stream import LineStream
-from patchbay.hooks.process.wire import notification_line, request_line
+from patchbay.errors import PatchbayError
+from patchbay.hooks.process.wire import (
+    LineReader,
+    Overlong,
+    UndecodableError,
+    id_in_head,
+    notification_line,
+    read_reply,
+    request_line,
+)
+from patchbay.legible import legible
+
+
+class HookProcessError(PatchbayError, RuntimeError):
+    """The process cannot be asked, or will not answer any more."""
+
+    code = "hook_process"
+
+
+class HookReplyError(HookProcessError, ValueError):
+    """The process answered with an error, or with what cannot be an answer."""
+
+    code = "hook_reply"
+
+
+class UnreadableReplyError(HookReplyError):
+    """The process wrote what is no reply, for a request whose id can be read. ``why`` says what it is, ``line`` its beginning."""
+
+    def __init__(self, why: str, line: str) -> None:
+        super().__init__(f"it answered with a line that is no reply: {why}")
+        self.why = why
+        self.line = line
+
+
+MODES: Final = ("observe", "llm", "tool", "approve")
+"""What a hook can be for, in the order in which it is told of it."""
+
+METHODS_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "observe": ("on_runtime_event",),
+    "llm": ("before_llm", "after_llm"),
+    "tool": ("before_tool", "after_tool"),
+    "approve": ("approve_tool",),
+}
+"""What each mode is asked: one that is for tools is asked before and after each call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessLimits:
+    """How much a process may say, and how long things may take.
+
+    ``line`` is the longest line that is read as a reply, ``queued`` how much may wait for the process to read it. ``hello`` is
+    how long it has to answer the first request. One that somebody has given up and that reads nothing for ``stuck_after`` is
+    ended. To end it its standard input is closed; after ``eof_grace`` its group gets SIGTERM, and ``term_grace`` later SIGKILL.
+
+    One that ends by itself is started again after ``backoff_first``, doubled each time up to ``backoff_most``, until it has
+    failed more than ``restarts`` times in a row (0: never again); one that had run for ``healthy_after`` begins a new row.
+    """
+
+    line: int = 1024 * 1024
+    queued: int = 32 * 1024 * 1024
+    hello: float = 5.0
+    stuck_after: float = 10.0
+    eof_grace: float = 2.0
+    term_grace: float = 1.0
+    backoff_first: float = 0.2
+    backoff_most: float = 30.0
+    restarts: int = 5
+    healthy_after: float = 10.0
+
+    def restart_delay(self, failures: int) -> float:
+        """Return how long to wait before the restart after so many failures in a row (at least 1); a bit different each time."""
+        longest: float = min(self.backoff_most, self.backoff_first * 2 ** min(failures - 1, 30))
+        return longest * random.uniform(0.75, 1.0)  # noqa: S311  (no secret)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSpec:
+    """One hook that is a process.
+
+    ``command`` is its argv, ``folder`` where it runs (None: where we do). ``env`` is put over our environment, of which it gets
+    all, or only the variables in ``inherit`` (names, or patterns as ``LC_*``). ``modes`` are of MODES; ``kinds`` the events
+    that it is told of (None: all). With ``fail_closed`` it fails closed (``HookManager.mount``), also where something that it
+    meant was not understood. With ``strict`` all that is odd about a reply makes it a failure; with ``flat_context`` it is told
+    ``channel`` and ``chat_id`` as old hosts told them. ``media_folder`` is where it may leave files for the user or the model.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    folder: Path | None = None
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # it may hold secrets
+    inherit: tuple[str, ...] | None = None
+    modes: frozenset[str] = frozenset(("llm", "tool"))
+    kinds: frozenset[str] | None = None
+    fail_closed: bool = False
+    strict: bool = False
+    flat_context: bool = False
+    media_folder: Path | None = None
+    limits: ProcessLimits = field(default_factory=ProcessLimits)
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment that the process gets."""
+        mine: Mapping[str, str] = os.environ
+        if self.inherit is not None:
+            mine = {name: value for name, value in mine.items() if any(fnmatchcase(name, each) for each in self.inherit)}
+        return {**mine, **self.env}
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods that it is asked."""
+        return tuple(method for mode in MODES if mode in self.modes for method in METHODS_OF[mode])
+
+
+_SHOWN: Final = 200
+NO_REPLY: Final = "a line that is no reply"
+"""How what is said of a line begins that nobody waits for and that cannot be read."""
+
+_TOO_LONG: Final = "a line that is too long (max_line_bytes)"
+
+
+class Calls:
+    """``stray`` is told, in words, of what is no reply."""
+
+    def __init__(self, stray: Callable[[str], object]) -> None:
+        self._stray = stray
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._last_id = 0
+
+    def next_id(self) -> int:
+        """Return the id of the next request: 1, 2, 3, ..."""
+        self._last_id += 1
+        return self._last_id
+
+    async def answer(self, request_id: int) -> Any:
+        """Wait for the ``result`` of a request. Raises HookReplyError, and what ``fail_all`` is told."""
+        waiting = self._waiting[request_id] = asyncio.get_running_loop().create_future()
+        try:
+            return await waiting
+        finally:
+            del self._waiting[request_id]
+
+    def fail_all(self, why: str) -> None:
+        """Tell all that wait that there will be no reply."""
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(HookProcessError(why))
+
+    def take(self, line: bytes | Overlong) -> bool:
+        """Give a line to whom it answers; return whether there was somebody."""
+        if isinstance(line, Overlong):
+            error = HookReplyError(f"it answered with {_TOO_LONG}")
+            return self._refuse(id_in_head(line.head.lstrip()), error, f"{_TOO_LONG}: {_shown(line.head)}")
+        line = line.strip()
+        if line[:1] != b"{":  # not worth the decoder's time
+            if line:
+                self._stray(_shown(line))
+            return False
+        try:
+            reply = read_reply(line)
+        except UndecodableError as error:
+            unreadable = UnreadableReplyError(str(error), _shown(line))
+            return self._refuse(error.reply_id, unreadable, f"{NO_REPLY}: {error}: {_shown(line)}")
+        waiting = self._waiting.get(reply.id)
+        if waiting is None or waiting.done():
+            return False
+        if reply.error is None:
+            waiting.set_result(reply.result)
+        else:
+            waiting.set_exception(HookReplyError(f"it answered with an error: {legible(reply.error):.500}"))
+        return True
+
+    def _refuse(self, request_id: int | None, error: HookReplyError, words: str) -> bool:
+        """Fail the call that a line seems to answer."""
+        waiting = self._waiting.get(request_id) if request_id is not None else None
+        if waiting is None or waiting.done():
+            self._stray(words)
+            return False
+        waiting.set_exception(error)
+        return True
+
+
+def _shown(text: bytes) -> str:
+    shown = text[:_SHOWN].decode("utf-8", "replace")
+    return f"{shown}..." if len(text) > _SHOWN else shown
+
+
+WINDOW: Final = 0.1
+MOST_BYTES: Final = 8 * 1024 * 1024
+MOST_LINES: Final = 4000
+"""How much is read within ``WINDOW`` seconds of what nobody waits for."""
+
+MOST_SECONDS: Final = 0.02
+"""How long reading that may take within ``WINDOW`` seconds: large lines may be much work, and be for nobody."""
+
+
+class LineStream:
+    """``take`` what comes; ``on_line`` is told of each line, and says whether somebody has waited for it."""
+
+    def __init__(
+        self, limit: int, on_line: Callable[[bytes | Overlong], bool], *, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self.is_open = True
+        self._reader = LineReader(limit)
+        self._lines: deque[bytes | Overlong] = deque()
+        self._on_line = on_line
+        self._pipe: Any = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._clock = clock
+        self._bytes = self._vain = 0
+        self._seconds = 0.0
+        self._is_paused = False
+
+    def connect(self, pipe: Any) -> None:
+        """Say which transport what comes is from."""
+        self._pipe = pipe
+
+    def take(self, data: bytes) -> None:
+        """Read a piece."""
+        self._lines += self._reader.feed(data)
+        self._bytes += len(data)
+        self._read()
+
+    def end(self) -> None:
+        """The stream has ended: read what is left of it."""
+        self.stop()
+        if self.is_open:
+            self.is_open = False
+            for line in (*self._lines, *self._reader.close()):
+                self._on_line(line)
+            self._lines.clear()
+
+    def stop(self) -> None:
+        """Stop the clock."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _read(self) -> None:
+        lines = self._lines
+        since = self._clock()
+        while lines and self._vain < MOST_LINES and self._seconds < MOST_SECONDS:
+            is_answer = self._on_line(lines.popleft())
+            since, before = self._clock(), since
+            if is_answer:
+                self._bytes = 0
+            else:
+                self._vain += 1
+                self._seconds += since - before
+        if (self._vain or self._bytes) and self._timer is None and self.is_open:
+            self._timer = asyncio.get_running_loop().call_later(WINDOW, self._begin_anew)
+        if self._pipe is not None:
+            self._pause(lines or self._bytes > MOST_BYTES)
+
+    def _begin_anew(self) -> None:
+        self._timer = None
+        self._bytes = self._vain = 0
+        self._seconds = 0.0
+        self._read()
+
+    def _pause(self, wanted: Any) -> None:
+        if bool(wanted) != self._is_paused and not self._pipe.is_closing():
+            self._is_paused = bool(wanted)
+            (self._pipe.pause_reading if wanted else self._pipe.resume_reading)()
+
 
 STDERR_LINE: Final = 4096
 """What is longer on standard error is cut."""

@@ -1,8 +1,4 @@
-"""Tries a hook: plays requests to its process, and says of each what is wrong with the answer and what to do about it.
-
-What lives here: the checks. What does not: the requests (``canned``), what to do about what is found (``advice``), and how
-verdicts are shown (``patchbay hooks doctor``).
-"""
+"""Checks of ``patchbay hooks doctor``: sends sample requests to a hook's process and reports problems with a way to fix each."""
 
 from __future__ import annotations
 
@@ -12,21 +8,148 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from patchbay.hooks.decisions import Ask, Modify, Respond
-from patchbay.hooks.injection import keeps_system
-from patchbay.hooks.process import advice, answers, canned
-from patchbay.hooks.process.errors import HookProcessError, HookReplyError, UnreadableReplyError
-from patchbay.hooks.process.hook import hello_params, tools_of
-from patchbay.hooks.process.offers import read_offers
-from patchbay.hooks.process.patient import Case, Patient, SilentError, Strays
-from patchbay.hooks.process.shapes import Findings, WrongTypeError, kind_of
-from patchbay.hooks.process.spec import METHODS_OF, MODES, ProcessSpec
+from patchbay.hooks.process import replies
+from patchbay.hooks.process.child import (
+    METHODS_OF,
+    MODES,
+    NO_REPLY,
+    HookProcess,
+    HookProcessError,
+    HookReplyError,
+    ProcessSpec,
+    UnreadableReplyError,
+)
+from patchbay.hooks.process.client import hello_params, tools_of
+from patchbay.hooks.process.replies import Findings, WrongTypeError, kind_of, read_offers
 from patchbay.hooks.process.wire import NO_JSON, notification_line
-from patchbay.hooks.views import LLMRequest
+from patchbay.hooks.tools import keeps_system
+from patchbay.hooks.types import Ask, LLMRequest, Modify, Respond
+
+FLUSH: Final = "Write each answer as one line, with a newline at its end, and flush standard output behind it."
+ANSWER_ALL: Final = "Answer every request with its id; {} is the answer of a hook that has nothing to say."
+CATCH: Final = "Read each line in a try of its own; pass over what is no object, and answer params that are none with an error."
+STDERR: Final = "Print to standard error: standard output is for answers only."
+BOTH: Final = "A hook that is asked before_llm is asked after_llm, too, and before_tool brings after_tool: answer them with {}."
+QUIET: Final = "Leave messages without an id unanswered, also those of kinds that you do not know."
+BY_HAND: Final = "Run the command by hand: it says why."
+START: Final = (
+    "There is no shell: name the interpreter (python3 hook.py), a path that is right from here, each argument by itself."
+)
+LOOP: Final = "Read requests from standard input until it ends, and answer each: a hook that ends is started again, or given up."
+REPLY: Final = 'An answer is one line: {"jsonrpc":"2.0","id":1,"result":{}}, its id the whole number of the request.'
+JSON: Final = "Write each answer with a JSON library: texts in double quotes, no comma at the end, true and false, no NaN."
+ANSWERS: Final = 'Which actions and members each answer has: docs/hook-processes.md, "The wire".'
+OFFER: Final = (
+    'A tool is {"type":"function","function":{"name":"...","description":"...","parameters":{...}}}, with a JSON Schema.'
+)
+NOT_ASKED: Final = 'Put before_tool into its "intercept": nobody else would answer calls of its tools.'
+END: Final = "End when standard input ends: the host has closed it, or is gone."
+UNKNOWN: Final = "Answer methods that you do not know with the error code -32601: later hosts may have more."
+BYTES: Final = "Read and write bytes, and decode them as UTF-8: text streams go by the locale."
+
+
+PROBE: Final = "patchbay_probe"
+"""The name of the tool in these requests: no hook has one of this name."""
+
+_INBOUND: Final = {"channel": "doctor", "chat_id": "chat-1", "sender_id": "someone", "chat_type": "direct"}
+_SCHEMA: Final = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+_TOOL: Final = {"type": "function", "function": {"name": PROBE, "description": "Does nothing.", "parameters": _SCHEMA}}
+_MESSAGES: Final = [
+    {"role": "system", "content": "You are helpful."},
+    {"role": "user", "content": "How is the weather in Zürich? <b>北京</b> & 🌦"},
+]
+_OPTIONS: Final = {"max_tokens": 512, "temperature": 0.5}
+TRACE: Final[Mapping[str, str]] = {
+    "before_llm": "turn.llm.request",
+    "after_llm": "turn.llm.response",
+    "before_tool": "turn.tool.before",
+    "after_tool": "turn.tool.after",
+    "approve_tool": "turn.tool.approve",
+}
+EVENT: Final = {
+    "id": "evt-1", "kind": "agent.turn.start", "time": "2026-01-01T00:00:00.000000000Z", "source": {"component": "agent"},
+    "scope": {"turn_id": "main-turn-1"}, "correlation": {}, "severity": "info", "payload": {"UserMessage": "hi", "MediaCount": 0},
+}  # fmt: skip
+
+
+def params_of(point: str) -> dict[str, Any]:
+    """Return the params of a request."""
+    meta = {
+        "AgentID": "main", "TurnID": "main-turn-1", "ParentTurnID": "", "SessionKey": "doctor:chat-1", "Iteration": 1,
+        "TracePath": TRACE[point], "Source": "runTurn",
+    }  # fmt: skip
+    params: dict[str, Any] = {"meta": meta, "context": {"inbound": _INBOUND}}
+    if point == "before_llm":
+        return {**params, "model": "some-model", "messages": _MESSAGES, "tools": [_TOOL], "options": _OPTIONS}
+    if point == "after_llm":
+        call = {"id": "call-1", "type": "function", "function": {"name": PROBE, "arguments": '{"path":"/tmp"}'}}
+        response = {"content": "It is sunny.", "finish_reason": "tool_calls", "reasoning": "", "reasoning_details": None}
+        return {**params, "model": "some-model", "response": {**response, "tool_calls": [call]}}
+    params |= {"tool": PROBE, "arguments": {"path": "/tmp/Zürich & <北京>", "count": 3}}  # noqa: S108  (no file)
+    if point == "after_tool":
+        return {
+            **params,
+            "result": {"for_llm": "done", "silent": False, "is_error": False, "async": False},
+            "duration": 1_500_000,
+        }
+    return {**params, "source": ""}
+
+
+class SilentError(HookProcessError):
+    """No answer has come in time."""
+
+
+class StrayOutput:
+    """What was printed that is no answer: how many lines, the first, and the first since ``begin``."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first = self.recent = ""
+        self.counts_replies = True
+        """Whether a reply that cannot be read counts: to what is no request there may be any, or has a check of its own."""
+
+    def begin(self) -> None:
+        """Look at what comes from now on."""
+        self.recent = ""
+
+    def put(self, text: str) -> None:
+        """Take note of a line."""
+        if text.startswith(NO_REPLY) and not self.counts_replies:
+            return
+        self.count += 1
+        self.first = self.first or text
+        self.recent = self.recent or text
+
+
+class ProbedProcess(HookProcess):
+    """A process whose output is counted."""
+
+    def __init__(self, spec: ProcessSpec, strays: StrayOutput) -> None:
+        super().__init__(spec, stray=strays.put, stderr=lambda _text: None)
+        self.lines = 0
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        """Count the lines, and read them."""
+        if fd == 1:
+            self.lines += data.count(b"\n")
+        super().pipe_data_received(fd, data)
+
+
+class Case:
+    """The params of a request, as what a view is of."""
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        self._params = params
+
+    def member(self, name: str, _point: str) -> Any:
+        """Return a member; what is left out is empty."""
+        empty: Any = "" if name == "model" else {} if name == "options" else []
+        return self._params.get(name, empty)
+
 
 Outcome = Literal["ok", "warning", "failure"]
 
-POINTS: Final = tuple(canned.TRACE)
+POINTS: Final = tuple(TRACE)
 AT_ONCE: Final = 8
 END_SECONDS: Final = 2.0
 _IMPATIENT: Final = 0.3
@@ -80,17 +203,17 @@ class _Doctor:
         self._is_free = modes is None
         self._timeout = timeout
         self._first = max(timeout, spec.limits.hello)  # it has to come up before it can answer
-        self.strays = Strays()
+        self.strays = StrayOutput()
         self._unknown: set[str] = set()
         self._unreadable: list[str] = []
         self._slowest = 0.0
-        self._current: Patient | None = None
+        self._current: ProbedProcess | None = None
 
     # The checks.
 
     async def greets(self) -> bool:
         check = "hook.hello"
-        self._current = patient = Patient(self._spec, self.strays)
+        self._current = patient = ProbedProcess(self._spec, self.strays)
         try:
             await patient.start()
             hello = await self._asked(check, self._hello(), within=self._first)
@@ -107,24 +230,24 @@ class _Doctor:
             return False
         offered, problems = read_offers(tools_of(hello))
         if problems:
-            self._fail(check, f"it offers a tool that is none: {problems[0]}", advice.OFFER)
+            self._fail(check, f"it offers a tool that is none: {problems[0]}", OFFER)
         elif offered and not self._may_ask("before_tool"):
-            self._fail(check, "it offers tools that it is not asked for", advice.NOT_ASKED)
+            self._fail(check, "it offers tools that it is not asked for", NOT_ASKED)
         else:
             self._ok(check, f"offers {'1 tool' if len(offered) == 1 else f'{len(offered)} tools'}" if offered else "")
         return True
 
-    def _way_in(self, patient: Patient, error: HookProcessError) -> str:
+    def _way_in(self, patient: ProbedProcess, error: HookProcessError) -> str:
         """Say what is to be done about a process that did not greet."""
         if not patient.pid:
-            return advice.START
+            return START
         if isinstance(error, SilentError):
-            return self._way_out(error, advice.FLUSH)
-        return advice.BY_HAND if patient.last_words else advice.LOOP
+            return self._way_out(error, FLUSH)
+        return BY_HAND if patient.last_words else LOOP
 
     async def answers(self, point: str) -> None:
         check = f"hook.{point}"
-        params = canned.params_of(point)
+        params = params_of(point)
         findings = Findings()
         try:
             result = await self._asked(check, params)
@@ -137,33 +260,33 @@ class _Doctor:
                 self._ok(check, f"not for this hook: {str(error).partition('an error: ')[2]}")
                 return
             has_ended = self._current is not None and self._current.end is not None
-            await self._failed(check, error, advice.CATCH if has_ended else self._way_out(error, advice.ANSWER_ALL))
+            await self._failed(check, error, CATCH if has_ended else self._way_out(error, ANSWER_ALL))
         else:
             if findings.found:
                 tell = self._fail if findings.lost else self._warn
-                tell(check, "; ".join(findings.found.values()), advice.ANSWERS)
+                tell(check, "; ".join(findings.found.values()), ANSWERS)
             else:
                 self._ok(check, words)
 
     def _read(self, point: str, result: Any, params: Mapping[str, Any], findings: Findings) -> str:
         """Read an answer as the host does, and say what it decides. Raises WrongTypeError."""
         shown = {name: params.get(name) for name in ("model", "messages", "tools", "options")}
-        read = answers.read_answer(point, result, findings, shown=shown if point == "before_llm" else None)
+        read = replies.read_answer(point, result, findings, shown=shown if point == "before_llm" else None)
         if point == "approve_tool":
-            said = answers.approval(read)
+            said = replies.approval(read)
             return "asks a person" if isinstance(said, Ask) else "approves" if said.approved else "does not approve"
         decision: Any
         if point == "before_llm":
-            decision = answers.llm_decision(read, findings, LLMRequest(Case(params), point), shown)
+            decision = replies.llm_decision(read, findings, LLMRequest(Case(params), point), shown)
             _note_oversteps(decision, shown, findings)
         elif point == "after_llm":
-            decision = answers.response_decision(read, findings, params["response"])
+            decision = replies.response_decision(read, findings, params["response"])
         elif point == "before_tool":
-            decision = answers.call_decision(read, findings, {"tool": params["tool"], "arguments": params["arguments"]})
+            decision = replies.call_decision(read, findings, {"tool": params["tool"], "arguments": params["arguments"]})
             if isinstance(decision, Respond):
                 findings.note("responds", "it answers for a tool that is not its own, which the host's policy may forbid")
         else:
-            decision = answers.result_decision(read, findings, params["result"])
+            decision = replies.result_decision(read, findings, params["result"])
         if isinstance(decision, Modify):
             if point == "after_llm" and params["response"].get("tool_calls"):
                 if decision.changes.get("tool_calls") == []:
@@ -177,7 +300,7 @@ class _Doctor:
         for first, second in (("before_llm", "after_llm"), ("before_tool", "after_tool")):
             if (first in self._unknown) != (second in self._unknown):
                 known, other = (second, first) if first in self._unknown else (first, second)
-                self._fail(f"hook.{first} and hook.{second}", f"it knows {known} and not {other}", advice.BOTH)
+                self._fail(f"hook.{first} and hook.{second}", f"it knows {known} and not {other}", BOTH)
 
     async def refuses_unknown_methods(self) -> None:
         check = "unknown method"
@@ -186,9 +309,9 @@ class _Doctor:
         except HookReplyError:
             self._ok(check)
         except HookProcessError as error:
-            await self._failed(check, error, advice.UNKNOWN)
+            await self._failed(check, error, UNKNOWN)
         else:
-            self._warn(check, "it answers as if it knew the method", advice.UNKNOWN)
+            self._warn(check, "it answers as if it knew the method", UNKNOWN)
 
     async def takes_several_at_once(self) -> None:
         check = f"{AT_ONCE} requests at once"
@@ -197,7 +320,7 @@ class _Doctor:
             lines = (patient := await self._patient()).lines
             await asyncio.gather(*(self._asked("hook.hello", self._hello()) for _ in range(AT_ONCE)))
         except HookProcessError as error:
-            await self._failed(check, error, advice.ANSWER_ALL)
+            await self._failed(check, error, ANSWER_ALL)
             return
         if (came := patient.lines - lines) > AT_ONCE:
             self._warn(check, f"{came} lines came back for {AT_ONCE} requests", "Answer each request once.")
@@ -208,13 +331,13 @@ class _Doctor:
         check = "hook.runtime_event"
         try:
             lines = (patient := await self._patient()).lines
-            patient.write(notification_line(check, canned.EVENT))
+            patient.write(notification_line(check, EVENT))
             await self._asked("hook.hello", self._hello())
         except HookProcessError as error:
-            await self._failed(check, error, advice.QUIET)
+            await self._failed(check, error, QUIET)
             return
         if patient.lines - lines > 1:
-            self._warn(check, "it answers a message that has no id", advice.QUIET)
+            self._warn(check, "it answers a message that has no id", QUIET)
         else:
             self._ok(check)
 
@@ -229,26 +352,26 @@ class _Doctor:
         env = {"LC_ALL": "C", "LANG": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONUNBUFFERED": ""}
         try:
             self._current = await self._started(replace(self._spec, env={**self._spec.env, **env}))
-            await self._asked(f"hook.{point}", canned.params_of(point))
+            await self._asked(f"hook.{point}", params_of(point))
         except HookProcessError as error:
-            await self._failed(check, error, advice.FLUSH if isinstance(error, SilentError) else advice.BYTES)
+            await self._failed(check, error, FLUSH if isinstance(error, SilentError) else BYTES)
         else:
             if self.strays.count > strays:
-                self._fail(check, f"it printed {self.strays.recent:.100}", advice.BYTES)
+                self._fail(check, f"it printed {self.strays.recent:.100}", BYTES)
             else:
                 self._ok(check)
         await self.close()
 
     async def ends(self) -> None:
         for check, grace, way_out in (
-            ("end of standard input", END_SECONDS, advice.END),
+            ("end of standard input", END_SECONDS, END),
             ("SIGTERM", 0.0, "End on SIGTERM; most programs do by themselves."),
         ):
             limits = replace(self._spec.limits, eof_grace=grace, term_grace=END_SECONDS)
             try:
                 patient = await self._started(replace(self._spec, limits=limits))
             except HookProcessError as error:
-                self._fail(check, str(error), advice.BY_HAND)
+                self._fail(check, str(error), BY_HAND)
                 continue
             await patient.close()
             how = patient.exit or "it is still there"
@@ -262,7 +385,7 @@ class _Doctor:
     def prints_nothing_else(self) -> None:
         check = "standard output"
         if self.strays.count:
-            self._fail(check, f"{self.strays.count} lines are no answers, the first: {self.strays.first:.120}", advice.STDERR)
+            self._fail(check, f"{self.strays.count} lines are no answers, the first: {self.strays.first:.120}", STDERR)
         else:
             self._ok(check)
         self._ok("slowest answer", f"{self._slowest * 1000:.1f} ms")
@@ -286,17 +409,17 @@ class _Doctor:
 
     def _way_out(self, error: HookProcessError, otherwise: str) -> str:
         """Return what to do about an answer that did not come, or was none."""
-        return advice.REPLY if isinstance(error, SilentError) and self.strays.recent else otherwise
+        return REPLY if isinstance(error, SilentError) and self.strays.recent else otherwise
 
-    async def _patient(self) -> Patient:
+    async def _patient(self) -> ProbedProcess:
         """Return the process. Raises HookProcessError where another one is needed and does not start."""
         if self._current is None or self._current.end is not None:
             await self.close()
             self._current = await self._started(self._spec)
         return self._current
 
-    async def _started(self, spec: ProcessSpec) -> Patient:
-        patient = Patient(spec, self.strays)
+    async def _started(self, spec: ProcessSpec) -> ProbedProcess:
+        patient = ProbedProcess(spec, self.strays)
         try:
             await patient.start()
             async with asyncio.timeout(self._first):
@@ -356,7 +479,7 @@ def _what(error: UnreadableReplyError) -> str:
 
 
 def _mend(error: UnreadableReplyError) -> str:
-    return advice.JSON if error.why.startswith(NO_JSON) else advice.REPLY
+    return JSON if error.why.startswith(NO_JSON) else REPLY
 
 
 def _note_oversteps(decision: Any, shown: Mapping[str, Any], findings: Findings) -> None:

@@ -1,10 +1,8 @@
-"""JSON-RPC 2.0, one object per line: requests as bytes, lines as replies. Without I/O.
+"""JSON-RPC 2.0 over lines, without I/O: bounded line reader, requests as bytes, lines as replies.
 
-The format is that of the public contract (seed 002; spec/hooks.md, section 2): ``<``, ``>`` and ``&`` are escaped, other text is
-plain UTF-8, the keys of free-form maps are sorted. Of a reply the ``id`` must be a JSON integer; member names count whatever
-their case; a lone surrogate, or a byte that is no UTF-8, becomes U+FFFD.
-
-What lives here: lines. What does not: what is in ``params`` (``params``) and in ``result`` (``answers``).
+The format is the public contract (spec/hooks.md, section 2): ``<``, ``>`` and ``&`` are escaped, other text is plain UTF-8,
+keys of free-form maps are sorted. A reply's ``id`` must be a JSON integer; member names are case-insensitive; lone surrogates
+and invalid UTF-8 become U+FFFD.
 """
 
 from __future__ import annotations
@@ -18,9 +16,67 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from patchbay.hooks.process.lines import HEAD
-from patchbay.hooks.process.shapes import kind_of
+from patchbay.hooks.process.replies import kind_of
 from patchbay.tools import render_result, well_formed
+
+HEAD: Final = 4096
+"""How much is kept of a line that is too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overlong:
+    """A line of more bytes than the limit: its first ones."""
+
+    head: bytes
+
+
+class LineReader:
+    """``feed`` it pieces of a stream, get the lines that are whole by then; ``limit`` is in bytes, the newline not counted."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._rest = bytearray()
+        self._skipping = False
+
+    @property
+    def held(self) -> int:
+        """How many bytes wait for the rest of their line."""
+        return len(self._rest)
+
+    def feed(self, data: bytes) -> list[bytes | Overlong]:
+        """Return the lines that have become whole, without their newlines, and those that have become too long."""
+        first, newline, others = data.partition(b"\n")
+        if not newline:
+            return self._grown(first)
+        lines = self._grown(first)
+        if not self._skipping:
+            lines.append(bytes(self._rest))
+        self._rest.clear()
+        self._skipping = False
+        if others:
+            *whole, last = others.split(b"\n")
+            lines += [line if len(line) <= self._limit else Overlong(line[:HEAD]) for line in whole]
+            lines += self._grown(last)
+        return lines
+
+    def close(self) -> list[bytes | Overlong]:
+        """Return what the stream has ended with: a last line that has no newline."""
+        rest = bytes(self._rest)
+        self._rest.clear()
+        return [rest] if rest else []
+
+    def _grown(self, piece: bytes) -> list[bytes | Overlong]:
+        """Add to the line that is not whole; one that grows too long is told of now."""
+        if self._skipping or not piece:
+            return []
+        if len(self._rest) + len(piece) <= self._limit:
+            self._rest += piece
+            return []
+        head = bytes(self._rest[:HEAD]) + piece[: max(0, HEAD - len(self._rest))]
+        self._rest = bytearray()  # not clear(): that would keep the room
+        self._skipping = True
+        return [Overlong(head)]
+
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600

@@ -12,15 +12,30 @@
     if __name__ == "__main__":
         hook.run()
 
-What lives here: the Hook with its decorators, and the loop that talks to the host. What handlers are given and may decide is what
-every hook is given and may decide (``patchbay.hooks``). What does not: the host's side (``patchbay.hooks.process``).
+What lives here: the Hook with its decorators, and the loop that talks to the host. What handlers are given and may decide is
+what every hook is given and may decide (``patchbay.hooks``). What does not: the host's side (``patchbay.hooks.process``).
 """
 
 from __future__ import annotations
 
-from patchbay.hooks.decisions import AbortTurn, Approval, Ask, Continue, Decision, DenyTool, HardAbort, Modify, Respond
 from patchbay.hooks.sdk.hook import Hook
-from patchbay.hooks.views import Event, LLMRequest, LLMResponse, Meta, ToolRequest, ToolResultView
+from patchbay.hooks.types import (
+    AbortTurn,
+    Approval,
+    Ask,
+    Continue,
+    Decision,
+    DenyTool,
+    Event,
+    HardAbort,
+    LLMRequest,
+    LLMResponse,
+    Meta,
+    Modify,
+    Respond,
+    ToolRequest,
+    ToolResultView,
+)
 from patchbay.tools.output import ToolOutput
 
 __all__ = [

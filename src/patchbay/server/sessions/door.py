@@ -23,8 +23,8 @@ from patchbay.errors import (
     ToolSyncError,
     UnknownRoleError,
 )
-from patchbay.hooks.chains import Mounted
-from patchbay.hooks.process.hook import ProcessHook
+from patchbay.hooks.process.client import ProcessHook
+from patchbay.hooks.registered import RegisteredHook
 from patchbay.server.body import Receive
 from patchbay.server.oversight import Oversight
 from patchbay.server.routes import own_path
@@ -260,11 +260,11 @@ class SessionsDoor:
         return True
 
 
-def _is_for_requests(mounted: Mounted) -> bool:
+def _is_for_requests(mounted: RegisteredHook) -> bool:
     hook = mounted.hook
     if isinstance(hook, ProcessHook):  # which is mounted for requests for the sake of tools that it may offer, too
         return "llm" in hook.spec.modes or bool(hook.tools)
-    return "before_llm" in mounted.asked
+    return "before_llm" in mounted.methods
 
 
 def _no_such_socket(scope: Any) -> Refusal:

@@ -1,21 +1,156 @@
-"""What a process answered, as decisions: the replies of the public contract (spec/hooks.md, sections 4 and 5).
+"""Parses what a hook's process answered into decisions (spec/hooks.md, sections 4 and 5).
 
-A member that is left out changes nothing (policy P5): a hook says only what is to be another, and one that sends back all that
-it was shown has changed nothing. What is odd is found and told (policy P6): unknown members, known ones in the wrong place, an
-action that a point does not have. The flat forms of ``after_llm`` and ``after_tool`` are taken where they can mean nothing else.
+Types are strict, member names are case-insensitive, null is the same as absent. An absent member changes nothing (policy P5),
+and a hook that sends back what it was sent has changed nothing. Unknown members, misplaced ones and unknown actions are
+collected as findings (policy P6). The flat forms of ``after_llm`` and ``after_tool`` are accepted where they are unambiguous.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
 
-from patchbay.hooks.answers import ends_without_calls
-from patchbay.hooks.decisions import AbortTurn, Approval, Ask, Continue, DenyTool, HardAbort, Modify, Respond
-from patchbay.hooks.process.messages import messages_back, tools_back
-from patchbay.hooks.process.outputs import output_members
-from patchbay.hooks.process.shapes import FLAG, NUMBER, OBJECT, TEXT, TEXTS, Findings, ListOf, Members, Plain, Shape
-from patchbay.hooks.views import LLMRequest
+from patchbay.errors import ConfigurationError, InvalidRequestError
+from patchbay.hooks.process.protocol import messages_back, output_members, tools_back
+from patchbay.hooks.registered import ends_without_calls
+from patchbay.hooks.types import AbortTurn, Approval, Ask, Continue, DenyTool, HardAbort, LLMRequest, Modify, Respond
+from patchbay.schema import SchemaValidator
+from patchbay.types import ToolSpec
+
+
+class WrongTypeError(ValueError):
+    """A value has not the type that its place calls for."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was odd about a reply, in words: by what it is about, so that each is told once.
+
+    ``lost`` are those by which something was meant that has no effect. ``meant`` has the known members that unknown ones
+    were probably to be.
+    """
+
+    found: dict[str, str] = field(default_factory=dict)
+    lost: set[str] = field(default_factory=set)
+    meant: dict[str, str] = field(default_factory=dict)
+
+    def note(self, about: str, words: str, *, is_lost: bool = False) -> None:
+        """Take note of something."""
+        self.found.setdefault(about, words)
+        if is_lost:
+            self.lost.add(about)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self.found.items())
+
+
+class Shape(Protocol):
+    """Reads a value."""
+
+    def read(self, value: Any, path: str, findings: Findings, /) -> Any:
+        """Return the value as this shape has it. Raises WrongTypeError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A value of one of Python's types for JSON, taken as it is."""
+
+    kinds: tuple[type, ...]
+    words: str
+
+    def read(self, value: Any, path: str, findings: Findings, /) -> Any:
+        """Return the value itself."""
+        del findings
+        if type(value) not in self.kinds:
+            raise wrong(path, self.words, value)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    """A list whose items all have one shape."""
+
+    item: Shape
+
+    def read(self, value: Any, path: str, findings: Findings, /) -> list[Any]:
+        """Return a list of what its items are read as."""
+        if type(value) is not list:
+            raise wrong(path, "a list", value)
+        return [self.item.read(item, f"{path}[{index}]", findings) for index, item in enumerate(value)]
+
+
+@dataclass(frozen=True)
+class Members:
+    """An object of known members. ``ignored`` are known too, and are not looked at; ``keeps`` those that are not known."""
+
+    known: Mapping[str, Shape]
+    ignored: frozenset[str] = frozenset()
+    keeps: bool = False
+
+    def read(self, value: Any, path: str, findings: Findings, /) -> dict[str, Any]:
+        """Return the known members by their names as they should be."""
+        if type(value) is not dict:
+            raise wrong(path, "an object", value)
+        read: dict[str, Any] = {}
+        for given, item in value.items():
+            name = given if given in self.known else given.lower()
+            shape = self.known.get(name)
+            if shape is not None:
+                if item is not None:
+                    read[name] = shape.read(item, f"{path}.{name}" if path else name, findings)
+            elif self.keeps:
+                read[given] = item
+            elif name not in self.ignored:
+                about = f"{path}.{given}" if path else given
+                findings.note(about, "")
+                if (near := next((each for each in self.known if _letters(each) == _letters(given)), None)) is not None:
+                    findings.meant[about] = f"{path}.{near}" if path else near
+        return read
+
+
+def _letters(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
+
+
+TEXT: Final = Plain((str,), "a text")
+FLAG: Final = Plain((bool,), "true or false")
+NUMBER: Final = Plain((int, float), "a number")
+OBJECT: Final = Plain((dict,), "an object")
+TEXTS: Final = ListOf(TEXT)
+
+
+def wrong(path: str, wanted: str, value: Any) -> WrongTypeError:
+    """Return the error for a value of another type than it should be."""
+    return WrongTypeError(f"{path or 'the result'} must be {wanted}, not {kind_of(value)}")
+
+
+def kind_of(value: Any) -> str:
+    """Return what JSON calls a value of this type."""
+    names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def read_offers(tools: Any) -> tuple[tuple[ToolSpec, ...], tuple[str, ...]]:
+    """Return the tools that can be offered to a model, the first of each name, and why others cannot."""
+    offered: dict[str, ToolSpec] = {}
+    problems = []
+    for tool in tools if isinstance(tools, list) else [] if tools is None else [tools]:
+        try:
+            spec = read_offer(tool)
+        except (InvalidRequestError, ConfigurationError) as error:
+            problems.append(str(error))
+        else:
+            offered.setdefault(spec.name, spec)
+    return tuple(offered.values()), tuple(problems)
+
+
+def read_offer(tool: Any) -> ToolSpec:
+    """Return one tool. Raises InvalidRequestError for what is none, ConfigurationError for a schema that cannot be used."""
+    spec = ToolSpec.from_openai(tool)
+    SchemaValidator(spec.name, spec.parameters).check()
+    return spec
+
 
 MOST_OF_REASON: Final = 2000
 """How many characters of a reason are taken: the model is shown it, and it is no place for a book."""

@@ -1,0 +1,507 @@
+"""The hooks of one turn: runs the chain of each point and applies the decisions.
+
+A failing interceptor is skipped unless it fails closed; a failing approver denies. A chain is walked synchronously until a hook
+waits or has something to say: the methods of the four interceptor points return None when every hook lets the turn go on, and
+otherwise an awaitable.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+from patchbay.errors import HookAbortError, ToolArgumentsError, ToolDeniedError
+from patchbay.hooks.calls import DecisionLog, PendingCall
+from patchbay.hooks.deadlines import Failed, HookTimeoutError, Waiting, call_within, failed, first_step
+from patchbay.hooks.events import NOTHING, CallRecord, Recorder, digest_of
+from patchbay.hooks.registered import (
+    DENIED,
+    Chains,
+    InvalidDecisionError,
+    InvalidOutputError,
+    Link,
+    RegisteredHook,
+    changes_of,
+    copy_json,
+    ends_without_calls,
+    on_failure,
+    on_invalid_answer,
+    on_unknown_answer,
+    output_of,
+    respond_with,
+    warn_of_class,
+    warn_of_failure,
+)
+from patchbay.hooks.tools import Injection, keeps_protected, keeps_system, merge_tools
+from patchbay.hooks.types import (
+    AbortTurn,
+    Approval,
+    Ask,
+    Continue,
+    DenyTool,
+    HardAbort,
+    HookScope,
+    LLMRequest,
+    LLMResponse,
+    Meta,
+    Modify,
+    Respond,
+    Source,
+    ToolRequest,
+    ToolResultView,
+    View,
+)
+from patchbay.tools.output import ToolOutput, as_output
+
+if TYPE_CHECKING:
+    from patchbay.hooks.manager import HookManager
+
+_logger = logging.getLogger(__name__)
+
+NOT_APPROVED: Final = "Tool execution denied by approval hook"
+
+REQUEST: Final = "turn.llm.request"
+RESPONSE: Final = "turn.llm.response"
+BEFORE: Final = "turn.tool.before"
+APPROVE: Final = "turn.tool.approve"
+AFTER: Final = "turn.tool.after"
+
+Pending: TypeAlias = Awaitable[Any] | None
+"""None: the chain has finished and the turn goes on. Otherwise it must be awaited now."""
+
+
+class RequestHookView(Source, Protocol):
+    """A request to a model under review by hooks."""
+
+    def apply(self, changes: Mapping[str, Any], added: Sequence[Injection], /) -> None:
+        """Change these members; ``added`` are new tools that a hook owns."""
+
+    def owner_of(self, name: str, /) -> str | None:
+        """Return the hook that added this tool, "" if no hook did, None if there is no such tool."""
+
+
+class ResponseHookView(Source, Protocol):
+    """A model's answer under review by hooks."""
+
+    def apply(self, changes: Mapping[str, Any], /) -> None:
+        """Change these members."""
+
+
+class TurnHooks:
+    """The hooks of one turn, as registered when it began. Safe for concurrent calls of the turn."""
+
+    __slots__ = ("_meta", "chains", "manager", "observed", "recorders", "scope")
+
+    def __init__(self, chains: Chains, scope: HookScope, manager: HookManager | None = None) -> None:
+        self.chains = chains
+        self.scope = scope
+        self.manager = manager
+        self.recorders: Sequence[Recorder] = manager.recorders if manager is not None else ()
+        self._meta: Meta | None = None  # that of this round's records
+        self.observed = bool(chains.on_runtime_event)
+        """Whether there are observers; check it before building a payload."""
+
+    def emit(
+        self,
+        kind: str,
+        trace_path: str,
+        iteration: int,
+        payload: Mapping[str, Any],
+        *,
+        severity: str = "info",
+        attrs: Mapping[str, Any] = NOTHING,
+    ) -> None:
+        """Emit an event to the observers, if any. The payload must not be changed afterwards."""
+        if self.manager is not None and self.observed:
+            meta = self.scope.meta(trace_path, iteration)
+            self.manager.events.emit(kind, meta, self.scope.context, payload, severity=severity, attrs=attrs)
+
+    def record(
+        self,
+        iteration: int,
+        call_id: str,
+        tool: str,
+        source: str,
+        arguments: Mapping[str, Any],
+        log: DecisionLog | None,
+        code: str | None,
+        result_chars: int,
+        seconds: float,
+    ) -> None:
+        """Send the record of a settled call to the recorders (check ``recorders`` first); ``code`` is "" for success."""
+        if (meta := self._meta) is None or meta.iteration != iteration:
+            meta = self._meta = self.scope.meta(AFTER, iteration)
+        digest = responded_by = ""
+        decisions: tuple[tuple[str, str, str], ...] = ()
+        if log is not None:
+            digest, decisions, responded_by = log.digest, tuple(log.decisions), log.responded_by
+        record = CallRecord(
+            time.time(), meta, self.scope.context, call_id, tool, source, digest or digest_of(tool, arguments), decisions,
+            responded_by, code != "", code or "", result_chars, seconds,
+        )  # fmt: skip
+        for recorder in tuple(self.recorders):
+            try:
+                recorder(record)
+            except Exception as error:  # noqa: BLE001  (a recorder's failure is not the call's)
+                assert self.manager is not None  # only a manager has recorders
+                self.manager.warnings.warn("The recorder %r failed", recorder, kind=repr(recorder), error=error)
+
+    # The points. Each raises HookAbortError, and what a program's own callback raises.
+
+    def before_llm(self, request: RequestHookView) -> Pending:
+        """Run the hooks before a request; their changes go into it.
+
+        The awaitable gives what a program's own callback answers in the model's place, None if the model is to be called.
+        """
+        links = self.chains.before_llm
+        for hook, method in links:
+            answer = None if hook.native else first_step(method, LLMRequest(request, REQUEST))
+            if answer is not None or hook.native:
+                return self._before_llm(request, _links_from(hook, links), answer)
+        return None
+
+    def after_llm(self, response: ResponseHookView) -> Pending:
+        """Run the hooks on a model's answer; their changes go into it."""
+        links = self.chains.after_llm
+        for hook, method in links:
+            answer = None if hook.native else first_step(method, LLMResponse(response, RESPONSE))
+            if answer is not None or hook.native:
+                return self._after_llm(response, _links_from(hook, links), answer)
+        return None
+
+    def before_tool(self, call: PendingCall) -> Pending:
+        """Run the hooks before a call; their changes go into it.
+
+        The awaitable gives a hook's ToolOutput in the tool's place, None if the tool is to run. Raises ToolDeniedError, and
+        what a change raises.
+        """
+        links = self.chains.before_tool
+        owner = call.tool.owner
+        for hook, method in links:
+            if owner and hook.name == owner:
+                continue  # it answers when the tool runs
+            if hook.tools and hook.ignores(call.tool.name):
+                continue
+            answer: Any
+            try:  # first_step inlined: the call would double the cost
+                started = method(ToolRequest(call, BEFORE))
+                answer = Waiting(started, started.send(None))
+            except StopIteration as end:
+                if end.value is None:
+                    continue
+                answer = end.value
+            except BaseException as error:  # noqa: BLE001  (as in first_step)
+                answer = failed(error)
+            return self._before_tool(call, _links_from(hook, links), answer)
+        return None
+
+    def after_tool(self, call: PendingCall, value: Any) -> Pending:
+        """Run the hooks on a tool's value. The awaitable gives the value as they changed it."""
+        links = self.chains.after_tool
+        for hook, method in links:
+            if hook.tools and hook.ignores(call.tool.name):
+                continue
+            answer: Any = None
+            if not hook.native:
+                try:
+                    started = method(ToolResultView(call, AFTER, value))
+                    answer = Waiting(started, started.send(None))
+                except StopIteration as end:
+                    if end.value is None:
+                        continue
+                    answer = end.value
+                except BaseException as error:  # noqa: BLE001
+                    answer = failed(error)
+            return self._after_tool(call, value, _links_from(hook, links), answer)
+        return None
+
+    async def approve(self, call: PendingCall, *, may_edit: bool = True) -> None:
+        """Ask the approvers about exactly this call. Raises ToolDeniedError at the first denial, and what finding facts raises.
+
+        An approver may change the arguments once; those that approved before are then asked again.
+        """
+        approvers = [link for link in self.chains.approve_tool if not link[0].ignores(call.tool.name)]
+        if not approvers and not call.needs_human:
+            return
+        await self._find_facts(call)
+        call.log.approvers = tuple(hook.name for hook, _ in approvers)
+        people = self.manager.people if self.manager is not None else None
+        not_yet_asked = people is None or all(hook.hook is not people.hook for hook, _ in approvers)
+        approved: list[Link] = []
+        while approvers:
+            hook, method = approvers.pop(0)
+            if await self._approve_by(hook, method, call, may_edit=may_edit and not call.log.edited):
+                approvers, approved = [*approvers, *approved], []
+                await self._find_facts(call)
+            else:
+                approved.append((hook, method))
+        if not call.needs_human or not not_yet_asked:
+            return  # the people's approver was in the chain
+        if people is None:
+            who, why = call.log.asks[0]
+            reason = f"the hook {who!r} wants a person to decide{f' ({why})' if why else ''}, and no person can be asked here"
+            raise ToolDeniedError(NOT_APPROVED, reason, tool_name=call.tool.name, by=who)
+        if await self._approve_by(people, people.methods["approve_tool"], call, may_edit=may_edit and not call.log.edited):
+            await self._find_facts(call)
+            for hook, method in approved:
+                await self._approve_by(hook, method, call, may_edit=False)
+
+    async def _find_facts(self, call: PendingCall) -> None:
+        """Look up the facts about the call, and compute the digest that approvals are bound to."""
+        if call.tool.facts is not None:
+            call.log.facts = await call.find_facts()
+        call.digest()
+
+    async def _approve_by(self, hook: RegisteredHook, method: Any, call: PendingCall, *, may_edit: bool) -> bool:
+        """Ask one approver; return whether it changed the arguments. Raises ToolDeniedError."""
+        with call.paused():
+            answer = await self._approval(hook, method, ToolRequest(call, APPROVE))
+        if isinstance(answer, Ask):
+            call.request_human(hook.name, "approve_tool", _reason(answer.reason))
+            return False
+        by = answer.by or hook.name
+        call.log.add(by, "approve_tool", "approved" if answer.approved else "denied", answer.reason)
+        if not answer.approved:
+            raise ToolDeniedError(NOT_APPROVED, answer.reason, tool_name=call.tool.name, by=by)
+        return answer.arguments is not None and self._edited(call, answer.arguments, by, may_edit=may_edit)
+
+    def _edited(self, call: PendingCall, arguments: Any, by: str, *, may_edit: bool) -> bool:
+        """Apply the arguments of an approval. Raises ToolDeniedError if they do not fit or may not change."""
+        before = json.dumps(call.json_arguments)
+        try:
+            if not call.change({"arguments": copy_json(dict(arguments))}):
+                return False
+        except (ToolArgumentsError, InvalidDecisionError, TypeError, ValueError) as error:
+            reason = f"the arguments that {by} approved do not fit the tool: {error}"
+            raise ToolDeniedError(NOT_APPROVED, reason, tool_name=call.tool.name, by=by) from error
+        call.log.add(by, "approve_tool", f"edited the arguments: {before:.450} became {json.dumps(call.json_arguments):.450}")
+        if not may_edit:
+            reason = "its arguments were edited when another had answered or edited it already"
+            raise ToolDeniedError(NOT_APPROVED, reason, tool_name=call.tool.name, by=by)
+        call.log.edited = True
+        return True
+
+    async def call_own_tool(self, owner: RegisteredHook, call: PendingCall) -> ToolOutput:
+        """Return a hook's result for a tool of its own.
+
+        Raises HookTimeoutError, InvalidOutputError, ToolDeniedError, and what the hook raises.
+        """
+        decision = await call_within(owner.timeouts.own_tool, owner.methods["before_tool"], ToolRequest(call, BEFORE))
+        _check_abort(owner, "before_tool", decision)
+        if isinstance(decision, Ask):
+            reason = "its hook wants a person to decide, which it can for tools of others: an approval rule can for its own"
+            raise ToolDeniedError(DENIED, reason, tool_name=call.tool.name, by=owner.name)
+        if isinstance(decision, DenyTool):
+            raise ToolDeniedError(DENIED, _reason(decision.reason), tool_name=call.tool.name, by=owner.name)
+        return respond_with(owner, decision)
+
+    # The rest of a chain, from the first hook that waits or has something to say
+
+    async def _before_llm(self, request: RequestHookView, links: Sequence[Link], answer: Any) -> Any:
+        policy = self.chains.policy
+        for hook, method in links:
+            if hook.native:
+                if (given := await method(request)) is not None:
+                    return given
+                continue
+            if answer is None:
+                answer = first_step(method, LLMRequest(request, REQUEST))
+            changes = await self._changes(hook, "before_llm", answer, LLMRequest)
+            answer = None
+            if not changes:
+                continue
+            if not policy.edit_system and not keeps_system(request.member("messages", REQUEST), changes.get("messages")):
+                hook.warn("changed a system message: the messages stay as they were")
+                del changes["messages"]
+            added: tuple[Injection, ...] = ()
+            if request.member("graceful_terminal", REQUEST):
+                changes.pop("tools", None)  # not worth a warning: a hook may add its tools to every request
+            elif "tools" in changes:
+                tools = request.member("tools", REQUEST)
+                changes["tools"], added = merge_tools(hook, policy, tools, changes["tools"], owner_of=request.owner_of)
+            request.apply(changes, added)
+        return None
+
+    async def _after_llm(self, response: ResponseHookView, links: Sequence[Link], answer: Any) -> None:
+        for hook, method in links:
+            if hook.native:
+                await method(response)
+                continue
+            if answer is None:
+                answer = first_step(method, LLMResponse(response, RESPONSE))
+            changes = await self._changes(hook, "after_llm", answer, LLMResponse)
+            answer = None
+            if ends_without_calls(changes) and changes["finish_reason"] != response.member("finish_reason", RESPONSE):
+                changes["tool_calls"] = []
+            written = changes.get("tool_calls")
+            if written is not None and not keeps_protected(self.chains.policy, response.member("tool_calls", RESPONSE), written):
+                hook.warn("wrote calls of protected tools: the calls stay as they were")
+                del changes["tool_calls"]
+            if changes:
+                response.apply(changes)
+
+    async def _before_tool(self, call: PendingCall, links: Sequence[Link], answer: Any) -> Any:
+        for hook, method in links:
+            if answer is None:
+                if hook.name == call.tool.owner or (hook.tools and hook.ignores(call.tool.name)):
+                    continue
+                answer = first_step(method, ToolRequest(call, BEFORE))
+            decision = await self._decision(hook, "before_tool", answer, call)
+            answer = None
+            if isinstance(decision, DenyTool):
+                reason = _reason(decision.reason)
+                call.log.add(hook.name, "before_tool", "denied", reason)
+                raise ToolDeniedError(DENIED, reason, tool_name=call.tool.name, by=hook.name)
+            if isinstance(decision, Ask):
+                call.request_human(hook.name, "before_tool", _reason(decision.reason))
+            elif isinstance(decision, Respond):
+                if (output := await self._response(hook, decision, call)) is not None:
+                    return output
+            elif decision is not None:
+                await self._change_call(hook, decision, call)
+        return None
+
+    async def _after_tool(self, call: PendingCall, value: Any, links: Sequence[Link], answer: Any) -> Any:
+        for hook, method in links:
+            if hook.native:
+                given = await method(call.call, call.tool, call.arguments, call.context, value)
+                value = value if given is None else given
+                continue
+            if answer is None:
+                if hook.tools and hook.ignores(call.tool.name):
+                    continue
+                answer = first_step(method, ToolResultView(call, AFTER, value))
+            changes = await self._changes(hook, "after_tool", answer, ToolResultView, call)
+            answer = None
+            if "result" not in changes:
+                continue
+            if self.chains.policy.protects(call.tool.name):
+                hook.warn("changed the result of the protected tool %r: it stays", call.tool.name, kind=call.tool.name)
+                continue
+            before = as_output(value)
+            try:
+                after = output_of(hook, before, changes["result"])
+            except InvalidOutputError as error:
+                on_invalid_answer(hook, "after_tool", error, call)
+                continue
+            if after != before:
+                call.log.add(hook.name, "after_tool", "changed the result")
+                value = after
+        return value
+
+    # One hook
+
+    async def _decision(self, hook: RegisteredHook, point: str, answer: Any, call: PendingCall | None = None) -> Any:
+        """Return a hook's decision, None for "go on" and for a failure that is skipped.
+
+        Raises HookAbortError, and what ``on_failure`` raises for a hook that fails closed.
+        """
+        if type(answer) is Waiting:
+            try:
+                answer = await answer.finish(hook.timeouts.interceptor)
+            except Exception as error:  # noqa: BLE001  (a hook may raise anything)
+                answer = Failed(error)
+        if type(answer) is Failed:
+            on_failure(hook, point, answer.error, call)
+            return None
+        if answer is None or isinstance(answer, Continue):
+            return None
+        _check_abort(hook, point, answer)
+        if not isinstance(answer, _KNOWN[point]):
+            on_unknown_answer(hook, point, answer, call)
+            return None
+        return answer
+
+    async def _changes(
+        self, hook: RegisteredHook, point: str, answer: Any, kind: type[View], call: PendingCall | None = None
+    ) -> dict[str, Any]:
+        decision = await self._decision(hook, point, answer, call)
+        if decision is None:
+            return {}
+        try:
+            return changes_of(hook, decision, kind)
+        except InvalidDecisionError as error:
+            on_invalid_answer(hook, point, error, call)
+            return {}
+
+    async def _change_call(self, hook: RegisteredHook, decision: Modify, call: PendingCall) -> None:
+        try:
+            changes = changes_of(hook, decision, ToolRequest)
+        except InvalidDecisionError as error:
+            on_invalid_answer(hook, "before_tool", error, call)
+            return
+        name, policy = call.tool.name, self.chains.policy
+        if (other := changes.get("tool", name)) != name:
+            if policy.protects(name) or policy.protects(other):
+                hook.warn("made a call of %r one of %r, and one of them is protected: it stays", name, other, kind=name)
+                call.log.add(hook.name, "before_tool", f"made it a call of {other!r}: passed over")
+                return
+            # The owner of the other tool will answer in this tool's place.
+            if (owner := call.owner_of(other)) and owner != call.tool.owner and policy.respond_approval != "seed":
+                await self.approve(call, may_edit=False)
+        if changed := call.change(changes):
+            call.log.add(hook.name, "before_tool", f"changed {' and '.join(changed)}")
+
+    async def _approval(self, hook: RegisteredHook, method: Any, view: ToolRequest) -> Approval | Ask:
+        try:
+            answer = await call_within(hook.timeouts.approval, method, view)
+        except HookTimeoutError:
+            return Approval(approved=False, reason=f'tool approval hook "{hook.name}" timed out')
+        except Exception as error:  # noqa: BLE001  (approvers fail closed)
+            warn_of_failure(hook, "approve_tool", error)
+            return Approval(approved=False, reason=f'tool approval hook "{hook.name}" failed')
+        if isinstance(answer, Ask):
+            return answer
+        if isinstance(answer, Approval):
+            return Approval(answer.approved is True, _reason(answer.reason), _reason(answer.by), answer.arguments)
+        if isinstance(answer, type):
+            warn_of_class(hook, "approve_tool", answer)
+        elif answer is not None and not isinstance(answer, bool):
+            hook.warn("answered approve_tool with %.99r, which is no approval", answer)
+        return Approval(answer is True)
+
+    async def _response(self, hook: RegisteredHook, decision: Respond, call: PendingCall) -> ToolOutput | None:
+        """Return a hook's answer for a tool of others, if it may give one. Raises ToolDeniedError."""
+        policy = self.chains.policy
+        tool = call.tool.name
+        if policy.protects(tool):
+            hook.warn("answered a call of the protected tool %r: passed over", tool, kind=tool)
+            call.log.add(hook.name, "before_tool", "answered for a protected tool: passed over")
+            return None
+        try:
+            output = respond_with(hook, decision)
+        except InvalidOutputError as error:
+            on_invalid_answer(hook, "before_tool", error, call, is_response=True)
+            return None
+        if policy.respond_approval != "seed" or call.needs_human:
+            await self.approve(call, may_edit=False)
+        _logger.info("The hook %r has answered a call of the tool %r in its place", hook.name, tool)
+        call.log.responded_by = hook.name
+        call.log.add(hook.name, "before_tool", "answered")
+        return output
+
+
+_KNOWN: Final[Mapping[str, Any]] = {
+    "before_llm": Modify,
+    "after_llm": Modify,
+    "before_tool": (Modify, Respond, DenyTool, Ask),
+    "after_tool": Modify,
+}
+
+
+def _links_from(first: RegisteredHook, links: Sequence[Link]) -> Sequence[Link]:
+    place = next(place for place, (hook, _) in enumerate(links) if hook is first)
+    return links[place:]
+
+
+def _check_abort(hook: RegisteredHook, point: str, decision: Any) -> None:
+    if isinstance(decision, AbortTurn | HardAbort):
+        raise HookAbortError(_reason(decision.reason), hook=hook.name, point=point, hard=isinstance(decision, HardAbort))
+
+
+def _reason(reason: Any) -> str:
+    """Return a decision's reason if it is a string."""
+    return reason if isinstance(reason, str) else ""

@@ -1,0 +1,505 @@
+"""ProcessHook: a hook in another process, with supervised restarts.
+
+Beyond the contract's members a call carries ``call_id``, ``source``, ``endpoint``, ``annotations`` and, for approval,
+``digest`` and ``facts``; a hook that does not know them ignores them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from patchbay.hooks.process import replies
+from patchbay.hooks.process.child import MODES, HookProcess, HookProcessError, HookReplyError, ProcessSpec
+from patchbay.hooks.process.protocol import enveloped, shown_messages, shown_output, shown_tools
+from patchbay.hooks.process.replies import Findings, WrongTypeError, kind_of, read_offers
+from patchbay.hooks.types import (
+    Approval,
+    Ask,
+    Decision,
+    Event,
+    LLMRequest,
+    LLMResponse,
+    Meta,
+    Modify,
+    ToolRequest,
+    ToolResultView,
+)
+from patchbay.legible import legible
+from patchbay.types import ToolSpec
+from patchbay.valve import Valve
+
+_PASCAL = {
+    "agent_id": "AgentID",
+    "turn_id": "TurnID",
+    "parent_turn_id": "ParentTurnID",
+    "session_key": "SessionKey",
+    "iteration": "Iteration",
+    "trace_path": "TracePath",
+    "source": "Source",
+}
+
+
+class WireMeta(msgspec.Struct, rename=_PASCAL):
+    """``meta``, all seven members always."""
+
+    agent_id: str
+    turn_id: str
+    parent_turn_id: str
+    session_key: str
+    iteration: int
+    trace_path: str
+    source: str
+
+
+class _Params(msgspec.Struct, omit_defaults=True, kw_only=True):
+    meta: WireMeta
+    context: Mapping[str, Any] = {}
+    channel: str = ""
+    chat_id: str = ""
+
+
+class _LLMRequest(_Params, omit_defaults=True, kw_only=True):
+    model: str
+    messages: list[Any] = []
+    tools: list[Any] = []
+    options: dict[str, Any] = {}
+    graceful_terminal: bool = False
+
+
+class _LLMResponse(_Params, omit_defaults=True, kw_only=True):
+    model: str
+    response: dict[str, Any]
+
+
+class _ToolCall(_Params, omit_defaults=True, kw_only=True):
+    tool: str
+    arguments: dict[str, Any] = {}
+    call_id: str = ""
+    digest: str = ""
+    facts: Mapping[str, Any] = {}
+    source: str
+    endpoint: str = ""
+    annotations: Mapping[str, Any] = {}
+
+
+class _ToolResult(_Params, omit_defaults=True, kw_only=True):
+    tool: str
+    arguments: dict[str, Any] = {}
+    call_id: str = ""
+    result: dict[str, Any]
+    duration: int
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """How ``meta`` and ``context`` are told. ``flat``: also ``channel`` and ``chat_id``, as hosts before 0.2.7 told them."""
+
+    flat: bool = False
+
+    def of(self, meta: Meta, context: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the members that every point has."""
+        told: dict[str, Any] = {
+            "meta": WireMeta(
+                meta.agent_id,
+                meta.turn_id,
+                meta.parent_turn_id,
+                meta.session_key,
+                meta.iteration,
+                meta.trace_path,
+                meta.source,
+            )
+        }
+        if context:
+            told["context"] = {name: value for name, value in context.items() if value}
+            if self.flat and isinstance(inbound := context.get("inbound"), Mapping):
+                told["channel"] = str(inbound.get("channel") or "")
+                told["chat_id"] = str(inbound.get("chat_id") or "")
+        return told
+
+
+def llm_request(view: LLMRequest, around: Around) -> _LLMRequest:
+    """Return the params of ``hook.before_llm``."""
+    return _LLMRequest(
+        **around.of(view.meta, view.context),
+        model=view.model,
+        messages=shown_messages(view.messages),
+        tools=shown_tools(view.tools),
+        options=view.options,
+        graceful_terminal=view.graceful_terminal,
+    )
+
+
+def llm_response(view: LLMResponse, around: Around) -> _LLMResponse:
+    """Return the params of ``hook.after_llm``."""
+    response: dict[str, Any] = {
+        "content": view.content,
+        "finish_reason": view.finish_reason,
+        "reasoning": view.reasoning,
+        "reasoning_details": None,
+    }
+    if view.tool_calls:
+        response["tool_calls"] = view.tool_calls
+    if any(view.usage.values()):
+        response["usage"] = dict(view.usage)
+    return _LLMResponse(**around.of(view.meta, view.context), model=view.model, response=response)
+
+
+def tool_call(view: ToolRequest, around: Around, *, digest: str = "", facts: Mapping[str, Any] | None = None) -> _ToolCall:
+    """Return the params of ``hook.before_tool``; with ``digest`` and ``facts`` those of ``hook.approve_tool``."""
+    return _ToolCall(
+        **around.of(view.meta, view.context),
+        tool=view.tool,
+        arguments=view.arguments,
+        call_id=view.call_id,
+        digest=digest,
+        facts=facts or {},
+        source=view.source,
+        endpoint=view.endpoint,
+        annotations=view.annotations,
+    )
+
+
+def tool_result(view: ToolResultView, around: Around) -> _ToolResult:
+    """Return the params of ``hook.after_tool``; the duration is in whole nanoseconds."""
+    return _ToolResult(
+        **around.of(view.meta, view.context),
+        tool=view.tool,
+        arguments=view.arguments,
+        call_id=view.call_id,
+        result=shown_output(view.result),
+        duration=int(view.duration * 1e9),
+    )
+
+
+State = Literal["not started", "running", "waiting to be started again", "given up", "closed"]
+
+_logger = logging.getLogger(__name__)
+
+
+class Supervisor:
+    """The processes of one hook, one after the other; ``greet`` says hello to each, and raises HookProcessError if that fails.
+
+    ``state`` says how it is, ``restarts`` how often it was started again.
+    """
+
+    def __init__(self, spec: ProcessSpec, greet: Callable[[HookProcess], Awaitable[None]]) -> None:
+        self.state: State = "not started"
+        self.restarts = 0
+        self._spec = spec
+        self._greet = greet
+        self._process: HookProcess | None = None
+        self._latest: HookProcess | None = None
+        self._why = "it was not started"
+        self._watch: asyncio.Task[None] | None = None
+        self._closing = asyncio.Lock()
+        name = spec.name
+        printed = "The hook %r printed what is no reply: %s"
+        self._stray = Valve(lambda text: _logger.warning(printed, name, legible(text)), time.monotonic)
+        self._stderr = Valve(lambda text: _logger.warning("[%s] %s", name, legible(text)), time.monotonic)
+
+    @property
+    def process(self) -> HookProcess:
+        """The process that can be asked. Raises HookProcessError where there is none, with the reason."""
+        if self._process is None:
+            raise HookProcessError(self._why)
+        return self._process
+
+    @property
+    def running(self) -> HookProcess | None:
+        """The process that can be told something, None where there is none."""
+        return self._process if self._process is not None and self._process.end is None else None
+
+    async def start(self) -> None:
+        """Start the first process and greet it. Raises HookProcessError where that fails: then it is not tried again."""
+        self._refuse_if_closed()
+        process = await self._started()
+        self._refuse_if_closed()  # who closes it meanwhile closes that process, too
+        self._process, self.state = process, "running"
+        self._watch = asyncio.get_running_loop().create_task(self._keep_running(process))
+
+    async def aclose(self) -> None:
+        """End the process, and do not start it again."""
+        self.state, self._why = "closed", "it was closed"
+        async with self._closing:  # whoever comes second waits, too
+            if self._watch is not None:
+                self._watch.cancel()
+                await asyncio.wait([self._watch])
+            self._process = None
+            if self._latest is not None:
+                await self._latest.close()
+            self._flush()
+
+    def _refuse_if_closed(self) -> None:
+        if self.state == "closed":
+            raise HookProcessError(self._why)
+
+    async def _started(self) -> HookProcess:
+        process = self._latest = HookProcess(self._spec, stray=self._stray.put, stderr=self._stderr.put)
+        limit = self._spec.limits.hello
+        try:
+            await process.start()
+            try:
+                async with asyncio.timeout(limit):
+                    await self._greet(process)
+            except TimeoutError:
+                raise HookProcessError(f"hook.hello failed: no answer within {limit:g} s") from None
+            except HookProcessError as error:
+                raise HookProcessError(f"hook.hello failed: {error}") from None
+        except HookProcessError as error:
+            await process.close()  # by then all that it had to say is there
+            said = f" ({legible(process.last_words):.300})" if process.last_words else ""
+            raise HookProcessError(f"{error}{said}") from None
+        except BaseException:
+            await process.close()
+            raise
+        return process
+
+    async def _keep_running(self, process: HookProcess) -> None:
+        """Replace a process when it ends; end it where the event loop ends and nobody has called ``aclose``."""
+        try:
+            await self._replace_again_and_again(process)
+        finally:
+            if self.state == "running" and self._latest is not None:
+                self.state, self._process = "closed", None
+                await self._latest.close()
+
+    async def _replace_again_and_again(self, process: HookProcess) -> None:
+        """Wait for the end of a process, and start another one, until that has failed too often."""
+        name, limits = self._spec.name, self._spec.limits
+        failures, since = 0, time.monotonic()
+        while True:
+            why = await process.ended()
+            self._process, self._why = None, why
+            await process.close()
+            self._flush()
+            if time.monotonic() - since >= limits.healthy_after:
+                failures = 0
+            replaced: HookProcess | None = None
+            while replaced is None:
+                failures += 1
+                if failures > limits.restarts:
+                    self.state = "given up"
+                    _logger.error("The hook %r has ended and is not started again: %s", name, why)
+                    return
+                delay = limits.restart_delay(failures)
+                self.state = "waiting to be started again"
+                self._why = f"{why}; it is about to be started again"
+                _logger.warning("The hook %r has ended: %s; it is started again in %.1f s", name, why, delay)
+                await asyncio.sleep(delay)
+                try:
+                    replaced = await self._started()
+                except HookProcessError as error:
+                    why = str(error)
+            process, since = replaced, time.monotonic()
+            self.restarts += 1
+            self._process, self.state = process, "running"
+
+    def _flush(self) -> None:
+        self._stray.close()
+        self._stderr.close()
+
+
+VERSION = 1
+"""Of the protocol."""
+
+_OVER = ("given up", "closed")
+_MOST_AT_ONCE = 5
+_MOST_ODDITIES = 50
+"""How much that is odd about a hook's answers is told, in one error and altogether."""
+
+
+class ProcessHook:
+    """The hook of a ProcessSpec: ``start`` it, mount it for its ``methods``, ``aclose`` it (the manager does).
+
+    ``tools`` are those that the process has offered in its answer to hello (policy P9). They are added to each request, also
+    where the process is not asked about requests or fails to answer, for as long as it runs or is to be started again. Where it
+    answers too late they are not: then nothing of what it does counts. Whether it fails closed its spec says, and mounting it
+    goes by that.
+    """
+
+    def __init__(self, spec: ProcessSpec) -> None:
+        self.spec = spec
+        self.tools: tuple[ToolSpec, ...] = ()
+        self._around = Around(flat=spec.flat_context)
+        self._asks_llm = "llm" in spec.modes
+        self._told: set[tuple[str, str]] = set()
+        self._supervisor = Supervisor(spec, self._greet)
+
+    @property
+    def name(self) -> str:
+        """The hook's name."""
+        return self.spec.name
+
+    @property
+    def fail_closed(self) -> bool:
+        """Whether its failures are a no."""
+        return self.spec.fail_closed
+
+    @property
+    def state(self) -> State:
+        """How its process is."""
+        return self._supervisor.state
+
+    @property
+    def restarts(self) -> int:
+        """How often its process was started again."""
+        return self._supervisor.restarts
+
+    @property
+    def pid(self) -> int:
+        """The id of its process. Raises HookProcessError where there is none."""
+        return self._supervisor.process.pid
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods that it is to be mounted for."""
+        methods = self.spec.methods
+        # Of a hook that is for tools any process, also a later one, may offer some of its own.
+        return ("before_llm", *methods) if "tool" in self.spec.modes and not self._asks_llm else methods
+
+    async def start(self) -> None:
+        """Start the process and say hello. Raises HookProcessError."""
+        await self._supervisor.start()
+
+    async def aclose(self) -> None:
+        """End the process."""
+        await self._supervisor.aclose()
+
+    async def before_llm(self, request: LLMRequest) -> Decision | None:
+        """Ask ``hook.before_llm``, and add the tools that the process has offered."""
+        own = [] if request.graceful_terminal or self.state in _OVER else [tool.to_openai() for tool in self.tools]
+        if own:
+            names = {_name_of(tool) for tool in request.tools}
+            own = [tool for tool in own if _name_of(tool) not in names]
+        if own:
+            request.tools = [*request.tools, *own]
+        if not self._asks_llm:
+            return Modify({"tools": request.tools}) if own else None
+        try:
+            decision = await self._about_request(request)
+        except HookProcessError as error:
+            if not own or self.fail_closed:
+                raise
+            # It has no say in this request, as any hook that fails; what it has offered it has offered.
+            _logger.warning("The hook %r failed at before_llm: %s", self.name, error)
+            decision = None
+        if own and (decision is None or (isinstance(decision, Modify) and "tools" not in decision.changes)):
+            return Modify({**(decision.changes if decision is not None else {}), "tools": request.tools})
+        return decision
+
+    async def _about_request(self, request: LLMRequest) -> Decision | None:
+        asked = llm_request(request, self._around)
+        shown = {"model": asked.model, "messages": asked.messages, "tools": asked.tools, "options": asked.options}
+        answer, findings = await self._ask("before_llm", asked, shown)
+        decision: Decision | None = replies.llm_decision(answer, findings, request, shown)
+        self._tell("before_llm", findings)
+        return decision
+
+    async def after_llm(self, response: LLMResponse) -> Decision | None:
+        """Ask ``hook.after_llm``."""
+        asked = llm_response(response, self._around)
+        answer, findings = await self._ask("after_llm", asked)
+        decision: Decision | None = replies.response_decision(answer, findings, asked.response)
+        self._tell("after_llm", findings)
+        return decision
+
+    async def before_tool(self, call: ToolRequest) -> Decision | None:
+        """Ask ``hook.before_tool``."""
+        asked = tool_call(call, self._around)
+        answer, findings = await self._ask("before_tool", asked)
+        decision: Decision | None = replies.call_decision(answer, findings, {"tool": asked.tool, "arguments": asked.arguments})
+        self._tell("before_tool", findings)
+        return decision
+
+    async def after_tool(self, result: ToolResultView) -> Decision | None:
+        """Ask ``hook.after_tool``."""
+        asked = tool_result(result, self._around)
+        answer, findings = await self._ask("after_tool", asked)
+        decision: Decision | None = replies.result_decision(answer, findings, asked.result)
+        self._tell("after_tool", findings)
+        return decision
+
+    async def approve_tool(self, call: ToolRequest) -> Approval | Ask:
+        """Ask ``hook.approve_tool``."""
+        asked = tool_call(call, self._around, digest=call.digest, facts=call.facts)
+        answer, findings = await self._ask("approve_tool", asked)
+        self._tell("approve_tool", findings)
+        return replies.approval(answer)
+
+    async def on_runtime_event(self, event: Event) -> None:
+        """Tell of an event, if it is of a kind that this hook observes, and its process is there."""
+        kinds = self.spec.kinds
+        if (kinds is None or event.kind in kinds) and (process := self._supervisor.running) is not None:
+            process.tell("hook.runtime_event", enveloped(event))
+
+    async def _ask(self, point: str, asked: Any, shown: Any = None) -> tuple[dict[str, Any], Findings]:
+        result = await self._supervisor.process.call(f"hook.{point}", asked)
+        findings = Findings()
+        try:
+            return replies.read_answer(point, result, findings, shown=shown), findings
+        except WrongTypeError as error:
+            raise HookReplyError(f"its answer to hook.{point} is refused: {error}") from None
+
+    def _tell(self, point: str, findings: Findings) -> None:
+        """Log what was odd about a reply, each thing once.
+
+        Raises HookReplyError instead where the hook is to be strict; where it fails closed, for what was meant and has no
+        effect.
+        """
+        if not findings.found:
+            return
+        refused = findings.found if self.spec.strict else findings.lost if self.fail_closed else ()
+        if refused:
+            words = "; ".join([words for about, words in findings if about in refused][:_MOST_AT_ONCE])
+            raise HookReplyError(f"its answer to hook.{point} is refused: {words}")
+        for about, words in findings:
+            if len(self._told) < _MOST_ODDITIES and (point, about) not in self._told:
+                self._told.add((point, about))
+                _logger.warning("The hook %r answered hook.%s oddly (told once): %s", self.name, point, words)
+
+    async def _greet(self, process: HookProcess) -> None:
+        result = await process.call("hook.hello", hello_params(self.spec))
+        if result is not None and not isinstance(result, dict):
+            raise HookReplyError(f"the result must be an object, not {kind_of(result)}")
+        self.tools = self._offered(tools_of(result))
+
+    def _offered(self, tools: Any) -> tuple[ToolSpec, ...]:
+        """Return the tools of a hello; what is none is left out with a warning."""
+        if tools is None:
+            return ()
+        if "tool" not in self.spec.modes:
+            _logger.warning("The hook %r offers tools, but is not asked before_tool, so nobody would answer them", self.name)
+            return ()
+        offered, problems = read_offers(tools)
+        for problem in problems:
+            _logger.warning("The hook %r offers a tool that is none: %s", self.name, problem)
+        return offered
+
+
+def tools_of(hello: dict[str, Any] | None) -> Any:
+    """Return what stands as ``tools`` in the answer to hello."""
+    return next((each for name, each in (hello or {}).items() if name.lower() == "tools"), None)
+
+
+def hello_params(spec: ProcessSpec) -> dict[str, Any]:
+    """Return the params of ``hook.hello``."""
+    hello: dict[str, Any] = {"name": spec.name, "version": VERSION}
+    if modes := [mode for mode in MODES if mode in spec.modes]:
+        hello["modes"] = modes
+    # What our own SDK wants to know of its host; others pass it over.
+    hello |= {"merges": True, "asks": True, "line_limit": spec.limits.line}
+    if spec.media_folder is not None:
+        hello["media_dir"] = str(spec.media_folder)
+    return hello
+
+
+def _name_of(tool: Any) -> Any:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    return function.get("name") if isinstance(function, dict) else None
