@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hooks_process import shown
 from patchbay.hooks import AbortTurn, Approval, Ask, DenyTool, HardAbort, Modify, Respond, ToolOutput
-from patchbay.hooks.process import replies, params
+from patchbay.hooks.process import client, replies
 from patchbay.hooks.process.client import Around
 from patchbay.hooks.process.replies import Findings, WrongTypeError
 
@@ -32,7 +32,7 @@ OPTIONS = {"max_tokens": 100, "temperature": 0.5}
 def asked_about_a_request(reply):
     """Return the decision on what ``reply(params)`` answers, and what was odd."""
     view = shown.request(messages=MESSAGES, tools=TOOLS, options=OPTIONS)
-    told = params.llm_request(view, Around())
+    told = client.llm_request(view, Around())
     now = {"model": told.model, "messages": told.messages, "tools": told.tools, "options": told.options}
     findings = Findings()
     wire = json.loads(json.dumps({"model": "m", "messages": told.messages, "tools": told.tools, "options": told.options}))
@@ -48,7 +48,7 @@ def changes_of_a_request(reply):
 
 def asked_about_a_response(result, **members):
     findings = Findings()
-    told = params.llm_response(shown.response(content="old", finish_reason="stop", **members), Around())
+    told = client.llm_response(shown.response(content="old", finish_reason="stop", **members), Around())
     return replies.response_decision(replies.read_answer("after_llm", result, findings), findings, told.response), findings
 
 
@@ -60,7 +60,7 @@ def asked_about_a_call(result):
 
 def asked_about_a_result(result, output=ToolOutput("old")):  # noqa: B008  (frozen)
     findings = Findings()
-    told = params.tool_result(shown.result(output), Around())
+    told = client.tool_result(shown.result(output), Around())
     return replies.result_decision(replies.read_answer("after_tool", result, findings), findings, told.result), findings
 
 
@@ -202,8 +202,8 @@ def test_before_a_tool_a_hook_may_refuse_and_answer():
 
 
 def test_a_reason_is_no_place_for_a_book():
-    assert DenyTool("x" * answers.MOST_OF_REASON) == asked_about_a_call({"action": "deny_tool", "reason": "x" * 100_000})[0]
-    assert answers.MOST_OF_REASON == len(replies.approval({"reason": "x" * 100_000}).reason)
+    assert DenyTool("x" * replies.MOST_OF_REASON) == asked_about_a_call({"action": "deny_tool", "reason": "x" * 100_000})[0]
+    assert replies.MOST_OF_REASON == len(replies.approval({"reason": "x" * 100_000}).reason)
 
 
 def test_an_answer_without_a_result_lets_the_call_go_its_way():
