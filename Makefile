@@ -5,6 +5,12 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 UV := .build/uv/bin/uv
 NPM := $(shell command -v npm)
+SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# Draws the site's diagrams in the browser; without npm the browser fetches it from unpkg.com.
+MERMAID_VERSION := 11.12.0
+MERMAID_SHA512 := 66e755c7bdc1c2b3097c2166492253f38cbabb96eb12857c0ce22d747a2634bcf7dae06336b7a59bb9a0f795fb83e0ba528407fd6ea604b183103bfbdc977106
+MERMAID := .build/mermaid/package/dist/mermaid.min.js
 
 # Tests wait more than they work, so there are more of them at a time than cores. Where nothing compiled may be kept, each process
 # that they start compiles all that it imports.
@@ -13,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test matrix check bench fidelity oracle docs lock lowest clean
 
-help: ## say what there is
+help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
 demo: .venv/.installed ## a text-only model calls tools, through the proxy, before your eyes
@@ -25,12 +31,13 @@ test: .venv/.installed tests/npm/node_modules/.installed ## the whole suite
 matrix: .venv/.installed tests/npm/node_modules/.installed ## the suite on every supported Python that is installed (MATRIX=--newest: on one)
 	@$(BIN)/python scripts/matrix.py --workers $(WORKERS) $(MATRIX) $(TESTS)
 
-check: .venv/.installed ## lint, format, types, floors, documentation
+check: .venv/.installed ## lint, format, types, layers, documentation
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/python scripts/check_docs.py
+	$(SITE)
 
 bench: .venv/.installed ## measure against the peers, side by side (see bench/README.md)
 	@$(BIN)/python -m bench
@@ -41,8 +48,10 @@ fidelity: .venv/.installed ## how faithfully recorded texts are read, and what r
 oracle: .venv/.installed ## compare what the public faces do with what is frozen in tests/oracle
 	@$(BIN)/python scripts/oracle.py check
 
-docs: .venv/.installed ## write the generated parts of the documentation, then check all of it
+docs: .venv/.installed $(MERMAID) ## write the generated parts of the documentation, check it, and build the site into .build/site
+	$(BIN)/python scripts/demo_svg.py
 	$(BIN)/python scripts/check_docs.py --write
+	$(SITE)
 
 lock: $(UV) ## pin every dependency again, at its newest version
 	@$(UV) pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --upgrade \
@@ -75,6 +84,16 @@ ifeq ($(NPM),)
 else
 	@cd tests/npm && $(NPM) ci --loglevel=error --no-audit --no-fund --no-progress
 	@touch $@
+endif
+
+$(MERMAID):
+ifeq ($(NPM),)
+	@echo "npm is not here: diagrams of the site need the network"
+else
+	@mkdir -p .build/mermaid
+	@cd .build/mermaid && $(NPM) pack --silent mermaid@$(MERMAID_VERSION) >/dev/null \
+		&& echo "$(MERMAID_SHA512)  mermaid-$(MERMAID_VERSION).tgz" | sha512sum --check --quiet \
+		&& tar xzf mermaid-$(MERMAID_VERSION).tgz package/dist/mermaid.min.js
 endif
 
 $(UV):

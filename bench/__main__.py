@@ -36,7 +36,7 @@ examples:
   python -m bench --quick                              a look, about two minutes: fewer rounds, shorter turns
   python -m bench --only parser --only start           parts
   python -m bench --only stream --programs patchbay,nginx   one scenario, two programs (while tuning)
-  python -m bench --write --json figures.json          renew docs/benchmarks.md and README.md; keep every round
+  python -m bench --write --json figures.json          renew docs/project/benchmarks.md and README.md; keep every round
 """
 
 
@@ -137,7 +137,11 @@ def _arguments(argv: Sequence[str] | None) -> _Options:
     add("--rounds", type=int, metavar="N", help="rounds of the proxies (default 5; 3 with --quick)")
     add("--no-install", action="store_true", help="fetch nothing: skip the peers that are not in .build/bench yet")
     add("--json", type=Path, metavar="FILE", help="write every figure of every round")
-    add("--write", action="store_true", help="renew the tables of docs/benchmarks.md and README.md; the tree must be committed")
+    add(
+        "--write",
+        action="store_true",
+        help="renew the tables of docs/project/benchmarks.md and README.md; the tree must be committed",
+    )
     options = parser.parse_args(argv, namespace=_Options())
     if options.write:
         try:

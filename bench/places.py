@@ -8,8 +8,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 HERE = ROOT / "bench"
-PAGE = ROOT / "docs" / "benchmarks.md"
-"""Has the tables; README.md has a few lines of them."""
+PROJECT = ROOT / "docs" / "project"
+PAGES = {"bench": PROJECT / "benchmarks.md", "fidelity": PROJECT / "fidelity.md"}
+"""The page with the tables of each suite; README.md has a few lines of them."""
 
 README = ROOT / "README.md"
 BUILD = ROOT / ".build" / "bench"
@@ -44,9 +45,12 @@ def check_writable(*, partial: bool) -> None:
 
 
 def write_tables(suite: str, text: str, headlines: str) -> None:
-    """Write ``text`` into docs/benchmarks.md and ``headlines`` into README.md, each between the marks of ``suite``."""
-    write_between(PAGE, suite, text)
+    """Write ``text`` into the suite's page and ``headlines`` into README.md, record the tables as JSON, and draw the charts."""
+    from bench import charts
+
+    write_between(PAGES[suite], suite, text)
     write_between(README, f"{suite} headlines", headlines)
+    charts.record(suite, text)
 
 
 def write_between(file: Path, name: str, text: str) -> None:

@@ -10,12 +10,14 @@ What is checked, in every page:
 - ```sh blocks: the commands, flags, make targets and modules exist; a script is looked for from the page's own folder.
 - what stands between ``<!-- generated: COMMAND -->`` and ``<!-- end -->`` is what the command prints.
 - relative links and anchors lead somewhere.
+- the recorded data and the charts of the benchmark tables agree with the tables.
 - tables of ``make bench`` and ``make fidelity`` name the commit that was measured, and the measured code is still much like it.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -32,7 +34,7 @@ from patchbay.cli.children import listening
 from patchbay.testing import ContractModel, ScriptedUpstream
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])
 OLLAMA = "http://localhost:11434/v1"
 PROXY = "http://127.0.0.1:8787/v1"
 INTERPRETERS = {"python", "node"}
@@ -49,6 +51,8 @@ TABLES = re.compile(
 )
 MEASURED_COMMIT = re.compile(r"Commit `(?P<commit>[0-9a-f]{7,40})`")
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+BUILT = re.compile(r"^<!-- (?:table|include): ", re.MULTILINE)
+"""Parts that are made when the site is built, whose anchors mkdocs checks."""
 HEADING = re.compile(r"^#{1,6} +(?P<title>.+)$", re.MULTILINE)
 
 # Runs a page's blocks and says where the output of each begins.
@@ -212,7 +216,7 @@ def check_links(page: Path, text: str) -> Iterator[str]:
         path = page.parent / target if target else page
         if not path.exists():
             yield f"the link to {found['target']} leads nowhere"
-        elif anchor and anchor not in anchors(path):
+        elif anchor and not BUILT.search(path.read_text(encoding="utf-8")) and anchor not in anchors(path):
             yield f"{path.name} has no heading for #{anchor}"
 
 
@@ -227,6 +231,23 @@ def check_tables(text: str) -> Iterator[str]:
             yield f"the tables of {suite} name no commit: python -m bench --write, python -m bench.fidelity --write"
         elif (ROOT / ".git").exists():
             yield from (f"the tables of {suite}: {problem}" for problem in outdated(named["commit"], MEASURED[suite]))
+
+
+def check_charts() -> Iterator[str]:
+    """Compare the recorded data with the tables, and the charts with the data."""
+    sys.path.insert(0, str(ROOT))
+    from bench import charts, places
+
+    for suite, page in places.PAGES.items():
+        found = next((each for each in TABLES.finditer(page.read_text(encoding="utf-8")) if each["suite"] == suite), None)
+        if found is None or not found["body"].strip():
+            continue
+        data = charts.recorded(suite, found["body"])
+        if data != json.loads((charts.DATA / f"{suite}.json").read_text(encoding="utf-8")):
+            yield f"docs/project/data/{suite}.json differs from the tables of {page.name}"
+        for name, svg in charts.charts_of(data):
+            if (charts.CHARTS / f"{name}.svg").read_text(encoding="utf-8") != svg:
+                yield f"docs/project/charts/{name}.svg is outdated: python -m bench.charts"
 
 
 def outdated(commit: str, pattern: str, root: Path = ROOT) -> Iterator[str]:
@@ -252,7 +273,7 @@ def main() -> None:
     if "--write" in sys.argv[1:]:
         for page in PAGES:
             write_generated(page)
-    problems = []
+    problems = [*check_charts()]
     with ExitStack() as stack:
         upstream = stack.enter_context(ScriptedUpstream(ContractModel(), tools="refuse"))
         command = [sys.executable, "-m", "patchbay", "proxy", "--port", "0", "--upstream", upstream.url]

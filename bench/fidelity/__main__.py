@@ -25,7 +25,7 @@ examples:
   python -m bench.fidelity --only formats --fails 5        one part, and the first rows that it got wrong
   python -m bench.fidelity --only formats --rows kimi_k2 --fails 50
   python -m bench.fidelity --only speed --only linear --rows glm --full
-  python -m bench.fidelity --write --json figures.json      renew docs/benchmarks.md and README.md
+  python -m bench.fidelity --write --json figures.json      renew docs/project/fidelity.md and README.md
 """
 
 
@@ -142,7 +142,11 @@ def _arguments(argv: Sequence[str] | None) -> _Options:
     add("--fails", type=_count, default=0, metavar="N", help="print the first N rows that were read wrongly")
     add("--full", action="store_true", help="the long tables too: time and speed of each format and of each hostile text")
     add("--json", type=Path, metavar="FILE", help="write every figure, and every row that was read wrongly")
-    add("--write", action="store_true", help="renew the bars of docs/benchmarks.md and README.md; the tree must be committed")
+    add(
+        "--write",
+        action="store_true",
+        help="renew the bars of docs/project/fidelity.md and README.md; the tree must be committed",
+    )
     options = parser.parse_args(argv, namespace=_Options())
     if options.write:
         try:

@@ -168,7 +168,7 @@ def test_the_help_has_examples(patchbay):
 
 
 def test_the_example_of_the_documentation_is_what_is_printed(patchbay, tmp_path, tools):
-    page = (Path(__file__).resolve().parents[2] / "docs" / "parse.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "parse.md").read_text(encoding="utf-8")
     answer = page.partition("````text\n")[2].partition("````")[0]
     printed = page.partition("\n```text\n")[2].partition("```")[0]
     (tmp_path / "answer.txt").write_text(answer)

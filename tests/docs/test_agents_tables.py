@@ -1,4 +1,4 @@
-"""The tables of docs/agents.md and docs/sessions.md list what there is: every field with its default, every topic with its data."""
+"""The tables of docs/guides/agents.md and docs/guides/sessions.md list what there is: every field with its default, every topic with its data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def table(page: str, head: str, *, after: str = "") -> dict[str, list[str]]:
     """The rows of the first table behind ``after`` whose head begins so, by what stands in the first column."""
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    text = next((ROOT / "docs").rglob(page)).read_text(encoding="utf-8")
     begin = text.index(head, text.index(after))
     lines = text[begin:].split("\n\n", 1)[0].splitlines()[2:]
     rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)

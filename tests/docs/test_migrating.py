@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = (Path(__file__).parents[2] / "docs" / "migrating.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "get-started" / "migrating.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| (.+?) \| `(from patchbay[^`]*)`", PAGE, re.MULTILINE)
 
 

@@ -43,7 +43,7 @@ def test_the_documentation_names_every_kind() -> None:
     noted = [said for file in files for said in re.findall(r"note\((.*)\)", file.read_text(encoding="utf-8"))]
     kinds = {kind for said in noted for kind in re.findall(r'"([a-z_]+)"', said)}
     assert {"trailing_comma", "unknown_tool", "wrong_opener"} <= kinds
-    table = (root / "docs/parse.md").read_text(encoding="utf-8").partition("## What is mended")[2]
+    table = (root / "docs/guides/parse.md").read_text(encoding="utf-8").partition("## What is mended")[2]
     told = {kind for row in re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE) for kind in re.findall(r"`(\w+)`", row)}
     assert kinds == told
 

@@ -143,7 +143,7 @@ def test_what_is_wrong_in_a_file_is_named_by_its_path(text: str, said: str) -> N
         user_format(text)
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "formats.md"
 
 
 def test_the_files_that_the_documentation_shows_can_be_read() -> None:

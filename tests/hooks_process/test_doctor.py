@@ -261,7 +261,7 @@ def test_the_command_prints_verdicts_and_exits_with_1_where_something_is_wrong(t
     done = patchbay("doctor", *script(tmp_path, 'def on(method, params): answer({"decision": 1})'))
     assert 1 == done.returncode
     assert "failure  hook.before_tool" in done.stdout
-    assert '         -> Which actions and members each answer has: docs/hook-processes.md, "The wire".' in done.stdout
+    assert '         -> Which actions and members each answer has: docs/guides/hook-processes.md, "The wire".' in done.stdout
 
 
 def test_the_command_takes_a_hook_of_a_configuration_and_says_json(tmp_path):

@@ -1,4 +1,4 @@
-"""What ``docs/hook-processes.md`` shows is so. (Its Python runs in ``scripts/check_docs.py``.)"""
+"""What ``docs/guides/hook-processes.md`` shows is so. (Its Python runs in ``scripts/check_docs.py``.)"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from patchbay.hooks.process import ProcessLimits, ProcessSpec
 from patchbay.hooks.process.doctor import examine
 from patchbay.hooks.process.wire import read_reply
 
-PAGE = (Path(__file__).parents[2] / "docs" / "hook-processes.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "hook-processes.md").read_text(encoding="utf-8")
 
 
 def blocks(info):

@@ -1,1 +1,1 @@
-"""The laws of docs/architecture.md as property tests, at the level of the parser, the history and the loop."""
+"""The laws of docs/concepts/architecture.md as property tests, at the level of the parser, the history and the loop."""

@@ -1,4 +1,4 @@
-// Runs the program of docs/realtime.md against a server as a web page would, with undici's WebSocket where node has none.
+// Runs the program of docs/guides/realtime.md against a server as a web page would, with undici's WebSocket where node has none.
 import { readFileSync } from "node:fs";
 import { WebSocket } from "undici";
 

@@ -1,6 +1,6 @@
 """JavaScript programs talk through the proxy with the packages that JavaScript programs use: ``openai`` and ``ai``.
 
-And a web page's program, that of docs/realtime.md, holds a session.
+And a web page's program, that of docs/guides/realtime.md, holds a session.
 
 ``make test`` installs the packages where npm is. Without node the tests are skipped, but not in CI.
 """
@@ -88,7 +88,7 @@ def test_the_program_of_the_docs_holds_a_session_as_a_web_page_would(tmp_path):
         server.http.ask(
             "POST", "/api/tools/register", {"name": "get_weather", "callback_url": callback.url}, authorization=f"Bearer {token}"
         )
-        docs = HERE.parents[1] / "docs" / "realtime.md"
+        docs = HERE.parents[1] / "docs" / "guides" / "realtime.md"
         command = [NODE, "session.mjs", str(docs), server.url.replace("http", "ws"), token]
         done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=60)
     assert 0 == done.returncode, done.stderr

@@ -44,8 +44,8 @@ class Rule:
     make a rule ask or deny, but not spare the call from one (``ApprovalPolicy.rule_for``), unless the rule names ``sources``.
 
     ``when`` has conditions on arguments, all of which must hold: ``{"path": "/etc/*", "amount": {"gt": 100}}``
-    (docs/approvals.md). An undecidable one (no value, or a value of another type) holds where the rule asks or denies, and does
-    not where it allows.
+    (docs/guides/approvals.md). An undecidable one (no value, or a value of another type) holds where the rule asks or denies, and
+    does not where it allows.
 
     ``outcome`` is "allow", "deny" (``reason`` is sent to the model) or "ask". ``who`` decides: "terminal" and "http" are people,
     the first decision counts; "hooks" requires another approve hook, alone or besides people. After ``deadline`` seconds the call

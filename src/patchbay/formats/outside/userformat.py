@@ -1,6 +1,6 @@
 """A format of a user's own, read from a TOML file: which marks stand around calls, and how a call is written between them.
 
-The file is documented in ``docs/formats.md``. What becomes of it is a row like those of the table (``row``), and for bodies that
+The file is documented in ``docs/reference/formats.md``. It becomes a row like those of the table (``row``), and for bodies that
 no row describes the fields of a response template (``fields``): both are read by the one engine.
 """
 

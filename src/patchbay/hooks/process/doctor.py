@@ -38,7 +38,7 @@ START: Final = (
 LOOP: Final = "Read requests from standard input until it ends, and answer each: a hook that ends is started again, or given up."
 REPLY: Final = 'An answer is one line: {"jsonrpc":"2.0","id":1,"result":{}}, its id the whole number of the request.'
 JSON: Final = "Write each answer with a JSON library: texts in double quotes, no comma at the end, true and false, no NaN."
-ANSWERS: Final = 'Which actions and members each answer has: docs/hook-processes.md, "The wire".'
+ANSWERS: Final = 'Which actions and members each answer has: docs/guides/hook-processes.md, "The wire".'
 OFFER: Final = (
     'A tool is {"type":"function","function":{"name":"...","description":"...","parameters":{...}}}, with a JSON Schema.'
 )

@@ -2,7 +2,8 @@
 
 What lives here: connections, their pool, requests and answers, as bytes. What does not: what any of them means, and the proxy's
 words for a failure (``server.upstream``). No redirects, cookies, proxies from the environment, decompression or HTTP/2: who asks
-gets what came. It exists because a general client costs more than all the rest of a streamed event (docs/dependencies.md).
+gets what came. It exists because a general client costs more than all the rest of a streamed event
+(docs/project/dependencies.md).
 """
 
 from patchbay.server.client.answer import Answer

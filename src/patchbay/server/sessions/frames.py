@@ -1,4 +1,4 @@
-"""What goes over the socket of a session: JSON in, JSON and pieces of audio out. Pure; docs/realtime.md has the tables.
+"""What goes over the socket of a session: JSON in, JSON and pieces of audio out. Pure; docs/guides/realtime.md has the tables.
 
 What lives here: reading a client's frames with all that can be wrong with them, and events as frames. What does not: sockets
 (``held``).

@@ -1,0 +1,145 @@
+"""Bar charts of the recorded tables, as SVG.
+
+    python -m bench.charts        draw docs/project/charts/*.svg again from docs/project/data/*.json
+
+``--write`` of a suite records its tables in ``docs/project/data`` and draws the charts from there, so that tables and charts agree.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from bench.places import PROJECT
+
+DATA, CHARTS = PROJECT / "data", PROJECT / "charts"
+
+_COMMIT = re.compile(r"Commit `(?P<commit>[^`]+)`\. (?P<machine>[^.]+(?:\.\d[^.]*)*)\.")
+_NUMBER = re.compile(r"(?P<number>\d[\d,]*(?:\.\d+)?)")
+_WIDTH, _LABEL, _BAR, _GAP, _TOP = 760, 250, 20, 8, 56
+
+_STYLE = (
+    "text{font:13px system-ui,sans-serif;fill:#24292f}.t{font-weight:600;font-size:15px}.s{fill:#57606a;font-size:11px}"
+    ".o{fill:#0b8a7b}.p{fill:#9aa4af}@media(prefers-color-scheme:dark){text{fill:#e6edf3}.s{fill:#9da7b3}.o{fill:#2bbfae}.p{fill:#57606a}}"
+)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Which column of which table is drawn. ``transposed``: the bars are the columns of the row ``pick``."""
+
+    name: str
+    title: str
+    suite: str
+    table: str
+    pick: str
+    unit: str
+    transposed: bool = False
+    logarithmic: bool = True
+    rows: str = ""
+
+
+ALL = (
+    Chart(
+        "proxy-request", "Proxies: CPU per request with tools", "bench", "Proxies", "Request with tools", "µs", transposed=True
+    ),
+    Chart("proxy-stream", "Proxies: CPU per 200-event stream", "bench", "Proxies", "200-event stream", "µs", transposed=True),
+    Chart("turns", "Frameworks: CPU per agent turn with 1 call", "bench", "Turns: ", "1 call", "µs"),
+    Chart("clients", "Turn over the openai client, 300 tools, 200 messages: CPU", "bench", "Turns over", "300 tools, 200", "ms"),
+    Chart("calls", "One tool call: CPU of all processes", "bench", "Calls", "CPU of all", "µs"),
+    Chart("fidelity", "Calls read correctly", "fidelity", "Fidelity", "measured", "%", logarithmic=False, rows=r"calls right"),
+)
+
+
+def tables_of(text: str) -> list[dict[str, Any]]:
+    """Return the Markdown tables of ``text``, each with the paragraph above it."""
+    found: list[dict[str, Any]] = []
+    lines: list[list[str]] = []
+    title, paragraph = "", ""
+    for line in [*text.splitlines(), ""]:
+        if line.startswith("|"):
+            lines.append([cell.strip() for cell in line.strip().strip("|").split("|")])
+            continue
+        if lines:
+            found.append({"title": title, "header": lines[0], "rows": lines[2:]})
+            lines = []
+        paragraph = f"{paragraph} {line}".strip() if line else ""
+        title = paragraph or title
+    return found
+
+
+def recorded(suite: str, text: str) -> dict[str, Any]:
+    """Return the tables of a run as they are recorded."""
+    named = _COMMIT.search(text)
+    return {"suite": suite, **(named.groupdict() if named else {}), "tables": tables_of(text)}
+
+
+def record(suite: str, text: str) -> None:
+    """Write the tables of a run as JSON, and draw their charts."""
+    data = json.dumps(recorded(suite, text), indent=1, ensure_ascii=False)
+    DATA.mkdir(exist_ok=True)
+    (DATA / f"{suite}.json").write_text(f"{data}\n", encoding="utf-8")
+    draw()
+
+
+def charts_of(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield name and SVG of each chart that the recorded tables have data for."""
+    for chart in ALL:
+        table = next((each for each in data["tables"] if each["title"].startswith(chart.table)), None)
+        if chart.suite == data["suite"] and table is not None and (bars := list(bars_of(chart, table))):
+            yield chart.name, svg(chart, bars, f"Commit {data.get('commit', 'unknown')}, {data.get('machine', '')}")
+
+
+def bars_of(chart: Chart, table: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield label and value of each bar; cells without a number are left out."""
+    if chart.transposed:
+        row = next((each for each in table["rows"] if each[0].startswith(chart.pick)), None)
+        cells = zip(table["header"][1:], row[1:], strict=True) if row else ()
+    else:
+        column = next((index for index, head in enumerate(table["header"]) if index and head.startswith(chart.pick)), None)
+        cells = ((row[0], row[column]) for row in table["rows"] if re.search(chart.rows, row[0])) if column else ()
+    for label, cell in cells:
+        if number := _NUMBER.match(cell):
+            yield label, float(number["number"].replace(",", ""))
+
+
+def svg(chart: Chart, bars: list[tuple[str, float]], source: str) -> str:
+    """Draw horizontal bars, ours in colour. A logarithmic axis begins at a power of ten below the least value."""
+    most = max(value for _, value in bars)
+    begin = math.floor(math.log10(min(value for _, value in bars))) if chart.logarithmic else 0.0
+    height = _TOP + len(bars) * (_BAR + _GAP) + 30
+    room = _WIDTH - _LABEL - 90
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(chart.title)}">',
+        f"<style>{_STYLE}</style>",
+        f'<text class="t" x="8" y="22">{escape(chart.title)}, {chart.unit}{" (logarithmic)" if chart.logarithmic else ""}</text>',
+        f'<text class="s" x="8" y="41">{escape(source)}</text>',
+    ]
+    for number, (label, value) in enumerate(bars):
+        share = (math.log10(value) - begin) / (math.log10(most) - begin or 1) if chart.logarithmic else value / most
+        y = _TOP + number * (_BAR + _GAP)
+        kind = "o" if re.match(r"patchbay|the same process|a plugin|an HTTP callback|POST /api|Formats|BFCL", label) else "p"
+        name = label if len(label) <= 40 else f"{label[:39]}…"
+        lines += [
+            f'<text x="{_LABEL - 8}" y="{y + 15}" text-anchor="end"><title>{escape(label)}</title>{escape(name)}</text>',
+            f'<rect class="{kind}" x="{_LABEL}" y="{y}" width="{max(2.0, share * room):.1f}" height="{_BAR}" rx="2"/>',
+            f'<text x="{_LABEL + share * room + 6:.1f}" y="{y + 15}">{value:,.{0 if value >= 1_000 else 2}f}</text>',
+        ]
+    return "\n".join([*lines, "</svg>\n"])
+
+
+def draw() -> None:
+    """Draw all charts from the recorded tables."""
+    for path in sorted(DATA.glob("*.json")):
+        for name, text in charts_of(json.loads(path.read_text(encoding="utf-8"))):
+            CHARTS.mkdir(exist_ok=True)
+            (CHARTS / f"{name}.svg").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    draw()

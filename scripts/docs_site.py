@@ -1,0 +1,88 @@
+"""MkDocs hooks of the documentation site (mkdocs.yml).
+
+- ``<!-- table: NAME -->`` is replaced by a table of ``reference.py``, and ``<!-- include: FILE -->`` by a page of the repository's root.
+- Relative links out of ``docs/`` lead to the repository's host.
+- Mermaid is served by the site itself where ``make docs`` has fetched it; else the browser fetches it from unpkg.com.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import reference  # noqa: E402  (a neighbour, not a package)
+
+MERMAID = ROOT / ".build" / "mermaid" / "package" / "dist" / "mermaid.min.js"
+TABLE = re.compile(r"<!-- table: (?P<name>\w+) -->")
+INCLUDE = re.compile(r"<!-- include: (?P<file>\S+) -->")
+GENERATED = re.compile(r"<!-- (generated: .+?|end|bench.*?|fidelity.*?) -->\n?")
+LINK = re.compile(r"(?P<head>\]\(|(?:src|href)=\")(?P<target>[^)\s\"#]+)(?P<anchor>#[^)\s\"]*)?(?P<tail>[)\"])")
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    if MERMAID.is_file():
+        config.extra_javascript.append("assets/mermaid.min.js")
+    return config
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    if MERMAID.is_file():
+        files.append(File.generated(config, "assets/mermaid.min.js", abs_src_path=str(MERMAID)))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001  (as MkDocs calls it)
+    source = ROOT / "docs" / page.file.src_uri
+
+    def include(found: re.Match[str]) -> str:
+        path = ROOT / found["file"]
+        return outside_fences(path.read_text(encoding="utf-8"), lambda text: relink(text, path, source, config))
+
+    markdown = markdown.replace("```text output\n", "```text\n")  # the word is for check_docs.py
+    markdown = outside_fences(markdown, lambda text: relink(text, source, source, config))
+    markdown = TABLE.sub(lambda found: reference.TABLES[found["name"]](), markdown)
+    return GENERATED.sub("", INCLUDE.sub(include, markdown))
+
+
+def outside_fences(text: str, change: Any) -> str:
+    """Apply ``change`` to what is outside of code blocks."""
+    parts, end = [], 0
+    for fence in FENCE.finditer(text):
+        parts += [change(text[end : fence.start()]), fence[0]]
+        end = fence.end()
+    return "".join([*parts, change(text[end:])])
+
+
+def relink(text: str, origin: Path, page: Path, config: MkDocsConfig) -> str:
+    """Make links of ``origin`` right on ``page``: those out of docs/ lead to the repository's host."""
+    included = {"CHANGELOG.md": "changelog", "CONTRIBUTING.md": "contributing", "SECURITY.md": "security"}
+
+    def mend(found: re.Match[str]) -> str:
+        target = found["target"]
+        if "://" in target or target.startswith(("mailto:", "#")):
+            return found[0]
+        full = Path(os.path.normpath(origin.parent / target))
+        name = full.relative_to(ROOT).as_posix()
+        if name in included:
+            full = ROOT / "docs" / "project" / f"{included[name]}.md"
+        elif name == "README.md":
+            full = ROOT / "docs" / "index.md"
+        if full.is_relative_to(ROOT / "docs"):
+            target = os.path.relpath(full, page.parent)
+        else:
+            kind = "tree" if full.is_dir() else "blob"
+            target = f"{config.repo_url}/{kind}/main/{name}"
+        return f"{found['head']}{target}{found['anchor'] or ''}{found['tail']}"
+
+    return LINK.sub(mend, text)
