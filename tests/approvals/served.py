@@ -1,5 +1,5 @@
 """A server with approvals, as a process of its own: ``served.py DATABASE LOG PORT [TOKEN]``. ``POST /run`` makes a call, and waits for it;
-``POST /stop`` stops all that are under way.
+``POST /stop`` stops all that are under way; ``POST /reset`` also forgets every request and empties LOG.
 
 What its tool does, it writes into LOG, one line for each time. ``DIES`` in the environment names the moment at which it is killed
 as by ``kill -9``: ``before take`` is before the store's method, ``after take`` after it, and so for the ``tool``.
@@ -18,6 +18,7 @@ from typing import Annotated, Any
 from fastapi import Body, FastAPI
 
 from patchbay.approvals import ApprovalPolicy, ApprovalService, Rule
+from patchbay.approvals.store import REQUESTS, SESSIONS, WAITS
 from patchbay.executor import Executor
 from patchbay.hooks import HookManager, HookScope
 from patchbay.server.approvals import make_approvals_router
@@ -78,6 +79,14 @@ class Served:
         async def stop_calls() -> None:
             for batch in tuple(batches):
                 await batch.stop()
+
+        @api.post("/reset")
+        async def reset() -> None:
+            await stop_calls()
+            await self.service.store._write(
+                lambda connection: [connection.execute(table.delete()) for table in (REQUESTS, SESSIONS, WAITS)]
+            )
+            log.write_bytes(b"")
 
         self._guarded = Guard(api, ToolsSettings(token=token))
 

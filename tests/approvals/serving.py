@@ -29,6 +29,7 @@ class Server:
     process: subprocess.Popen[str]
     url: str
     token: str | None
+    folder: Path
     runs: list[threading.Thread] = field(default_factory=list)
 
     def ask(self, method: str, path: str, body: Any = None, *, token: str | None = "") -> tuple[int, Any]:
@@ -78,6 +79,16 @@ class Server:
     def decide(self, request_id: str, decision: str, **more: Any) -> tuple[int, Any]:
         return self.ask("POST", f"/api/approvals/{request_id}", {"decision": decision, **more})
 
+    def ran(self) -> list[str]:
+        """What the tool has done."""
+        return ran(self.folder)
+
+    def reset(self) -> None:
+        """Stop all calls, and forget every request."""
+        assert self.ask("POST", "/reset")[0] == 200
+        self.ended()
+        self.runs.clear()
+
     def ended(self) -> None:
         """Wait for the calls that were made."""
         for thread in self.runs:
@@ -109,7 +120,7 @@ def serving(
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env={**os.environ, "DIES": dies})
     try:
         assert process.stdout is not None
-        yield Server(process, process.stdout.readline().strip(), token)
+        yield Server(process, process.stdout.readline().strip(), token, folder)
     finally:
         process.kill()
         process.communicate(timeout=BOUND)

@@ -18,14 +18,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from ports import kept_port
+from support.cli import run_cli
 
 from .serving import BOUND, TOKEN, ran, serving
-
-
-@pytest.fixture
-def server(tmp_path):
-    with serving(tmp_path) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +32,11 @@ def locked(tmp_path_factory):
         yield running
 
 
-def patchbay(
-    *arguments: str, url: str | None = None, stdin: str | None = None, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "patchbay", "approvals", *arguments, *(["--server", url] if url else [])]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, input=stdin, env={**os.environ, **environment})
+def patchbay(*arguments: str, url: str | None = None, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return run_cli("approvals", *arguments, *(["--server", url] if url else []), stdin=stdin)
 
 
-def test_what_waits_is_listed_shown_and_approved(server, tmp_path):
+def test_what_waits_is_listed_shown_and_approved(server):
     server.run("/a")
     [pending] = server.pending()
     listed = patchbay("list", url=server.url)
@@ -56,7 +48,7 @@ def test_what_waits_is_listed_shown_and_approved(server, tmp_path):
     done = patchbay("approve", pending["id"], "--by", "ann", url=server.url)
     assert (0, f"{pending['id']}  delete  approved by ann\n") == (done.returncode, done.stdout)
     server.ended()
-    assert ["/a"] == ran(tmp_path)
+    assert ["/a"] == server.ran()
     again = patchbay("deny", pending["id"], url=server.url)
     assert (1, "patchbay: The request is approved by ann already. (HTTP 409)\n") == (again.returncode, again.stderr)
     everything = patchbay("list", "--all", url=server.url)
@@ -64,7 +56,7 @@ def test_what_waits_is_listed_shown_and_approved(server, tmp_path):
     assert ("", "No pending requests.\n") == ((nothing := patchbay("list", url=server.url)).stdout, nothing.stderr)
 
 
-def test_what_the_tool_has_found_out_is_listed_shown_and_watched(server, tmp_path):
+def test_what_the_tool_has_found_out_is_listed_shown_and_watched(server):
     with Terminal(server.url) as terminal:
         server.run("/link/my data")
         terminal.seen("May it run?")
@@ -75,11 +67,11 @@ def test_what_the_tool_has_found_out_is_listed_shown_and_watched(server, tmp_pat
         assert line in terminal.read.replace("\r\n", "\n")
         terminal.type("y\n")
         server.ended()
-        assert ["/link/my data"] == ran(tmp_path)
+        assert ["/link/my data"] == server.ran()
         assert 130 == terminal.interrupt()
 
 
-def test_a_call_is_approved_with_other_arguments(server, tmp_path):
+def test_a_call_is_approved_with_other_arguments(server):
     server.run("/a")
     [pending] = server.pending()
     refused = patchbay("approve", pending["id"], "--arguments", '{"path": 5}', url=server.url)
@@ -91,32 +83,32 @@ def test_a_call_is_approved_with_other_arguments(server, tmp_path):
     done = patchbay("approve", pending["id"], "--arguments", '{"path": "/b"}', "--by", "ann", url=server.url)
     assert (0, f'{pending["id"]}  delete  approved with {{"path": "/b"}} by ann\n') == (done.returncode, done.stdout)
     server.ended()
-    assert ["/b"] == ran(tmp_path)
+    assert ["/b"] == server.ran()
 
 
-def test_a_call_is_denied_with_a_reason(server, tmp_path):
+def test_a_call_is_denied_with_a_reason(server):
     outcomes = []
     server.run("/a", outcomes)
     [pending] = server.pending()
     done = patchbay("deny", pending["id"], "--reason", "not that one", "--json", url=server.url)
     assert ("denied", "not that one") == tuple(json.loads(done.stdout)[name] for name in ("state", "reason"))
     server.ended()
-    assert (["Tool execution denied by approval hook: not that one"], []) == (outcomes, ran(tmp_path))
+    assert (["Tool execution denied by approval hook: not that one"], []) == (outcomes, server.ran())
 
 
-def test_a_call_is_approved_for_the_session(server, tmp_path):
+def test_a_call_is_approved_for_the_session(server):
     server.run("/a")
     [pending] = server.pending()
     assert "approved for the session" in patchbay("approve", pending["id"], "--session", url=server.url).stdout
     server.ended()
     server.run("/b")
     server.ended()
-    assert ["/a", "/b"] == ran(tmp_path)
+    assert ["/a", "/b"] == server.ran()
 
 
 @pytest.mark.parametrize("request_id", ["000000000000", "../tools", "%00", "x y", ""])
-def test_an_id_that_is_none_is_told(shared, request_id):
-    done = patchbay("show", request_id, url=shared.url)
+def test_an_id_that_is_none_is_told(server, request_id):
+    done = patchbay("show", request_id, url=server.url)
     assert 1 == done.returncode
     assert 1 == len(done.stderr.splitlines())
 
@@ -186,7 +178,7 @@ class Terminal:
         os.close(self.master)
 
 
-def test_watching_asks_about_each_call_as_it_comes_and_ctrl_c_ends_it(server, tmp_path):
+def test_watching_asks_about_each_call_as_it_comes_and_ctrl_c_ends_it(server):
     with Terminal(server.url, "--by", "ann") as terminal:
         terminal.seen("Watching")
         at = 0
@@ -198,13 +190,13 @@ def test_watching_asks_about_each_call_as_it_comes_and_ctrl_c_ends_it(server, tm
                 terminal.type(f"{typed}\n")
             server.ended()
         assert 130 == terminal.interrupt()
-    assert ["/a", "/c", "/d"] == ran(tmp_path)
+    assert ["/a", "/c", "/d"] == server.ran()
     _, everything = server.ask("GET", "/api/approvals?all=1")
     assert {"ann"} == {each["by"] for each in everything["approvals"]}
     assert "Traceback" not in terminal.read
 
 
-def test_what_is_typed_before_a_question_stands_is_no_answer(server, tmp_path):
+def test_what_is_typed_before_a_question_stands_is_no_answer(server):
     with Terminal(server.url) as terminal:
         terminal.seen("Watching")
         terminal.type("y\ny\n")
@@ -215,7 +207,7 @@ def test_what_is_typed_before_a_question_stands_is_no_answer(server, tmp_path):
         terminal.type("n\n")
         server.ended()
         terminal.seen("denied", since=at)
-    assert [] == ran(tmp_path)
+    assert [] == server.ran()
 
 
 def test_a_question_that_is_answered_elsewhere_goes_away(server):
@@ -273,7 +265,7 @@ def test_a_question_that_the_server_has_forgotten_makes_room_for_the_next(tmp_pa
     assert ["/second"] == ran(tmp_path)
 
 
-def test_two_people_who_decide_at_the_same_moment_decide_once(server, tmp_path):
+def test_two_people_who_decide_at_the_same_moment_decide_once(server):
     with Terminal(server.url, "--by", "ann") as ann, Terminal(server.url, "--by", "ben") as ben:
         for each in (ann, ben):
             each.seen("Watching")
@@ -288,7 +280,7 @@ def test_two_people_who_decide_at_the_same_moment_decide_once(server, tmp_path):
             server.ended()
             [listed] = server.ask("GET", "/api/approvals?all=1&limit=1")[1]["approvals"]
             assert (listed["state"], listed["by"]) in (("approved", "ann"), ("denied", "ben"))
-            assert (listed["state"] == "approved") == (f"/{n}" in ran(tmp_path)) == (outcomes == [f"deleted /{n}"])
+            assert (listed["state"] == "approved") == (f"/{n}" in server.ran()) == (outcomes == [f"deleted /{n}"])
     assert "Traceback" not in ann.read + ben.read
 
 
@@ -338,12 +330,12 @@ def test_the_end_of_the_input_ends_watching(server):
 
 
 @pytest.mark.parametrize("line", ["n " + " " * 5000 + "y", "y" + " " * 5000 + "not that one", "y" * 5000])
-def test_a_line_that_is_too_long_is_no_answer(server, tmp_path, line):
+def test_a_line_that_is_too_long_is_no_answer(server, line):
     server.run("/a")
     server.pending()
     done = patchbay("watch", "--interval", "0.1", url=server.url, stdin=f"{line}\n")
     assert (0, 2) == (done.returncode, len(re.findall(r"May it run\?", done.stdout)))
-    assert ([], 1) == (ran(tmp_path), len(server.pending()))
+    assert ([], 1) == (server.ran(), len(server.pending()))
 
 
 def test_lists_say_how_much_of_long_arguments_they_leave_out(server):
@@ -362,7 +354,9 @@ def test_lists_say_how_much_of_long_arguments_they_leave_out(server):
 def test_calls_in_any_language_are_shown_on_any_terminal(server):
     server.run("猫\ud800")
     server.pending()
-    listed = patchbay("list", url=server.url, PYTHONIOENCODING="ascii")
+    command = [sys.executable, "-m", "patchbay", "approvals", "list", "--server", server.url]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    listed = subprocess.run(command, capture_output=True, text=True, timeout=BOUND, env=environment)
     assert (0, True) == (listed.returncode, '"path": "\\u732b\\ud800"' in listed.stdout)
 
 
@@ -406,12 +400,12 @@ def test_nothing_is_told_or_decided_without_the_token(locked, tmp_path, command,
     assert [pending] == locked.pending()
 
 
-def test_watching_without_a_terminal_reads_answers_line_by_line(server, tmp_path):
+def test_watching_without_a_terminal_reads_answers_line_by_line(server):
     server.run("/a")
     server.pending()
     done = patchbay("watch", "--interval", "0.1", url=server.url, stdin="what?\n")  # and then the input ends
     assert (0, 2) == (done.returncode, len(re.findall(r"May it run\?", done.stdout)))
-    assert [] == ran(tmp_path)
+    assert [] == server.ran()
 
 
 @pytest.mark.parametrize(("session", "words"), [("s1", "answer y, n, s or v"), ("", "answer y, n or v")])

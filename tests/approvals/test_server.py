@@ -17,13 +17,7 @@ from .asking import executor_of, run, service_at
 from .serving import BOUND, TOKEN, ran, serving
 
 
-@pytest.fixture
-def server(tmp_path):
-    with serving(tmp_path) as running:
-        yield running
-
-
-def test_a_call_is_listed_looked_at_and_approved(server, tmp_path):
+def test_a_call_is_listed_looked_at_and_approved(server):
     outcomes = []
     server.run("/a", outcomes)
     [listed] = server.pending()
@@ -45,21 +39,21 @@ def test_a_call_is_listed_looked_at_and_approved(server, tmp_path):
         *(decided["approval"][name] for name in ("state", "by", "reason")),
     )
     server.ended()
-    assert (["deleted /a"], ["/a"], []) == (outcomes, ran(tmp_path), server.pending(0))
+    assert (["deleted /a"], ["/a"], []) == (outcomes, server.ran(), server.pending(0))
     _, everything = server.ask("GET", "/api/approvals?all=1")
     assert ["approved"] == [each["state"] for each in everything["approvals"]]
 
 
-def test_a_denial_and_its_reason_reach_the_model(server, tmp_path):
+def test_a_denial_and_its_reason_reach_the_model(server):
     outcomes = []
     server.run("/a", outcomes)
     [listed] = server.pending()
     assert 200 == server.decide(listed["id"], "deny", reason="not that one")[0]
     server.ended()
-    assert (["Tool execution denied by approval hook: not that one"], []) == (outcomes, ran(tmp_path))
+    assert (["Tool execution denied by approval hook: not that one"], []) == (outcomes, server.ran())
 
 
-def test_a_session_approval_covers_the_next_call(server, tmp_path):
+def test_a_session_approval_covers_the_next_call(server):
     server.run("/a")
     [listed] = server.pending()
     _, decided = server.decide(listed["id"], "approve_session")
@@ -67,10 +61,10 @@ def test_a_session_approval_covers_the_next_call(server, tmp_path):
     server.ended()
     server.run("/b")
     server.ended()
-    assert ["/a", "/b"] == ran(tmp_path)
+    assert ["/a", "/b"] == server.ran()
 
 
-def test_the_second_of_two_deciders_is_told_of_the_first(server, tmp_path):
+def test_the_second_of_two_deciders_is_told_of_the_first(server):
     server.run("/a")
     [listed] = server.pending()
     results = []
@@ -87,7 +81,7 @@ def test_the_second_of_two_deciders_is_told_of_the_first(server, tmp_path):
     assert (200, 409, False, "approval_conflict") == (good, bad, second["ok"], second["error_code"])
     assert first["approval"]["by"] == second["approval"]["by"]
     assert f"The request is approved by {first['approval']['by']} already." == second["detail"]
-    assert ["/a"] == ran(tmp_path)
+    assert ["/a"] == server.ran()
 
 
 def test_long_arguments_are_cut_in_lists_and_whole_by_themselves(server):
@@ -102,8 +96,8 @@ def test_long_arguments_are_cut_in_lists_and_whole_by_themselves(server):
     "request_id",
     ["x", "000000000000", "%00%00", "..%2f..%2fetc", "'; DROP TABLE--".replace(" ", "%20"), "%f0%28%8c%28", "0" * 2000],
 )
-def test_an_id_that_is_none_is_not_found(shared, request_id):
-    for status, body in (shared.ask("GET", f"/api/approvals/{request_id}"), shared.decide(request_id, "approve")):
+def test_an_id_that_is_none_is_not_found(server, request_id):
+    for status, body in (server.ask("GET", f"/api/approvals/{request_id}"), server.decide(request_id, "approve")):
         assert 404 == status
         assert body.get("error_code", "approval_not_found") == "approval_not_found"
 
@@ -116,13 +110,13 @@ def test_an_id_that_is_none_is_not_found(shared, request_id):
         {"decision": "approve", "bye": "ann"}, {"decision": "approve", "reason": "", "scope": "session"},
     ],
 )  # fmt: skip
-def test_a_body_that_does_not_fit_decides_nothing(shared, body):
-    shared.run("/a")
-    [listed] = shared.pending()
-    assert 422 == shared.ask("POST", f"/api/approvals/{listed['id']}", body if body is not None else "")[0]
-    assert [listed] == shared.pending()
-    shared.decide(listed["id"], "deny")
-    shared.ended()
+def test_a_body_that_does_not_fit_decides_nothing(server, body):
+    server.run("/a")
+    [listed] = server.pending()
+    assert 422 == server.ask("POST", f"/api/approvals/{listed['id']}", body if body is not None else "")[0]
+    assert [listed] == server.pending()
+    server.decide(listed["id"], "deny")
+    server.ended()
 
 
 def test_bytes_that_are_no_json_decide_nothing(server):
@@ -197,19 +191,20 @@ def events_of(server):
         connection.close()
 
 
-def test_events_tell_what_is_pending_and_what_comes_and_end_with_the_server(server):
-    server.run("/a")
-    [first] = server.pending()
-    events = events_of(server)
-    assert first == next(events)
-    server.run("/b")
-    second = next(events)
-    assert ("/b", "pending") == (second["arguments"]["path"], second["state"])
-    server.decide(second["id"], "deny")
-    denied = next(events)
-    assert (second["id"], "denied") == (denied["id"], denied["state"])
-    assert 0 == server.stop()
-    assert all(each["id"] == first["id"] for each in events)
+def test_events_tell_what_is_pending_and_what_comes_and_end_with_the_server(tmp_path):
+    with serving(tmp_path) as server:
+        server.run("/a")
+        [first] = server.pending()
+        events = events_of(server)
+        assert first == next(events)
+        server.run("/b")
+        second = next(events)
+        assert ("/b", "pending") == (second["arguments"]["path"], second["state"])
+        server.decide(second["id"], "deny")
+        denied = next(events)
+        assert (second["id"], "denied") == (denied["id"], denied["state"])
+        assert 0 == server.stop()
+        assert all(each["id"] == first["id"] for each in events)
 
 
 def test_what_waits_when_the_server_is_stopped_waits_when_it_is_back(tmp_path):

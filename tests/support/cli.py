@@ -1,0 +1,49 @@
+"""Runs the command line in this process, where no test needs a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from unittest import mock
+
+from patchbay.cli import main
+
+
+def run_cli(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run ``patchbay ARGUMENTS`` with these environment variables set; return its exit status and output."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    status = 0
+    with (
+        _input(stdin),
+        mock.patch.dict(os.environ, environment),
+        contextlib.redirect_stdout(stdout),
+        contextlib.redirect_stderr(stderr),
+    ):
+        try:
+            main(arguments)
+        except SystemExit as ended:
+            status = ended.code if isinstance(ended.code, int) else 1
+    return subprocess.CompletedProcess(arguments, status, stdout.getvalue(), stderr.getvalue())
+
+
+@contextlib.contextmanager
+def _input(text: str) -> Iterator[None]:
+    """Replace standard input by a pipe, since commands poll its descriptor."""
+    reading, writing = os.pipe()
+
+    def write() -> None:
+        with os.fdopen(writing, "w", encoding="utf-8") as pipe, contextlib.suppress(BrokenPipeError):
+            pipe.write(text)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        with os.fdopen(reading, encoding="utf-8") as pipe, mock.patch.object(sys, "stdin", pipe):
+            yield
+    finally:
+        writer.join()
