@@ -32,8 +32,9 @@ from patchbay.models.exchange import Exchange
 from patchbay.models.modes import ModeMemory
 from patchbay.models.options import TextOptions
 from patchbay.proxy import create_app
-from patchbay.server.tools import ToolsSettings, create_tools_app
-from patchbay.server.tools.chat.settings import ChatSettings
+from patchbay.server.app import create_tools_app
+from patchbay.server.chat.turn import ChatSettings
+from patchbay.server.settings import ToolsSettings
 from patchbay.testing import ScriptedModel, ScriptedUpstream
 from patchbay.tools.registry import Registration
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from bench.calls import cases, servers, starlette_server
 from patchbay import ToolCall
 from patchbay.executor import Executor
-from patchbay.server.tools.dispatch import Dispatcher
-from patchbay.server.tools.lease import Lease
-from patchbay.server.tools.settings import ToolsSettings
+from patchbay.server.callback_tool import CallbackDispatcher
+from patchbay.server.callbacks import CallbackHealth
+from patchbay.server.settings import ToolsSettings
 from patchbay.tools.registry import DEFAULT_ROLE, Registration, ToolRegistry
 
 UVLOOP = True
@@ -24,8 +24,8 @@ UVLOOP = True
 async def opened(folder: Path) -> AsyncIterator[cases.Opened]:
     """Register the callback with a registry, as ``patchbay serve`` has it, and call it."""
     settings = ToolsSettings()
-    lease = Lease(max_failures=settings.max_failures, connect_timeout=settings.connect_timeout)
-    dispatcher = Dispatcher(
+    lease = CallbackHealth(max_failures=settings.max_failures, connect_timeout=settings.connect_timeout)
+    dispatcher = CallbackDispatcher(
         max_result_size=settings.max_result_size,
         connect_timeout=settings.connect_timeout,
         strict_arguments=settings.strict_arguments,

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
-from patchbay.server.client import HttpClient, Origin
+from patchbay.server.http_client import HttpClient
+from patchbay.server.origin import Origin
 
 _HEADERS = ((b"Content-Type", b"application/json"),)
 

@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from patchbay.errors import ConfigurationError
-from patchbay.server.app import ProxyApp
+from patchbay.server.proxy import ProxyApp
 from patchbay.server.settings import MIB, ProxySettings, parse_size
 
 if TYPE_CHECKING:
     from patchbay.models.options import TextOptions
-    from patchbay.server.chat import ExchangeFactory
-    from patchbay.server.oversight import Oversight
+    from patchbay.server.chat.completion import ExchangeFactory
+    from patchbay.server.governance import Governance
 
 __all__ = ["ProxyApp", "create_app"]
 
@@ -40,7 +40,7 @@ def create_app(
     upstream_timeout: float = 600.0,
     heartbeat: float = 15.0,
     options: TextOptions | None = None,
-    oversight: Oversight | None = None,
+    oversight: Governance | None = None,
     _make_exchange: ExchangeFactory | None = None,
     **text_options: Any,
 ) -> ProxyApp:
@@ -70,7 +70,7 @@ def create_app(
         heartbeat=heartbeat,
     )
     if oversight is not None:
-        from patchbay.server.governed_proxy import GovernedProxy  # and with it a web framework
+        from patchbay.server.app import GovernedProxy
 
         return GovernedProxy(settings, _options(options, text_options), oversight)
     return ProxyApp(settings, _make_exchange or _exchanges(_options(options, text_options)))

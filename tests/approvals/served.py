@@ -21,11 +21,11 @@ from patchbay.approvals import ApprovalPolicy, ApprovalService, Rule
 from patchbay.approvals.store import REQUESTS, SESSIONS, WAITS
 from patchbay.executor import Executor
 from patchbay.hooks import HookManager, HookScope
-from patchbay.server.approvals import make_approvals_router
-from patchbay.server.serve import listen_on, run_server, url_of
-from patchbay.server.tools.api import handle_errors
-from patchbay.server.tools.guard import Guard
-from patchbay.server.tools.settings import ToolsSettings
+from patchbay.server.admin_api import make_approvals_router
+from patchbay.server.auth import AccessMiddleware
+from patchbay.server.routing import handle_errors
+from patchbay.server.runtime import listen_on, run_server, url_of
+from patchbay.server.settings import ToolsSettings
 from patchbay.tools import tool
 from patchbay.types import ToolCall
 
@@ -88,7 +88,7 @@ class Served:
             )
             log.write_bytes(b"")
 
-        self._guarded = Guard(api, ToolsSettings(token=token))
+        self._guarded = AccessMiddleware(api, ToolsSettings(token=token))
 
     def stopping(self) -> None:
         self.service.leave()

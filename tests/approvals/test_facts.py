@@ -17,7 +17,7 @@ from patchbay.errors import ApprovalConflictError
 from patchbay.executor import Executor
 from patchbay.hooks import HookManager
 from patchbay.hooks.events import digest_of
-from patchbay.server.approvals import make_approvals_router
+from patchbay.server.admin_api import make_approvals_router
 from patchbay.tools import ToolContext, tool
 
 from .asking import Files as PlainFiles

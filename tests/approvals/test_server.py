@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from fastapi import FastAPI
 
-from patchbay.server.approvals import make_approvals_router
+from patchbay.server.admin_api import make_approvals_router
 
 from .asking import executor_of, run, service_at
 from .serving import BOUND, TOKEN, ran, serving

@@ -15,13 +15,12 @@ from patchbay.audit import AuditLog
 from patchbay.executor import Executor
 from patchbay.hooks import DenyTool, HookManager, HookScope
 from patchbay.loop import turn
-from patchbay.server.audit import make_audit_router
+from patchbay.server.admin_api import make_audit_router, make_events_router
+from patchbay.server.auth import AccessMiddleware
 from patchbay.server.event_stream import EventStream
-from patchbay.server.events import make_events_router
-from patchbay.server.serve import listen_on, run_server, url_of
-from patchbay.server.tools.api import handle_errors
-from patchbay.server.tools.guard import Guard
-from patchbay.server.tools.settings import ToolsSettings
+from patchbay.server.routing import handle_errors
+from patchbay.server.runtime import listen_on, run_server, url_of
+from patchbay.server.settings import ToolsSettings
 from patchbay.testing import ScriptedModel
 from patchbay.tools.output import ToolOutput
 from patchbay.types import ToolCall
@@ -79,7 +78,7 @@ class Served:
         async def readers() -> int:
             return self.stream.readers
 
-        self._guarded = Guard(api, ToolsSettings(token=token))
+        self._guarded = AccessMiddleware(api, ToolsSettings(token=token))
 
     def stopping(self) -> None:
         self.stream.leave()

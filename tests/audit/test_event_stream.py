@@ -11,7 +11,7 @@ import pytest
 from patchbay.hooks import Event, HookManager, HookScope, Meta
 from patchbay.hooks.events import BUFFER
 from patchbay.server import event_stream
-from patchbay.server.event_stream import NAME, EventStream, Shown, TooManyReadersError, encoded
+from patchbay.server.event_stream import NAME, EventStream, StreamedEvent, TooManyReadersError, encoded
 
 from .recording import run
 
@@ -21,7 +21,7 @@ def event(number: int = 1, kind: str = "agent.test", session: str = "s1", **payl
     return Event(f"evt-{number}", kind, 1.0, meta, {}, "info", payload or {"number": number}, {})
 
 
-def numbers(events: list[Shown | int]) -> list[object]:
+def numbers(events: list[StreamedEvent | int]) -> list[object]:
     return [each if isinstance(each, int) else f"#{json.loads(each.data)['payload']['number']}" for each in events]
 
 

@@ -17,7 +17,7 @@ from patchbay.approvals.store import ApprovalStore
 from patchbay.audit import AuditLog, AuditQuery
 from patchbay.errors import ConfigurationError
 from patchbay.registrations import RegistrationStore
-from patchbay.server.tools.holding import Hold
+from patchbay.server.registrations import StoreLock
 from patchbay.tools.registry import Registration, ToolRegistry
 
 from .recording import ids, keep, record, run
@@ -76,7 +76,7 @@ def test_all_that_a_server_keeps_may_be_in_one_database(url):
 
     async def work():
         kept, approvals, log = RegistrationStore(url), ApprovalStore(url), AuditLog(url)
-        hold = Hold(kept.database)
+        hold = StoreLock(kept.database)
         await hold.take()
         log(record("first"))  # the others are opened later, while the first is open
         await log.flush()
@@ -84,7 +84,7 @@ def test_all_that_a_server_keeps_may_be_in_one_database(url):
         *_, seen = await asyncio.gather(audited(log), registered(kept), approved(approvals), read())
         async with RegistrationStore(url) as second:
             with pytest.raises(ConfigurationError, match="in use by another server"):
-                await Hold(second.database).take()
+                await StoreLock(second.database).take()
         waits = await approvals.pending(now=time.time())
         await hold.release()
         for each in (kept.close, approvals.close, log.aclose):

@@ -10,10 +10,10 @@ from typing import Any
 import openai
 
 from patchbay.models.options import TextOptions
-from patchbay.server.oversight import Oversight
-from patchbay.server.settings import ProxySettings
-from patchbay.server.tools import ToolsSettings, create_tools_app
-from patchbay.server.tools.chat.settings import ChatSettings
+from patchbay.server.app import create_tools_app
+from patchbay.server.chat.turn import ChatSettings
+from patchbay.server.governance import Governance
+from patchbay.server.settings import ProxySettings, ToolsSettings
 from patchbay.testing import Message, ScriptedUpstream
 from tools_server.rig import BOUND, Server, serving
 
@@ -70,7 +70,7 @@ def door(
     tools: Any = "native",
     proxy: dict[str, Any] | None = None,
     chat: dict[str, Any] | None = None,
-    oversight: Oversight | None = None,
+    oversight: Governance | None = None,
     **settings: Any,
 ) -> Iterator[Door]:
     """Run one. ``tools`` is how the model is told of tools, ``refuses``: its server takes none."""

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from chat_door.rig import MODEL, USER, Door, door
-from patchbay.server.settings import ProxySettings
-from patchbay.server.tools import ToolsSettings, create_tools_app
+from patchbay.server.app import create_tools_app
+from patchbay.server.settings import ProxySettings, ToolsSettings
 from patchbay.testing import ScriptedUpstream
 from tools_server.rig import TOKEN, serving
 

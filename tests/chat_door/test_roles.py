@@ -7,7 +7,7 @@ import pytest
 
 from chat_door.rig import MODEL, USER, door
 from patchbay.errors import ConfigurationError, UnknownRoleError
-from patchbay.server.tools.chat.role import role_of
+from patchbay.server.chat.handler import role_of
 
 
 @pytest.mark.parametrize(

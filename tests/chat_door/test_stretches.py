@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from patchbay.server.tools.chat.stretches import Stretches, hides
+from patchbay.server.chat.hidden_turns import HiddenTurnStore, hides
 from patchbay.tools.kept import MemoryResultStore
 from patchbay.types import ToolCall
 
 USER = {"role": "user", "content": "hi"}
 
 
-def kept(store: Stretches, text: str = "said") -> dict[str, Any]:
+def kept(store: HiddenTurnStore, text: str = "said") -> dict[str, Any]:
     """Keep a stretch; the message that a client has in its place."""
     pending = ToolCall("b", "theirs")
     made = [ToolCall("a", "ours").to_openai(), pending.to_openai()]
@@ -21,11 +21,11 @@ def kept(store: Stretches, text: str = "said") -> dict[str, Any]:
     return {"role": "assistant", "content": None, "tool_calls": [call.to_openai()]}
 
 
-def store(clock: Any = lambda: 0.0, **limits: Any) -> Stretches:
-    return Stretches(**{"most": 3, "most_bytes": 100_000, "seconds": 10.0, "clock": clock, **limits})
+def store(clock: Any = lambda: 0.0, **limits: Any) -> HiddenTurnStore:
+    return HiddenTurnStore(**{"most": 3, "most_bytes": 100_000, "seconds": 10.0, "clock": clock, **limits})
 
 
-def is_found(stretches: Stretches, message: dict[str, Any]) -> bool:
+def is_found(stretches: HiddenTurnStore, message: dict[str, Any]) -> bool:
     answer = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "B"}
     restored = stretches.restored([USER, message, answer])
     assert restored.found == (restored.messages != [USER, message, answer])

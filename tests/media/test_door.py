@@ -13,11 +13,10 @@ import pytest
 
 from media.pictures import PDF, SVG, png
 from patchbay.media import MediaMeta, MediaStore
-from patchbay.server import media_urls
-from patchbay.server.media import MediaDoor
-from patchbay.server.media_urls import signed_path
-from patchbay.server.tools.guard import Guard
-from patchbay.server.tools.settings import ToolsSettings
+from patchbay.server import auth
+from patchbay.server.admin_api import MediaApp
+from patchbay.server.auth import AccessMiddleware, signed_path
+from patchbay.server.settings import ToolsSettings
 
 DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
 
@@ -56,7 +55,7 @@ def path_of(ref: str) -> str:
 
 
 def test_an_image_is_served_to_be_shown(store):
-    answer = Answer(MediaDoor(store), path_of(store.put(png(), MediaMeta("cat.png"))))
+    answer = Answer(MediaApp(store), path_of(store.put(png(), MediaMeta("cat.png"))))
     assert (200, png()) == (answer.status, answer.body)
     assert "image/png" == answer.headers["content-type"]
     assert str(len(png())) == answer.headers["content-length"]
@@ -98,7 +97,7 @@ def test_an_image_is_served_to_be_shown(store):
     ],
 )
 def test_all_else_is_served_to_be_saved_and_nothing_as_what_could_run(store, data, declared, told):
-    answer = Answer(MediaDoor(store), path_of(store.put(data, MediaMeta(content_type=declared))))
+    answer = Answer(MediaApp(store), path_of(store.put(data, MediaMeta(content_type=declared))))
     assert (200, data, told) == (answer.status, answer.body, answer.headers["content-type"])
     assert answer.headers["content-disposition"].startswith("attachment;")
     assert "default-src 'none'; sandbox" == answer.headers["content-security-policy"]
@@ -106,7 +105,7 @@ def test_all_else_is_served_to_be_saved_and_nothing_as_what_could_run(store, dat
 
 def test_a_name_cannot_break_out_of_its_header(store):
     ref = store.put(b"x", MediaMeta('../a"\r\nX-Evil: 1; größe\ud800.txt', "text/plain"))
-    answer = Answer(MediaDoor(store), path_of(ref))
+    answer = Answer(MediaApp(store), path_of(ref))
     said = answer.headers["content-disposition"]
     assert "\r" not in said
     assert "\n" not in said
@@ -117,7 +116,7 @@ def test_a_name_cannot_break_out_of_its_header(store):
 
 def test_a_large_file_comes_in_pieces_and_whole(store):
     data = os.urandom(1_000_000)
-    answer = Answer(MediaDoor(store), path_of(store.put(data)))
+    answer = Answer(MediaApp(store), path_of(store.put(data)))
     assert data == answer.body
     assert len(answer.sent) > 3
 
@@ -134,7 +133,7 @@ def test_a_large_file_comes_in_pieces_and_whole(store):
 )
 def test_a_range_of_a_file_comes_alone(store, asked, got, told):
     path = path_of(store.put(b"0123456789"))
-    answer = Answer(MediaDoor(store), path, range=asked)
+    answer = Answer(MediaApp(store), path, range=asked)
     assert (206, got, told) == (answer.status, answer.body, answer.headers["content-range"])
     assert str(len(got)) == answer.headers["content-length"]
     assert "attachment" in answer.headers["content-disposition"]
@@ -156,14 +155,14 @@ def test_a_range_of_a_file_comes_alone(store, asked, got, told):
     ],
 )
 def test_all_of_a_file_comes_where_no_one_range_is_asked_for(store, headers):
-    answer = Answer(MediaDoor(store), path_of(store.put(b"0123456789")), **headers)
+    answer = Answer(MediaApp(store), path_of(store.put(b"0123456789")), **headers)
     assert (200, b"0123456789", "10") == (answer.status, answer.body, answer.headers["content-length"])
     assert ("bytes", False) == (answer.headers["accept-ranges"], "content-range" in answer.headers)
 
 
 @pytest.mark.parametrize("asked", ["bytes=10-", "bytes=10-12", "bytes=-0", "bytes=999999999999999999-"])
 def test_a_range_that_a_file_does_not_have_is_refused(store, asked):
-    answer = Answer(MediaDoor(store), path_of(store.put(b"0123456789")), range=asked)
+    answer = Answer(MediaApp(store), path_of(store.put(b"0123456789")), range=asked)
     assert (416, b"", "bytes */10", "0") == (
         answer.status,
         answer.body,
@@ -174,12 +173,12 @@ def test_a_range_that_a_file_does_not_have_is_refused(store, asked):
 
 def test_a_range_of_a_large_file_is_not_read_from_its_beginning(store):
     data = os.urandom(3_000_000)
-    answer = Answer(MediaDoor(store), path_of(store.put(data)), range="bytes=2000000-2999998")
+    answer = Answer(MediaApp(store), path_of(store.put(data)), range="bytes=2000000-2999998")
     assert data[2_000_000:2_999_999] == answer.body
 
 
 def test_a_head_has_no_body(store):
-    answer = Answer(MediaDoor(store), path_of(store.put(png())), method="HEAD")
+    answer = Answer(MediaApp(store), path_of(store.put(png())), method="HEAD")
     assert (200, b"", str(len(png()))) == (answer.status, answer.body, answer.headers["content-length"])
 
 
@@ -188,7 +187,7 @@ def test_what_is_not_there_is_not_found_and_no_path_of_this_machine_is_told(stor
     path = store.resolve(gone)
     path.unlink()
     for asked in (path_of(gone), f"/api/media/{uuid.uuid4()}"):
-        answer = Answer(MediaDoor(store), asked)
+        answer = Answer(MediaApp(store), asked)
         assert 404 == answer.status
         assert {"detail", "error_code"} == set(json.loads(answer.body))
         assert str(path.parent).encode() not in answer.body
@@ -210,11 +209,11 @@ def test_what_is_not_there_is_not_found_and_no_path_of_this_machine_is_told(stor
 )
 def test_other_paths_lead_nowhere(store, path):
     name = store.put(b"x").removeprefix("media://")
-    assert 404 == Answer(MediaDoor(store), path.replace("{id}", name).replace("{ID}", name.upper() + "!")).status
+    assert 404 == Answer(MediaApp(store), path.replace("{id}", name).replace("{ID}", name.upper() + "!")).status
 
 
 def test_only_reading_is_allowed(store):
-    answer = Answer(MediaDoor(store), path_of(store.put(b"x")), method="DELETE")
+    answer = Answer(MediaApp(store), path_of(store.put(b"x")), method="DELETE")
     assert (405, "GET, HEAD") == (answer.status, answer.headers["allow"])
     assert 1 == store.count
 
@@ -234,7 +233,7 @@ def test_a_file_that_is_cut_under_way_cuts_the_connection(store, tmp_path):
 
         scope = {"type": "http", "method": "GET", "path": path_of(ref), "headers": []}
         with pytest.raises(OSError, match="was cut"):
-            await MediaDoor(store)(scope, None, send)
+            await MediaApp(store)(scope, None, send)
         return sent
 
     sent = asyncio.run(asyncio.wait_for(main(), 30))
@@ -249,13 +248,13 @@ def test_a_client_that_leaves_is_no_fault(store):
             if message["type"] == "http.response.body":
                 raise OSError("gone")
 
-        await MediaDoor(store)({"type": "http", "method": "GET", "path": path_of(ref), "headers": []}, None, send)
+        await MediaApp(store)({"type": "http", "method": "GET", "path": path_of(ref), "headers": []}, None, send)
 
     asyncio.run(asyncio.wait_for(main(), 30))
 
 
 def test_behind_the_guard_only_this_machine_gets_files(store):
-    app = Guard(MediaDoor(store), ToolsSettings())
+    app = AccessMiddleware(MediaApp(store), ToolsSettings())
     path = path_of(store.put(png()))
     assert 200 == Answer(app, path).status
     assert 403 == Answer(app, path, peer="192.0.2.7").status
@@ -267,7 +266,7 @@ TOKEN = "0123456789abcdef-token"
 
 
 def test_with_a_token_files_are_for_those_who_show_it(store):
-    app = Guard(MediaDoor(store, needs_token=True), ToolsSettings(token=TOKEN))
+    app = AccessMiddleware(MediaApp(store, needs_token=True), ToolsSettings(token=TOKEN))
     path = path_of(store.put(png()))
     refused = Answer(app, path)
     assert (401, "Bearer", "wrong_token") == (
@@ -279,7 +278,7 @@ def test_with_a_token_files_are_for_those_who_show_it(store):
 
 
 def test_a_signed_path_is_for_one_file_until_it_expires(store, monkeypatch):
-    app = MediaDoor(store, needs_token=True)
+    app = MediaApp(store, needs_token=True)
     signed, other = (signed_path(store.put(data)) for data in (b"one", b"two"))
     assert (200, b"one") == ((got := Answer(app, signed)).status, got.body)
     query = signed.partition("?")[2]
@@ -291,13 +290,13 @@ def test_a_signed_path_is_for_one_file_until_it_expires(store, monkeypatch):
         signed.partition("&")[0],
     ):
         assert 401 == Answer(app, wrong).status
-    expired = media_urls.time.time() + media_urls.SECONDS
-    monkeypatch.setattr(media_urls.time, "time", lambda: expired)
+    expired = auth.time.time() + auth.SECONDS
+    monkeypatch.setattr(auth.time, "time", lambda: expired)
     assert 401 == Answer(app, signed).status
 
 
 def test_a_browser_behind_a_known_proxy_gets_a_file_by_its_signed_path(store):
     settings = ToolsSettings(token=TOKEN, proxies=("192.0.2.7",))
-    app = Guard(MediaDoor(store, needs_token=True), settings)
+    app = AccessMiddleware(MediaApp(store, needs_token=True), settings)
     signed = signed_path(store.put(png()))
     assert (200, 401) == tuple(Answer(app, path, peer="192.0.2.7").status for path in (signed, signed.partition("?")[0]))

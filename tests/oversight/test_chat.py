@@ -15,7 +15,7 @@ import pytest
 
 from chat_door.rig import THEIRS, USER, call, calls, calls_of, door, finish_of, report_of, text_of
 from patchbay.hooks import AbortTurn, DenyTool, HardAbort, HookManager, Modify, Respond
-from patchbay.server.oversight import Oversight, OversightSettings
+from patchbay.server.governance import Governance, GovernanceSettings
 from patchbay.tools.output import ToolOutput
 from tools_server.rig import BOUND, calling_back, says, until
 
@@ -55,11 +55,11 @@ class Sees:
         self.seen.append(call)
 
 
-def governed(*hooks: object, **settings: Any) -> Oversight:
+def governed(*hooks: object, **settings: Any) -> Governance:
     manager = HookManager()
     for number, hook in enumerate(hooks):
         manager.mount(f"hook{number}", hook)
-    return Oversight(OversightSettings(**settings), hooks=manager)
+    return Governance(GovernanceSettings(**settings), hooks=manager)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -14,7 +14,7 @@ import pytest
 from hooks_process.peers import BOUND, process_of, run, script
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import DenyTool
-from patchbay.server.oversight import Oversight, OversightSettings
+from patchbay.server.governance import Governance, GovernanceSettings
 
 ASK = {"rules": [{"tools": ["erase"], "outcome": "ask"}]}
 
@@ -30,12 +30,12 @@ def written(folder: Path, config) -> Path:
     return path
 
 
-def overseen(folder: Path, config, **options) -> Oversight:
-    return Oversight(OversightSettings(config=written(folder, config)), **options)
+def overseen(folder: Path, config, **options) -> Governance:
+    return Governance(GovernanceSettings(config=written(folder, config)), **options)
 
 
 @contextlib.asynccontextmanager
-async def opened(oversight: Oversight):
+async def opened(oversight: Governance):
     try:
         await oversight.open()
         yield oversight

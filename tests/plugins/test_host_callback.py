@@ -16,7 +16,8 @@ from patchbay.plugins.host.callback import CallbackApp, Target
 from patchbay.plugins.host.calls import InFlightCalls
 from patchbay.plugins.host.policy import HostPolicy
 from patchbay.plugins.protocol import Begun, CancelRun, Connection, Progress, Result, Trigger
-from patchbay.server.client import HttpClient, Origin
+from patchbay.server.http_client import HttpClient
+from patchbay.server.origin import Origin
 from plugins.host_rig import run
 from plugins.tool_server import Served, post
 
@@ -433,6 +434,8 @@ def test_a_plugin_that_dies_after_progress_is_answered_for_on_the_last_line(tmp_
 
 
 def test_the_host_needs_no_web_framework():
-    probe = "import sys, patchbay.plugins.host.control, patchbay.server.tools.settings; print({'fastapi', 'pydantic'} & sys.modules.keys())"
+    probe = (
+        "import sys, patchbay.plugins.host.control, patchbay.server.settings; print({'fastapi', 'pydantic'} & sys.modules.keys())"
+    )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=True)
     assert "set()\n" == done.stdout

@@ -12,7 +12,8 @@ from typing import Any, Self
 
 import uvicorn
 
-from patchbay.server.client import HttpClient, Origin
+from patchbay.server.http_client import HttpClient
+from patchbay.server.origin import Origin
 from ports import held_port
 
 

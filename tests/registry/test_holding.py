@@ -6,18 +6,18 @@ import pytest
 
 from patchbay.errors import ConfigurationError
 from patchbay.registrations import RegistrationStore
-from patchbay.server.tools import holding
-from patchbay.server.tools.holding import Hold
+from patchbay.server import registrations
+from patchbay.server.registrations import StoreLock
 
 from .registering import registry_of, remote, run
 
 
 def test_a_database_has_one_holder_until_it_lets_go(url, monkeypatch):
-    monkeypatch.setattr(holding, "PATIENCE", 0.0)
+    monkeypatch.setattr(registrations, "PATIENCE", 0.0)
 
     async def work():
         async with RegistrationStore(url) as store, RegistrationStore(url) as other:
-            first, second = Hold(store.database), Hold(other.database)
+            first, second = StoreLock(store.database), StoreLock(other.database)
             await first.take()
             with pytest.raises(ConfigurationError, match="in use by another server"):
                 await second.take()
@@ -35,6 +35,6 @@ def test_a_database_in_memory_is_nobody_elses():
     async def work():
         async with RegistrationStore("sqlite://") as store, RegistrationStore("sqlite://") as other:
             for each in (store, other):
-                await Hold(each.database).take()
+                await StoreLock(each.database).take()
 
     run(work())

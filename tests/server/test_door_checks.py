@@ -8,7 +8,7 @@ import pytest
 from proxy_rig import BOUND, ask, chat_body, json_answer, make_proxy, read_until, running_upstream, serving
 
 from patchbay.errors import ConfigurationError
-from patchbay.server.routes import find_tail, is_chat, own_path
+from patchbay.server.http import find_tail, is_chat, own_path
 
 CHAT = "/v1/chat/completions"
 

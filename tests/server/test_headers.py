@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from patchbay.server.headers import chat_downward, downward, own_headers, upward
+from patchbay.server.http import chat_downward, downward, own_headers, upward
 
 
 def test_names_from_outside_do_not_fill_the_memory() -> None:

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from patchbay.server.body import read_body
-from patchbay.server.http_protocol import BoundedHeads
-from patchbay.server.serve import listen_on, run_server
+from patchbay.server.http import read_body
+from patchbay.server.runtime import HeadTimeoutProtocol, listen_on, run_server
 
 BOUND = 30.0
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"
@@ -24,14 +23,14 @@ async def echo(scope, receive, send) -> None:
         return
     body = await read_body(receive, 100)
     if body == b"..":
-        await asyncio.sleep(3 * BoundedHeads.head_seconds)
+        await asyncio.sleep(3 * HeadTimeoutProtocol.head_seconds)
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
     await send({"type": "http.response.body", "body": body})
 
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    monkeypatch.setattr(BoundedHeads, "head_seconds", 0.1)
+    monkeypatch.setattr(HeadTimeoutProtocol, "head_seconds", 0.1)
     listener, stop, up = listen_on("127.0.0.1", 0), threading.Event(), threading.Event()
     thread = threading.Thread(
         target=lambda: run_server(echo, listener, drain_timeout=1, ready=up.set, still_wanted=lambda: not stop.is_set())

@@ -15,8 +15,7 @@ from aiohttp import web
 from proxy_rig import ask, chat_body, json_answer, make_proxy, running_upstream, serving
 
 from patchbay.errors import ConfigurationError
-from patchbay.server.journal import CAPTURE_LIMIT, Capture, Journal
-from patchbay.server.redaction import Redactor, secret_headers
+from patchbay.server.request_log import CAPTURE_LIMIT, BodyCapture, Redactor, RequestLog, secret_headers
 
 CHAT = "/v1/chat/completions"
 KEY = "sk-upstream-0123456789abcdef"
@@ -96,14 +95,14 @@ def test_the_file_is_this_users_alone_also_when_it_was_not(tmp_path: Path) -> No
         if path.name == "old":
             path.write_text("")
             path.chmod(0o644)
-        journal = Journal(path, max_size=10_000, redact=Redactor())
+        journal = RequestLog(path, max_size=10_000, redact=Redactor())
         journal.record("response", "1", body=b"{}")
         journal.close()
         assert 0o600 == path.stat().st_mode & 0o777
 
 
 def write_many(path: Path, count: int, *, max_size: int, name: str = "x") -> None:
-    journal = Journal(path, max_size=max_size, redact=Redactor())
+    journal = RequestLog(path, max_size=max_size, redact=Redactor())
     for number in range(count):
         journal.record("response", f"{name}-{number}", body=b"x" * 50)
     journal.close()
@@ -148,7 +147,7 @@ def test_several_processes_append_whole_lines_and_turn_over_once(tmp_path: Path)
 
 def test_nothing_is_written_while_another_process_holds_the_file(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    journal = Journal(path, max_size=10_000, redact=Redactor())
+    journal = RequestLog(path, max_size=10_000, redact=Redactor())
     with path.open() as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         journal.record("response", "1", body=b"{}")
@@ -162,8 +161,8 @@ def test_nothing_is_written_while_another_process_holds_the_file(tmp_path: Path)
 
 
 def test_what_does_not_fit_the_queue_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("patchbay.server.journal._QUEUE_LIMIT", 2000)
-    journal = Journal(tmp_path / "log", max_size=100_000, redact=Redactor())
+    monkeypatch.setattr("patchbay.server.request_log._QUEUE_LIMIT", 2000)
+    journal = RequestLog(tmp_path / "log", max_size=100_000, redact=Redactor())
     journal.record("response", "big", body=b"x" * 5000)
     journal.record("response", "small", body=b"{}")
     journal.close()
@@ -171,7 +170,7 @@ def test_what_does_not_fit_the_queue_is_counted(tmp_path: Path, monkeypatch: pyt
 
 
 def test_an_entry_larger_than_the_file_says_how_large_it_was(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "log", max_size=8000, redact=Redactor())
+    journal = RequestLog(tmp_path / "log", max_size=8000, redact=Redactor())
     journal.record("response", "1", body=b"x" * 9000)
     journal.close()
     assert 9000 < read(tmp_path / "log")[0]["omitted"]
@@ -179,14 +178,14 @@ def test_an_entry_larger_than_the_file_says_how_large_it_was(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("body", [b"\xff\xfe", b"[" * 100_000, b'{"a":"\xff"}', b"", b"line\nline", b'"\\ud800"'])
 def test_any_bytes_become_one_line_of_json(tmp_path: Path, body: bytes) -> None:
-    journal = Journal(tmp_path / "log", max_size=1_000_000, redact=Redactor())
+    journal = RequestLog(tmp_path / "log", max_size=1_000_000, redact=Redactor())
     journal.record("client_request", "1", body=body)
     journal.close()
     assert 1 == len(read(tmp_path / "log"))
 
 
 def test_a_streamed_body_is_kept_up_to_a_limit() -> None:
-    capture = Capture()
+    capture = BodyCapture()
     capture.add(b"x" * (CAPTURE_LIMIT - 1))
     capture.add(b"yz")
     capture.add(b"w")
@@ -197,7 +196,7 @@ def test_a_streamed_body_is_kept_up_to_a_limit() -> None:
 def test_a_log_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, Path(os.devnull), tmp_path / "no" / "such"):
         with pytest.raises(ConfigurationError, match="log file"):
-            Journal(path, max_size=10_000, redact=Redactor())
+            RequestLog(path, max_size=10_000, redact=Redactor())
 
 
 def test_keys_are_found_in_every_spelling_and_words_are_left() -> None:

@@ -24,7 +24,7 @@ from proxy_rig import (
     serving,
 )
 
-from patchbay.server.watch import ClientLeftError, Watch
+from patchbay.server.watchdog import ClientDisconnect, RequestWatchdog
 
 CHAT = "/v1/chat/completions"
 
@@ -320,7 +320,7 @@ def test_a_cancel_from_outside_goes_on_to_the_outside() -> None:
 
     async def main() -> None:
         async def work() -> None:
-            with Watch(never, silence=0, interval=1):
+            with RequestWatchdog(never, silence=0, interval=1):
                 await asyncio.Event().wait()
 
         task = asyncio.create_task(work())
@@ -337,7 +337,7 @@ def test_a_client_that_leaves_raises_where_the_work_stood() -> None:
         return {"type": "http.disconnect"}
 
     async def main() -> None:
-        with pytest.raises(ClientLeftError), Watch(gone, silence=0, interval=1):
+        with pytest.raises(ClientDisconnect), RequestWatchdog(gone, silence=0, interval=1):
             await asyncio.Event().wait()
         task = asyncio.current_task()
         assert task is not None

@@ -8,8 +8,8 @@ import pytest
 
 from patchbay.errors import ConfigurationError
 from patchbay.proxy import create_app
-from patchbay.server.answers import UpstreamStatusError, refusal_body
-from patchbay.server.redaction import Redactor
+from patchbay.server.errors import UpstreamStatusError, upstream_error_body
+from patchbay.server.request_log import Redactor
 
 OLLAMA = {"error": "model 'x' not found"}
 FASTAPI = {"detail": [{"loc": ["body", "tools"], "msg": "Extra inputs are not permitted"}]}
@@ -17,7 +17,7 @@ OPENAI = {"error": {"message": "No.", "type": "t", "code": "c", "param": None}}
 
 
 def told(status: int, body: bytes, *, chat: bool) -> bytes:
-    return refusal_body(status, "application/json", body, chat=chat, own_key=False, redact=Redactor([]))
+    return upstream_error_body(status, "application/json", body, chat=chat, own_key=False, redact=Redactor([]))
 
 
 @pytest.mark.parametrize(("document", "words"), [(OLLAMA, "model 'x' not found"), (FASTAPI, "Extra inputs are not permitted")])

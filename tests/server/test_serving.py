@@ -194,7 +194,7 @@ def test_the_server_process_holds_no_parser_of_flags_and_shows_no_key() -> None:
 
 def test_heavy_libraries_stay_out_of_the_server_process() -> None:
     code = (
-        "import sys, patchbay.cli.serving, patchbay.proxy, patchbay.server.workers;"
+        "import sys, patchbay.cli.serving, patchbay.proxy, patchbay.server.runtime;"
         "patchbay.proxy.create_app('http://127.0.0.1:9/v1');"
         "print([name for name in ('aiohttp', 'openai', 'pydantic', 'rich', 'typer', 'starlette') if name in sys.modules])"
     )

@@ -15,7 +15,8 @@ from typing import Any
 
 import uvicorn
 
-from patchbay.server.tools import ToolsApp, ToolsSettings, create_tools_app
+from patchbay.server.app import ToolsApp, create_tools_app
+from patchbay.server.settings import ToolsSettings
 
 BOUND = 60.0
 """Seconds that any wait may take."""

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from patchbay.approvals import parse_policy
-from patchbay.server.oversight import Oversight, OversightSettings
-from patchbay.server.tools import ToolsSettings, create_tools_app
+from patchbay.server.app import create_tools_app
+from patchbay.server.governance import Governance, GovernanceSettings
+from patchbay.server.settings import ToolsSettings
 from patchbay.tools.annotations import MOST
 from tools_server.rig import Server, calling_back, says, serving
 
@@ -102,7 +103,9 @@ def governed(tmp_path: Path, policy: dict[str, Any]) -> Any:
     parse_policy(policy)
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"approvals": policy}), encoding="utf-8")
-    return create_tools_app(["ann", "ben"], settings=ToolsSettings(lease=0), oversight=Oversight(OversightSettings(config=file)))
+    return create_tools_app(
+        ["ann", "ben"], settings=ToolsSettings(lease=0), oversight=Governance(GovernanceSettings(config=file))
+    )
 
 
 def codes(server: Server, **named: dict[str, bool]) -> dict[str, str | None]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from patchbay.server.tools.callback_url import CallbackUrlError, read_callback_url
+from patchbay.server.callbacks import CallbackUrlError, read_callback_url
 from tools_server.rig import serving
 
 

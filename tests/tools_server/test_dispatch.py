@@ -15,9 +15,9 @@ import pytest
 
 from patchbay import ToolCall
 from patchbay.executor import Executor
-from patchbay.server.client import HttpClient
-from patchbay.server.tools.dispatch import Dispatcher
-from patchbay.server.tools.lease import Lease
+from patchbay.server.callback_tool import CallbackDispatcher
+from patchbay.server.callbacks import CallbackHealth
+from patchbay.server.http_client import HttpClient
 from patchbay.tools.registry import Registration, ToolRegistry
 from ports import kept_port
 from tools_server.rig import BOUND, calling_back, hangs, says, serving, writes
@@ -359,8 +359,8 @@ def test_a_result_that_json_does_not_know_is_shown_as_a_model_is_shown_it(server
 
 def test_connections_that_nobody_needs_any_more_are_closed_but_none_that_a_call_took_meanwhile() -> None:
     async def main() -> list[Any]:
-        lease = Lease(max_failures=3, connect_timeout=BOUND)
-        dispatcher = Dispatcher(max_result_size=1000, connect_timeout=BOUND, strict_arguments=False, lease=lease)
+        lease = CallbackHealth(max_failures=3, connect_timeout=BOUND)
+        dispatcher = CallbackDispatcher(max_result_size=1000, connect_timeout=BOUND, strict_arguments=False, lease=lease)
         lease.registry = ToolRegistry(["ann"], dispatcher.tool)
         for name, callback in (("first", first), ("second", second)):
             lease.registry.register(Registration(name, source="s", callback_url=callback.url))

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from patchbay.errors import ConfigurationError
-from patchbay.server.tools.guard import TRUSTED, Guard
-from patchbay.server.tools.settings import ToolsSettings, listed, read_token
+from patchbay.server.auth import TRUSTED, AccessMiddleware
+from patchbay.server.settings import ToolsSettings, listed, read_token
 from tools_server.rig import BOUND, TOKEN, serving
 
 LOCAL = [("host", "127.0.0.1:48911")]
@@ -53,7 +53,7 @@ def admitted(
         "client": peer,
         "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers],
     }
-    asyncio.run(Guard(app, ToolsSettings(**settings))(scope, receive, send))
+    asyncio.run(AccessMiddleware(app, ToolsSettings(**settings))(scope, receive, send))
     return sent[0]["status"], json.loads(sent[1]["body"]), read
 
 
@@ -199,7 +199,7 @@ def test_websockets_are_not_let_in() -> None:
     async def never(*_: Any) -> None:
         raise AssertionError
 
-    asyncio.run(Guard(never, ToolsSettings())({"type": "websocket"}, never, send))
+    asyncio.run(AccessMiddleware(never, ToolsSettings())({"type": "websocket"}, never, send))
     assert [{"type": "websocket.close", "code": 1008}] == sent
 
 

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from patchbay.cli.children import listening
-from patchbay.server.tools import ToolsSettings, create_tools_app
+from patchbay.server.app import create_tools_app
+from patchbay.server.settings import ToolsSettings
 from patchbay.store import Store
 from ports import kept_port
 from tools_server.rig import BOUND, calling_back, says, serving

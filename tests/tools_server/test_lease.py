@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from patchbay.server.tools import ToolsSettings, create_tools_app
-from patchbay.server.tools import lease as lease_module
-from patchbay.server.tools.lease import Lease, Place
+from patchbay.server import callbacks
+from patchbay.server.app import create_tools_app
+from patchbay.server.callbacks import CallbackEndpoint, CallbackHealth
+from patchbay.server.settings import ToolsSettings
 from patchbay.tools import Tool
 from patchbay.tools.registry import Registration
 from ports import kept_port
@@ -133,7 +134,7 @@ def test_a_plugin_that_stays_away_is_dropped() -> None:
 
 
 def test_without_a_lease_a_tool_is_hidden_for_a_while_only(server: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(lease_module, "UNWATCHED", 0.05)
+    monkeypatch.setattr(callbacks, "UNWATCHED", 0.05)
     port = kept_port()
     plugin(server, "a", port, source="my_plugin")
     for _ in range(2):
@@ -145,15 +146,15 @@ def test_without_a_lease_a_tool_is_hidden_for_a_while_only(server: Any, monkeypa
 
 def test_dead_origins_are_probed_less_and_less_and_hidden_once(monkeypatch: Any) -> None:
     probed: list[str] = []
-    answers = lease_module._answers
+    answers = callbacks._answers
 
     async def counted(url: str, limit: float) -> bool:
         probed.append(url)
         return await answers(url, limit)
 
-    monkeypatch.setattr(lease_module, "_answers", counted)
+    monkeypatch.setattr(callbacks, "_answers", counted)
     app = create_tools_app(("ann",), settings=ToolsSettings(lease=60.0))
-    lease = Lease(max_failures=3, connect_timeout=5.0)
+    lease = CallbackHealth(max_failures=3, connect_timeout=5.0)
     registry = lease.registry = app.registry
     hidden: list[Any] = []
     hide = registry.hide
@@ -173,13 +174,13 @@ def test_dead_origins_are_probed_less_and_less_and_hidden_once(monkeypatch: Any)
 
     first, *others = asyncio.run(main(31))
     assert (300, 300) == (first, len(hidden))
-    assert lease_module.DEAD_AT_ONCE >= max(others)
+    assert callbacks.DEAD_AT_ONCE >= max(others)
     asyncio.run(main(100))  # all of them rest as long as they may
-    assert 2 * 300 >= sum(asyncio.run(main(lease_module.REST)))
+    assert 2 * 300 >= sum(asyncio.run(main(callbacks.REST)))
     assert 300 == len(hidden)
 
     async def back() -> bool:
-        lease.renewed(Place("s", f"http://127.0.0.1:{port}"))
+        lease.renewed(CallbackEndpoint("s", f"http://127.0.0.1:{port}"))
         probed.clear()
         await lease.look()
         return urls[0] in probed

@@ -13,10 +13,11 @@ import sqlalchemy as sa
 
 from patchbay.errors import ConfigurationError
 from patchbay.registrations import RegistrationStore
-from patchbay.server.oversight import Oversight, OversightSettings
-from patchbay.server.tools import ToolsSettings, create_tools_app
-from patchbay.server.tools import keeper as keeping
-from patchbay.server.tools.holding import Hold
+from patchbay.server import registrations
+from patchbay.server.app import create_tools_app
+from patchbay.server.governance import Governance, GovernanceSettings
+from patchbay.server.registrations import StoreLock
+from patchbay.server.settings import ToolsSettings
 from tools_server.rig import serving, until
 
 LOCKS = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"  # fmt: skip
@@ -24,7 +25,7 @@ LOCKS = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND da
 
 @pytest.fixture
 def store(new_postgres: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(keeping, "AGAIN", 0.05)
+    monkeypatch.setattr(registrations, "AGAIN", 0.05)
     return new_postgres
 
 
@@ -65,7 +66,7 @@ def test_a_session_that_ends_is_noticed_and_the_lock_taken_again(store: str, cap
         assert server.register("b")["stored"]
         assert {"a": "external", "b": "external"} == stored(store)
         with pytest.raises(ConfigurationError, match="in use by another server"):
-            asyncio.run(Hold(RegistrationStore(store).database).take())
+            asyncio.run(StoreLock(RegistrationStore(store).database).take())
     assert "Traceback" not in caplog.text
 
 
@@ -80,12 +81,12 @@ def test_what_is_registered_right_after_the_session_ended_is_stored_or_not_said_
 def test_while_another_server_has_the_lock_nothing_is_said_to_be_stored(
     store: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(keeping, "AGAIN", 600.0)  # the second server is there first
+    monkeypatch.setattr(registrations, "AGAIN", 600.0)  # the second server is there first
     with serving(store=store) as first:
         first.register("mine", source="first")
         terminate(store)
         with serving(store=store) as second:
-            monkeypatch.setattr(keeping, "AGAIN", 0.05)
+            monkeypatch.setattr(registrations, "AGAIN", 0.05)
             for _ in range(3):
                 answer = first.register("b", source="first")
                 assert (True, False) == (answer["ok"], answer["stored"])
@@ -103,7 +104,7 @@ def test_while_another_server_has_the_lock_nothing_is_said_to_be_stored(
 
 
 def test_what_was_unsaved_is_saved_when_another_server_has_let_go(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "AGAIN", 600.0)
+    monkeypatch.setattr(registrations, "AGAIN", 600.0)
     with serving(store=store) as first:
         first.register("gone")
         terminate(store)
@@ -115,7 +116,7 @@ def test_what_was_unsaved_is_saved_when_another_server_has_let_go(store: str, mo
 
 
 def test_a_store_that_hangs_is_waited_for_with_a_limit(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "DEADLINE", 0.2)
+    monkeypatch.setattr(registrations, "DEADLINE", 0.2)
     with serving(store=store) as server:
         server.register("a")
         hung = holder(store)
@@ -135,7 +136,7 @@ def test_a_store_that_hangs_is_waited_for_with_a_limit(store: str, monkeypatch: 
 
 
 def test_a_server_whose_store_hangs_can_be_stopped(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "DEADLINE", 0.2)
+    monkeypatch.setattr(registrations, "DEADLINE", 0.2)
     with serving(store=store) as server:
         hung = holder(store)
         os.kill(hung, signal.SIGSTOP)
@@ -147,7 +148,7 @@ def test_a_database_that_is_down_is_said_in_one_line_and_is_back_when_it_is(
     store: str, postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = sa.make_url(store).database
-    oversight = Oversight(OversightSettings(approvals=store))
+    oversight = Governance(GovernanceSettings(approvals=store))
     app = create_tools_app(("ann",), store=store, settings=ToolsSettings(lease=0.0), oversight=oversight)
     with serving(app=app) as server, asking(postgres_url) as admin:
         assert 200 == server.ask("GET", "/api/approvals").status

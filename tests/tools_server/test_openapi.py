@@ -29,15 +29,16 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from patchbay.server.oversight import Oversight, OversightSettings
-from patchbay.server.tools import ToolsApp, ToolsSettings, create_tools_app
-from patchbay.server.tools.callback_url import read_callback_url
+from patchbay.server.app import ToolsApp, create_tools_app
+from patchbay.server.callbacks import read_callback_url
+from patchbay.server.governance import Governance, GovernanceSettings
+from patchbay.server.settings import ToolsSettings
 from tools_server.rig import TOKEN, Server, calling_back, says, serving
 
 
 def with_audit(**settings: Any) -> ToolsApp:
     """A tool server that has all of its routes."""
-    oversight = Oversight(OversightSettings(audit="sqlite://"))
+    oversight = Governance(GovernanceSettings(audit="sqlite://"))
     return create_tools_app(("ann", "ben"), settings=ToolsSettings(lease=0.0, **settings), oversight=oversight)
 
 

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from patchbay import ToolCall
 from patchbay.executor import Executor, ToolExecution
-from patchbay.server.tools import progress
-from patchbay.server.tools.dispatch import Dispatcher
-from patchbay.server.tools.lease import Lease
-from patchbay.server.tools.progress import (
+from patchbay.server import progress_lines
+from patchbay.server.callback_tool import CallbackDispatcher
+from patchbay.server.callbacks import CallbackHealth
+from patchbay.server.progress_lines import (
     MOST_BYTES,
     MOST_LINE_BYTES,
     MOST_LINES,
-    Lines,
+    ProgressReader,
     TooMuchProgressError,
     is_accepted,
     one_line,
@@ -50,8 +50,8 @@ def called(script: Script, *, limit: int = 1024 * 1024, on_progress: Any = None)
             on_progress()
 
     async def main(url: str) -> ToolExecution:
-        lease = Lease(max_failures=3, connect_timeout=BOUND)
-        dispatcher = Dispatcher(max_result_size=limit, connect_timeout=BOUND, strict_arguments=False, lease=lease)
+        lease = CallbackHealth(max_failures=3, connect_timeout=BOUND)
+        dispatcher = CallbackDispatcher(max_result_size=limit, connect_timeout=BOUND, strict_arguments=False, lease=lease)
         lease.registry = ToolRegistry(["ann"], dispatcher.tool)
         lease.registry.register(Registration("a", source="s", callback_url=url, timeout_seconds=BOUND))
         try:
@@ -178,15 +178,15 @@ def test_a_callback_that_talks_without_end_is_stopped() -> None:
 def test_lines_that_nobody_is_told_of_are_not_read(line: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a callback that talks without end would keep the whole server busy."""
     read: list[bytes] = []
-    reader = progress._decoder
+    reader = progress_lines._decoder
 
     class Counting:
         def decode(self, line: bytes) -> Any:
             read.append(line)
             return reader.decode(line)
 
-    monkeypatch.setattr(progress, "_decoder", Counting())
-    lines = Lines(1000)
+    monkeypatch.setattr(progress_lines, "_decoder", Counting())
+    lines = ProgressReader(1000)
     for _ in range(10):
         lines.feed(line * MOST_LINES)
     lines.feed(RESULT)
@@ -195,7 +195,7 @@ def test_lines_that_nobody_is_told_of_are_not_read(line: bytes, monkeypatch: pyt
 
 
 def test_lines_without_end_are_refused_without_being_kept() -> None:
-    lines = Lines(10)
+    lines = ProgressReader(10)
 
     def feed() -> None:
         for _ in range(2 * MOST_BYTES // 100_000):
@@ -213,7 +213,7 @@ def test_however_an_answer_is_cut_the_same_is_read_of_it(items: list[Any], data:
     sent = [progress_line(message, fraction, None if about is None else json.dumps(about)) for message, fraction, about in items]
     whole = b"".join(sent) + one_line(b'{"output":\n5}')
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
-    lines = Lines(1000)
+    lines = ProgressReader(1000)
     heard = [
         progress for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True) for progress in lines.feed(whole[start:end])
     ]

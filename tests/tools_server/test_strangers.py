@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from patchbay.errors import ConfigurationError
-from patchbay.server.tools import ToolsSettings
+from patchbay.server.settings import ToolsSettings
 from ports import kept_port
 from tools_server.rig import BOUND, Server, calling_back, hangs, says, serving
 from tools_server.test_guard import LOCAL, admitted

@@ -63,7 +63,7 @@ class Asker(Protocol):
 class ApprovalService:
     """Decides about tool calls by a policy, and lets people decide where it asks; ``store`` (or its URL) is in memory by default.
 
-    ``mount`` it on a HookManager. People decide by ``decide``: over HTTP (``patchbay.server.approvals``) or at the ``terminal``.
+    ``mount`` it on a HookManager. People decide by ``decide``: over HTTP (``patchbay.server.admin_api``) or at the ``terminal``.
     An unused decision is kept for ``keep`` seconds: after a restart the same call of the same session uses it, once. For one
     event loop at a time. Raises ConfigurationError.
     """

@@ -173,7 +173,7 @@ def query_store(url: str) -> Callable[[AuditQuery], AuditPage]:
 def _query_server(url: str, token_file: Path | None) -> Callable[[AuditQuery], AuditPage]:
     from patchbay.audit import AuditEntry, AuditPage
     from patchbay.cli.http import ServerClient, ServerUnavailableError
-    from patchbay.server.audit import as_parameters
+    from patchbay.server.admin_api import as_parameters
 
     client = ServerClient(url, token_file)
 

@@ -52,7 +52,7 @@ class ServerClient:
         self.url = url.rstrip("/")
         self._token: str | None = None
         if token_file is not None:
-            from patchbay.server.tools.settings import read_token
+            from patchbay.server.settings import read_token
 
             self._token = read_token(token_file.expanduser())
         # No proxy from the environment: the server is local, or named explicitly.

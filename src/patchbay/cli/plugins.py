@@ -92,7 +92,7 @@ def run(
     from patchbay.cli.terminal import LineWriter
     from patchbay.plugins.host.control import run_host
     from patchbay.plugins.host.policy import HostPolicy
-    from patchbay.server.serve import listen_on, log_to_stderr, url_of
+    from patchbay.server.runtime import listen_on, log_to_stderr, url_of
 
     specs, folder = _find_plugins(target)
     token = _token_reader(token_file)
@@ -331,7 +331,7 @@ def _is_in_a_file(specs: Sequence[PluginSpec]) -> bool:
 def _token_reader(path: Path | None) -> Callable[[], str | None]:
     if path is None:
         return lambda: None
-    from patchbay.server.tools.settings import read_token
+    from patchbay.server.settings import read_token
 
     return lambda: read_token(path.expanduser())
 

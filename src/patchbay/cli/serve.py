@@ -1,4 +1,4 @@
-"""``patchbay serve``: its flags, its banner, and its exit status. The server itself is ``patchbay.server.tools``."""
+"""``patchbay serve``: its flags, its banner, and its exit status. The server itself is ``patchbay.server``."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from patchbay.cli.options import SERVING, Audit, AuditDays, Config, Quiet, Verbo
 from patchbay.cli.terminal import plural, styles
 from patchbay.errors import ConfigurationError
 from patchbay.models.options import TextOptions
-from patchbay.server.settings import ProxySettings, ServeOptions
-from patchbay.server.tools.settings import ToolsSettings, listed
+from patchbay.server.settings import ProxySettings, ServeOptions, ToolsSettings, listed
 
 if TYPE_CHECKING:
     from patchbay.realtime.config import RealtimeSettings
@@ -142,9 +141,9 @@ def serve(
     """  # fmt: skip
     from patchbay.cli.serving import MEMORY, make_oversight, reject_itself, text_options
     from patchbay.registrations import RegistrationStore
-    from patchbay.server.tools import create_tools_app
-    from patchbay.server.tools.chat.settings import ChatSettings
-    from patchbay.server.workers import serve as run
+    from patchbay.server.app import create_tools_app
+    from patchbay.server.chat.turn import ChatSettings
+    from patchbay.server.runtime import serve as run
 
     options = build(ServeOptions, values, host=host, port=port, log=verbosity(verbose=verbose, quiet=quiet))
     role_names = tuple(dict.fromkeys(listed(roles)))
@@ -157,7 +156,7 @@ def serve(
     sessions = _realtime_settings(realtime, realtime_url, realtime_key, realtime_voice, realtime_calls)
     key_warning = ""
     if sessions is not None:
-        from patchbay.server.sessions.keys import at_start
+        from patchbay.server.live_sessions.app import at_start
 
         key_warning = at_start(sessions)
     proxied = chat = None

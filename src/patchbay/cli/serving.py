@@ -19,8 +19,8 @@ from patchbay.errors import ConfigurationError, PatchbayError
 if TYPE_CHECKING:
     from patchbay.formats.rows import Format
     from patchbay.models.options import TextOptions
-    from patchbay.server.app import ProxyApp
-    from patchbay.server.oversight import Oversight
+    from patchbay.server.governance import Governance
+    from patchbay.server.proxy import ProxyApp
     from patchbay.server.settings import ProxySettings
 
 _PIPE_SIZE = 60_000
@@ -56,13 +56,13 @@ def serve_proxy(values: dict[str, Any]) -> int:
     """Serve the proxy until stopped, and return the exit status. Raises ConfigurationError."""
     from patchbay._flags import build
     from patchbay.proxy import create_app
+    from patchbay.server.runtime import serve
     from patchbay.server.settings import ProxySettings, ServeOptions
-    from patchbay.server.workers import serve
 
     settings = build(ProxySettings, values, upstream=values["upstream"])
     text = text_options(values)
     options = build(ServeOptions, values, log=values["log"])
-    oversight: Oversight | None = None
+    oversight: Governance | None = None
     if values["config"] is not None:
         store = None if values["store"] == MEMORY else values["store"]
         oversight = make_oversight(Path(values["config"]), values["audit"], values["audit_days"], store=store)
@@ -80,7 +80,7 @@ def serve_proxy(values: dict[str, Any]) -> int:
     )
 
 
-def _announce(url: str, host: str, settings: ProxySettings, oversight: Oversight | None) -> None:
+def _announce(url: str, host: str, settings: ProxySettings, oversight: Governance | None) -> None:
     """Print the addresses, the client's base URL first."""
     if settings.api_key is None and not _is_loopback(host):
         print(
@@ -118,12 +118,12 @@ def load_format(value: str) -> str | Format:
     return load_checkpoint_format(value)
 
 
-def make_oversight(config: Path | None, audit: str | None, days: float, *, store: str | None) -> Oversight:
+def make_oversight(config: Path | None, audit: str | None, days: float, *, store: str | None) -> Governance:
     """Create hooks, approvals and audit from flags. ``store`` is the default database, None for memory.
 
     An audit log in memory keeps at most one day, so that it does not grow without bound.
     """
-    from patchbay.server.oversight import Oversight, OversightSettings
+    from patchbay.server.governance import Governance, GovernanceSettings
 
     if config is not None and not config.expanduser().is_file():
         raise ConfigurationError(f"--config: no such file {config}.")
@@ -132,8 +132,8 @@ def make_oversight(config: Path | None, audit: str | None, days: float, *, store
         database = _IN_MEMORY
     if database == _IN_MEMORY:
         days = min(days, 1.0) or 1.0
-    return Oversight(
-        OversightSettings(
+    return Governance(
+        GovernanceSettings(
             config=config.expanduser() if config is not None else None,
             approvals=store,
             audit=None if database == _NO_AUDIT else database,

@@ -49,7 +49,7 @@ class TooManyReadersError(PatchbayError):
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class StreamedEvent:
     """An event as it is sent: its id in the stream, its envelope as JSON, and what readers choose by."""
 
     id: str
@@ -58,7 +58,7 @@ class Shown:
     data: bytes
 
 
-class Reader:
+class EventReader:
     """Who reads, what of (``kinds`` are patterns, none for all; ``session`` is the key of one), and what waits to be read.
 
     Somebody must ``close`` it.
@@ -68,12 +68,12 @@ class Reader:
         self._stream = stream
         self._kinds = tuple(kinds)
         self._session = session
-        self._waiting: list[Shown | int] = []
+        self._waiting: list[StreamedEvent | int] = []
         self._size = 0
         self._news = asyncio.Event()
         self._is_over = False
 
-    async def read(self, ping: float) -> list[Shown | int] | None:
+    async def read(self, ping: float) -> list[StreamedEvent | int] | None:
         """Wait for what happens, and return it: events, and between them how many were dropped there, where some were.
 
         Nothing is returned (an empty list) where nothing happens for ``ping`` seconds, and None at the end of the stream.
@@ -95,13 +95,13 @@ class Reader:
         self.end()
         self._stream.gone(self)
 
-    def wants(self, event: Shown) -> bool:
+    def wants(self, event: StreamedEvent) -> bool:
         """Whether the reader has chosen this event."""
         if self._session is not None and event.session != self._session:
             return False
         return not self._kinds or any(fnmatchcase(event.kind, pattern) for pattern in self._kinds)
 
-    def take(self, event: Shown) -> None:
+    def take(self, event: StreamedEvent) -> None:
         """Have it read, or count it where too much waits."""
         if len(self._waiting) >= MOST_WAITING or self._size + len(event.data) > MOST_SIZE:
             self.miss(1)
@@ -149,8 +149,8 @@ class EventStream:
         self._most = most_readers
         self._linger = linger
         self._observer: _Observer | None = None
-        self._readers: list[Reader] = []
-        self._last: deque[Shown] = deque()
+        self._readers: list[EventReader] = []
+        self._last: deque[StreamedEvent] = deque()
         self._last_size = 0
         self._number = 0
         self._begun = secrets.token_hex(4)
@@ -163,7 +163,7 @@ class EventStream:
         """How many read."""
         return len(self._readers)
 
-    def join(self, *, kinds: Iterable[str] = (), session: str | None = None, last_id: str = "") -> Reader:
+    def join(self, *, kinds: Iterable[str] = (), session: str | None = None, last_id: str = "") -> EventReader:
         """Return a reader of what happens from now on, to be closed.
 
         ``last_id`` is the id of the last event that it has read before: what came since is shown first, as far as it is
@@ -173,14 +173,14 @@ class EventStream:
             raise TooManyReadersError("The server is about to stop.")
         if len(self._readers) >= self._most:
             raise TooManyReadersError(f"{self._most} read the events already, and more may not.")
-        reader = Reader(self, kinds, session)
+        reader = EventReader(self, kinds, session)
         if last_id:
             self._catch_up(reader, last_id)
         self._readers.append(reader)
         self._observe()
         return reader
 
-    def gone(self, reader: Reader) -> None:
+    def gone(self, reader: EventReader) -> None:
         """A reader reads no more."""
         if reader not in self._readers:
             return
@@ -200,7 +200,7 @@ class EventStream:
             for reader in self._readers:
                 reader.miss(missing)
         self._number += 1
-        shown = Shown(f"{self._begun}-{self._number}", event.kind, event.meta.session_key, encoded(event))
+        shown = StreamedEvent(f"{self._begun}-{self._number}", event.kind, event.meta.session_key, encoded(event))
         self._remember(shown)
         for reader in self._readers:
             if reader.wants(shown):
@@ -228,13 +228,13 @@ class EventStream:
         self._last_size = 0
         self._manager.unmount(NAME)
 
-    def _remember(self, shown: Shown) -> None:
+    def _remember(self, shown: StreamedEvent) -> None:
         self._last.append(shown)
         self._last_size += len(shown.data)
         while len(self._last) > REMEMBERED or self._last_size > MOST_SIZE:
             self._last_size -= len(self._last.popleft().data)
 
-    def _catch_up(self, reader: Reader, last_id: str) -> None:
+    def _catch_up(self, reader: EventReader, last_id: str) -> None:
         begun, _, number = last_id.rpartition("-")
         after = 0  # where it is another stream's, of a server that was restarted since, all of this one is new
         if begun == self._begun and number.isdecimal() and number.isascii() and len(number) < 20:
@@ -253,14 +253,14 @@ class EventStream:
 
 def encoded(event: Event) -> bytes:
     """Return the envelope of an event as JSON in ASCII; what is too long or too deep is cut, and ``attrs.cut`` says so."""
-    room = _Room()
+    room = _SizeBudget()
     told = room.cut(enveloped(event), 0)
     if room.is_cut:
         told["attrs"] = {**told.get("attrs", {}), "cut": True}
     return json.dumps(told, separators=(",", ":"), allow_nan=False).encode()
 
 
-class _Room:
+class _SizeBudget:
     """How much of an event may still be shown."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from patchbay.server import refusals
+from patchbay.server.request_log import REJECTIONS
 
 _MOST_UNTAKEN: Final = 4 * 1024 * 1024
 """How many bytes may wait for a client while more is heard of it."""
@@ -21,7 +21,7 @@ _LAST_SECONDS: Final = 12.0
 """How long a connection may outlive what was served on it: what was still to be sent is sent, and the close frame answered."""
 
 
-class WebSockets(WebSocketsSansIOProtocol):
+class WebSocketProtocol(WebSocketsSansIOProtocol):
     """One connection.
 
     It is cut off some seconds after its application has ended: a client that takes nothing would keep it for ever, since closing
@@ -55,7 +55,7 @@ class WebSockets(WebSocketsSansIOProtocol):
         if self.conn.handshake_exc is not None and not self._said_no:
             self._said_no = True
             peer = (self.client or ("",))[0]
-            refusals.REFUSALS.tell(f"A WebSocket from {peer} could not be opened: {self.conn.handshake_exc}")
+            REJECTIONS.tell(f"A WebSocket from {peer} could not be opened: {self.conn.handshake_exc}")
             if not self.handshake_initiated:
                 self._turn_away(str(self.conn.handshake_exc))
 

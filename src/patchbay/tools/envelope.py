@@ -1,7 +1,7 @@
 """What a tool gave back in an envelope, ``{"output", "is_error", "error", "images"}``: its output, or an error for the model.
 
 What lives here: opening one, and which of a handler's dicts is one. What does not: which answers of a callback are; that door has
-a rule of its own (``patchbay.server.tools.dispatch``).
+a rule of its own (``patchbay.server.callback_tool``).
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from patchbay.server.tools.guard import Guard
-from patchbay.server.tools.settings import ToolsSettings
+from patchbay.server.auth import AccessMiddleware
+from patchbay.server.settings import ToolsSettings
 from patchbay.testing.realtime import FakeOpenAI
 
 from .rig import never, serving, stranger
@@ -100,7 +100,7 @@ def test_a_server_that_cannot_answer_a_handshake_says_no_all_the_same():
         async def send(message: Any) -> None:
             sent.append(message)
 
-        guard = Guard(never, ToolsSettings(), sockets=never)
+        guard = AccessMiddleware(never, ToolsSettings(), sockets=never)
         await guard(stranger(), never, send)
         await guard(stranger(extensions={"websocket.http.response": {}}), never, send)
         return sent

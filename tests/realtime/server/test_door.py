@@ -16,10 +16,10 @@ from patchbay.loop import TextEvent
 from patchbay.realtime import RealtimeLimits, RealtimeSettings
 from patchbay.realtime.event_queue import EventQueue
 from patchbay.realtime.events import ConnectionEvent, DroppedEvent, ErrorEvent, IdleEvent
-from patchbay.server.oversight import Oversight
-from patchbay.server.sessions import SessionsDoor, SessionsSettings
-from patchbay.server.sessions.held import Ending, Held, Socket
-from patchbay.server.sessions.log import SessionLog
+from patchbay.server.governance import Governance
+from patchbay.server.live_sessions.app import LiveSessionsApp
+from patchbay.server.live_sessions.bridge import CloseInfo, SessionBridge, SessionLog, Socket
+from patchbay.server.live_sessions.protocol import LiveSessionsSettings
 from patchbay.testing.realtime import Answer, FakeGemini, FakeOpenAI, FakeRealtime, Pause, Say
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
@@ -46,10 +46,10 @@ class Doorway:
     ) -> None:
         registry = ToolRegistry(roles)
         self.managers = {role: LLMSessionManager(role, registry, retry_delays=()) for role in roles}
-        self.oversight = Oversight()
+        self.oversight = Governance()
         limits = RealtimeLimits(connect=60.0, first_pause=0.01, reconnects=reconnects)
         realtime = RealtimeSettings(model=f"{fake.provider}/m", url=url or fake.url, api_key="k", limits=limits, output="text")
-        self.door = SessionsDoor(self.managers, self.oversight, SessionsSettings(realtime=realtime, **settings))
+        self.door = LiveSessionsApp(self.managers, self.oversight, LiveSessionsSettings(realtime=realtime, **settings))
 
     async def close(self) -> None:
         await self.door.aclose()
@@ -425,9 +425,9 @@ class Told:
         self.events = self.feed.read
         self.client: asyncio.Queue[Any] = asyncio.Queue()
         self.frames: list[Any] = []
-        self.held = Held(self, Socket(self._take, 5.0), SessionLog("ann", "monday"))  # type: ignore[arg-type]
+        self.held = SessionBridge(self, Socket(self._take, 5.0), SessionLog("ann", "monday"))  # type: ignore[arg-type]
 
-    async def run(self) -> Ending:
+    async def run(self) -> CloseInfo:
         return await self.held.run(self.client.get)
 
     async def _take(self, message: Any) -> None:
@@ -445,7 +445,7 @@ def test_a_session_whose_model_is_never_silent_ends_all_the_same():
 
         talking = asyncio.ensure_future(talk())
         session.held.end(4410, "another client has taken over")
-        assert Ending(4410, "another client has taken over") == await session.run()
+        assert CloseInfo(4410, "another client has taken over") == await session.run()
         assert session.frames
         talking.cancel()
         await asyncio.wait([talking])
@@ -460,7 +460,7 @@ def test_a_session_that_is_to_end_at_once_tells_what_has_happened_and_waits_for_
             session.feed.put(TextEvent(delta))
         session.held.end(4404, "the role is no more")
         async with asyncio.timeout(1):  # its last words have two seconds
-            assert Ending(4404, "the role is no more") == await session.run()
+            assert CloseInfo(4404, "the role is no more") == await session.run()
         assert ["One", " two"] == [frame["delta"] for frame in session.frames]
 
     run(work())
@@ -481,7 +481,7 @@ def test_a_session_that_says_a_moment_later_that_it_is_idle_is_told_as_idle_once
         while "idle" not in [frame["type"] for frame in session.frames]:
             await asyncio.sleep(0)
         session.held.end(1001, "the server stops", when_idle=True)
-        assert Ending(1001, "the server stops") == await running
+        assert CloseInfo(1001, "the server stops") == await running
         assert ["text", "text", "idle"] == [frame["type"] for frame in session.frames]
 
     run(work())
@@ -502,7 +502,7 @@ def test_a_client_is_told_idle_behind_what_was_under_way_alone(happens: list[Any
         for event in happens:
             session.feed.put(event)
         session.held.end(1001, "the server stops", when_idle=True)
-        assert Ending(1001, "the server stops") == await session.run()
+        assert CloseInfo(1001, "the server stops") == await session.run()
         assert told == [frame["type"] for frame in session.frames if frame["type"] == "idle"]
 
     run(work())
@@ -534,12 +534,12 @@ def test_a_connection_that_is_renewed_while_nothing_is_under_way_is_no_end_and_n
 def test_a_client_that_takes_nothing_holds_up_no_end_of_its_session():
     async def work():
         session = Told(idle=False)
-        session.held = Held(session, Socket(never_taken, 3_600), SessionLog("ann", "monday"))  # type: ignore[arg-type]
+        session.held = SessionBridge(session, Socket(never_taken, 3_600), SessionLog("ann", "monday"))  # type: ignore[arg-type]
         session.feed.put(TextEvent("One"))
         running = asyncio.ensure_future(session.run())
         await asyncio.sleep(0)
         session.held.end(4410, "another client has taken over")
-        assert Ending(4410, "another client has taken over") == await running
+        assert CloseInfo(4410, "another client has taken over") == await running
 
     run(work())
 
@@ -553,7 +553,7 @@ def test_a_session_that_has_ended_without_a_word_is_a_model_that_failed():
         session = Told(idle=False)
         session.feed.close(ConnectionEvent("closed", "read by somebody else"))
         assert ConnectionEvent("closed", "read by somebody else") == session.events().now()
-        assert Ending(4502, "the session has ended") == await session.run()
+        assert CloseInfo(4502, "the session has ended") == await session.run()
 
     run(work())
 

@@ -101,7 +101,7 @@ def test_a_session_whose_model_is_gone_for_good_is_said_once(caplog):
 def test_nothing_that_a_model_or_a_client_says_breaks_the_line_of_the_log(caplog):
     from patchbay.errors import UpstreamError
     from patchbay.realtime.events import ErrorEvent
-    from patchbay.server.sessions.log import SessionLog
+    from patchbay.server.live_sessions.bridge import SessionLog
 
     log = SessionLog("ann", "a\nkey\x1b[2J" + "k" * 500)
     log.event(ErrorEvent(UpstreamError("one\ntwo \x1b[31m" + "x" * 5_000)))

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from patchbay.server import refusals
-from patchbay.server.tools.guard import Guard
-from patchbay.server.tools.settings import ToolsSettings
+from patchbay.server.auth import AccessMiddleware
+from patchbay.server.request_log import REJECTIONS, RejectionLog
+from patchbay.server.settings import ToolsSettings
 
 from .rig import never, stranger
 from .test_sockets import HANDSHAKE, served, until
@@ -20,7 +20,7 @@ from .test_sockets import HANDSHAKE, served, until
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time by which refusals are counted, in its one place."""
     now = [0.0]
-    monkeypatch.setattr(refusals, "REFUSALS", refusals.Refusals(lambda: now[0]))
+    monkeypatch.setattr(REJECTIONS, "_valve", RejectionLog(lambda: now[0])._valve)
     return now
 
 
@@ -33,7 +33,7 @@ def test_whoever_knocks_without_end_is_a_few_lines_of_the_log_and_a_count(clock,
         pass
 
     async def knock(times: int) -> None:
-        guard = Guard(never, ToolsSettings(), sockets=never)
+        guard = AccessMiddleware(never, ToolsSettings(), sockets=never)
         for _ in range(times):
             await guard(stranger(), never, send)
 
@@ -64,6 +64,6 @@ def test_so_is_whoever_sends_openings_that_cannot_be_read(clock, caplog):
 
 
 def test_a_line_obeys_nobody_and_is_no_longer_than_may_be_read(clock, caplog):
-    refusals.REFUSALS.tell("one\n\x1b[2J" + "x" * 5_000)
+    REJECTIONS.tell("one\n\x1b[2J" + "x" * 5_000)
     (line,) = warned(caplog)
     assert (True, True) == (line.isprintable(), len(line) < 600)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import uvicorn
 
-from patchbay.server.serve import _Server
-from patchbay.server.sockets import WebSockets
+from patchbay.server.runtime import _Server
+from patchbay.server.sockets import WebSocketProtocol
 
 BOUND = 30
 HANDSHAKE = (
@@ -26,7 +26,7 @@ PING, GIVEN_UP = b"\x89\x04", b"\x03\xf3keepalive ping timeout"
 Work = Callable[[Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
 
 
-class Quick(WebSockets):
+class Quick(WebSocketProtocol):
     last_seconds = 0.1
     most_untaken = 256 * 1024
 
@@ -167,7 +167,7 @@ def test_a_client_that_takes_nothing_is_not_waited_for_when_the_server_ends_hard
                 raise
 
         seconds = 1 if how == "the time is over" else 3_600
-        options: Any = {"log_config": None, "lifespan": "off", "ws": WebSockets, "loop": "none"}
+        options: Any = {"log_config": None, "lifespan": "off", "ws": WebSocketProtocol, "loop": "none"}
         config = uvicorn.Config(app, port=0, timeout_graceful_shutdown=seconds, **options)
         server = _Server(config, lambda: None, (), None, app)
         serving = asyncio.create_task(server.serve())
@@ -179,7 +179,7 @@ def test_a_client_that_takes_nothing_is_not_waited_for_when_the_server_ends_hard
                 await asyncio.get_running_loop().sock_sendall(client, HANDSHAKE)
                 await until(client, b" 101 ", b"\r\n\r\n")
                 (connection,) = server.server_state.connections
-                assert isinstance(connection, WebSockets)
+                assert isinstance(connection, WebSocketProtocol)
                 while connection.writable.is_set():
                     await asyncio.sleep(0)
                 server.handle_exit(signal.SIGINT, None)

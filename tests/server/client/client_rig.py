@@ -8,7 +8,8 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
-from patchbay.server.client import Answer, HttpClient, Origin
+from patchbay.server.http_client import HttpClient, Response
+from patchbay.server.origin import Origin
 
 BOUND = 30.0
 """Seconds that any wait may take."""
@@ -94,7 +95,7 @@ def plain(body: bytes, *headers: bytes) -> bytes:
     return b"\r\n".join([b"HTTP/1.1 200 OK", b"content-length: %d" % len(body), *headers, b"", body])
 
 
-async def whole(answer: Answer) -> bytes:
+async def whole(answer: Response) -> bytes:
     """Read a body to its end."""
     pieces: list[bytes] = []
     await collect(answer, pieces)
@@ -102,7 +103,7 @@ async def whole(answer: Answer) -> bytes:
     return b"".join(pieces)
 
 
-async def collect(answer: Answer, pieces: list[bytes]) -> None:
+async def collect(answer: Response, pieces: list[bytes]) -> None:
     """Read a body to its end or to its error, piece by piece into ``pieces``."""
     while piece := await answer.read():
         pieces.append(piece)

@@ -14,9 +14,8 @@ from client_rig import answering, client_of, collect, get, plain, running, whole
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patchbay.server.client import Answer, BrokenOffError, DisconnectedError, NotHttpError, Origin
-from patchbay.server.client.connection import HEAD_LIMIT, Connection
-from patchbay.server.client.pool import Pool
+from patchbay.server.http_client import HEAD_LIMIT, Connection, Pool, Response
+from patchbay.server.origin import DisconnectedError, IncompleteResponse, Origin, RemoteProtocolError
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 OK = plain(b"ok")
@@ -144,7 +143,7 @@ def test_a_body_without_a_length_does_not_end_with_a_reset(run: Any) -> None:
             answer = await client.request(b"GET", b"/", [])
             assert b"half" == await answer.read()
             go_on.set()
-            with pytest.raises(BrokenOffError):
+            with pytest.raises(IncompleteResponse):
                 await answer.read()
 
     run(main)
@@ -176,7 +175,7 @@ def test_a_cut_body_is_an_error_and_never_an_end(sent: bytes, got: bytes, run: A
         async with running(answering(sent, close=True)) as server, client_of(server.port) as client:
             answer = await client.request(b"GET", b"/", [])
             pieces: list[bytes] = []
-            with pytest.raises(BrokenOffError):
+            with pytest.raises(IncompleteResponse):
                 await collect(answer, pieces)
             assert got == b"".join(pieces)
 
@@ -189,13 +188,13 @@ def test_a_cut_body_is_an_error_and_never_an_end(sent: bytes, got: bytes, run: A
         (b"", DisconnectedError),
         (b"HTTP/1.1 200 OK\r\nx: ", DisconnectedError),
         (b"HTTP/1.1 100 Continue\r\n\r\n", DisconnectedError),
-        (b"SSH-2.0-OpenSSH_9\r\n", NotHttpError),
-        (b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n", NotHttpError),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n", NotHttpError),
-        (b"HTTP/1.1 200 OK\r\nx: " + b"y" * 2 * HEAD_LIMIT + b"\r\n\r\n", NotHttpError),
-        (b"HTTP/1.1 200 OK\r\nx: " + b"y" * 8 * HEAD_LIMIT, NotHttpError),
-        (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 300 + b"\r\n", NotHttpError),
-        (b"HTTP/1.1 100 Continue\r\n\r\n" * HEAD_LIMIT, NotHttpError),
+        (b"SSH-2.0-OpenSSH_9\r\n", RemoteProtocolError),
+        (b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n", RemoteProtocolError),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n", RemoteProtocolError),
+        (b"HTTP/1.1 200 OK\r\nx: " + b"y" * 2 * HEAD_LIMIT + b"\r\n\r\n", RemoteProtocolError),
+        (b"HTTP/1.1 200 OK\r\nx: " + b"y" * 8 * HEAD_LIMIT, RemoteProtocolError),
+        (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 300 + b"\r\n", RemoteProtocolError),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * HEAD_LIMIT, RemoteProtocolError),
     ],
     ids=[
         "nothing", "half a head", "only informational", "not http", "upgrade", "two lengths", "large header", "endless header",
@@ -263,8 +262,8 @@ def test_any_split_of_an_answer_gives_the_same_body(kind: str, cuts: list[int], 
     asyncio.run(main())
 
 
-def held() -> list[Connection | Answer]:
-    return [item for item in gc.get_objects() if isinstance(item, Connection | Answer)]
+def held() -> list[Connection | Response]:
+    return [item for item in gc.get_objects() if isinstance(item, Connection | Response)]
 
 
 def test_a_connection_that_is_gone_leaves_no_ring_behind() -> None:

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from client_rig import BOUND, CERTIFICATE, answering, client_of, get, plain, read_head, running, whole
 
-from patchbay.server.client import ConnectError, ConnectTimeoutError, DisconnectedError, HttpClient, Origin
-from patchbay.server.client import pool as pool_module
+from patchbay.server import http_client
+from patchbay.server.http_client import HttpClient
+from patchbay.server.origin import ConnectError, ConnectTimeoutError, DisconnectedError, Origin
 
 OK = plain(b"ok")
 
@@ -55,7 +56,7 @@ def test_an_idle_connection_that_the_upstream_closes_is_not_used(run: Any) -> No
 
 
 def test_idle_connections_end_after_a_while(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "IDLE_LIMIT", 0.05)
+    monkeypatch.setattr(http_client, "IDLE_LIMIT", 0.05)
 
     async def main() -> None:
         gone = asyncio.Event()

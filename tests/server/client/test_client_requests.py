@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from client_rig import BOUND, answering, client_of, get, plain, read_head, running, whole
 
-from patchbay.server.client import BrokenOffError, HttpClient, Origin, UnsendableError
+from patchbay.server.http_client import HttpClient
+from patchbay.server.origin import IncompleteResponse, LocalProtocolError, Origin
 
 OK = plain(b"ok")
 
@@ -72,7 +73,7 @@ def test_the_host_header_names_the_origin(url: str, host: str | None, expected: 
 def test_nothing_can_be_smuggled_into_a_head(method: bytes, target: bytes, headers: list[tuple[bytes, bytes]], run: Any) -> None:
     async def main() -> None:
         async with running(answering(OK)) as server, client_of(server.port) as client:
-            with pytest.raises(UnsendableError):
+            with pytest.raises(LocalProtocolError):
                 await client.request(method, target, headers)
             assert 0 == server.accepted
 
@@ -125,7 +126,7 @@ def test_a_body_of_another_length_than_declared_is_not_sent_as_if_it_were(pieces
             got.set_result(await reader.read())
 
         async with running(handle) as server, client_of(server.port) as client:
-            with pytest.raises(UnsendableError):
+            with pytest.raises(LocalProtocolError):
                 await client.request(b"POST", b"/", [], pieces_of(*pieces), length=6)
             assert b"abc".startswith(await got)
 
@@ -276,7 +277,7 @@ def test_leaving_an_answer_frees_the_upstream(sent: bytes, run: Any) -> None:
                 reading.cancel()
                 await asyncio.wait([reading])
                 answer.close()
-                with pytest.raises(BrokenOffError):
+                with pytest.raises(IncompleteResponse):
                     await answer.read()
             await left.wait()
 

@@ -18,9 +18,7 @@ from patchbay.errors import InvalidRequestError, RequestTooLargeError
 from patchbay.plugins import envelope
 from patchbay.plugins.host.calls import InFlightCalls
 from patchbay.plugins.protocol import MAX_FRAME_BYTES, Progress
-from patchbay.server.body import Receive, check_length, declared_length, read_body
-from patchbay.server.reply import Reply, Send
-from patchbay.server.tools.admission import (
+from patchbay.server.auth import (
     HeaderLists,
     NotAdmittedError,
     check_host,
@@ -30,8 +28,9 @@ from patchbay.server.tools.admission import (
     headers_of,
     peer_of,
 )
-from patchbay.server.tools.progress import MOST_LINE_BYTES, MOST_LINES, NDJSON, is_accepted, one_line, progress_line
-from patchbay.server.watch import ClientLeftError
+from patchbay.server.http import Receive, ResponseWriter, Send, check_length, declared_length, read_body
+from patchbay.server.progress_lines import MOST_LINE_BYTES, MOST_LINES, NDJSON, is_accepted, one_line, progress_line
+from patchbay.server.watchdog import ClientDisconnect
 
 PREFIX: Final = "/api/llm-tools/callback/"
 MAX_BODY_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024
@@ -90,7 +89,7 @@ class CallbackApp:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        reply = Reply(send, [])
+        reply = ResponseWriter(send, [])
         progress = ProgressStream(reply)
         try:
             body = await self._answer(scope, receive, progress)
@@ -103,7 +102,7 @@ class CallbackApp:
             if error.status == 405:
                 headers.append((b"allow", b"POST"))
             await reply.whole(error.status, headers, msgspec.json.encode({"detail": error.detail}))
-        except ClientLeftError:
+        except ClientDisconnect:
             pass
         finally:
             progress.close()
@@ -156,7 +155,7 @@ class ProgressStream:
 
     __slots__ = ("_bytes", "_changed", "_is_over", "_left", "_pending", "_reply", "_task")
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: ResponseWriter) -> None:
         self._reply = reply
         self._left = MOST_LINES
         self._pending: list[bytes] = []
@@ -235,7 +234,7 @@ async def _until_disconnect(call: Coroutine[Any, Any, bytes], receive: Receive) 
         return await call
     except asyncio.CancelledError:
         if has_left and task.uncancel() == 0:
-            raise ClientLeftError("The caller left before its answer.") from None
+            raise ClientDisconnect("The caller left before its answer.") from None
         raise
     finally:
         is_waiting = False

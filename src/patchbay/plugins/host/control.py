@@ -28,7 +28,7 @@ from patchbay.plugins.host.policy import HostPolicy
 from patchbay.plugins.host.process import LogLine
 from patchbay.plugins.host.registrar import Registered
 from patchbay.plugins.manifest import PluginSpec
-from patchbay.server.http_protocol import BoundedHeads
+from patchbay.server.runtime import HeadTimeoutProtocol
 
 _MAX_REQUEST_BYTES: Final = 64 * 1024
 _REQUEST_SECONDS: Final = 10.0
@@ -282,7 +282,7 @@ async def run_host(
             access_log=False,
             lifespan="off",
             interface="asgi3",
-            http=BoundedHeads,
+            http=HeadTimeoutProtocol,
             ws="none",
             proxy_headers=False,
             server_header=False,

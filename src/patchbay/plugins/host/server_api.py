@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from patchbay.errors import ConfigurationError, PatchbayError
-from patchbay.server.client import ClientError, HttpClient, Origin
+from patchbay.server.http_client import HttpClient
+from patchbay.server.origin import ClientError, Origin
 
 _MOST_BYTES = 64 * 1024 * 1024
 _SHOWN = 500

@@ -1,0 +1,575 @@
+"""``GET /api/events``: what happens in the server's turns, as server-sent events. Described by ``/openapi.json``.
+
+What lives here: the route and the bytes. What does not: what is told of turns (``event_stream``), and who is let in at all
+(``patchbay.server.auth``, which stands before all of this). What people and models say is in it: where a token is
+configured, it must be shown.
+
+The routes of ``/api/approvals``: requests, decisions and session approvals, all behind the server's token.
+
+``GET /api/audit``: finished tool calls. With a token configured, the client must send it.
+
+``GET /api/media/{id}``: the files of a media store over HTTP, for the user that a tool's output is for. Pure ASGI.
+
+What lives here: the answer. What does not: where requests may come from (mount it behind ``server.tools.guard.Guard``), and the
+files themselves (``patchbay.media``). The id is the part of a ref behind ``media://``.
+
+What comes from tools is somebody else's: a browser is told to show images of formats that can hold no script, to save all else,
+to believe the type that it is told, and to run nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import quote
+
+import msgspec
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy.exc import SQLAlchemyError
+
+from patchbay.approvals import ApprovalRequest, ApprovalService
+from patchbay.approvals.service import MAX_BY, MAX_REASON
+from patchbay.audit import AuditEntry, AuditLog, AuditQuery
+from patchbay.audit.entries import MAX_PAGE
+from patchbay.errors import (
+    ApprovalConflictError,
+    ApprovalForbiddenError,
+    ApprovalNotFoundError,
+    ConfigurationError,
+    InvalidRequestError,
+    PatchbayError,
+)
+from patchbay.media.content import IMAGE_TYPES, OCTET_STREAM, suffix_of
+from patchbay.media.files import MediaError
+from patchbay.media.store import SCHEME, Media, MediaStore, OpenMedia
+from patchbay.server.auth import PATH, TRUSTED, is_signed
+from patchbay.server.errors import AuthenticationError, MethodNotAllowedError, NotFoundError
+from patchbay.server.event_stream import EventReader, EventStream, StreamedEvent, TooManyReadersError
+from patchbay.server.http import Headers, ResponseWriter, Send
+from patchbay.server.routing import KNOWN_PARAMETERS, StrictJsonRoute
+from patchbay.server.watchdog import ClientDisconnect
+from patchbay.tools import well_formed
+from patchbay.tools.threads import run_in_thread
+
+PING: Final = 15.0
+"""Seconds of nothing after which a comment is sent."""
+
+DROPPED: Final = "stream.dropped"
+"""The kind that stands where events are missing; ``payload.count`` says how many."""
+
+_KINDS: Final = 20
+_EVENTS_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    401: {"description": "The server has a token, and it was not shown."},
+    503: {"description": "As many read already as may."},
+}
+_EXAMPLE: Final = 'id: 5f0c2a11-7\ndata: {"id":"evt-7","kind":"agent.tool.exec_end","payload":{"Tool":"add"}}\n\n'
+
+
+def make_events_router(stream: EventStream, *, needs_token: bool, ping: float = PING) -> APIRouter:
+    """Return the route over ``stream``. ``needs_token``: the server has one."""
+    router = APIRouter(prefix="/api/events", tags=["events"], responses=_EVENTS_ERRORS, dependencies=[KNOWN_PARAMETERS])
+
+    @router.get(
+        "",
+        summary="What happens in the turns of this server, as server-sent events",
+        response_class=StreamingResponse,
+        responses={200: {"content": {"text/event-stream": {"example": _EXAMPLE}}, "description": "One event after the other."}},
+    )
+    async def events(
+        request: Request,
+        kind: Annotated[
+            list[str] | None,
+            Query(max_length=_KINDS, description="Only events of these kinds; patterns such as `agent.tool.*`."),
+        ] = None,
+        session: Annotated[str | None, Query(description="Only events of this session.")] = None,
+        last_event_id: Annotated[
+            str, Header(alias="Last-Event-ID", max_length=100, description="The id of the last event that was read before.")
+        ] = "",
+    ) -> Response:
+        if needs_token and request.scope.get(TRUSTED) is not True:
+            return _events_error(401, "Unauthorized: whoever reads the events must show the token of this server.", "wrong_token")
+        try:
+            reader = stream.join(kinds=kind or (), session=session, last_id=last_event_id)
+        except TooManyReadersError as error:
+            return _events_error(error.status, str(error), error.code)
+        return _Events(reader, ping)
+
+    return router
+
+
+class _Events(StreamingResponse):
+    """The answer; however it ends, the reader is gone then."""
+
+    def __init__(self, reader: EventReader, ping: float) -> None:
+        headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+        super().__init__(_written(reader, ping), media_type="text/event-stream", headers=headers)
+        self._reader = reader
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one request."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._reader.close()
+
+
+async def _written(reader: EventReader, ping: float) -> AsyncIterator[bytes]:
+    """Yield bytes until the stream ends; a comment at once, by which a client knows that it is heard, and where it is quiet."""
+    yield b": \n\n"
+    while (events := await reader.read(ping)) is not None:
+        yield b"".join(map(_stream_event, events)) or b": \n\n"
+
+
+def _stream_event(event: StreamedEvent | int) -> bytes:
+    if isinstance(event, int):
+        dropped = {"kind": DROPPED, "severity": "warn", "payload": {"count": event}}
+        return b"data: " + json.dumps(dropped).encode() + b"\n\n"
+    return b"id: " + event.id.encode() + b"\ndata: " + event.data + b"\n\n"
+
+
+def _events_error(status: int, detail: str, code: str) -> Response:
+    headers = {"www-authenticate": "Bearer"} if status == 401 else {"retry-after": "5"}
+    body = json.dumps({"ok": False, "detail": detail, "error_code": code}).encode()
+    return Response(body, status, headers, media_type="application/json")
+
+
+RECENT: Final = 100
+"""Default number of requests with `all`."""
+
+_PING: Final = 15.0
+
+
+class DecisionBody(BaseModel):
+    """A decision. Unknown members are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    decision: Literal["approve", "deny", "approve_session"] = Field(
+        description="`approve_session` is for other calls of the session too, as `session` of the request says."
+    )
+    reason: str = Field("", max_length=MAX_REASON, description="Why; the model is told.")
+    by: str = Field("", max_length=MAX_BY, description="Who, for the record.")
+    arguments: dict[str, Any] | None = Field(
+        None, description="Other arguments to approve the call with. They must fit `parameters`; what runs has them."
+    )
+    digest: str = Field("", max_length=100, description="The digest of what was looked at: refused if it is another call's.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestModel(ApprovalRequest):
+    """A tool call that waits for approval, or did."""
+
+    arguments: dict[str, Any] | None = field(  # type: ignore[assignment]  # as JSON, and not as text
+        metadata={"description": "The arguments that the tool receives; null if they are cut."}
+    )
+    arguments_text: str = field(metadata={"description": "The arguments as JSON text; if they are long, its beginning."})
+    is_cut: bool = field(metadata={"description": "True if there is more: GET /api/approvals/{id} returns all."})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantModel(RequestModel):
+    """A request that was approved for its session: further calls in the scope of `session` are not asked about."""
+
+    until: float = field(metadata={"description": "In seconds since 1970."})
+
+
+class _ApprovalBody(BaseModel):
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
+
+    ok: Literal[True]
+
+
+class ApprovalList(_ApprovalBody):
+    """Requests for approval."""
+
+    approvals: list[RequestModel]
+
+
+class ApprovalDetail(_ApprovalBody):
+    """One request for approval."""
+
+    approval: RequestModel
+
+
+class SessionApprovalList(_ApprovalBody):
+    """The session approvals in force."""
+
+    sessions: list[GrantModel]
+
+
+class RevokedApproval(_ApprovalBody):
+    """A session approval that was revoked."""
+
+    revoked: GrantModel
+
+
+class ApprovalFailure(BaseModel):
+    """An error."""
+
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
+
+    ok: Literal[False]
+    detail: str
+    error_code: str
+
+
+class ApprovalConflict(ApprovalFailure):
+    """A decision that is not possible, and the request as it is."""
+
+    approval: RequestModel | None
+
+
+_APPROVALS_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    401: {"model": ApprovalFailure, "description": "The server has a token, and it was not shown."},
+}
+_ONE: Final[dict[int | str, dict[str, Any]]] = {404: {"model": ApprovalFailure, "description": "There is no such request."}}
+_DECIDING: Final[dict[int | str, dict[str, Any]]] = {
+    **_ONE,
+    403: {"model": ApprovalFailure, "description": "Its rule does not let it be decided over HTTP."},
+    409: {
+        "model": ApprovalConflict,
+        "description": "It is decided already, its time was up, or what was looked at is another call.",
+    },
+}
+
+
+def make_approvals_router(service: ApprovalService, *, needs_token: bool) -> APIRouter:
+    """Return the routes over ``service``, and let people decide over HTTP; ``needs_token``: only with the server's token."""
+    service.open_door("http")
+    router = APIRouter(prefix="/api/approvals", tags=["approvals"], responses=_APPROVALS_ERRORS, route_class=StrictJsonRoute)
+
+    def is_refused(request: Request) -> bool:
+        return needs_token and request.scope.get(TRUSTED) is not True
+
+    @router.get("", response_model=ApprovalList, summary="List what waits to be approved")
+    async def list_approvals(
+        request: Request,
+        everything: Annotated[bool, Query(alias="all", description="The last requests, whatever became of them.")] = False,  # noqa: FBT002  (a query's)
+        limit: Annotated[int, Query(ge=1, le=1000, description="With `all`: how many.")] = RECENT,
+    ) -> Response:
+        if is_refused(request):
+            return _unauthorized()
+        found = await service.recent(limit) if everything else await service.pending()
+        return _approvals_json({"ok": True, "approvals": [each.as_json() for each in found]})
+
+    @router.get(
+        "/events", summary="Requests as they come and are decided, as server-sent events", response_class=StreamingResponse
+    )
+    async def events(request: Request) -> Response:
+        if is_refused(request):
+            return _unauthorized()
+        headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+        return StreamingResponse(_approval_events(service), media_type="text/event-stream", headers=headers)
+
+    @router.get("/sessions", response_model=SessionApprovalList, summary="List the approvals for a session that hold")
+    async def list_sessions(request: Request) -> Response:
+        if is_refused(request):
+            return _unauthorized()
+        return _approvals_json({"ok": True, "sessions": [each.as_json() for each in await service.sessions()]})
+
+    @router.delete(
+        "/sessions/{request_id}", response_model=RevokedApproval, responses=_ONE, summary="Take back an approval for a session"
+    )
+    async def revoke(request_id: str, request: Request) -> Response:
+        if is_refused(request):
+            return _unauthorized()
+        try:
+            revoked = await service.revoke(request_id)
+        except ApprovalNotFoundError as error:
+            return _approvals_error(error)
+        return _approvals_json({"ok": True, "revoked": revoked.as_json()})
+
+    @router.get("/{request_id}", response_model=ApprovalDetail, responses=_ONE, summary="One request, with all of its arguments")
+    async def get_approval(request_id: str, request: Request) -> Response:
+        if is_refused(request):
+            return _unauthorized()
+        try:
+            found = await service.get(request_id)
+        except ApprovalNotFoundError as error:
+            return _approvals_error(error)
+        return _approvals_json({"ok": True, "approval": found.as_json(whole=True)})
+
+    @router.post("/{request_id}", response_model=ApprovalDetail, responses=_DECIDING, summary="Decide a request")
+    async def decide(request_id: str, body: DecisionBody, request: Request) -> Response:
+        if is_refused(request):
+            return _unauthorized()
+        try:
+            decided = await service.decide(
+                request_id, body.decision, reason=body.reason, by=body.by, digest=body.digest, arguments=body.arguments
+            )
+        except (ApprovalNotFoundError, ApprovalForbiddenError, InvalidRequestError) as error:
+            return _approvals_error(error)
+        except ApprovalConflictError as error:
+            return _approvals_error(error, approval=await _find_request(service, request_id))
+        return _approvals_json({"ok": True, "approval": decided.as_json()})
+
+    return router
+
+
+async def _approval_events(service: ApprovalService) -> AsyncIterator[bytes]:
+    """Yield pending requests, then changes; with comments in between, so that a lost client is noticed."""
+    async with aclosing(service.watch()) as changes:
+        coming = asyncio.ensure_future(anext(changes, None))  # before the list is read, so that no change is missed
+        try:
+            await asyncio.sleep(0)
+            for each in await service.pending():
+                yield _approval_event(each)
+            while True:
+                await asyncio.wait([coming], timeout=_PING)
+                if not coming.done():
+                    yield b": \n\n"
+                    continue
+                if (change := coming.result()) is None:
+                    return
+                yield _approval_event(change)
+                coming = asyncio.ensure_future(anext(changes, None))
+        finally:
+            coming.cancel()
+            await asyncio.wait([coming])
+
+
+def _approval_event(request: ApprovalRequest) -> bytes:
+    return b"event: approval\ndata: " + _approvals_encoded(request.as_json()) + b"\n\n"
+
+
+async def _find_request(service: ApprovalService, request_id: str) -> dict[str, Any] | None:
+    try:
+        return (await service.get(request_id)).as_json()
+    except ApprovalNotFoundError:
+        return None
+
+
+def _approvals_error(error: PatchbayError, **more: Any) -> Response:
+    return _approvals_json({"ok": False, "detail": well_formed(str(error)), "error_code": error.code, **more}, error.status)
+
+
+def _unauthorized() -> Response:
+    words = "Unauthorized: send the token of this server to review approvals."
+    response = _approvals_json({"ok": False, "detail": words, "error_code": "wrong_token"}, 401)
+    response.headers["www-authenticate"] = "Bearer"
+    return response
+
+
+def _approvals_json(body: dict[str, Any], status: int = 200) -> Response:
+    return Response(_approvals_encoded(body), status, media_type="application/json")
+
+
+def _approvals_encoded(body: dict[str, Any]) -> bytes:
+    # ASCII: arguments may have lone surrogates, which UTF-8 cannot encode.
+    return json.dumps(body).encode()
+
+
+_PATTERNS: Final = 20
+
+
+class AuditPage(BaseModel):
+    """Entries of the audit."""
+
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
+
+    ok: Literal[True]
+    entries: list[AuditEntry]
+    cursor: int | None = Field(description="The `before` of the next page; null where there is none.")
+
+
+_AUDIT_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    401: {"description": "The server has a token, and it was not shown."},
+    503: {"description": "The audit's database does not answer."},
+}
+
+
+def make_audit_router(log: AuditLog, *, needs_token: bool) -> APIRouter:
+    """Return the route over ``log``; ``needs_token``: only for clients that sent the server's token."""
+    router = APIRouter(prefix="/api/audit", tags=["audit"], responses=_AUDIT_ERRORS, dependencies=[KNOWN_PARAMETERS])
+
+    @router.get("", response_model=AuditPage, summary="Calls that have settled, the newest first")
+    async def list_entries(
+        request: Request,
+        since: Annotated[
+            float | None, Query(allow_inf_nan=False, description="From this time on, in seconds since 1970.")
+        ] = None,
+        until: Annotated[float | None, Query(allow_inf_nan=False, description="Before this time.")] = None,
+        tool: Annotated[
+            list[str] | None, Query(max_length=_PATTERNS, description="Names or patterns (`fs_*`), of which one must fit.")
+        ] = None,
+        source: Annotated[str | None, Query(description="Where the tool is from.")] = None,
+        agent: str | None = None,
+        session: Annotated[str | None, Query(description="The session's key.")] = None,
+        turn: Annotated[str | None, Query(description="The turn's id; calls of sub-agents are found too.")] = None,
+        errors: Annotated[bool, Query(description="Only calls that failed.")] = False,  # noqa: FBT002  (a query's)
+        denied: Annotated[bool, Query(description="Only calls that were refused.")] = False,  # noqa: FBT002
+        limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
+        before: Annotated[int | None, Query(ge=0, lt=2**63, description="The cursor of a page: older entries.")] = None,
+        after: Annotated[
+            int | None, Query(ge=0, lt=2**63, description="An id: newer entries, and then the oldest come first.")
+        ] = None,
+    ) -> Response:
+        if needs_token and request.scope.get(TRUSTED) is not True:
+            words = "Unauthorized: send the token of this server to read the audit."
+            body = {"ok": False, "detail": words, "error_code": "wrong_token"}
+            return _audit_json(body, 401, {"www-authenticate": "Bearer"})
+        try:
+            query = AuditQuery(
+                since, until, tuple(tool or ()), source, agent, session, turn, errors, denied, limit, before, after
+            )
+        except InvalidRequestError as error:
+            return _audit_json({"ok": False, "detail": str(error), "error_code": error.code}, 422)
+        try:
+            page = await log.query(query)
+        except (ConfigurationError, SQLAlchemyError) as error:  # not the client's mistake
+            why = getattr(error, "orig", None) or error
+            body = {"ok": False, "detail": f"The audit cannot be read now: {why}", "error_code": "audit_unavailable"}
+            return _audit_json(body, 503, {"retry-after": "5"})
+        # In a thread: a page of long entries is many megabytes.
+        listed = await run_in_thread(
+            lambda: _audit_encoded({"ok": True, "entries": [each.as_json() for each in page.entries], "cursor": page.cursor})
+        )
+        return Response(listed, media_type="application/json")
+
+    return router
+
+
+def as_parameters(query: AuditQuery) -> list[tuple[str, str]]:
+    """Return a query as URL parameters of the route."""
+    parameters: list[tuple[str, str]] = [("tool", pattern) for pattern in query.tools]
+    for each in fields(query):
+        value = getattr(query, each.name)
+        if each.name != "tools" and value is not None and value is not False:
+            parameters.append((each.name, "true" if value is True else repr(value) if isinstance(value, float) else str(value)))
+    return parameters
+
+
+def _audit_json(body: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(_audit_encoded(body), status, headers, media_type="application/json")
+
+
+def _audit_encoded(body: dict[str, Any]) -> bytes:
+    return json.dumps(body).encode()
+
+
+_RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.IGNORECASE)
+_ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_ALWAYS: Final[Headers] = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; sandbox"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"private, no-store"),
+]
+# What a browser could take for a page, a script or a style, whatever else it is told.
+_ACTIVE: Final = re.compile(r"html|script|\bxml\b|\bxsl|\bcss\b|wasm|flash|manifest|^multipart/|^message/")
+
+_logger = logging.getLogger(__name__)
+
+
+class MediaApp:
+    """An ASGI app that serves the files of ``store``, or one range of a file's bytes, as players ask for.
+
+    ``needs_token``: a request must have shown the token to the guard before it, or have a signed path. Files have no ETag and no
+    date: a request with ``If-Range`` gets all, and other conditions are always met.
+    """
+
+    def __init__(self, store: MediaStore, *, needs_token: bool = False) -> None:
+        self._store = store
+        self._needs_token = needs_token
+
+    async def __call__(self, scope: Any, receive: Any, send: Send) -> None:  # noqa: ARG002  (a GET has no body)
+        """Serve one HTTP request. Raises OSError where a file ends before its end: the connection must be cut."""
+        reply = ResponseWriter(send, _ALWAYS)
+        try:
+            file = await asyncio.to_thread(self._opened, scope)
+        except PatchbayError as error:
+            await _media_error(reply, error)
+            return
+        try:
+            asked = _range(scope, file.size)
+            if asked is None:
+                await reply.whole(416, [(b"content-range", b"bytes */%d" % file.size)], b"")
+                return
+            start, end = asked
+            headers = [*_media_headers(file.media), (b"accept-ranges", b"bytes"), (b"content-length", b"%d" % (end - start))]
+            is_all = end - start == file.size
+            if not is_all:
+                headers.append((b"content-range", b"bytes %d-%d/%d" % (start, end - 1, file.size)))
+            await reply.start(200 if is_all else 206, headers)
+            if scope["method"] == "GET":
+                pieces = file.pieces(start, end - start)
+                while (piece := await asyncio.to_thread(_next_piece, pieces)) is not None:
+                    await reply.write(piece)
+            await reply.finish()
+        except ClientDisconnect:
+            return
+        except MediaError as error:
+            _logger.warning("A file could not be sent to its end: %s", error)
+            raise OSError(str(error)) from error
+        finally:
+            file.close()
+
+    def _opened(self, scope: Any) -> OpenMedia:
+        if self._needs_token and scope.get(TRUSTED) is not True and not is_signed(scope):
+            raise _UnauthorizedError("Unauthorized: show the token of this server, or use a signed path that has not expired.")
+        if scope["method"] not in ("GET", "HEAD"):
+            raise MethodNotAllowedError(f"The method {scope['method']} is not allowed here.")
+        name = scope["path"].rpartition("/")[2]
+        if not scope["path"].endswith(PATH + name) or not _ID.fullmatch(name):
+            raise NotFoundError("Not found.")
+        return self._store.open(SCHEME + name)
+
+
+class _UnauthorizedError(AuthenticationError):
+    code = "wrong_token"  # as the routes beside it say it
+
+
+def _range(scope: Any, size: int) -> tuple[int, int] | None:
+    """Return which bytes are asked for, from and up to; None where the file has none of them.
+
+    All of them where no range is asked for, or several are, or one that is not understood.
+    """
+    asked = [value for name, value in scope["headers"] if name == b"range"]
+    is_plain = scope["method"] == "GET" and len(asked) == 1 and not any(name == b"if-range" for name, _ in scope["headers"])
+    found = _RANGE.fullmatch(asked[0].decode("latin-1").strip()) if is_plain else None
+    first, last = found.groups() if found is not None else ("", "")
+    if not (first or last) or (first and last and int(last) < int(first)):
+        return 0, size
+    start = int(first) if first else max(0, size - int(last))
+    end = min(int(last) + 1, size) if first and last else size
+    return (start, end) if start < end else None
+
+
+def _next_piece(pieces: Iterator[bytes]) -> bytes | None:
+    return next(pieces, None)
+
+
+async def _media_error(reply: ResponseWriter, error: PatchbayError) -> None:
+    # What is wrong with a file names paths of this machine: that is for its operator.
+    status = 404 if isinstance(error, MediaError) else error.status
+    if isinstance(error, MediaError):
+        _logger.info("A file was asked for and is not there: %s", error)
+    headers: Headers = [(b"content-type", b"application/json")]
+    if isinstance(error, MethodNotAllowedError):
+        headers.append((b"allow", b"GET, HEAD"))
+    if isinstance(error, AuthenticationError):
+        headers.append((b"www-authenticate", b"Bearer"))
+    said = "There is no such file (any more)." if isinstance(error, MediaError) else str(error)
+    try:
+        await reply.whole(status, headers, msgspec.json.encode({"detail": said, "error_code": error.code}))
+    except ClientDisconnect:
+        return
+
+
+def _media_headers(media: Media) -> Headers:
+    kind = media.media_type
+    name = media.filename or f"{media.kind}{suffix_of(kind)}"
+    plain = re.sub(r"[^A-Za-z0-9 ._-]", "_", name)[:100]
+    how = "inline" if kind in IMAGE_TYPES else "attachment"
+    disposition = f"{how}; filename=\"{plain}\"; filename*=UTF-8''{quote(name.encode('utf-8', 'replace')[:200], safe='')}"
+    told = OCTET_STREAM if _ACTIVE.search(kind) else kind
+    return [(b"content-type", told.encode("ascii")), (b"content-disposition", disposition.encode("ascii"))]

@@ -1,0 +1,402 @@
+"""A tool of another process: its calls are POSTed to the URL that it was registered with.
+
+What lives here: the request, and what its answer means. What does not: how long a call may take and what becomes of its result
+(the executor), and what is done about a callback that is gone (``lease``).
+
+Whatever comes back is data of a program that nobody vouches for: it is read up to a size, a redirect is not followed, and no
+proxy of the environment is asked. What was cut short before the end is an error, for nobody knows what was missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import re
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Collection, Mapping
+from functools import cached_property
+from typing import Any, Final, Literal
+
+from patchbay.errors import ConfigurationError, ToolError, ToolFailed
+from patchbay.media.content import drop_cut_base64
+from patchbay.schema.arguments import UnreadableArgumentsError, read_arguments
+from patchbay.schema.usable import why_unusable
+from patchbay.server.callbacks import (
+    CallbackEndpoint,
+    CallbackHealth,
+    CallbackUrl,
+    CallbackUrlError,
+    check_port,
+    read_callback_url,
+)
+from patchbay.server.http_client import HttpClient, Response
+from patchbay.server.origin import (
+    ClientError,
+    ConnectError,
+    ConnectTimeoutError,
+    DisconnectedError,
+    IncompleteResponse,
+    Origin,
+    RemoteProtocolError,
+)
+from patchbay.server.progress_lines import ACCEPT, MOST_BYTES, NDJSON, ProgressReader, TooMuchProgressError
+from patchbay.tools import Progress, Tool, Validation, render_result
+from patchbay.tools.context import ToolContext
+from patchbay.tools.envelope import open_envelope
+from patchbay.tools.images import MOST_CHARS, MOST_IMAGES, image_chars
+from patchbay.tools.registry import Registration
+
+SIGNATURE: Final = "X-Patchbay-Signature"
+"""The header by which a callback knows a genuine call: ``sha256=`` and the HMAC of the body with the registration's secret."""
+
+IDEMPOTENCY: Final = "Idempotency-Key"
+"""The header that is the same when a call is sent again."""
+
+GRACE: Final = "X-Patchbay-Grace"
+"""The header that says for how many seconds a call is to go on when the connection ends: its key may come again."""
+
+GRACE_SECONDS: Final = 60
+
+_logger = logging.getLogger(__name__)
+
+IMAGE_ROOM: Final = MOST_IMAGES * MOST_CHARS
+"""How many bytes more than its limit an answer may have where it has images: they are not text for the model."""
+
+_SHOWN: Final = 200
+_MOST_REPORTED: Final = 1000
+_JSON: Final = re.compile(r"application/([\w.!#$&^+-]+\+)?json")
+_PAGES: Final = frozenset({"text/html", "application/xhtml+xml"})
+_HEADERS: Final = (
+    (b"Content-Type", b"application/json"),
+    (b"Accept", ACCEPT.encode()),
+    (b"Accept-Encoding", b"identity"),
+    (b"User-Agent", b"patchbay"),
+)
+
+
+class CallbackError(ToolError):
+    """The process of a tool did not answer a call as it should. ``ran`` is whether the tool ran: "no" or "unknown"."""
+
+    code = "callback_failed"
+
+    def __init__(self, message: str, *, tool_name: str = "", ran: Literal["no", "unknown"] = "unknown") -> None:
+        super().__init__(message, tool_name=tool_name)
+        self.ran = ran
+
+    @property
+    def for_model(self) -> str:
+        """The failure as the JSON object that callbacks themselves tell errors by."""
+        return render_result({"error": f"{self}; the tool did not run" if self.ran == "no" else f"{self}"})
+
+
+class UnusableSchemaError(ToolFailed):
+    """Arguments cannot be checked, since the tool's own schema is none. The tool did not run."""
+
+    code = "unusable_schema"
+
+
+class CallbackDispatcher:
+    """Keeps the connections to callbacks, one client for each origin. For one event loop at a time.
+
+    ``callback_ports``: all that callbacks may have, None for any.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_result_size: int,
+        connect_timeout: float,
+        strict_arguments: bool,
+        lease: CallbackHealth,
+        callback_ports: frozenset[int] | None = None,
+    ) -> None:
+        self.callback_ports = callback_ports
+        self.max_result_size = max_result_size
+        self.strict_arguments = strict_arguments
+        self.lease = lease
+        self._connect_timeout = connect_timeout
+        self._clients: dict[str, HttpClient] = {}
+        self._busy: dict[str, int] = {}
+        self._reported: set[tuple[str, str]] = set()
+
+    def tool(self, registration: Registration) -> Tool:
+        """Make the tool for a registration. Raises ConfigurationError for a callback_url that may not be called."""
+        tool = CallbackTool(registration, self)
+        if tool.problem is not None:
+            self._report(tool.name, tool.problem)
+        return tool
+
+    def _report(self, name: str, problem: str) -> None:
+        """Log it once: hosts register their tools again and again."""
+        if (name, problem) not in self._reported:
+            if len(self._reported) >= _MOST_REPORTED:
+                self._reported.clear()
+            self._reported.add((name, problem))
+            _logger.warning("The tool %r is offered to no model: %s", name, problem)
+
+    async def post(
+        self,
+        callback: CallbackUrl,
+        place: CallbackEndpoint,
+        headers: list[tuple[bytes, bytes]],
+        body: bytes,
+        *,
+        on_progress: Callable[[Progress], object],
+    ) -> tuple[Response, bytes, bool]:
+        """Send a call; return the answer, what was read of its body, and whether that is all of it.
+
+        Of an answer in lines that is the last one; what the others tell goes to ``on_progress`` as it comes. Raises ClientError,
+        TooMuchProgressError.
+        """
+        origin = callback.origin
+        client = self._clients.get(origin)
+        if client is None:
+            target = Origin(origin, addresses=callback.addresses)
+            client = self._clients[origin] = HttpClient(target, connect_timeout=self._connect_timeout)
+        self._busy[origin] = self._busy.get(origin, 0) + 1
+        try:
+            # Once: who was killed over a call may have carried it out, and only who made the call may make it again.
+            answer = await client.request(b"POST", callback.target, headers, body, once=True)
+            try:
+                if _is_in_lines(answer):
+                    read, whole = await _read_lines(answer, self.max_result_size + IMAGE_ROOM, on_progress)
+                else:
+                    read, whole = await _read(answer, self.max_result_size)
+            finally:
+                answer.close()
+        except (ConnectError, ConnectTimeoutError):
+            self.lease.failed(place)
+            raise
+        finally:
+            self._busy[origin] = self._busy.get(origin, 1) - 1
+        self.lease.reached(place)
+        return answer, read, whole
+
+    async def keep_only(self, origins: Collection[str]) -> None:
+        """Close the connections to all other origins, except where a call is under way."""
+        for origin in [each for each in self._clients if each not in origins]:
+            if origin in self._clients and not self._busy.get(origin):  # now: calls begin while another is being closed
+                self._busy.pop(origin, None)
+                await self._clients.pop(origin).close()
+
+    async def close(self) -> None:
+        """End all connections."""
+        self._busy.clear()
+        await self.keep_only(())
+
+
+class CallbackTool(Tool):
+    """A tool that another process answers for, at a URL on this machine.
+
+    A call is one POST of ``{"name", "arguments", "call_id", "raw_arguments"}``; its limit is the registration's, for all of it.
+    What the model wrote is passed on as it is, also where it is no JSON object (as ``{"_raw": text}`` or ``{"value": ...}``):
+    the callback decides. With ``strict_arguments`` only what fits the schema is. Raises ConfigurationError for a URL that may
+    not be called.
+    """
+
+    def __init__(self, registration: Registration, dispatcher: CallbackDispatcher) -> None:
+        super().__init__(
+            registration.name,
+            registration.description,
+            parameters=registration.parameters,
+            timeout=registration.timeout_seconds,
+            annotations=registration.annotations,
+        )
+        self.source = registration.source or "external"  # "" is this program's own
+        self.endpoint = registration.callback_url or ""
+        try:
+            self._callback = read_callback_url(registration.callback_url or "")
+            # Of a tool that was stored, too: fewer ports may be allowed by now.
+            check_port(self._callback, own=(), allowed=dispatcher.callback_ports)
+        except CallbackUrlError as error:
+            raise ConfigurationError(f"Tool {registration.name!r}: {error}.") from None
+        self._dispatcher = dispatcher
+        self._place = CallbackEndpoint(registration.source, registration.origin or self._callback.origin)
+        self._secret = registration.secret.encode("utf-8", "surrogatepass") if registration.secret else None
+
+    @cached_property
+    def problem(self) -> str | None:
+        """Why no model can be told of the tool, None where one can."""
+        return why_unusable(self.parameters)
+
+    @cached_property
+    def offered(self) -> bool:
+        """Whether a model is told of the tool: one with a schema that no provider takes would take all others with it."""
+        return self.problem is None
+
+    def validate(self, raw_arguments: str, validation: Validation | None) -> dict[str, Any]:
+        """Read what the model wrote.
+
+        With ``strict_arguments`` raises ToolArgumentsError for what does not fit the schema, and UnusableSchemaError where
+        nothing can.
+        """
+        if self._dispatcher.strict_arguments:
+            self._check_schema()
+            return super().validate(raw_arguments, validation)
+        try:
+            return read_arguments(raw_arguments)
+        except UnreadableArgumentsError:
+            return _whatever_it_is(raw_arguments)
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+        """Call back and return the output. Raises CallbackError, or ReportedError where the answer says that the tool failed."""
+        call = {
+            "name": self.name,
+            "arguments": arguments,
+            "call_id": context.call_id,
+            "raw_arguments": context.raw_arguments,
+        }
+        body = json.dumps(call, separators=(",", ":")).encode()
+        headers = [*_HEADERS, (IDEMPOTENCY.encode(), context.idempotency_key.encode())]
+        if context.surroundings.idempotency_key:  # the caller's own, by which it can ask for the result again
+            headers.append((GRACE.encode(), b"%d" % GRACE_SECONDS))
+        if self._secret is not None:
+            headers.append((SIGNATURE.encode(), signature_of(body, self._secret).encode()))
+        try:
+            answer, read, whole = await self._dispatcher.post(
+                self._callback,
+                self._place,
+                headers,
+                body,
+                on_progress=lambda said: context.progress(said.message, fraction=said.fraction, data=said.data),
+            )
+        except ClientError as error:
+            raise self._failure(error) from error
+        except TooMuchProgressError:
+            said = f"remote tool callback told more than {MOST_BYTES} bytes of progress; the tool may have run"
+            raise self._error(said) from None
+        return self._value(answer, read, whole=whole)
+
+    def _check_schema(self) -> None:
+        """Raise UnusableSchemaError for a schema that no arguments fit: there is nothing that the model could mend."""
+        problem = self.problem
+        if problem is None:
+            try:
+                self.check()
+            except ConfigurationError as error:
+                problem = str(error)
+        if problem is not None:
+            raise UnusableSchemaError(
+                f"the tool {self.name!r} did not run, since its own schema cannot be used: {problem}", tool_name=self.name
+            )
+
+    def _value(self, answer: Response, body: bytes, *, whole: bool) -> Any:
+        """Return what an answer says, or raise what it says."""
+        status = answer.status
+        if status >= 400:
+            raise self._error(f"remote tool callback returned HTTP {status}{_quoted(body)}")
+        if status >= 300:
+            raise self._error(f"remote tool callback redirected (HTTP {status}), which is not followed")
+        if not _is_plain(answer):
+            raise self._error("remote tool callback answered in a compressed form, which it was not asked for")
+        if status in (204, 205):
+            return ""
+        kind, limit = answer.content_type, self._dispatcher.max_result_size
+        if not _may_be_text(kind, body, whole=whole):
+            raise self._error(f"remote tool callback answered {kind}, which is no text")
+        if not whole:
+            return _cut(body, limit)
+        if kind == NDJSON and not body:
+            raise self._error("remote tool callback's answer ended before its result; the tool may have run")
+        try:
+            value = json.loads(body)
+        except (ValueError, RecursionError):
+            if kind == NDJSON or _JSON.fullmatch(kind):
+                raise self._error(f"remote tool callback answered JSON that cannot be read{_quoted(body)}") from None
+            if kind in _PAGES:
+                raise self._error(f"remote tool callback answered a web page{_quoted(body)}") from None
+            return body.decode("utf-8", "replace") if len(body) <= limit else _cut(body, limit)
+        is_envelope = isinstance(value, Mapping) and ("output" in value or "is_error" in value)
+        if len(body) > limit and len(body) - (image_chars(value.get("images")) if is_envelope else 0) > limit:
+            return _cut(body, limit)
+        return open_envelope(value, tool_name=self.name) if is_envelope else value
+
+    def _failure(self, error: ClientError) -> CallbackError:
+        if isinstance(error, ConnectError | ConnectTimeoutError):
+            return self._error(f"remote tool callback HTTP failure: no connection: {error}", ran="no")
+        if isinstance(error, DisconnectedError):
+            what = "the connection ended before the answer"
+        elif isinstance(error, IncompleteResponse):
+            what = "the connection ended in the middle of the answer"
+        elif isinstance(error, RemoteProtocolError):
+            what = f"what came back is not HTTP: {error}"
+        else:
+            what = str(error)
+        return self._error(f"remote tool callback HTTP failure: {what}; the tool may have run")
+
+    def _error(self, message: str, *, ran: Literal["no", "unknown"] = "unknown") -> CallbackError:
+        return CallbackError(message, tool_name=self.name, ran=ran)
+
+
+def signature_of(body: bytes, secret: bytes) -> str:
+    """Return what the header SIGNATURE says of a body."""
+    return f"sha256={hmac.new(secret, body, hashlib.sha256).hexdigest()}"
+
+
+async def _read(answer: Response, limit: int) -> tuple[bytes, bool]:
+    """Read at most ``limit`` bytes of a body, IMAGE_ROOM more where it seems to have images; say whether that was all."""
+    pieces: list[bytes] = []
+    size, most = 0, limit
+    while piece := await answer.read():
+        pieces.append(piece)
+        size += len(piece)
+        if size > most == limit and b'"images"' in (read := b"".join(pieces)):
+            pieces, most = [read], limit + IMAGE_ROOM
+        if size > most:
+            return b"".join(pieces)[:most], False
+    return b"".join(pieces), True
+
+
+async def _read_lines(answer: Response, limit: int, on_progress: Callable[[Progress], object]) -> tuple[bytes, bool]:
+    """Read an answer in lines: its last one, at most ``limit`` bytes of it, and whether that was all of it."""
+    lines = ProgressReader(limit)
+    while piece := await answer.read():
+        for progress in lines.feed(piece):
+            on_progress(progress)
+        if lines.is_cut:
+            break
+    return lines.close()
+
+
+def _is_in_lines(answer: Response) -> bool:
+    return answer.status < 300 and answer.content_type == NDJSON and _is_plain(answer)
+
+
+def _is_plain(answer: Response) -> bool:
+    return answer.header(b"content-encoding").strip().lower() in ("", "identity")
+
+
+def _may_be_text(kind: str, body: bytes, *, whole: bool) -> bool:
+    """Whether a model can be shown it. What calls itself text, or nothing, is, and shows what is wrong with it by itself."""
+    if not kind or kind.startswith("text/") or _JSON.fullmatch(kind) or kind == NDJSON:
+        return True
+    try:
+        getincrementaldecoder("utf-8")().decode(body, final=whole)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _cut(body: bytes, limit: int) -> str:
+    # What follows the cut could be anything, so what came before is shown as text, and not read as an envelope.
+    text = drop_cut_base64(body[:limit].decode("utf-8", "replace"))
+    return f"{text}\n[... cut here: the callback's answer is larger than {limit} bytes ...]"
+
+
+def _quoted(body: bytes) -> str:
+    text = body[: 4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN]
+    return f": {text}" if text.strip() else ""
+
+
+def _whatever_it_is(raw_arguments: str) -> dict[str, Any]:
+    try:
+        value = json.loads(raw_arguments, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return {"_raw": raw_arguments}
+    return {"_raw": raw_arguments} if isinstance(value, dict) else {"value": value}
+
+
+def _refuse(text: str) -> Any:
+    raise ValueError(text)

@@ -1,0 +1,217 @@
+"""The HTTP side of a chat completion: the upstream that an Exchange asks, and the client that gets its answer.
+
+The work per piece of a stream is: one read, one feed, at most one write; where nothing stands between, no task (``direct``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from patchbay.errors import PatchbayError, UpstreamError
+from patchbay.models.exchange import Rejection
+from patchbay.models.exchange_driver import Steppable, drive_async
+from patchbay.server.errors import JSON_TYPE, excerpt
+from patchbay.server.http import EVENT_STREAM, Headers, OwnHeaders, StreamDone, chat_downward, own_headers
+from patchbay.server.origin import ClientError
+from patchbay.server.upstream import is_event_stream, read_bounded, read_error_body, relay, upstream_status_error
+
+if TYPE_CHECKING:
+    from patchbay.server.http_client import Response
+    from patchbay.server.proxy import ProxyRequest
+    from patchbay.server.request_log import BodyCapture
+
+ANSWER_LIMIT = 64 * 1024 * 1024
+"""Bytes of an answer that is read whole."""
+_JSON: dict[str, str] = {"Content-Type": "application/json"}
+# The text must be readable here, and a stream that has begun with a heartbeat can not turn out to be compressed.
+_READABLE = {**_JSON, "Accept-Encoding": "identity"}
+OWN_HEADERS: dict[tuple[bool, bool], OwnHeaders] = {
+    # Whether the exchange is transparent, whether it streams.
+    (True, False): own_headers(_JSON),
+    (True, True): own_headers(_READABLE),
+    (False, False): own_headers({**_READABLE, "Accept": "application/json"}),
+    (False, True): own_headers({**_READABLE, "Accept": "text/event-stream"}),
+}
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+
+class ChatCompletion(Protocol):
+    """A chat completion that was begun: what must be known of it where it fails."""
+
+    streaming: bool
+
+    def error_event(self, error: PatchbayError, /) -> bytes:
+        """Return the event that tells a stream's reader of a failure."""
+
+
+class ChatExchange(ChatCompletion, Steppable, Protocol):
+    """What this driver needs of ``patchbay.models.exchange.Exchange``: see there for the meaning of each."""
+
+    transparent: bool
+
+
+ExchangeFactory = Callable[[bytes], ChatExchange]
+
+
+class ChatUpstream:
+    """The upstream that an exchange asks on behalf of one client's request. ``answer`` is the response being read."""
+
+    def __init__(self, request: ProxyRequest, headers: Headers, *, streaming: bool) -> None:
+        self._request = request
+        self._headers = headers
+        self._streaming = streaming
+        self._declared = False
+        self.answer: Response
+        self.sink: Callable[[bytes], bool] | None = None
+        """Where pieces go within the callback of the network, while it takes them."""
+
+    async def open(self, body: bytes) -> Rejection | None:
+        """Send a request; return an error status. The answer has not been read otherwise."""
+        request = self._request
+        if request.journal is not None:
+            request.journal.record("upstream_request", request.id, stream=self._streaming, body=body)
+        request.watch.wait()
+        self.answer = answer = await request.upstream.post_chat(body, self._headers, request.scope.get("query_string", b""))
+        return await self._rejection() if answer.status >= 400 or answer.status in _REDIRECTS else None
+
+    async def send(self, body: bytes) -> Rejection | bytes | None:
+        """Send a request; return an error status, a whole answer, or None where a stream is to be read."""
+        rejection = await self.open(body)
+        if rejection is not None:
+            return rejection
+        check_is_plain(self.answer)
+        if not self._streaming or is_json(self.answer):
+            return await read_whole(self._request, self.answer)
+        self._declared = is_event_stream(self.answer)
+        return None
+
+    async def read(self) -> bytes:
+        """Read the next piece of the stream; b"" at its end, or where the sink wants no more of it."""
+        request, answer = self._request, self.answer
+        try:
+            request.watch.wait()
+            if self.sink is not None:
+                await answer.pass_to(self.sink)
+                request.watch.wait()
+            piece = await answer.read()
+        except StreamDone:
+            return b""
+        except ClientError as error:
+            raise request.upstream.failure(error) from error
+        if piece and not self._declared:
+            check_is_stream(answer, request.redact(piece))
+            self._declared = True
+        return piece
+
+    async def close(self) -> None:
+        """Close the answer: a connection whose answer was read to its end is back in the pool by now."""
+        if hasattr(self, "answer"):  # the upstream could be reached
+            self.answer.close()
+
+    async def _rejection(self) -> Rejection:
+        request, answer = self._request, self.answer
+        if answer.status in _REDIRECTS:
+            raise UpstreamError(
+                f"The upstream answered with a redirect (HTTP {answer.status}) to "
+                f"{request.redact.text(answer.header(b'location') or 'nowhere')}: set that address as the upstream."
+            )
+        body = await read_error_body(answer, request.watch, request.upstream)
+        if request.journal is not None:
+            request.journal.record("upstream_error", request.id, status=answer.status, body=body)
+        error = upstream_status_error(answer, body, chat=True, own_key=request.own_key, redact=request.redact)
+        return Rejection(answer.status, body.decode("utf-8", "replace"), error)
+
+
+async def run_chat(request: ProxyRequest, exchange: ChatExchange) -> None:
+    """Carry out one exchange. Raises PatchbayError; whether the client's answer had begun is in ``request.reply``."""
+    reply, watch, journal = request.reply, request.watch, request.journal
+    streaming = exchange.streaming
+    upstream = ChatUpstream(request, request.upward(OWN_HEADERS[exchange.transparent, streaming]), streaming=streaming)
+    if streaming:
+        watch.beat(reply.heartbeat)
+    capture = request.capture()
+    if exchange.transparent:
+        await _pass_through(request, exchange, upstream, capture)
+    else:
+        pieces = drive_async(exchange, upstream)
+        try:
+            async for out in pieces:
+                await _write(request, exchange, upstream, out, capture)
+                if streaming and upstream.sink is None:
+                    upstream.sink = reply.direct(exchange, watch, capture)
+        finally:
+            await pieces.aclose()
+    if journal is not None and capture is not None:
+        journal.record("response", request.id, status=reply.status, stream=streaming, **capture.fields())
+
+
+async def _pass_through(
+    request: ProxyRequest, exchange: ChatExchange, upstream: ChatUpstream, capture: BodyCapture | None
+) -> None:
+    try:
+        rejection = await upstream.open(exchange.request)
+        if rejection is not None:
+            raise rejection.error
+        await relay(upstream.answer, request.reply, request.watch, request.upstream, capture=capture)
+    finally:
+        await upstream.close()
+
+
+async def _write(
+    request: ProxyRequest, exchange: ChatExchange, upstream: ChatUpstream, out: bytes, capture: BodyCapture | None
+) -> None:
+    """Write a piece of the client's answer; the last one ends it."""
+    reply = request.reply
+    await request.watch.wrote()
+    if capture is not None:
+        capture.add(out)
+    if exchange.streaming and reply.started:
+        await (reply.finish(out) if exchange.complete else reply.write(out))
+        return
+    headers = [] if exchange.fell_back else chat_downward(upstream.answer.headers)
+    if not exchange.streaming:
+        await reply.whole(200, [JSON_TYPE, *headers], out)
+        return
+    await reply.start(200, EVENT_STREAM + headers)
+    await (reply.finish(out) if exchange.complete else reply.write(out))
+
+
+async def read_whole(request: ProxyRequest, answer: Response) -> bytes:
+    """Read an answer that is not a stream; raises UpstreamError for one that is too large, or no JSON."""
+    request.watch.wait()
+    body = await read_bounded(answer, ANSWER_LIMIT, request.upstream)
+    if len(body) > ANSWER_LIMIT:
+        raise UpstreamError(f"The upstream's answer is larger than {ANSWER_LIMIT} bytes.")
+    if not is_json(answer) and body.lstrip()[:1] not in (b"{", b"["):
+        raise _unreadable(answer, request.redact(body))
+    return body
+
+
+def is_json(answer: Response) -> bool:
+    """Say whether an answer is declared to be one JSON."""
+    return "json" in answer.content_type
+
+
+def check_is_plain(answer: Response) -> None:
+    """Raise UpstreamError for an answer that came compressed."""
+    if (coding := answer.header(b"content-encoding").strip().lower()) not in ("", "identity"):
+        raise UpstreamError(f"The upstream compressed its answer ({coding}), although it was asked not to.")
+
+
+def check_is_stream(answer: Response, piece: bytes) -> None:
+    """Accept a stream that is not declared as one (some servers say text/plain); raise UpstreamError for anything else."""
+    first = piece.lstrip(b"\xef\xbb\xbf\r\n\t ")
+    if first.startswith((b"<", b"{", b"[")) or "html" in answer.content_type:
+        raise _unreadable(answer, piece)
+
+
+def _unreadable(answer: Response, body: bytes) -> UpstreamError:
+    """Say what came. ``body`` is without secrets already: half a key at the end of an excerpt would not be found any more."""
+    said = excerpt(body) or "an empty body"
+    return UpstreamError(
+        f"The upstream answered HTTP {answer.status} with {answer.header(b'content-type') or 'no content type'}, "
+        f"which is not a chat completion: {said}",
+        upstream_status=answer.status,
+        body=body[:1000].decode("utf-8", "replace"),
+    )

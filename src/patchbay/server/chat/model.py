@@ -1,0 +1,148 @@
+"""The server's upstream as the model of one turn: over its own connections, with the client's headers and parameters.
+
+What a round's request and answer mean is ``models.exchange``'s, so models that only write text can call tools too; how an answer
+is put together is ``models.assemble``'s. Here are only the wire, its order and its failures, as in ``server.chat``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from patchbay.errors import UpstreamError
+from patchbay.models.assemble import Assembly, whole_reply
+from patchbay.models.chat import ChatRequest, ModelEvent, ModelReply
+from patchbay.models.exchange import Exchange
+from patchbay.models.exchange_driver import drive_async
+from patchbay.models.learnt import Learnt, asked
+from patchbay.models.offer import Offer
+from patchbay.models.providers import Provider
+from patchbay.models.sse import SseDecoder
+from patchbay.models.wire import Envelope, decode, encode
+from patchbay.server.chat.completion import OWN_HEADERS, ChatUpstream, is_json
+from patchbay.server.http import Headers, chat_downward
+
+if TYPE_CHECKING:
+    from patchbay.server.proxy import ProxyRequest
+
+_ONE_REQUEST = frozenset({b"idempotency-key"})
+"""Headers that speak of one request: a turn makes several."""
+
+
+@dataclass(frozen=True)
+class ModelBackend:
+    """How the upstream's models are asked: what is the same for all turns."""
+
+    make_exchange: Callable[[bytes], Exchange]
+    provider: Provider
+    learnt: Learnt
+
+
+class UpstreamModel:
+    """A ChatModel for one client's request; ``written`` are the client's own tools, as it wrote them, by name.
+
+    ``envelope`` is what the first answer was put into, ``headers`` are those of the last that are true of an answer written anew.
+    ``document`` is what was read last: a chunk, or a whole completion. ``usages`` are what each round said that it cost.
+    """
+
+    def __init__(
+        self, request: ProxyRequest, way: ModelBackend, offer: Offer, written: Mapping[str, Mapping[str, Any]], *, stream: bool
+    ) -> None:
+        self._request = request
+        self._way = way
+        self._offer = offer
+        self._written = written
+        self._sent = [pair for pair in request.upward(OWN_HEADERS[False, stream]) if pair[0] not in _ONE_REQUEST]
+        self.envelope: Envelope | None = None
+        self.headers: Headers = []
+        self.document: dict[str, Any] = {}
+        self.usages: list[Mapping[str, Any]] = []
+
+    @property
+    def logprobs(self) -> Any:
+        """Those of the piece of text that was read last, if it came with any."""
+        choices = self.document.get("choices")
+        first = choices[0] if isinstance(choices, list) and choices else None
+        return first.get("logprobs") if isinstance(first, Mapping) else None
+
+    async def respond(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+        """Answer ``request``. Raises PatchbayError: UpstreamStatusError with the upstream's own answer where it refused."""
+        provider, learnt = self._way.provider, self._way.learnt
+        told = self._offer.of(request.tools, written=self._written)
+        body = provider.prepare({**told.body(request), "stream": True} if request.stream else told.body(request))
+        if body.get("tools") is told.tools:
+            body["tools"] = told.encoded
+        round_, first = await asked(self._open, body, learnt.of(body.get("model")), provider.sent_back)
+        assembly = Assembly()
+        end: ModelReply | None = None
+        usage: Any = None
+        async with aclosing(round_.documents(first)) as documents:
+            async for document in documents:
+                self._note(document)
+                usage = document.get("usage") or usage
+                if not request.stream:
+                    end = whole_reply(document)
+                    continue
+                for event in assembly.add(document):
+                    yield event
+        if isinstance(usage, Mapping):
+            self.usages.append(usage)
+        end = end if end is not None else assembly.end()
+        reason = provider.finish_reasons.get(end.finish_reason or "", end.finish_reason)
+        if reason == "error":
+            raise UpstreamError(f"The model's server failed in mid-answer: {end.finish_reason}.")
+        self._request.watch.wait_elsewhere()
+        yield ModelReply(told.own(end.reply), reason, end.usage)
+
+    def _note(self, document: dict[str, Any]) -> None:
+        self.document = document
+        if self.envelope is None and (document.get("id") or document.get("choices")):
+            self.envelope = Envelope(
+                id=document.get("id"),
+                created=document.get("created"),
+                model=document.get("model"),
+                fingerprint=document.get("system_fingerprint"),
+            )
+
+    async def _open(self, body: dict[str, Any]) -> tuple[_Round, bytes]:
+        """Begin a round: return it with the first bytes of its answer."""
+        round_ = _Round(self._request, self._way.make_exchange(encode(body)), self._sent)
+        first = await anext(round_.pieces, b"")
+        self.headers = [] if round_.exchange.fell_back else chat_downward(round_.upstream.answer.headers)
+        return round_, first
+
+
+class _Round:
+    """One request of a turn."""
+
+    def __init__(self, request: ProxyRequest, exchange: Exchange, headers: Headers) -> None:
+        self.exchange = exchange
+        self.upstream = ChatUpstream(request, headers, streaming=exchange.streaming)
+        self.pieces = drive_async(exchange, self.upstream)
+
+    async def documents(self, first: bytes) -> AsyncGenerator[dict[str, Any], None]:
+        """What the exchange makes of the answer: chunks of a stream, or one completion."""
+        whole = not self.exchange.streaming or (self.exchange.transparent and is_json(self.upstream.answer))
+        decoder = SseDecoder()
+        async with aclosing(self.pieces):
+            piece = first
+            while piece:
+                for data in (piece,) if whole else decoder.feed(piece):
+                    if data != b"[DONE]":
+                        yield _document(data)
+                piece = await anext(self.pieces, b"")
+        for data in decoder.close():
+            if data != b"[DONE]":
+                yield _document(data)
+
+
+def _document(data: bytes) -> dict[str, Any]:
+    try:
+        document = decode(data)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise UpstreamError(f"The upstream sent what is no JSON object: {data[:200].decode('utf-8', 'replace')}")
+    return document

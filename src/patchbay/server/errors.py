@@ -1,0 +1,177 @@
+"""Answers that the proxy gives by itself: health, and OpenAI-shaped errors. Bytes out, no I/O.
+
+What an upstream's refusal becomes is decided here too, since it ends as one of these.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from typing import Any
+
+import msgspec
+
+from patchbay.errors import PatchbayError, UpstreamError
+from patchbay.models import faults
+from patchbay.server.request_log import Redactor
+
+JSON_TYPE = (b"content-type", b"application/json")
+NO_RETRY = (b"x-should-retry", b"false")
+HEALTH_BODY = b'{"status":"ok","service":"patchbay proxy"}'
+ERROR_LIMIT = 1024 * 1024
+"""How much of an upstream's error body is read."""
+_SHOWN = 200
+_TAGS = re.compile(r"(?is)<(script|style)\b.*?</\1>|<[^<>]{0,500}>")
+_encode = msgspec.json.encode
+
+
+class AuthenticationError(PatchbayError):
+    """The client's key is missing or wrong."""
+
+    code = "invalid_api_key"
+    kind = "authentication_error"
+    status = 401
+
+
+class NotFoundError(PatchbayError):
+    """Nothing is at this path."""
+
+    code = "not_found"
+    kind = "not_found"
+    status = 404
+
+
+class MethodNotAllowedError(PatchbayError):
+    """This path exists, but not for this method."""
+
+    code = "method_not_allowed"
+    kind = "invalid_request_error"
+    status = 405
+
+
+class StoppingError(PatchbayError):
+    """The server was told to stop, and the request was not done in the time that it had left."""
+
+    code = "server_stopping"
+    status = 503
+    retryable = True
+
+    def __init__(self) -> None:
+        super().__init__("The server is stopping, and ended this request before it was done.")
+
+
+class UpstreamStatusError(UpstreamError):
+    """The upstream answered with an error status. ``answer`` is the body for the client, secrets already removed."""
+
+    def __init__(self, status: int, answer: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+        reason, _ = _reason(_read_object(answer))
+        message = f"The upstream answered HTTP {status}" + (f": {reason}" if reason else ".")
+        if reason.startswith(("The upstream answered", "The upstream returned")):
+            message = reason  # written here, and says the status
+        super().__init__(message, upstream_status=status, body=answer.decode("utf-8", "replace"))
+        self.status = status
+        self.answer = answer
+        self.headers = headers
+
+
+def error_headers(error: PatchbayError) -> list[tuple[bytes, bytes]]:
+    """Return the headers of an answer with ``error_body``: its type, and whether the client may repeat the request."""
+    if isinstance(error, UpstreamStatusError):
+        return error.headers
+    return [JSON_TYPE] if error.retryable else [JSON_TYPE, NO_RETRY]
+
+
+def error_body(error: PatchbayError) -> bytes:
+    """Return OpenAI's error body for ``error``."""
+    if isinstance(error, UpstreamStatusError):
+        return error.answer
+    return _encode(faults.error_body(error))
+
+
+def error_object(message: str, *, kind: str, code: str | None, param: str | None = None) -> bytes:
+    """Return OpenAI's error body from its four fields."""
+    return _encode({"error": {"message": message, "type": kind, "code": code, "param": param}})
+
+
+def upstream_error_body(status: int, content_type: str, body: bytes, *, chat: bool, own_key: bool, redact: Redactor) -> bytes:
+    """Return what the client is told of an upstream's error answer: its JSON as it is, anything else described.
+
+    ``chat``: JSON of another shape than OpenAI's is put into that shape too.
+    ``own_key``: the upstream was asked with the proxy's key, not the client's. 401 and 403 then say whose key was refused, and
+    keep the upstream's reason (a 403 is often a quota).
+    """
+    body = redact(body)
+    document = _read_object(body)
+    if status in (401, 403):
+        return _refused_key(status, document, own_key=own_key)
+    if document is not None and (not chat or isinstance(document.get("error"), dict)):
+        return body
+    reason, _ = _reason(document)
+    if reason:
+        # Other servers have other shapes ({"error": "…"}, {"detail": …}): a chat client knows OpenAI's only.
+        message = reason
+    elif body.strip():
+        message = f"The upstream answered HTTP {status} ({content_type or 'no content type'}): {excerpt(body)}"
+        if status == 404:
+            message += " (Is the upstream's URL its base URL, which mostly ends in /v1?)"
+    else:
+        message = f"The upstream returned HTTP {status} without a message."
+    return error_object(message, kind="upstream_error", code="upstream_error")
+
+
+def _refused_key(status: int, document: dict[str, Any] | None, *, own_key: bool) -> bytes:
+    whose = "the proxy's API key for it" if own_key else "the API key of this request"
+    verb = "refused" if status == 401 else "does not allow this request with"
+    message = f"The upstream {verb} {whose} (HTTP {status})"
+    reason, error = _reason(document)
+    message += f": {reason}" if reason else "."
+    kind, code = error.get("type"), error.get("code")
+    return error_object(
+        message,
+        kind=kind if isinstance(kind, str) else "upstream_error",
+        code=code if isinstance(code, str) else "upstream_authentication",
+    )
+
+
+def _reason(document: dict[str, Any] | None) -> tuple[str, dict[str, Any]]:
+    """Find the message in the shapes that servers use: OpenAI's, {"error": "…"}, FastAPI's {"detail": …}, {"message": …}."""
+    if document is None:
+        return "", {}
+    error = document.get("error", document)
+    if not isinstance(error, dict):
+        return (error, {}) if isinstance(error, str) else ("", {})
+    for name in ("message", "detail", "error"):
+        if isinstance(error.get(name), str):
+            return error[name], error
+    return "", error
+
+
+def _read_object(body: bytes) -> dict[str, Any] | None:
+    try:
+        document = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def excerpt(body: bytes) -> str:
+    """Return the first words of a body, markup left out, for an error message."""
+    text = _TAGS.sub(" ", body[:8192].decode("utf-8", "replace"))
+    text = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+
+
+def decompress(body: bytes, encoding: str) -> bytes:
+    """Return at most ERROR_LIMIT bytes of an error body that came compressed; nothing where it cannot be read.
+
+    Not passed on as it came: a key that it quotes could not be found in it.
+    """
+    encoding = encoding.strip().lower()
+    if encoding in ("", "identity"):
+        return body
+    for window in {"gzip": (31,), "x-gzip": (31,), "deflate": (15, -15)}.get(encoding, ()):
+        try:
+            return zlib.decompressobj(window).decompress(body, ERROR_LIMIT)
+        except zlib.error:
+            continue
+    return b""

@@ -1,0 +1,174 @@
+"""What a server's models and tools are watched and governed by: hooks, approvals, the audit, events, and files for the user.
+
+What lives here: the parts put together, opened and closed with the server, and read anew from their file. What does not: the
+parts (``patchbay.hooks``, ``approvals``, ``audit``, ``media``), and the turns that they are about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastapi import FastAPI
+
+from patchbay.approvals import ApprovalPolicy, ApprovalService, parse_policy
+from patchbay.audit import AuditLog
+from patchbay.errors import ConfigurationError
+from patchbay.hooks import HookManager
+from patchbay.hooks.config import BuiltinFactory, ConfiguredHooks, HooksConfig, mount_configured, read_server_config
+from patchbay.media import MediaStore
+from patchbay.server.admin_api import MediaApp, make_approvals_router, make_audit_router, make_events_router
+from patchbay.server.auth import PATH as MEDIA_PATH
+from patchbay.server.event_stream import EventStream
+
+AUDIT_KEPT = 90 * 24 * 3600.0
+"""Seconds after which an entry of the audit is forgotten."""
+
+
+@dataclass(frozen=True)
+class GovernanceSettings:
+    """What is to be governed, and where it is written down.
+
+    ``config`` is a file with ``hooks`` and ``approvals`` (JSON, YAML or TOML). ``approvals`` and ``audit`` are URLs of databases:
+    without the first, requests for approval end with the program; without the second there is no audit. ``audit_kept`` is for
+    how many seconds an entry of the audit is kept, None for ever.
+    """
+
+    config: Path | None = None
+    approvals: str | None = None
+    audit: str | None = None
+    audit_kept: float | None = AUDIT_KEPT
+
+
+class Governance:
+    """The hooks of a server's turns, with all that goes with them. ``hooks`` may have some of the program's own mounted already.
+
+    ``builtins`` are the factories of what may stand in the file's ``hooks.builtins``. The file is read here, so that what is
+    wrong with it is said before anything runs. Raises ConfigurationError.
+    """
+
+    def __init__(
+        self,
+        settings: GovernanceSettings | None = None,
+        *,
+        hooks: HookManager | None = None,
+        builtins: Mapping[str, BuiltinFactory] | None = None,
+    ) -> None:
+        self.settings = settings = settings if settings is not None else GovernanceSettings()
+        self.hooks = hooks if hooks is not None else HookManager()
+        self.media = MediaStore()
+        self.events = EventStream(self.hooks)
+        config, policy = self._read()
+        self.approvals = ApprovalService(policy, settings.approvals)
+        self.audit = AuditLog(settings.audit, keep=settings.audit_kept) if settings.audit is not None else None
+        self._config = config
+        self._builtins = builtins
+        self._configured: ConfiguredHooks | None = None
+        self._opening = asyncio.Lock()
+        self._is_open = False
+
+    def serve_by(self, api: FastAPI, *, needs_token: bool) -> None:
+        """Add the routes by which people and programs look on and decide. ``needs_token``: the server has one."""
+        api.include_router(make_approvals_router(self.approvals, needs_token=needs_token))
+        api.include_router(make_events_router(self.events, needs_token=needs_token))
+        if self.audit is not None:
+            api.include_router(make_audit_router(self.audit, needs_token=needs_token))
+        api.mount(MEDIA_PATH.rstrip("/"), MediaApp(self.media, needs_token=needs_token))
+
+    async def open(self) -> None:
+        """Start what is configured, unless that was done. No call may be made before it has.
+
+        Raises ConfigurationError where something that is required does not start.
+        """
+        if self._is_open:
+            return
+        async with self._opening:
+            if not self._is_open:
+                await self._start()
+                self._is_open = True
+
+    async def reload(self) -> str:
+        """Read the file again and do as it says now; return what became of it, in words.
+
+        Raises ConfigurationError where that cannot be; then all stays as it was. Turns that have begun end as they began.
+        """
+        config, policy = self._read()
+        if config is None or self._configured is None:
+            raise ConfigurationError("there is no configuration to be read again: this server was started without --config.")
+        policy.apply_to(config.policy)  # what does not fit together is said before anything is changed
+        before = self._in_force
+        await self._configured.reload(config)
+        self._config, self.approvals.policy = config, policy
+        self._mount_desk()
+        now = self._in_force
+        gone = [each for each in before if each not in now]
+        return f"{self.told}; no more: {', '.join(gone)}" if gone else self.told
+
+    @property
+    def told(self) -> str:
+        """What is mounted, what was left out and why, what is disabled, and what is asked about, in words."""
+        outcomes = self._configured.outcomes if self._configured is not None else ()
+        words = [each.name if not each.problem else f"{each.name} is left out: {each.problem}" for each in outcomes]
+        if (config := self._config) is not None and config.enabled:
+            words += [f"{name} is not enabled" for name in config.disabled]
+        elif config is not None:
+            words.append("hooks.enabled is false")
+        policy = self.approvals.policy
+        rules, default = len(policy.rules), policy.otherwise.outcome
+        otherwise = f"default {default}" if default != "allow" else ""
+        if rules:
+            words.append(f"approvals by {rules} rule{'' if rules == 1 else 's'}{f', {otherwise}' if otherwise else ''}")
+        elif otherwise:
+            words.append(f"approvals: {otherwise}")
+        return "; ".join(words) or "nothing"
+
+    @property
+    def _in_force(self) -> list[str]:
+        """What a reload could take away."""
+        outcomes = self._configured.outcomes if self._configured is not None else ()
+        policy = self.approvals.policy
+        asks = bool(policy.rules) or policy.otherwise.outcome != "allow"
+        return [*(each.name for each in outcomes if not each.problem), *(["approvals"] if asks else [])]
+
+    def leave(self) -> None:
+        """Say that the server is about to stop: streams end, and what waits for approval stays, for when it is back."""
+        self.events.leave()
+        self.approvals.leave()
+
+    async def aclose(self) -> None:
+        """End the hooks, then write down what they and the calls came to."""
+        self.leave()
+        try:
+            await self.hooks.aclose()
+            await self.approvals.aclose()
+        finally:
+            if self.audit is not None:
+                await self.audit.aclose()
+            self.media.close()
+
+    def _read(self) -> tuple[HooksConfig | None, ApprovalPolicy]:
+        path = self.settings.config
+        if path is None:
+            return None, ApprovalPolicy()
+        config, policy = read_server_config(path)
+        try:
+            return config, parse_policy(policy)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{path}: {error}") from None
+
+    async def _start(self) -> None:
+        if self._config is not None:
+            folder = self.media.media_dir
+            self._configured = await mount_configured(self.hooks, self._config, builtins=self._builtins, media_dir=folder)
+        self._mount_desk()
+        if self.audit is not None:
+            self.hooks.recorders.append(self.audit)
+
+    def _mount_desk(self) -> None:
+        # A server without a policy does not ask for each call. One that had a policy before keeps asking the desk.
+        if self.approvals.policy != ApprovalPolicy() or any(each.hook is self.approvals for each in self.hooks.mounted):
+            self.approvals.mount(self.hooks)
+        else:
+            self.approvals.stand_by(self.hooks)

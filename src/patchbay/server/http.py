@@ -1,0 +1,428 @@
+"""Which HTTP headers cross the proxy, in either direction. Names only; values pass as they are.
+
+Both ways the headers of one hop stay on their hop (RFC 9110 7.6.1). Towards the upstream nothing goes that speaks of this
+origin or of the way to it (cookies, Origin, X-Forwarded-*); back comes nothing that speaks for the upstream's origin (cookies,
+CORS, Strict-Transport-Security).
+
+Where a path leads: health, chat completions, through to the upstream, or nowhere. Pure: text in, a route out.
+
+A path is passed on as the client wrote it (an encoded slash in a model's name stays encoded), so everything that could climb out
+of the upstream's base is refused here, however often it is encoded.
+
+Reads a request's body from ASGI: whole and bounded, or piece by piece.
+
+Nothing is asked of the client before the first call here: a refusal that needs no body is answered without it.
+
+The short way to the client's socket, past ASGI's messages, where uvicorn's own ``send`` is what would take them.
+
+A streamed piece goes from the upstream's socket to the client's within one callback of the network. A task that is woken for each
+costs more than all that is done with it: it is woken only for the end, for an error, and where the client reads slower than the
+upstream writes.
+
+Writes one answer to the client through ASGI's ``send``, and knows how much of it is already out.
+
+A stream's answer may have to begin before the upstream has said anything (the heartbeat), so who writes first starts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
+
+from uvicorn.protocols.http.httptools_impl import HEADER_VALUE_RE, STATUS_LINE, RequestResponseCycle
+
+from patchbay.errors import InvalidRequestError, RequestTooLargeError
+from patchbay.server.watchdog import ClientDisconnect, RequestWatchdog
+
+if TYPE_CHECKING:
+    from patchbay.server.chat.completion import ChatExchange
+    from patchbay.server.request_log import BodyCapture
+
+Headers = list[tuple[bytes, bytes]]
+"""Headers as ASGI has them: lower-case names."""
+
+_HOP = frozenset(
+    {
+        b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
+        b"transfer-encoding", b"upgrade", b"http2-settings",
+    }
+)  # fmt: skip
+_NOT_UP = _HOP | {
+    b"host", b"content-length", b"expect", b"authorization", b"cookie", b"origin", b"referer", b"forwarded", b"via", b"x-real-ip",
+    b"x-client-ip", b"true-client-ip", b"x-http-method-override",
+}  # fmt: skip
+_NOT_UP_PREFIXES = (b"x-forwarded-", b"sec-", b"access-control-", b"cf-", b"x-amzn-", b"x-envoy-")
+KEY_HEADERS = frozenset({b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"})
+"""The headers that hold a client's key."""
+_NOT_DOWN = _HOP | {
+    b"set-cookie", b"set-cookie2", b"date", b"server", b"alt-svc", b"strict-transport-security", b"clear-site-data", b"nel",
+    b"report-to", b"content-security-policy", b"www-authenticate", b"http2-settings",
+}  # fmt: skip
+_NOT_DOWN_PREFIXES = (b"access-control-",)
+# Of a chat answer that is written anew only these are still true.
+_CHAT_DOWN = frozenset({b"retry-after", b"retry-after-ms", b"x-request-id", b"x-should-retry"})
+_CHAT_DOWN_PREFIXES = (b"x-ratelimit-", b"ratelimit", b"openai-")
+_MEMORY = 512
+_NONE: Mapping[bytes, tuple[bytes, bytes]] = MappingProxyType({})
+
+
+OwnHeaders = Mapping[bytes, tuple[bytes, bytes]]
+"""Headers that replace the client's: by their lower-case names, name and value as they are sent."""
+
+
+class _Verdicts(dict[bytes, bytes | None]):
+    """Remembers for each header name what it becomes (None: it stays here). Bounded, since names come from outside."""
+
+    def remember(self, name: bytes, verdict: bytes | None) -> None:
+        if len(self) >= _MEMORY:
+            self.clear()
+        self[name] = verdict
+
+
+_up = _Verdicts()
+_down = _Verdicts()
+_chat_down = _Verdicts()
+
+
+def own_headers(headers: Mapping[str, str]) -> OwnHeaders:
+    """Return ``headers`` as ``upward`` takes them."""
+    return {name.lower().encode(): (name.encode(), value.encode("latin-1")) for name, value in headers.items()}
+
+
+def upward(headers: Iterable[tuple[bytes, bytes]], *, with_keys: bool, own: OwnHeaders = _NONE) -> Headers:
+    """Return the client's headers that may go to the upstream, and ``own``, which replace those of the same names.
+
+    ``with_keys``: also those that hold the client's own key (where the proxy has no key of its own for the upstream).
+    """
+    forwarded: Headers = []
+    nominated: set[bytes] | None = None
+    for pair in headers:
+        name = pair[0]
+        try:
+            verdict = _up[name]
+        except KeyError:
+            verdict = None if (name in _NOT_UP or name.startswith(_NOT_UP_PREFIXES)) and name not in KEY_HEADERS else name
+            _up.remember(name, verdict)
+        if verdict is not None:
+            if name not in own and (with_keys or name not in KEY_HEADERS):
+                forwarded.append(pair)
+        elif name == b"connection":
+            nominated = _nominated(pair[1], nominated)
+    if nominated:
+        forwarded = [pair for pair in forwarded if pair[0] not in nominated]
+    forwarded.extend(own.values())
+    return forwarded
+
+
+def downward(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """Return the upstream's headers that may go to the client with a body that is passed on as it is."""
+    forwarded: Headers = []
+    nominated: set[bytes] | None = None
+    for name, value in headers:
+        try:
+            verdict = _down[name]
+        except KeyError:
+            lowered = name.lower()
+            verdict = None if lowered in _NOT_DOWN or lowered.startswith(_NOT_DOWN_PREFIXES) else lowered
+            _down.remember(name, verdict)
+        if verdict is not None:
+            forwarded.append((verdict, value))
+        elif name.lower() == b"connection":
+            nominated = _nominated(value, nominated)
+    if nominated:
+        forwarded = [pair for pair in forwarded if pair[0] not in nominated]
+    return forwarded
+
+
+def chat_downward(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """Return the upstream's headers that are still true of a chat answer which was written anew."""
+    forwarded: Headers = []
+    for name, value in headers:
+        try:
+            verdict = _chat_down[name]
+        except KeyError:
+            lowered = name.lower()
+            verdict = lowered if lowered in _CHAT_DOWN or lowered.startswith(_CHAT_DOWN_PREFIXES) else None
+            _chat_down.remember(name, verdict)
+        if verdict is not None:
+            forwarded.append((verdict, value))
+    return forwarded
+
+
+def _nominated(connection: bytes, so_far: set[bytes] | None) -> set[bytes]:
+    """Return the names that a Connection header declares to be of this hop only."""
+    names = {token.strip().lower() for token in connection.split(b",")} - {b"close", b"keep-alive", b""}
+    return names | (so_far or set())
+
+
+CHAT = "/chat/completions"
+_ENCODINGS = 4
+
+
+def own_path(scope: Mapping[str, Any]) -> str:
+    """Return the request's path below where the app is mounted, still percent-encoded.
+
+    Servers differ: ``raw_path`` may be missing, and ``path`` may or may not begin with ``root_path``.
+    """
+    raw: bytes | None = scope.get("raw_path")
+    path = raw.decode("latin-1").partition("?")[0] if raw else quote(scope["path"])
+    root = scope.get("root_path") or ""
+    for prefix in (root, quote(root)):
+        if prefix and path.startswith(prefix) and path[len(prefix) : len(prefix) + 1] in ("", "/"):
+            return path[len(prefix) :] or "/"
+    return path
+
+
+def find_tail(path: str, base: str) -> str | None:
+    """Return what follows the base path ("/models", ""), without trailing slashes; None where the path leads nowhere."""
+    if not path.startswith(base):
+        return None
+    tail = path[len(base) :].rstrip("/")
+    if tail and not tail.startswith("/"):
+        return None
+    return None if climbs(tail) else tail
+
+
+def is_chat(tail: str) -> bool:
+    """Say whether ``tail`` is chat completions, also where it is written with percent signs."""
+    return tail == CHAT or ("%" in tail and unquote(tail).rstrip("/") == CHAT)
+
+
+def climbs(tail: str) -> bool:
+    """Say whether a path could leave its base: dot segments, plain or encoded any number of times, backslashes, controls."""
+    if "%" in tail:
+        for _ in range(_ENCODINGS):
+            tail, encoded = unquote(tail), tail
+            if tail == encoded:
+                break
+        else:  # nobody encodes so often in good faith, and each further pass costs the length of the path
+            return True
+    if "." not in tail and "\\" not in tail and tail.isprintable():
+        return False
+    segments = tail.replace("\\", "/").split("/")
+    # ";" ends a segment for servers that know path parameters.
+    dots = any(segment.partition(";")[0] in (".", "..") for segment in segments)
+    return dots or any(ord(char) < 32 or ord(char) == 127 for char in tail)
+
+
+Receive = Callable[[], Awaitable[Any]]
+
+
+def declared_length(header: bytes | None) -> int | None:
+    """Read a Content-Length header; raises InvalidRequestError."""
+    if header is None:
+        return None
+    if not header.isdigit():
+        raise InvalidRequestError("The Content-Length header is not a number.")
+    return int(header)
+
+
+def check_length(length: int | None, limit: int) -> None:
+    """Raise RequestTooLargeError for a body that is declared larger than ``limit`` bytes."""
+    if length is not None and length > limit:
+        raise RequestTooLargeError(f"The request body has {length} bytes; the limit is {limit} bytes.")
+
+
+async def read_body(receive: Receive, limit: int) -> bytes:
+    """Return the whole body; raises RequestTooLargeError as soon as it exceeds ``limit``, and ClientLeftError."""
+    message = await _next_message(receive)
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body", False) and len(body) <= limit:
+        return body
+    pieces, size = [body], len(body)
+    while size <= limit:
+        if not message.get("more_body", False):
+            return b"".join(pieces)
+        message = await _next_message(receive)
+        piece = message.get("body", b"")
+        pieces.append(piece)
+        size += len(piece)
+    raise RequestTooLargeError(f"The request body is larger than the limit of {limit} bytes.")
+
+
+async def stream_body(
+    receive: Receive, watch: RequestWatchdog, *, note: Callable[[bytes], None] | None = None
+) -> bytes | AsyncIterator[bytes]:
+    """Return the body as it arrives: bytes where it came in one piece, else an iterator that reads on.
+
+    While the iterator reads, it stands in for the watch: it notices the client's leaving.
+    """
+    watch.listening = False
+    message = await _next_message(receive)
+    body: bytes = message.get("body", b"")
+    if note is not None:
+        note(body)
+    if not message.get("more_body", False):
+        watch.listening = True
+        return body
+    return _stream_rest(receive, watch, body, note)
+
+
+async def _stream_rest(
+    receive: Receive, watch: RequestWatchdog, first: bytes, note: Callable[[bytes], None] | None
+) -> AsyncIterator[bytes]:
+    more = True
+    try:
+        if first:
+            yield first
+        while more:
+            watch.waiting_since = 0.0  # now it is the client that is waited for
+            try:
+                message = await _next_message(receive)
+            except ClientDisconnect:
+                watch.left()  # this runs in the upload's task: the work itself may be waiting for something else
+                raise
+            more = message.get("more_body", False)
+            piece = message.get("body", b"")
+            watch.wait()
+            if piece:
+                if note is not None:
+                    note(piece)
+                yield piece
+    finally:
+        watch.listening = True  # also where the upstream refused the rest
+
+
+async def _next_message(receive: Receive) -> Any:
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect("The client left before its request was complete.")
+    return message
+
+
+class StreamDone(Exception):  # noqa: N818  (control flow, not a fault)
+    """The exchange wants nothing more of the upstream's stream."""
+
+
+def direct_sink(
+    send: Any, exchange: ChatExchange, watch: RequestWatchdog, capture: BodyCapture | None
+) -> Callable[[bytes], bool] | None:
+    """Return what feeds a piece and writes what comes of it; False where it can not be written now, and was not fed.
+
+    None where ``send`` is not uvicorn's own: what stands between is to see each piece. The head must have been sent. It raises
+    what ``feed`` raises, and EnoughError.
+    """
+    cycle = getattr(send, "__self__", None)
+    if type(cycle) is not RequestResponseCycle or not cycle.chunked_encoding:
+        return None
+    flow, write = cycle.flow, cycle.transport.write
+    feed, passed = exchange.feed, watch.passed
+
+    def sink(piece: bytes) -> bool:
+        if flow.write_paused or cycle.disconnected:
+            return False
+        out = feed(piece)
+        if out:
+            write(b"%x\r\n%b\r\n" % (len(out), out))
+            if capture is not None:
+                capture.add(out)
+        passed(out)
+        if exchange.finished:
+            raise StreamDone
+        return True
+
+    return sink
+
+
+def write_whole(send: Any, status: int, headers: Headers, body: bytes) -> bool:
+    """Write an answer that is complete, its Content-Length among ``headers``, in one system call. False: it was not written."""
+    cycle = getattr(send, "__self__", None)
+    if (
+        type(cycle) is not RequestResponseCycle
+        or cycle.response_started
+        or cycle.disconnected
+        or cycle.flow.write_paused
+        or cycle.access_log
+        or cycle.scope["method"] == "HEAD"
+    ):
+        return False
+    head = STATUS_LINE[status]
+    for name, value in (*cycle.default_headers, *headers):
+        if HEADER_VALUE_RE.search(value) is not None:
+            return False
+        head += b"%b: %b\r\n" % (name, value)
+    keep_alive = cycle.keep_alive
+    cycle.response_started = cycle.response_complete = True
+    cycle.waiting_for_100_continue = False
+    cycle.transport.write(b"%b%b\r\n%b" % (head, b"" if keep_alive else b"connection: close\r\n", body))
+    cycle.message_event.set()
+    if not keep_alive:
+        cycle.transport.close()
+    cycle.on_response()
+    return True
+
+
+HEARTBEAT = b": keep-alive\n\n"
+EVENT_STREAM: Headers = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+_EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+
+Send = Callable[[Any], Awaitable[None]]
+
+
+class ResponseWriter:
+    """The client's answer. ``started``: its head is out and the status can no longer change."""
+
+    __slots__ = ("_common", "_send", "finished", "pausable", "started", "status")
+
+    def __init__(self, send: Send, common: Headers) -> None:
+        self._send = send
+        self._common = common
+        self.started = False
+        self.finished = False
+        self.status = 0
+        self.pausable = True
+        """Whether a comment line may be written now: only between two events."""
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """Send the head."""
+        self.started = True
+        self.status = status
+        await self._out({"type": "http.response.start", "status": status, "headers": self._common + headers})
+
+    def write(self, data: bytes) -> Awaitable[None]:
+        """Send a piece of the body; waits while the client reads slower than this writes."""
+        return self._out({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def finish(self, data: bytes = b"") -> None:
+        """Send the last piece of the body."""
+        self.finished = True
+        await self._out({"type": "http.response.body", "body": data, "more_body": False})
+
+    async def whole(self, status: int, headers: Headers, body: bytes) -> None:
+        """Send an answer that is complete."""
+        headers = [*headers, (b"content-length", b"%d" % len(body))]
+        if write_whole(self._send, status, self._common + headers, body):
+            self.started = self.finished = True
+            self.status = status
+            return
+        await self.start(status, headers)
+        await self.finish(body)
+
+    async def heartbeat(self) -> None:
+        """Show that an idle stream is alive; starts it where it has not begun."""
+        if not self.started:
+            await self.start(200, EVENT_STREAM)
+        if self.pausable and not self.finished:
+            await self.write(HEARTBEAT)
+
+    def direct(
+        self, exchange: ChatExchange, watch: RequestWatchdog, capture: BodyCapture | None
+    ) -> Callable[[bytes], bool] | None:
+        """Return what writes the rest of a stream that has begun without waking a task; see ``direct_sink``."""
+        return direct_sink(self._send, exchange, watch, capture) if self.started else None
+
+    def passed(self, data: bytes) -> None:
+        """Note bytes of a foreign stream that go out, to know whether they ended with a whole event."""
+        self.pausable = data.endswith(_EVENT_ENDS)
+
+    async def _out(self, message: dict[str, Any]) -> None:
+        try:
+            await self._send(message)
+        except OSError as error:  # ASGI 2.4: a send to a client that has gone
+            raise ClientDisconnect("The client left.") from error

@@ -1,0 +1,318 @@
+"""What models the sessions of a server may have. Plain data.
+
+What a client asks for when it opens a session: its URL's query, checked. Pure.
+
+What goes over the socket of a session: JSON in, JSON and pieces of audio out. Pure; docs/realtime.md has the tables.
+
+What lives here: reading a client's frames with all that can be wrong with them, and events as frames. What does not: sockets
+(``held``).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, TypeAlias
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from patchbay.errors import ConfigurationError, InvalidRequestError, PatchbayError
+from patchbay.loop import TextEvent, ToolCallEvent, ToolProgressEvent, ToolResultEvent, UserOutputEvent
+from patchbay.realtime.config import RealtimeSettings
+from patchbay.realtime.events import (
+    AudioEvent,
+    ConnectionEvent,
+    DroppedEvent,
+    ErrorEvent,
+    RealtimeEvent,
+    ResponseEndEvent,
+    TranscriptEvent,
+)
+from patchbay.realtime.providers.registry import dialect_for
+from patchbay.realtime.session import validated_audio
+from patchbay.server.auth import signed_path
+from patchbay.server.chat.handler import SESSION_HEADER, checked_session, session_of
+from patchbay.server.chat.turn import ChatSettings
+from patchbay.server.settings import ProxySettings
+from patchbay.tools import well_formed
+from patchbay.types import ToolCall
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveSessionsSettings:
+    """``realtime`` is the realtime model, ``upstream`` the server of the models for chats; None where there is none.
+
+    ``chat`` is how the latter are told of tools. In seconds: a session that is to take over from one that is not idle waits
+    ``swap_wait`` for it, and as long for another that is taking over; who comes to a role that is not free waits ``free_wait``,
+    since its own last session may be on its way out; a client that takes nothing of what it is sent is left after
+    ``send_timeout``.
+    """
+
+    realtime: RealtimeSettings | None = None
+    upstream: ProxySettings | None = None
+    chat: ChatSettings | None = None
+    swap_wait: float = 10.0
+    free_wait: float = 1.0
+    send_timeout: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.realtime is not None:
+            from patchbay.realtime.providers.registry import dialect_for
+
+            dialect_for(self.realtime)  # says what is wrong with the name
+        for name in ("swap_wait", "free_wait", "send_timeout"):
+            if not getattr(self, name) > 0:
+                raise ConfigurationError(f"{name} must be more than 0.")
+
+
+PATH: Final = "/api/sessions/"
+
+SUBPROTOCOL: Final = "patchbay"
+
+_LONGEST_INSTRUCTIONS: Final = 16_000
+_LONGEST_NAME: Final = 200
+_CHOICES: Final = {"audio": ("json", "binary"), "output": ("audio", "text"), "takeover": ("0", "1"), "detect_turns": ("0", "1")}
+_KNOWN: Final = frozenset({"realtime", "model", "instructions", "session", "voice", *_CHOICES})
+_MODEL: Final = re.compile(r"[!-~]*")
+
+
+class NoModelError(InvalidRequestError):
+    """The server has no model of the kind that was asked for."""
+
+    code = "no_model"
+
+
+@dataclass(frozen=True)
+class SessionRequest:
+    """A session as a client wants it. ``model`` is "" for the server's own. ``binary``: audio comes as binary frames.
+
+    ``takeover``: it takes over from the one that the role has. ``session`` is the key that the client gave it. With
+    ``detect_turns`` false its model does not hear when the user has ended: the client says so.
+    """
+
+    role: str
+    kind: Literal["realtime", "offline"]
+    model: str = ""
+    instructions: str = ""
+    voice: str | None = None
+    output: Literal["audio", "text"] | None = None
+    session: str = ""
+    binary: bool = False
+    takeover: bool = False
+    detect_turns: bool = True
+
+
+def role_in(path: str) -> str | None:
+    """Return the role (as it is written) in the path of a session, None where it is none of one."""
+    role = path.removeprefix(PATH).removesuffix("/")
+    return role if path.startswith(PATH) and role and "/" not in role else None
+
+
+def parse_session_request(
+    role: str, query: bytes, headers: Sequence[tuple[bytes, bytes]], settings: LiveSessionsSettings
+) -> SessionRequest:
+    """Read what a client asks for. Raises InvalidRequestError, NoModelError where the server does not have it."""
+    try:
+        pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=20)
+    except (ValueError, UnicodeError):
+        raise InvalidRequestError("The query of the URL cannot be read.") from None
+    given = dict(pairs)
+    if len(given) < len(pairs):
+        raise InvalidRequestError("The query says something twice.")
+    for name, value in given.items():
+        if name not in _KNOWN:
+            raise InvalidRequestError(
+                f"{name!r:.50} is nothing that a session can be asked for. Known are {', '.join(sorted(_KNOWN))}."
+            )
+        if name in _CHOICES and value not in _CHOICES[name]:
+            raise InvalidRequestError(f"{name} is {' or '.join(_CHOICES[name])}, not {value!r:.50}.")
+    for name in ("realtime", "model", "voice"):
+        value = given.get(name, "")
+        if len(value) > _LONGEST_NAME or not _MODEL.fullmatch(value):
+            raise InvalidRequestError(f"{name} must be up to {_LONGEST_NAME} ASCII characters without blanks.")
+    if len(given.get("instructions", "")) > _LONGEST_INSTRUCTIONS:
+        raise InvalidRequestError(f"instructions must be up to {_LONGEST_INSTRUCTIONS} characters.")
+    kind = _kind(given, settings)
+    header = next((value for name, value in headers if name.lower() == SESSION_HEADER.lower().encode()), None)
+    asked = SessionRequest(
+        role,
+        kind,
+        model=given.get("realtime" if kind == "realtime" else "model", ""),
+        instructions=given.get("instructions", ""),
+        voice=given.get("voice"),
+        output="text" if given.get("output") == "text" else "audio" if "output" in given else None,
+        session=checked_session(given["session"]) if "session" in given else session_of(header),
+        binary=given.get("audio") == "binary",
+        takeover=given.get("takeover") == "1",
+        detect_turns=given.get("detect_turns") != "0",
+    )
+    if asked.model and kind == "realtime":
+        realtime_settings(asked, settings)  # says what is wrong with the name
+    return asked
+
+
+def realtime_settings(asked: SessionRequest, settings: LiveSessionsSettings) -> RealtimeSettings:
+    """Return the settings of a realtime session. Raises ConfigurationError for a model of nobody's.
+
+    Another model of the same provider is asked for at the same server; one of another provider at that provider's own.
+    """
+    own = settings.realtime
+    assert own is not None
+    made = own
+    if asked.model:
+        provider = dialect_for(own).provider
+        named = replace(
+            own, model=asked.model, provider="" if "/" in asked.model else provider, url=None, api_key=None, voice=None
+        )
+        same = dialect_for(named).provider == provider
+        made = replace(own, model=asked.model, provider=provider) if same else replace(named, extra={})
+    if asked.instructions:
+        made = replace(made, instructions=asked.instructions)
+    if asked.voice:
+        made = replace(made, voice=asked.voice)
+    if not asked.detect_turns:
+        made = replace(made, detect_turns=False)
+    return replace(made, output=asked.output) if asked.output is not None else made
+
+
+def _kind(given: dict[str, str], settings: LiveSessionsSettings) -> Literal["realtime", "offline"]:
+    """A realtime model or a chat's: what the query names, else the realtime one where the server has that."""
+    if "realtime" in given and "model" in given:
+        raise InvalidRequestError("realtime and model are two kinds of session: name one.")
+    wants_realtime = "realtime" in given or ("model" not in given and settings.realtime is not None)
+    if wants_realtime and settings.realtime is None:
+        raise NoModelError("This server has no realtime model: start it with patchbay serve --realtime openai/gpt-realtime.")
+    if not wants_realtime and settings.upstream is None:
+        raise NoModelError(
+            "This server has no model for chats: start it with patchbay serve --upstream URL"
+            f"{'' if settings.realtime is None else ', or talk to its realtime one, ?realtime='}."
+        )
+    return "realtime" if wants_realtime else "offline"
+
+
+LONGEST_TEXT: Final = 65_536
+"""Characters of what a user says at once."""
+
+Frame: TypeAlias = dict[str, Any]
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+@dataclass(frozen=True, slots=True)
+class TextInput:
+    """A text of the user's."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AudioInput:
+    """A piece of the user's speech: 16-bit PCM, one channel."""
+
+    audio: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """Something that has no content: the user has ended, is to be heard instead, or wants to know whether anybody is there."""
+
+    what: Literal["respond", "interrupt", "ping"]
+
+
+def read_frame(message: Mapping[str, Any]) -> TextInput | AudioInput | Control:
+    """Read what a client has sent, an ASGI message. Raises InvalidRequestError for what is none of the frames that there are."""
+    if (audio := message.get("bytes")) is not None:
+        return AudioInput(validated_audio(audio))
+    try:
+        frame = _decoded(message.get("text") or "")
+    except (ValueError, RecursionError):
+        raise InvalidRequestError("A text frame must be JSON.") from None
+    kind = frame.get("type") if isinstance(frame, dict) else None
+    if kind == "text":
+        text = frame.get("text")
+        if not isinstance(text, str) or not text.strip() or len(text) > LONGEST_TEXT:
+            raise InvalidRequestError(f"text must be a text of up to {LONGEST_TEXT} characters, and not empty.", param="text")
+        return TextInput(well_formed(text))
+    if kind == "audio":
+        try:
+            return AudioInput(validated_audio(base64.b64decode(frame.get("audio"), validate=True)))
+        except (binascii.Error, TypeError, ValueError) as error:
+            if isinstance(error, InvalidRequestError):
+                raise
+            raise InvalidRequestError("audio must be base64.", param="audio") from None
+    if kind in ("respond", "interrupt", "ping"):
+        return Control(kind)
+    raise InvalidRequestError(
+        'A frame is a JSON object whose type is "text", "audio", "respond", "interrupt" or "ping".', param="type"
+    )
+
+
+def encode_frame(frame: Frame) -> str:
+    """Return a frame as text."""
+    try:
+        return _encode(frame).decode()
+    except (TypeError, ValueError, RecursionError):  # half a surrogate pair of a model's, or what no JSON knows
+        return json.dumps(frame, default=str)
+
+
+def event_frame(event: RealtimeEvent) -> Frame:
+    """Return an event as a frame."""
+    return {"type": event.type, **_members(event)}
+
+
+def error_frame(error: PatchbayError) -> Frame:
+    """Return what tells a client that something went wrong."""
+    return {"type": "error", "error": {"message": str(error), "code": error.code}}
+
+
+def _decoded(text: str) -> Any:
+    """Read JSON, also with half a surrogate pair in it, as scripts of web pages write one."""
+    try:
+        return _decode(text)
+    except ValueError:
+        return json.loads(text)
+
+
+def _members(event: RealtimeEvent) -> Frame:
+    if isinstance(event, TextEvent):
+        return {"delta": event.delta}
+    if isinstance(event, AudioEvent):
+        return {"audio": base64.b64encode(event.audio).decode(), "rate": event.rate}
+    if isinstance(event, TranscriptEvent):
+        return {"role": event.role, "text": event.text, "whole": event.whole}
+    if isinstance(event, ToolCallEvent):
+        arguments = {"arguments": event.tool_call.arguments, "raw_arguments": event.tool_call.raw_arguments}
+        return {**_call(event.tool_call), **arguments, "iteration": event.iteration}
+    if isinstance(event, ToolProgressEvent):
+        progress = event.progress
+        return {**_call(event.tool_call), "message": progress.message, "fraction": progress.fraction, "data": progress.data}
+    if isinstance(event, ToolResultEvent):
+        execution = event.execution
+        about = {"content": execution.content, "is_error": execution.is_error, "code": execution.result.code}
+        return {**_call(execution.call), **about, "seconds": round(execution.seconds, 6), "iteration": event.iteration}
+    if isinstance(event, UserOutputEvent):
+        media = [{"ref": ref, "path": signed_path(ref)} for ref in event.media]
+        return {**_call(event.tool_call), "text": event.text, "media": media, "handled": event.handled}
+    return _of_the_session(event)
+
+
+def _of_the_session(event: RealtimeEvent) -> Frame:
+    if isinstance(event, ResponseEndEvent):
+        return {"status": event.status, "usage": dict(event.usage) if event.usage is not None else None}
+    if isinstance(event, ConnectionEvent):
+        return {"state": event.state, "reason": event.reason, "planned": event.planned}
+    if isinstance(event, ErrorEvent):
+        return {"error": error_frame(event.error)["error"]}
+    if isinstance(event, DroppedEvent):
+        return {"what": event.what, "call_id": event.call_id, "name": event.tool, "count": event.count}
+    return {}
+
+
+def _call(call: ToolCall) -> Frame:
+    return {"call_id": call.id, "name": call.name}

@@ -1,0 +1,181 @@
+"""What can go wrong between a request and the end of its answer. Plain facts: who reports them words them.
+
+Where requests go: scheme, host and port of a URL, and a new connection to it.
+
+A name may stand for several addresses, of which some lead nowhere ("localhost" is ``::1`` first, where few servers listen). They
+are tried one after the other, a little apart, and the first that answers wins (RFC 8305). uvloop has no such option.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from itertools import chain, zip_longest
+from typing import TypeVar
+from urllib.parse import unquote, urlsplit
+
+
+class ClientError(Exception):
+    """The root of what this client raises by itself."""
+
+
+class LocalProtocolError(ClientError, ValueError):
+    """The request itself cannot be sent: its head would break its frame, or its body has another length than declared."""
+
+
+class ConnectError(ClientError, ConnectionError):
+    """No connection. ``reason`` is the system's word for it: "Connection refused"."""
+
+    def __init__(self, error: OSError) -> None:
+        self.reason = _os_error_reason(error)
+        super().__init__(self.reason)
+
+
+class ConnectTimeoutError(ClientError, TimeoutError):
+    """No connection in time."""
+
+
+class DisconnectedError(ClientError, ConnectionError):
+    """The connection ended before the head of an answer was there. ``silent``: not a byte of one had come."""
+
+    def __init__(self, message: str = "disconnected without an answer", *, silent: bool) -> None:
+        super().__init__(message)
+        self.silent = silent
+
+
+class IncompleteResponse(ClientError, ConnectionError):  # noqa: N818  (as http.client.IncompleteRead)
+    """The connection ended in the middle of an answer's body, or the body's frame is broken."""
+
+
+class RemoteProtocolError(ClientError, ValueError):
+    """What came is not an HTTP/1 answer, or its head is larger than allowed."""
+
+
+def _os_error_reason(error: OSError) -> str:
+    if error.errno is not None and error.errno in errno.errorcode and not isinstance(error, ssl.SSLError | socket.gaierror):
+        return os.strerror(error.errno)  # asyncio and uvloop word it differently
+    return error.strerror or str(error)
+
+
+_APART = 0.25
+"""Seconds between the beginnings of two attempts."""
+
+_ProtocolT = TypeVar("_ProtocolT", bound=asyncio.Protocol)
+
+
+class Origin:
+    """The server of an http:// or https:// URL. ``host`` is what the Host header says: the URL's, unless another is given.
+
+    ``addresses`` are where it is, for who knows that already: the URL's name is then never looked up.
+    """
+
+    __slots__ = ("_addresses", "_host", "_is_address", "_port", "_tls", "host")
+
+    def __init__(
+        self, url: str, *, host: str | None = None, tls: ssl.SSLContext | None = None, addresses: Sequence[str] = ()
+    ) -> None:
+        parts = urlsplit(url)
+        name = parts.hostname or ""
+        secure = parts.scheme == "https"
+        usual = 443 if secure else 80
+        self._host = unquote(name)  # the zone of a link-local address stands behind "%25"
+        self._port = parts.port or usual
+        self._tls = (tls or _default_tls()) if secure else None
+        if ":" in name:
+            shown = f"[{self._host.partition('%')[0]}]"
+        else:
+            shown = self._host = name if name.isascii() else name.encode("idna").decode()
+        self._is_address = _is_address(self._host)
+        self._addresses = list(addresses)
+        self.host = (host or (shown if self._port == usual else f"{shown}:{self._port}")).encode()
+
+    async def connect(self, make: Callable[[], _ProtocolT], limit: float) -> _ProtocolT:
+        """Return a protocol from ``make``, connected. ``limit``: seconds for names, TCP and TLS together.
+
+        Raises ConnectError and ConnectTimeoutError.
+        """
+        try:
+            async with asyncio.timeout(limit):
+                addresses = await self._resolve()
+                if len(addresses) == 1:
+                    return (await self._try(make, addresses[0]))[1]
+                return (await self._race(make, addresses))[1]
+        except OSError as error:
+            if isinstance(error, TimeoutError) and error.errno is None:  # with a number it is the system's, ETIMEDOUT
+                raise ConnectTimeoutError(f"not connected within {limit:g} s") from error
+            raise ConnectError(error) from error
+
+    async def _resolve(self) -> list[str]:
+        """Return the addresses of the host, its two families in turn."""
+        if self._addresses:
+            return self._addresses
+        if self._is_address:
+            return [self._host]
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        except UnicodeError as error:  # a label that is empty or too long
+            raise OSError(f"{self._host!r} is no name of a host") from error
+        first = [str(entry[4][0]) for entry in found if entry[0] == found[0][0]]
+        other = [str(entry[4][0]) for entry in found if entry[0] != found[0][0]]
+        mixed = chain.from_iterable(zip_longest(first, other))
+        return list(dict.fromkeys(address for address in mixed if address is not None))
+
+    async def _try(self, make: Callable[[], _ProtocolT], address: str) -> tuple[asyncio.Transport, _ProtocolT]:
+        loop = asyncio.get_running_loop()
+        if self._tls is None:
+            return await loop.create_connection(make, address, self._port)
+        name = self._host.partition("%")[0]
+        return await loop.create_connection(make, address, self._port, ssl=self._tls, server_hostname=name)
+
+    async def _race(self, make: Callable[[], _ProtocolT], addresses: list[str]) -> tuple[asyncio.Transport, _ProtocolT]:
+        loop = asyncio.get_running_loop()
+        running: set[asyncio.Task[tuple[asyncio.Transport, _ProtocolT]]] = set()
+        left = iter(addresses)
+        address = next(left, None)
+        failure: BaseException | None = None
+        try:
+            while running or address is not None:
+                if address is not None:
+                    running.add(loop.create_task(self._try(make, address)))
+                    address = next(left, None)
+                done, running = await asyncio.wait(
+                    running, timeout=None if address is None else _APART, return_when=asyncio.FIRST_COMPLETED
+                )
+                for attempt in done:
+                    if (error := attempt.exception()) is None:
+                        running |= done - {attempt}
+                        return attempt.result()
+                    failure = failure or error
+        finally:
+            for attempt in running:
+                attempt.add_done_callback(_discard)
+                attempt.cancel()
+        assert failure is not None
+        raise failure
+
+
+def _discard(attempt: asyncio.Task[tuple[asyncio.Transport, _ProtocolT]]) -> None:
+    """Close what an attempt still brought after another had won, and take note of its failure: asyncio logs those nobody saw."""
+    if not attempt.cancelled() and attempt.exception() is None:
+        attempt.result()[0].abort()
+
+
+def _is_address(host: str) -> bool:
+    if ":" in host:
+        return True
+    try:
+        socket.inet_pton(socket.AF_INET, host)
+    except OSError:
+        return False
+    return True
+
+
+def _default_tls() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context

@@ -1,0 +1,142 @@
+"""Progress on its way from a callback to the server: an answer in lines of JSON (``application/x-ndjson``).
+
+    {"progress": {"message": "one library has answered", "fraction": 0.5, "data": {"books": 3}}}
+    {"output": {"books": 5}, "is_error": false}
+
+What lives here: the form, for who writes it (the plugin host) and who reads it (``dispatch``), without I/O. What does not: when a
+callback answers so (only to a request whose Accept has it), and who is told.
+
+Every line but the last is progress, the last one is the answer. An object whose one key is ``progress``, with an object under it,
+is progress wherever it stands: where one is the last line, the answer is missing. A line before the last that is none is passed
+over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from patchbay.tools.context import Progress
+
+NDJSON: Final = "application/x-ndjson"
+ACCEPT: Final = f"application/json, {NDJSON};q=0.9"
+"""What the server accepts: an answer in one piece, and one in lines where there is something to tell before."""
+
+MOST_LINES: Final = 1000
+MOST_LINE_BYTES: Final = 64 * 1024
+"""What is looked at of one answer; more lines, and longer ones, are passed over, but for the last."""
+MOST_BYTES: Final = 16 * 1024 * 1024
+"""All that an answer may say before its last line."""
+
+_NOT_WANTED: Final = re.compile(r"q=0(\.0*)?")
+
+
+class TooMuchProgressError(Exception):
+    """An answer has more before its last line than anybody wants to know."""
+
+
+class _ProgressFields(msgspec.Struct):
+    message: Any = None
+    fraction: Any = None
+    data: Any = None
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=True):
+    progress: _ProgressFields
+
+
+_decoder = msgspec.json.Decoder(_Line)
+
+
+def is_accepted(accept: Iterable[bytes]) -> bool:
+    """Whether the Accept headers of a request name the form. A wildcard does not: it is what those send who do not care."""
+    return any(map(_names_it, accept))
+
+
+@lru_cache(maxsize=64)  # every request of a client has the same one
+def _names_it(accept: bytes) -> bool:
+    for entry in accept.decode("latin-1").lower().split(","):
+        kind, *parameters = (part.strip() for part in entry.split(";"))
+        if kind == NDJSON:
+            return not any(_NOT_WANTED.fullmatch(parameter.replace(" ", "")) for parameter in parameters)
+    return False
+
+
+def progress_line(message: str | None, fraction: float | None, data: str | None) -> bytes:
+    """Write a line of progress; ``data`` is JSON text, and goes out as it is."""
+    said: dict[str, Any] = {}
+    if message is not None:
+        said["message"] = message
+    if fraction is not None:
+        said["fraction"] = fraction
+    if data is not None:
+        said["data"] = msgspec.Raw(data.encode())
+    return one_line(msgspec.json.encode({"progress": said}))
+
+
+def one_line(text: bytes) -> bytes:
+    """End a JSON text as a line; a line break in it can only be a blank between two values."""
+    return text.replace(b"\n", b" ") + b"\n"
+
+
+class ProgressReader:
+    """Reads an answer in lines, however it is cut; ``limit`` is how long its last line may be (bytes).
+
+    ``is_cut``: the line that is being read is longer, and nothing after it can be of use.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._partial = bytearray()
+        self._last = b""
+        self._looked_at = 0
+        self._before_last = 0
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the line that is being read is too long for an answer."""
+        return len(self._partial) > self._limit
+
+    def feed(self, data: bytes) -> list[Progress]:
+        """Take what has arrived, and return the progress in it. Raises TooMuchProgressError."""
+        *lines, rest = data.split(b"\n")
+        found: list[Progress] = []
+        for line in lines:
+            if self._partial:
+                line, self._partial = bytes(self._partial) + line, bytearray()  # noqa: PLW2901  (its beginning had come before)
+            self._before_last += len(line) + 1
+            if self._before_last > MOST_BYTES + self._limit:
+                raise TooMuchProgressError(f"more than {MOST_BYTES} bytes")
+            if not line or line.isspace():
+                continue
+            self._last = line
+            if self._looked_at < MOST_LINES and len(line) <= MOST_LINE_BYTES:
+                self._looked_at += 1
+                if (progress := _progress_in(line)) is not None:
+                    found.append(progress)
+        self._partial += rest
+        return found
+
+    def close(self) -> tuple[bytes, bool]:
+        """Return the answer, b"" where there is none, and whether that is all of it."""
+        if self._partial.strip():
+            self._last = bytes(self._partial)
+        last, self._partial, self._last = self._last, bytearray(), b""
+        if _progress_in(last) is not None:
+            last = b""
+        return last[: self._limit], len(last) <= self._limit
+
+
+def _progress_in(line: bytes) -> Progress | None:
+    """Read a line: the progress that it is, None where it is anything else."""
+    try:
+        said = _decoder.decode(line).progress
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    message = said.message if isinstance(said.message, str) else None
+    is_number = isinstance(said.fraction, int | float) and not isinstance(said.fraction, bool)
+    return Progress(message, min(1.0, max(0.0, said.fraction)) if is_number else None, said.data)

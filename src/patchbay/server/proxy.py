@@ -1,0 +1,326 @@
+"""One request on its way through the proxy: what belongs to it, and what it uses. Data, no behaviour to speak of.
+
+Everything under the base path that is not a chat completion: passed through, both ways, as it arrives.
+
+The proxy as an ASGI application: who may come in, where each request goes, and what becomes of its failures.
+
+Raw ASGI 3, no framework: this runs for every request. The checks that need no body (path, key, declared size) are made before a
+byte of it is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import itertools
+import logging
+import os
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from patchbay.errors import PatchbayError, UpstreamError
+from patchbay.server.chat.completion import ChatCompletion, ChatExchange, ExchangeFactory, run_chat
+from patchbay.server.errors import (
+    HEALTH_BODY,
+    JSON_TYPE,
+    AuthenticationError,
+    MethodNotAllowedError,
+    NotFoundError,
+    StoppingError,
+    UpstreamStatusError,
+    error_body,
+    error_headers,
+)
+from patchbay.server.http import (
+    CHAT,
+    Headers,
+    OwnHeaders,
+    Receive,
+    ResponseWriter,
+    Send,
+    check_length,
+    declared_length,
+    find_tail,
+    is_chat,
+    own_path,
+    read_body,
+    stream_body,
+    upward,
+)
+from patchbay.server.request_log import REJECTIONS, BodyCapture, Redactor, RequestLog, secret_headers
+from patchbay.server.settings import ProxySettings
+from patchbay.server.upstream import TruncatedResponseError, Upstream, read_error_body, relay, upstream_status_error
+from patchbay.server.watchdog import ClientDisconnect, RequestWatchdog
+
+
+@dataclass(slots=True)
+class ProxyRequest:
+    """A request that has passed the door's checks. ``id`` joins its lines in the log."""
+
+    id: str
+    scope: Any
+    receive: Receive
+    reply: ResponseWriter
+    watch: RequestWatchdog
+    upstream: Upstream
+    settings: ProxySettings
+    redact: Redactor
+    journal: RequestLog | None
+
+    @property
+    def own_key(self) -> bool:
+        """Whether the upstream is asked with the proxy's own key."""
+        return self.settings.upstream_key is not None
+
+    def upward(self, own: OwnHeaders | None = None) -> Headers:
+        """Return the headers for the upstream, with the key that it is to see. ``own`` stand above all others."""
+        settings = self.settings
+        # A bearer that opened this proxy is the proxy's own secret and none of the upstream's business.
+        with_keys = settings.upstream_key is None and settings.api_key is None
+        fixed = self.upstream.own
+        return upward(self.scope["headers"], with_keys=with_keys, own={**fixed, **own} if own else fixed)
+
+    def capture(self) -> BodyCapture | None:
+        """Return a place to collect the answer for the log, where there is a log."""
+        return BodyCapture() if self.journal is not None else None
+
+
+_UNSERVED: Final = {"responses": "OpenAI's Responses API", "messages": "Anthropic's Messages API"}
+"""Protocols of other clients, by the first segment of their paths."""
+
+_LOGGED_TYPES = (b"application/json", b"text/")
+
+
+async def run_passthrough(request: ProxyRequest, tail: str) -> None:
+    """Send the request to ``tail`` below the upstream's base and pass the answer on. Raises PatchbayError."""
+    scope, watch, reply, journal = request.scope, request.watch, request.reply, request.journal
+    method: str = scope["method"]
+    incoming = _read_headers(scope["headers"])
+    headers = request.upward()
+    sent = BodyCapture() if journal is not None and _is_text(incoming.get(b"content-type")) else None
+    body, length = None, None
+    if b"content-length" in incoming or b"transfer-encoding" in incoming:
+        body = await stream_body(request.receive, watch, note=sent.add if sent is not None else None)
+        length = declared_length(incoming.get(b"content-length"))
+    if journal is not None:
+        journal.record("upstream_request", request.id, method=method, path=tail)
+    watch.wait()
+    answer = await request.upstream.open(method, tail, scope.get("query_string", b""), headers, body, length=length)
+    try:
+        if journal is not None and sent is not None:
+            journal.record("upstream_request_body", request.id, **sent.fields())
+        if answer.status >= 400 and method != "HEAD":
+            told = await read_error_body(answer, watch, request.upstream)
+            if journal is not None:
+                journal.record("upstream_error", request.id, status=answer.status, body=told)
+            if answer.status == 404 and (protocol := _UNSERVED.get(tail.split("/")[1] if tail else "")):
+                base = request.settings.base_path
+                raise NotFoundError(
+                    f"{protocol} is not served here: the upstream answered HTTP 404 to {method} {base}{tail}. "
+                    f"Tools work at POST {base}{CHAT}; any other path below {base} is passed on to the upstream."
+                )
+            raise upstream_status_error(answer, told, chat=False, own_key=request.own_key, redact=request.redact)
+        shown = answer.content_type.encode("latin-1").startswith(_LOGGED_TYPES) and not answer.header(b"content-encoding")
+        capture = request.capture() if shown else None
+        bodiless = method == "HEAD" or answer.status in (204, 304)
+        await relay(answer, reply, watch, request.upstream, capture=capture, bodiless=bodiless)
+        if journal is not None:
+            fields: dict[str, Any] = capture.fields() if capture is not None else {}
+            journal.record("response", request.id, status=answer.status, path=tail, **fields)
+    finally:
+        answer.close()
+
+
+def _read_headers(headers: Headers) -> dict[bytes, bytes]:
+    return dict(headers)
+
+
+def _is_text(content_type: bytes | None) -> bool:
+    return content_type is not None and content_type.lower().startswith(_LOGGED_TYPES)
+
+
+_logger = logging.getLogger("patchbay.proxy")
+_PASSED_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
+_CORS: Headers = [(b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", b"*")]
+_PREFLIGHT: Headers = [
+    (b"access-control-allow-methods", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"),
+    (b"access-control-max-age", b"86400"),
+]
+_DEFAULT_ALLOWED = b"authorization, content-type, openai-organization, openai-project, x-request-id"
+
+
+class ProxyApp:
+    """The proxy; ``patchbay.proxy.create_app`` makes it. Call ``aclose`` when it was mounted where no lifespan reaches it."""
+
+    def __init__(self, settings: ProxySettings, make_exchange: ExchangeFactory) -> None:
+        self.settings = settings
+        self._make_exchange = make_exchange
+        self._upstream = Upstream(settings)
+        secrets = [key for key in (settings.upstream_key, settings.api_key) if key is not None]
+        self._redact = Redactor([*secrets, *secret_headers(settings.upstream_headers)])
+        self._journal: RequestLog | None = None
+        if settings.log_file is not None:
+            self._journal = RequestLog(settings.log_file, max_size=settings.max_log_size, redact=self._redact)
+        self._key_digest = None if settings.api_key is None else _digest(settings.api_key.encode())
+        self._common: Headers = _CORS if settings.cors else []
+        self._prefix = os.urandom(4).hex()
+        self._count = itertools.count(1)
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Serve one ASGI scope."""
+        kind = scope["type"]
+        if kind == "http":
+            await self._serve(scope, receive, ResponseWriter(send, self._common))
+        elif kind == "lifespan":
+            await self._live(receive, send)
+        elif kind == "websocket":
+            await send({"type": "websocket.close", "code": 1003})
+        else:
+            raise ValueError(f"unknown ASGI scope {kind!r}")
+
+    async def aclose(self) -> None:
+        """Close the connections to the upstream and write out the log."""
+        await self._upstream.close()
+        if self._journal is not None:
+            await asyncio.to_thread(self._journal.close)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await send({"type": "lifespan.startup.complete"})
+            elif message["type"] == "lifespan.shutdown":
+                await self.aclose()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def _serve(self, scope: Any, receive: Receive, reply: ResponseWriter) -> None:
+        exchange: ChatCompletion | None = None
+        request_id = ""
+        try:
+            tail = await self._enter(scope, reply)
+            if tail is None:
+                return
+            chat = scope["method"] == "POST" and is_chat(tail)
+            self._admit(scope, chat=chat)
+            request_id = f"{self._prefix}-{next(self._count)}"
+            if chat:
+                body = await read_body(receive, self.settings.max_body_size)
+                self._log_request(request_id, scope, body=body)
+                exchange = self._open(scope, body)
+            else:
+                self._log_request(request_id, scope, passthrough=True)
+            silence, interval = self.settings.upstream_timeout, self.settings.heartbeat
+            with RequestWatchdog(receive, silence=silence, interval=interval) as watch:
+                request = ProxyRequest(
+                    request_id, scope, receive, reply, watch, self._upstream, self.settings, self._redact, self._journal
+                )
+                if exchange is not None:
+                    await self._carry_out(request, exchange)
+                else:
+                    await run_passthrough(request, tail)
+        except ClientDisconnect as error:
+            self._log_failure(request_id, error)
+        except PatchbayError as error:
+            self._log_failure(request_id, error)
+            REJECTIONS.report(scope, error.status, self._redact.text(f"{error.code}: {error}"))
+            await self._fail(reply, exchange, error)
+        except asyncio.CancelledError:
+            stopping = StoppingError()
+            self._log_failure(request_id, stopping)
+            if not reply.started or (exchange is not None and exchange.streaming and reply.pausable):
+                await self._fail(reply, exchange, stopping)
+            raise
+        except Exception as error:
+            _logger.exception("The proxy failed on a request")
+            failure = PatchbayError("The proxy failed on this request; its operator finds the reason in its output.")
+            self._log_failure(request_id, PatchbayError(f"{type(error).__name__}: {error}"))
+            await self._fail(reply, exchange, failure)
+
+    async def _enter(self, scope: Any, reply: ResponseWriter) -> str | None:
+        """Answer what needs no key, and return the path below the base of what does; raises NotFoundError."""
+        path = own_path(scope)
+        method = scope["method"]
+        if method == "OPTIONS":
+            await reply.start(204, self._preflight(scope["headers"]))
+            await reply.finish()
+            return None
+        if path in ("/", "/health", "/health/") and method in ("GET", "HEAD"):
+            await reply.whole(200, [JSON_TYPE], HEALTH_BODY)
+            return None
+        tail = find_tail(path, self.settings.base_path)
+        if tail is None:
+            base = self.settings.base_path
+            raise NotFoundError(
+                f"Not found: {method} {path[:200]}. The API is below {base}: POST {base}{CHAT}; any other path below {base}, "
+                f"such as GET {base}/models, is passed on to the upstream."
+            )
+        return tail
+
+    def _admit(self, scope: Any, *, chat: bool) -> None:
+        """Check what can be checked before the body: the key, the method, the declared size."""
+        length = key = None
+        for name, value in scope["headers"]:
+            if name == b"content-length":
+                length = value
+            elif name == b"authorization":
+                key = value
+        if self._key_digest is not None and not self._opens(key):
+            raise AuthenticationError("Missing or invalid API key.")
+        if chat:
+            check_length(declared_length(length), self.settings.max_body_size)
+        elif scope["method"] not in _PASSED_METHODS:
+            raise MethodNotAllowedError(f"The method {scope['method']} is not allowed here.")
+
+    def _preflight(self, headers: Headers) -> Headers:
+        if not self.settings.cors:
+            return []
+        wanted = [value for name, value in headers if name == b"access-control-request-headers"]
+        allowed = b", ".join(wanted) or _DEFAULT_ALLOWED
+        return [*_PREFLIGHT, (b"access-control-allow-headers", allowed), (b"vary", b"access-control-request-headers")]
+
+    def _opens(self, authorization: bytes | None) -> bool:
+        """Say whether the client's bearer is this proxy's key, in a time that does not depend on where they differ."""
+        scheme, _, token = (authorization or b"").partition(b" ")
+        right = hmac.compare_digest(_digest(token.strip()), self._key_digest or b"")
+        return right and scheme.lower() == b"bearer"
+
+    def _open(self, scope: Any, body: bytes) -> ChatCompletion:  # noqa: ARG002  (subclasses use the scope)
+        """Begin a chat completion. Raises PatchbayError for a request that cannot be served."""
+        return self._make_exchange(body)
+
+    async def _carry_out(self, request: ProxyRequest, chat: ChatCompletion) -> None:
+        """Do what was begun with ``_open``."""
+        await run_chat(request, cast("ChatExchange", chat))
+
+    async def _fail(self, reply: ResponseWriter, exchange: ChatCompletion | None, error: PatchbayError) -> None:
+        """Tell the client of a failure: by the status where that is still possible, else inside its stream, else by a cut."""
+        if not reply.started:
+            headers: Headers = error_headers(error)
+            if isinstance(error, AuthenticationError):
+                headers.append((b"www-authenticate", b"Bearer"))
+            elif isinstance(error, MethodNotAllowedError):
+                headers.append((b"allow", ", ".join(sorted(_PASSED_METHODS)).encode()))
+            await reply.whole(error.status, headers, self._redact(error_body(error)))
+        elif reply.finished:
+            return
+        elif exchange is not None and exchange.streaming and reply.pausable:
+            await reply.finish(self._redact(exchange.error_event(error)))
+        else:
+            # The server closes the connection on an error: no client takes the body for complete.
+            raise TruncatedResponseError(str(error)) from error
+
+    def _log_request(self, request_id: str, scope: Any, **seen: Any) -> None:
+        if self._journal is not None:
+            self._journal.record("client_request", request_id, method=scope["method"], path=own_path(scope), **seen)
+
+    def _log_failure(self, request_id: str, error: PatchbayError) -> None:
+        if self._journal is None or isinstance(error, UpstreamStatusError):  # which is logged with its body already
+            return
+        event = "upstream_error" if isinstance(error, UpstreamError) else "error"
+        self._journal.record(event, request_id, status=error.status, code=error.code, message=str(error))
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

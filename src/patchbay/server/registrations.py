@@ -1,0 +1,365 @@
+"""Exclusive lock: only one server may use a store. Two would each write down what they know, and lose what the other does.
+
+It is the kernel's or the database server's lock, and no row or file that says so: it ends with the process, however that ends. In
+PostgreSQL it ends with its session too (a restart, a failover, ``pg_terminate_backend``). So everything is written on the session
+that has the lock: what was committed there was committed under it, and what comes after its end fails.
+
+Writes down what changes in the registry, so that a caller who is told "stored" finds it there after a restart.
+
+What lives here: when it is written, and what is said where it cannot be. What does not: how (``patchbay.registrations``). Changes
+that come while one is being written are written together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import sqlalchemy as sa
+
+from patchbay.errors import ConfigurationError, PatchbayError
+from patchbay.registrations import RegistrationStore, serving
+from patchbay.tools.registry import Change, ToolRegistry
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from patchbay.store import Store
+
+T = TypeVar("T")
+
+PATIENCE: Final = 1.0
+"""Seconds that a process which was just killed may take until its lock is gone."""
+
+_BETWEEN: Final = 0.05
+_SERVING: Final = 0x7061746373727672
+"""An advisory lock of the database that no other program is likely to take."""
+
+
+class StoreInUseError(ConfigurationError):
+    """Another server has the store."""
+
+
+class StoreLockLostError(ConfigurationError):
+    """The session that had the lock is over."""
+
+
+class StoreLock:
+    """The lock of a server on ``store``, from ``take`` to ``release``.
+
+    Of a SQLite file it is a lock on a file beside it (``tools.db-serving``, which stays there); of PostgreSQL a lock that a
+    session of its own holds, on which ``write`` writes. A database in memory is nobody else's, and Windows has no such lock.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._server = uuid.uuid4().hex
+        self._file: int | None = None
+        self._connection: Connection | None = None
+        self._is_last = False
+        self.is_held = False
+        """Whether it was held when it was last used."""
+
+    async def take(self) -> None:
+        """Take it. Raises StoreInUseError where another server has it, ConfigurationError where it cannot be opened."""
+        await self._store.read(lambda _connection: None)  # first: it says best why a database cannot be opened
+        until = time.monotonic() + PATIENCE
+        while not await self._store.run(self._try):
+            if time.monotonic() > until:
+                await self.release()
+                raise StoreInUseError(
+                    f"The store {self._store.shown} is in use by another server: stop that one, or give this one its own."
+                )
+            await asyncio.sleep(_BETWEEN)
+
+    async def take_again(self) -> bool:
+        """Take it after it was lost; return whether this server was the last that had it. Raises StoreInUseError, DBAPIError."""
+        if not await self._store.run(self._try):
+            raise StoreInUseError(f"the store {self._store.shown} is in use by another server since this one lost its connection")
+        return self._is_last
+
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work`` in a transaction under the lock, and commit it. Raises StoreLockLostError, and what the database raises.
+
+        One call at a time.
+        """
+        if not self._store.is_postgres:
+            return await self._store.write(work)
+        return await self._store.run(lambda: self._write(work))
+
+    async def check(self) -> None:
+        """Raise what ``write`` would."""
+        if self._store.is_postgres:
+            import sqlalchemy as sa
+
+            await self.write(lambda connection: connection.scalar(sa.select(1)))
+
+    def abort(self) -> None:
+        """Cut the session off, from any thread: what waits for its answer fails."""
+        connection = self._connection
+        if connection is not None and not connection.invalidated:
+            driver: Any = connection.connection.driver_connection
+            with contextlib.suppress(Exception), socket.fromfd(driver.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as end:
+                end.shutdown(socket.SHUT_RDWR)
+
+    async def release(self) -> None:
+        """Let go of it."""
+        self.is_held = False
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+        if self._connection is not None:
+            await self._store.run(self._disconnect)
+
+    def _try(self) -> bool:
+        if self._store.is_postgres:
+            self.is_held = self._try_postgres()
+        else:
+            self.is_held = self._store.file is None or self._try_file(self._store.file)
+        return self.is_held
+
+    def _try_file(self, database: Path) -> bool:
+        try:
+            import fcntl
+        except ImportError:
+            return True
+        if self._file is None:
+            path = f"{database.resolve()}-serving"
+            try:
+                self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except OSError as error:
+                raise ConfigurationError(f"The file {path} cannot be made: {error.strerror}.") from None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _try_postgres(self) -> bool:
+        import sqlalchemy as sa
+
+        if self._connection is None:
+            self._connection = self._store.connect()
+
+        def lock(connection: Connection) -> bool:
+            if not connection.scalar(sa.select(sa.func.pg_try_advisory_lock(_SERVING))):
+                return False
+            self._is_last = connection.scalar(sa.select(serving.c.server)) == self._server
+            if not self._is_last:
+                connection.execute(serving.delete())
+                connection.execute(serving.insert().values(one=1, server=self._server))
+            return True
+
+        return self._transaction(lock)
+
+    def _write(self, work: Callable[[Connection], T]) -> T:
+        if not self.is_held:
+            raise StoreLockLostError(f"the lock on the store {self._store.shown} is lost")
+        return self._transaction(work)
+
+    def _transaction(self, work: Callable[[Connection], T]) -> T:
+        try:
+            connection = self._connected()
+            with connection.begin():
+                return work(connection)
+        finally:
+            self._connected()
+
+    def _connected(self) -> Connection:
+        """Return the session. Raises StoreLockLostError for one that has ended: it would connect anew, without the lock."""
+        connection = self._connection
+        if connection is None or connection.invalidated:
+            self._connection, self.is_held = None, False
+            if connection is not None:
+                connection.close()
+            raise StoreLockLostError(f"the connection to the store {self._store.shown} is lost")
+        return connection
+
+    def _disconnect(self) -> None:
+        import sqlalchemy as sa
+
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        # The server sees a closed connection a moment later; who comes next need not wait for that.
+        with contextlib.suppress(sa.exc.DBAPIError), connection.begin():
+            connection.scalar(sa.select(sa.func.pg_advisory_unlock_all()))
+        with contextlib.suppress(sa.exc.DBAPIError):
+            connection.invalidate()  # not back into the pool: there it would go on holding what could not be unlocked
+        connection.close()
+
+
+AGAIN: Final = 2.0
+"""Seconds until what could not be written is tried again, and from one look at the lock to the next."""
+
+DEADLINE: Final = 5.0
+"""Seconds that a caller waits for the store."""
+
+_logger = logging.getLogger(__name__)
+
+
+class RegistrationWriter:
+    """Keeps ``registry`` in ``store``, from ``open`` to ``close``; no other server has the store meanwhile.
+
+    ``problem`` is why nothing can be stored at the moment, None where it can.
+    """
+
+    def __init__(self, registry: ToolRegistry, store: RegistrationStore) -> None:
+        self.problem: str | None = "the server has not been started"
+        self._registry = registry
+        self._store = store
+        self._hold = StoreLock(store.database)
+        self._guard = threading.Lock()
+        self._changes: list[Change] = []
+        self._owes = False
+        self._reported = ""
+        self._waiting: list[asyncio.Future[str | None]] = []
+        self._news: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._forget = registry.subscribe(self._note)
+
+    async def open(self) -> None:
+        """Bring back what was kept, and begin to write down what changes.
+
+        Raises ConfigurationError for a store that another server has, or that cannot be opened.
+        """
+        try:
+            await self._hold.take()
+            self._registry.restore(await self._store.load())
+        except BaseException:
+            await self._let_go()
+            raise
+        self.problem = None
+        self._loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()
+        self._task = self._loop.create_task(self._write())
+
+    async def close(self) -> None:
+        """Write down the last of it, and close the store. A store that does not answer is waited for twice DEADLINE."""
+        if self._task is not None and (problem := await self.saved()) is not None:
+            _logger.warning("The last changes of the tools could not be written down: %s", problem)
+        self.problem = "the server is stopping"
+        self._forget()
+        task, self._task, self._loop = self._task, None, None
+        if task is not None:
+            task.cancel()
+            if not (await asyncio.wait([task], timeout=DEADLINE))[0]:
+                self._hold.abort()
+                await asyncio.wait([task])
+        await self._let_go()
+
+    async def saved(self) -> str | None:
+        """Wait until all changes so far have been written down; return None, or why they are not: they will be tried again."""
+        if self._loop is None or self._news is None:
+            return self.problem
+        waiting: asyncio.Future[str | None] = self._loop.create_future()
+        self._waiting.append(waiting)
+        self._news.set()
+        await asyncio.wait([waiting], timeout=DEADLINE)
+        if waiting.done():
+            return waiting.result()
+        with contextlib.suppress(ValueError):
+            self._waiting.remove(waiting)
+        return self._failed("TimeoutError", f"the store has not answered within {DEADLINE:g} s")
+
+    async def _let_go(self) -> None:
+        await self._hold.release()
+        await self._store.close()
+
+    def _note(self, change: Change) -> None:
+        if not change.keys:
+            return
+        with self._guard:
+            self._changes.append(change)
+        if self._loop is not None and self._news is not None:
+            self._loop.call_soon_threadsafe(self._news.set)
+
+    async def _write(self) -> None:
+        """Write what has changed, and look at the lock from time to time."""
+        assert self._news is not None
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), AGAIN)
+            self._news.clear()
+            waiting, self._waiting = self._waiting, []
+            problem = await self._try()
+            for each in waiting:
+                if not each.done():
+                    each.set_result(problem)
+
+    async def _try(self) -> str | None:
+        """Write what is owed; return None, or why that could not be."""
+        try:
+            try:
+                if not self._hold.is_held:
+                    await self._take_again()
+                await self._save()
+            except Exception:
+                if self._hold.is_held:
+                    raise
+                await self._take_again()
+                await self._save()
+        except (PatchbayError, OSError) as error:
+            return self._failed(type(error).__name__, str(error))
+        except sa.exc.DBAPIError as error:
+            said = " ".join(str(error.orig).split())[:300]
+            return self._failed(type(error).__name__, f"the store {self._store.database.shown} cannot be used: {said}")
+        except Exception as error:
+            if self.problem is None:
+                _logger.exception("Changes of the tools could not be written down")
+            return self._failed(type(error).__name__, f"they could not be written down: {type(error).__name__}")
+        if self.problem is not None:
+            _logger.warning("The store can be used again: what has changed is stored")
+        self.problem, self._reported = None, ""
+        return None
+
+    async def _save(self) -> None:
+        with self._guard:
+            changes, self._changes = self._changes, []
+        if not changes and not self._owes:
+            await self._hold.check()
+            return
+        self._owes = True
+        await self._store.save(self._registry, *changes, write=self._hold.write)  # also what an earlier one could not write
+        self._owes = False
+
+    async def _take_again(self) -> None:
+        """Take the lost lock again. What another server has stored meanwhile comes before what is unsaved here."""
+        with self._guard:
+            self._store.owe(key for change in self._changes for key in change.keys)
+            self._changes, self._owes = [], True
+        if await self._hold.take_again():
+            # The database may have lost what it had confirmed (a failover): all is written again.
+            self._store.owe(each.key for each in self._registry.registrations())
+            return
+        try:
+            stored = await self._store.load()
+        except BaseException:
+            await self._hold.release()  # not without what is stored
+            raise
+        unsaved = [each for key in self._store.owed() if (each := self._registry.get(key)) is not None and each.is_remote]
+        for each in self._registry.registrations():
+            if each.is_remote:
+                self._registry.unregister(each.name, each.role, inside=True)
+        self._registry.restore(stored)
+        for each in unsaved:
+            if not self._registry.register(each, trusted=True, secret=each.secret).ok:
+                _logger.warning("Dropped the tool %r of %r: another server has stored one of that name", each.name, each.source)
+
+    def _failed(self, kind: str, problem: str) -> str:
+        """Note, and log once for each kind, why nothing can be stored."""
+        self.problem = problem
+        if self._reported != kind:
+            self._reported = kind
+            _logger.warning("Changes of the tools are not stored, and will be tried again: %s", problem)
+        return problem

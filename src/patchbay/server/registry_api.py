@@ -1,0 +1,187 @@
+"""The routes of ``/api/tools``, and how ``/openapi.json`` describes them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+
+from patchbay.errors import InvalidRequestError
+from patchbay.server.auth import TRUSTED
+from patchbay.server.callbacks import CallbackUrlError, check_port, read_callback_url
+from patchbay.server.chat.handler import SESSION_HEADER, session_of
+from patchbay.server.registry_models import (
+    BadRequest,
+    CallBody,
+    Called,
+    ClearBody,
+    Cleared,
+    Listing,
+    NoSuchRole,
+    Refused,
+    RegisterBody,
+    Registered,
+    Unfit,
+    UnregisterBody,
+    Unregistered,
+)
+from patchbay.server.registry_service import RegistryService
+from patchbay.server.routing import StrictJsonRoute, error_detail, json_response
+from patchbay.server.watchdog import ClientDisconnect, RequestWatchdog
+
+Responses = dict[int | str, dict[str, Any]]
+
+_TEXT: Final = {"schema": {"type": "string"}}
+
+REFUSALS: Final[Responses] = {
+    400: {"model": BadRequest, "description": "There is not exactly one Host header, or it is not this machine's."},
+    401: {
+        "model": Refused,
+        "description": "The token is not the one of this server; or there is none, and the request came through a proxy.",
+        "headers": {"WWW-Authenticate": {"description": "The way to show it: `Bearer`.", **_TEXT}},
+    },
+    403: {"model": Refused, "description": "The caller is not on this machine, or is a web page of another site."},
+    404: {"model": NoSuchRole, "description": "There is no such role. Nothing was changed."},
+}
+"""What any request may be answered with in the place of what it asked for."""
+
+BODY_REFUSALS: Final[Responses] = {
+    408: {"model": Refused, "description": "The body did not come in time."},
+    413: {"model": Refused, "description": "The body is too large."},
+    422: {"model": Unfit, "description": "The body is not JSON, or does not fit. Nothing was changed."},
+}
+"""What a request with a body may be answered with besides."""
+
+_LIST_HEADERS: Final = {
+    "ETag": {"description": "What this list is known by; another one after each change and each start of the server.", **_TEXT},
+    "Cache-Control": {"description": "`no-cache`: ask again each time, with If-None-Match.", **_TEXT},
+}
+
+LIST_RESPONSES: Final[Responses] = {
+    200: {"headers": _LIST_HEADERS},
+    304: {"description": "Nothing has changed since If-None-Match.", "headers": _LIST_HEADERS},
+}
+
+ROLE: Final = {
+    "name": "role",
+    "in": "query",
+    "required": False,
+    "description": "Whose tools; empty for all roles.",
+    **_TEXT,
+}
+
+IF_NONE_MATCH: Final = {
+    "name": "If-None-Match",
+    "in": "header",
+    "required": False,
+    "description": "The ETag of the list that the caller has: it is sent only if it is another one by now.",
+    **_TEXT,
+}
+
+SESSION: Final = {
+    "name": SESSION_HEADER,
+    "in": "header",
+    "required": False,
+    "description": "The session that the call is of, for hooks, approvals and the audit: up to 200 printable characters, "
+    "percent-encoded where they are not ASCII. Without it the call is of none.",
+    **_TEXT,
+}
+
+_TOKEN: Final = {
+    "type": "http",
+    "scheme": "bearer",
+    "description": "The token of the server, if it has one. Who shows it may use the sources of plugins, and needs no secrets.",
+}
+
+
+def describe_token(api: FastAPI) -> None:
+    """Have the description say that a token may be shown, and need not be."""
+    described = api.openapi
+
+    def openapi() -> dict[str, Any]:
+        description = described()
+        description.setdefault("components", {})["securitySchemes"] = {"token": _TOKEN}
+        description["security"] = [{}, {"token": []}]
+        return description
+
+    api.openapi = openapi  # type: ignore[method-assign]  # the framework's own way to extend it
+
+
+def make_router(desk: RegistryService, *, callback_ports: frozenset[int] | None) -> APIRouter:
+    """Return the routes over ``desk``. ``callback_ports``: all that callbacks may have, None for any but the server's own."""
+    router = APIRouter(prefix="/api/tools", tags=["tools"], route_class=StrictJsonRoute)
+    posted: dict[str, Any] = {"responses": {**REFUSALS, **BODY_REFUSALS}}
+    listed: dict[str, Any] = {"responses": {**REFUSALS, **LIST_RESPONSES}, "openapi_extra": {"parameters": [ROLE, IF_NONE_MATCH]}}
+
+    @router.post(
+        "/register", response_model=Registered, operation_id="register_tool", summary="Register a tool, or replace it", **posted
+    )
+    async def register(body: RegisterBody, request: Request) -> Response:
+        own = (request.scope.get("server") or ("", None))[1]
+        try:
+            check_port(read_callback_url(body.callback_url), own=() if own is None else (own,), allowed=callback_ports)
+        except CallbackUrlError as error:
+            raise _invalid("callback_url", body.callback_url, str(error)) from None
+        return json_response(await desk.register(body, trusted=_is_trusted(request)))
+
+    @router.post("/unregister", response_model=Unregistered, operation_id="unregister_tool", summary="Take a tool away", **posted)
+    async def unregister(body: UnregisterBody, request: Request) -> Response:
+        return json_response(await desk.unregister(body, trusted=_is_trusted(request)))
+
+    @router.post(
+        "/clear", response_model=Cleared, operation_id="clear_tools", summary="Take all tools of a source away", **posted
+    )
+    async def clear(body: ClearBody, request: Request) -> Response:
+        return json_response(await desk.clear(body, trusted=_is_trusted(request)))
+
+    @router.post(
+        "/call",
+        response_model=Called,
+        operation_id="call_tool",
+        summary="Carry out one call, for tests and scripts",
+        openapi_extra={"parameters": [SESSION]},
+        **posted,
+    )
+    async def call(body: CallBody, request: Request) -> Response:
+        session = _session(request)
+        try:
+            with RequestWatchdog(request.receive, silence=0, interval=0):
+                return json_response(await desk.call(body, session=session))
+        except ClientDisconnect as error:  # the tool was stopped, and what waited for approval withdrawn
+            return Response(status_code=error.status)
+
+    @router.get("", response_model=Listing, operation_id="list_tools", summary="List the tools", **listed)
+    async def list_tools(request: Request) -> Response:
+        role = request.query_params.get("role") or None
+        etag = f'"{desk.etag(role)}"'
+        headers = {"etag": etag, "cache-control": "no-cache"}
+        if _is_among(etag, request.headers.getlist("if-none-match")):
+            return Response(status_code=304, headers=headers)
+        return Response(desk.listing(role), media_type="application/json", headers=headers)
+
+    return router
+
+
+def _invalid(field: str, value: Any, message: str) -> RequestValidationError:
+    [detail] = error_detail("value_error", ["body", field], f"Value error, {message}", value)["detail"]
+    return RequestValidationError([{**detail, "ctx": {"error": message}}])
+
+
+def _session(request: Request) -> str:
+    """Return the session that a call is of, as in the chat. Raises RequestValidationError."""
+    header = request.headers.get(SESSION_HEADER)
+    try:
+        return session_of(header.encode("latin-1") if header else None)
+    except InvalidRequestError as error:
+        detail = error_detail("value_error", ["header", SESSION_HEADER], str(error), header)["detail"]
+        raise RequestValidationError(detail) from None
+
+
+def _is_trusted(request: Request) -> bool:
+    return request.scope.get(TRUSTED) is True
+
+
+def _is_among(etag: str, values: list[str]) -> bool:
+    tags = [tag.strip().removeprefix("W/") for value in values for tag in value.split(",")]
+    return etag in tags or "*" in tags

@@ -1,0 +1,308 @@
+"""What is done with a request for the tools, and what is answered: dicts in the shapes that the seeds' clients know.
+
+What lives here: the steps of a change (registry, sessions, store), and the answers' keys. What does not: HTTP (``api``), and
+who may do what (``guard``, and the registry itself).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from patchbay.errors import ConfigurationError, ToolError, UnknownToolError
+from patchbay.executor import Executor, ToolExecution
+from patchbay.executor.find import find_tool
+from patchbay.executor.settle import told
+from patchbay.hooks import HookScope
+from patchbay.server.callbacks import CallbackEndpoint, CallbackHealth
+from patchbay.server.governance import Governance
+from patchbay.server.registrations import RegistrationWriter
+from patchbay.server.registry_models import CallBody, ClearBody, RegisterBody, UnregisterBody
+from patchbay.tools import Surroundings, Tool
+from patchbay.tools.manager import LLMSessionManager
+from patchbay.tools.output import ToolOutput
+from patchbay.tools.registry import Change, Failure, Key, Registration, ToolRegistry
+from patchbay.types import Illustrated, ToolCall
+
+Body = dict[str, Any]
+
+
+class HiddenToolError(ToolError):
+    """A tool was called by its name that no model is told of at the moment. It did not run."""
+
+    code = "tool_hidden"
+
+    def __init__(self, tool_name: str) -> None:
+        super().__init__(f"The tool {tool_name!r} is hidden, because its callback does not answer", tool_name=tool_name)
+
+    @property
+    def for_model(self) -> str:
+        """Say that it did not run, and when it could."""
+        return f"Error: {self}. It did not run; it is back when its callback takes connections again."
+
+
+class RegistryService:
+    """Does what a request asks for. ``managers`` are the roles' live sessions; ``keeper`` is None where nothing is kept.
+
+    ``instance_id`` is another one for each start, so that a client sees that there was one.
+    """
+
+    def __init__(
+        self,
+        registry: ToolRegistry,
+        managers: Mapping[str, LLMSessionManager],
+        lease: CallbackHealth,
+        keeper: RegistrationWriter | None,
+        oversight: Governance,
+        *,
+        sync_timeout: float,
+    ) -> None:
+        self.registry = registry
+        self.instance_id = uuid.uuid4().hex
+        self._managers = managers
+        self._lease = lease
+        self._keeper = keeper
+        self._oversight = oversight
+        self._sync_timeout = sync_timeout
+
+    async def register(self, body: RegisterBody, *, trusted: bool) -> Body:
+        """Register a tool. Raises UnknownRoleError; ConfigurationError for a tool that cannot be made."""
+        registration = Registration(
+            name=body.name,
+            description=body.description,
+            parameters=body.parameters,
+            source=body.source,
+            role=body.role,
+            timeout_seconds=body.timeout_seconds,
+            callback_url=body.callback_url,
+            metadata={"annotations": body.annotations} if body.annotations else {},
+            secret=body.secret or self._secret(body, trusted=trusted),
+        )
+        change = self.registry.register(registration, trusted=trusted, secret=body.secret)
+        if change.ok and registration.origin is not None:
+            self._lease.renewed(CallbackEndpoint(registration.source, registration.origin))
+        affected, failed, kept = await self._carry_on(change, body.name)
+        answer = self._answer(
+            ok=bool(affected),
+            registered=body.name,
+            affected_roles=affected,
+            failed_roles=failed,
+            pending_roles=self._pending_roles(),
+            **kept,
+        )
+        if change.ok:
+            answer["secret"] = registration.secret
+            if problem := self.registry.problem(registration.key):
+                answer["warnings"] = [f"no model is told of this tool: {problem}"]
+        if not affected and not any(failure["code"] == "source_conflict" for failure in failed):
+            answer["error"] = "no role accepted the registration"
+        return answer
+
+    async def unregister(self, body: UnregisterBody, *, trusted: bool) -> Body:
+        """Take a tool away. Raises UnknownRoleError."""
+        change = self.registry.unregister(
+            body.name, body.role, expected_source=body.expected_source, trusted=trusted, secret=body.secret
+        )
+        removed = change.removed > 0
+        return {**await self._removal(change), "removed": removed, "name": body.name}
+
+    async def clear(self, body: ClearBody, *, trusted: bool) -> Body:
+        """Take a source's tools away. Raises UnknownRoleError."""
+        change = self.registry.clear(body.source, body.role, trusted=trusted, secret=body.secret)
+        return {**await self._removal(change), "removed": change.removed, "source": body.source}
+
+    def etag(self, role: str | None) -> str:
+        """Return what a listing is known by; another one after each change and each start."""
+        about = _digest(role) if role else "all"
+        behind = self._pending_roles()
+        return f"{self.instance_id}.{self.registry.revision}.{about}{f'.{_digest(*behind)}' if behind else ''}"
+
+    def listing(self, role: str | None) -> bytes:
+        """Return the tools of a role, or of all, as JSON. Raises UnknownRoleError."""
+        etag = self.etag(role)  # before the tools: what is newer than its tag is only sent once more
+        answer = self._answer(ok=True)
+        snapshots = self.registry.snapshots(role)
+        return msgspec.json.encode(
+            {
+                **answer,
+                "tools_by_role": {name: [dict(tool) for tool in each.listing] for name, each in snapshots.items()},
+                "pending_roles": self._pending_roles(),
+                "etag": etag,
+                "etags_by_role": {name: each.etag for name, each in snapshots.items()},
+            },
+            enc_hook=_plain,
+        )
+
+    async def call(self, body: CallBody, *, session: str = "") -> Body:
+        """Carry out one call; ``session`` is the key of the one that it is of. Raises UnknownRoleError."""
+        role = body.role or next(iter(self.registry.roles), "")
+        snapshot = self.registry.snapshot(role)
+        raw = body.raw_arguments if body.raw_arguments is not None else _written(body.arguments)
+        call = ToolCall(body.call_id or f"call_{secrets.token_hex(8)}", body.name, raw)
+        try:
+            tool = find_tool(snapshot.tools, body.name)
+        except UnknownToolError as unknown:
+            error = HiddenToolError(body.name) if body.name in snapshot.hidden else unknown
+            message, code = told(body.name, error)
+            return self._called(role, call, content=message, error=str(error), code=code, ran="no")
+        execution = await self._carried_out(role, tool, call, body, session)
+        if execution.error is not None:
+            return self._called(
+                role,
+                call,
+                content=execution.content,
+                error=_reason(execution),
+                code=execution.result.code,
+                ran=execution.ran,
+                seconds=execution.seconds,
+            )
+        return self._called(role, call, content=execution.content, output=execution.value, seconds=execution.seconds)
+
+    async def _carried_out(self, role: str, tool: Tool, call: ToolCall, body: CallBody, session: str) -> ToolExecution:
+        """Carry out a call under the eyes of the hooks. A turn of its own, of this one call."""
+        executor = Executor([tool], max_result_chars=None, hooks=self._oversight.hooks, media=self._oversight.media)
+        context = {"inbound": {"channel": "api"}, "scope": {"role": role}}
+        scope = HookScope(role, f"call-{secrets.token_hex(6)}", session_key=session, context=context)
+        around = Surroundings(idempotency_key=body.idempotency_key or "")
+        batch = executor.begin(surroundings=around, scope=scope).start([call])
+        try:
+            return await anext(batch)
+        finally:
+            await batch.stop()
+
+    async def _removal(self, change: Change) -> Body:
+        affected, failed, kept = await self._carry_on(change)
+        return self._answer(
+            ok=not failed or change.removed > 0,
+            affected_roles=affected,
+            failed_roles=failed,
+            refused_roles=[{"role": refusal.role, "owned_by": refusal.owned_by} for refusal in change.refused_roles],
+            pending_roles=self._pending_roles(),
+            **kept,
+        )
+
+    async def _carry_on(self, change: Change, name: str = "") -> tuple[list[str], list[Body], Body]:
+        """Write a change down and tell the sessions; return the roles it was done for, the failures, and whether it is stored.
+
+        What a session could not be told of is done all the same, and is a failure too: the next turn has it.
+        """
+        failed = [self._failed(each, name) for each in change.failed_roles]
+        if not change.affected_roles and not change.keys:
+            return [], failed, self._stored(self.store_problem)
+        problem, errors = await asyncio.gather(self._store(), self._sync(change.affected_roles))
+        failed += [{"role": role, "error": error, "code": "sync_failed"} for role, error in errors.items()]
+        return list(change.affected_roles), failed, self._stored(problem)
+
+    def _failed(self, failure: Failure, name: str) -> Body:
+        """Return what is told of a role for which the tool ``name`` could not be registered."""
+        said = {"role": failure.role, "error": failure.error, "code": failure.code}
+        if failure.code != "source_conflict":
+            return said
+        owner: Registration | None = None
+        if failure.role in self.registry.roles:
+            owner = self.registry.snapshot(failure.role).registrations.get(name)
+        owner = owner or self.registry.get(Key(None, name)) or self.registry.get(Key(failure.role, name))
+        return {**said, "owned_by": owner.source if owner is not None else None}
+
+    @property
+    def store_problem(self) -> str | None:
+        """Why nothing can be stored at the moment, None where it can, and where nothing is to be stored."""
+        return self._keeper.problem if self._keeper is not None else None
+
+    async def _store(self) -> str | None:
+        return await self._keeper.saved() if self._keeper is not None else None
+
+    def _stored(self, problem: str | None) -> Body:
+        """Return what an answer says of the store."""
+        stored = self._keeper is not None and problem is None
+        return {"stored": stored} if problem is None else {"stored": stored, "not_stored": problem}
+
+    async def _sync(self, roles: Iterable[str]) -> dict[str, str]:
+        """Tell the sessions of these roles, all at the same time; return what went wrong, by role."""
+
+        async def sync(manager: LLMSessionManager) -> str | None:
+            try:
+                async with asyncio.timeout(self._sync_timeout):
+                    await manager.sync()
+            except TimeoutError:
+                return f"RuntimeError: tool sync failed: not done within {self._sync_timeout:g} s"
+            except Exception as error:  # noqa: BLE001  (a factory may raise what it likes)
+                return f"RuntimeError: {error}"
+            return None
+
+        managers = {role: self._managers[role] for role in roles if role in self._managers}
+        errors = await asyncio.gather(*map(sync, managers.values()))
+        return {role: error for role, error in zip(managers, errors, strict=True) if error is not None}
+
+    def _pending_roles(self) -> list[str]:
+        """Return the roles with a live session that has not been told of the last change yet; it is told again by and by."""
+        return [role for role, manager in self._managers.items() if manager.untold]
+
+    def _secret(self, body: RegisterBody, *, trusted: bool) -> str:
+        """Return a new secret; to a trusted caller the one that the tool has, so that an equal registration changes nothing."""
+        known = self.registry.get(Key(body.role or None, body.name)) if trusted else None
+        if known is not None and known.secret is not None and known.source == body.source:
+            return known.secret
+        return secrets.token_urlsafe(24)
+
+    def _answer(self, *, ok: bool, **rest: Any) -> Body:
+        return {"ok": ok, **rest, "instance_id": self.instance_id, "revision": self.registry.revision}
+
+    def _called(
+        self,
+        role: str,
+        call: ToolCall,
+        *,
+        content: str,
+        output: Any = None,
+        error: str | None = None,
+        code: str | None = None,
+        ran: str | None = None,
+        seconds: float = 0.0,
+    ) -> Body:
+        failed = error is not None
+        answer = self._answer(ok=not failed, name=call.name, role=role, call_id=call.id, is_error=failed)
+        answer |= {"output": _shown(output, content), "content": content, "seconds": round(seconds, 6)}
+        return {**answer, "error": error, "code": code, "ran": ran} if failed else answer
+
+
+def _digest(*texts: str) -> str:
+    joined = "\n".join(texts).encode("utf-8", "replace").hex()
+    return uuid.uuid5(uuid.NAMESPACE_OID, joined).hex[:8]
+
+
+def _written(arguments: Body) -> str:
+    try:
+        return msgspec.json.encode(arguments).decode()
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"the arguments cannot be written as JSON: {error}.") from None
+
+
+def _shown(output: Any, content: str) -> Any:
+    """Return an output, or what a model is shown of it, where it is none that JSON knows."""
+    if isinstance(output, Illustrated):
+        output = output.output
+    elif isinstance(output, ToolOutput):  # a hook's answer
+        output = output.for_llm
+    try:
+        return msgspec.Raw(msgspec.json.encode(output))
+    except (TypeError, ValueError, RecursionError):
+        return content
+
+
+def _reason(execution: ToolExecution) -> str:
+    try:
+        return str(execution.error) or type(execution.error).__name__
+    except Exception:  # noqa: BLE001  (a lock, a connection: whatever it holds may refuse, in any way)
+        return type(execution.error).__name__
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return str(value)

@@ -1,0 +1,312 @@
+"""Keeps secrets out of what is shown or logged. Works on bytes, so that a body stays as it is where it holds none.
+
+Two kinds are covered: the proxy's own keys, wherever they stand, and what is a key by its look (``Bearer …``, ``sk-…``). Words
+such as "token: 5000" are not keys and stay.
+
+The log file of a proxy: one JSON object a line, append-only, of bounded size, written by a thread of its own.
+
+The loop only queues: encoding, redaction and the disk are the thread's. Several processes may share a file (``--workers``): each
+entry is one append under the file's lock. When FILE is full it becomes FILE.1, so both together never exceed the limit, whatever
+they held when the process began. What is dropped because the disk cannot follow is counted in the file.
+
+One line in the log for each refused or failed request, rate-limited: a client can cause them as often as it likes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from patchbay.errors import ConfigurationError
+from patchbay.legible import one_line, printable
+from patchbay.server.http import own_path
+from patchbay.valve import Valve
+
+REDACTED = b"[redacted]"
+# What people write where a server wants some key but checks none. Not secrets, and words that error messages need.
+_PLACEHOLDERS = frozenset(
+    {"ollama", "empty", "none", "null", "dummy", "test", "local", "vllm", "lm-studio", "not-needed", "no-key", "key"}
+)
+_SHORTEST_SECRET = 4
+# A word of prose has none of these: a digit, a capital behind a small letter, or a plus, slash or dot between letters, "==".
+_BEARER = re.compile(
+    rb"(?:(?<=[Bb]earer )|(?<=BEARER ))(?=[^\s\"',]*?(?:[0-9]|[a-z][A-Z]|[A-Za-z][+/~.][A-Za-z]|==))[A-Za-z0-9._~+/=-]{8,}"
+)
+_SK = re.compile(rb"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{16,}")
+
+
+class Redactor:
+    """Replaces the given secrets, and whatever looks like a key, by ``[redacted]``."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        forms = set()
+        for secret in secrets:
+            if len(secret) >= _SHORTEST_SECRET and secret.lower() not in _PLACEHOLDERS:
+                forms.add(secret.encode())
+                forms.add(json.dumps(secret)[1:-1].encode())  # as it stands inside a JSON string
+                forms.add(secret.replace("/", "\\/").encode())  # and as PHP writes it there
+        self._secrets = sorted(forms, key=len, reverse=True)
+
+    def __call__(self, data: bytes) -> bytes:
+        """Return ``data`` without secrets."""
+        for secret in self._secrets:
+            if secret in data:
+                data = data.replace(secret, REDACTED)
+        # The plain searches first: they cost a hundredth of the patterns on a body of megabytes.
+        if b"sk-" in data:
+            data = _SK.sub(REDACTED, data)
+        if b"earer " in data or b"EARER " in data:
+            data = _BEARER.sub(REDACTED, data)
+        return data
+
+    def text(self, text: str) -> str:
+        """Return ``text`` without secrets."""
+        return self(text.encode("utf-8", "replace")).decode()
+
+
+def secret_headers(headers: Mapping[str, str]) -> list[str]:
+    """Return the values of ``headers`` that are credentials, with and without their scheme ("Bearer")."""
+    secrets = []
+    for name, value in headers.items():
+        lowered = name.lower()
+        if lowered in ("authorization", "cookie") or any(word in lowered for word in ("key", "token", "secret")):
+            secrets += [value, value.rpartition(" ")[2]]
+    return secrets
+
+
+CAPTURE_LIMIT = 1024 * 1024
+"""Bytes of a streamed body that an entry holds."""
+_QUEUE_LIMIT = 32 * 1024 * 1024
+_OVERHEAD = 512
+_BATCH = 256
+_MODE = 0o600
+_proxy_logger = logging.getLogger("patchbay.proxy")
+
+_Entry = tuple[float, str, str, dict[str, Any]]
+
+
+class BodyCapture:
+    """Collects the beginning of a streamed body for the log."""
+
+    __slots__ = ("_pieces", "size", "truncated")
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self.size = 0
+        self.truncated = False
+
+    def add(self, piece: bytes) -> None:
+        """Keep ``piece`` where there is room."""
+        room = CAPTURE_LIMIT - self.size
+        if len(piece) > room:
+            self.truncated = True
+            piece = piece[:room]
+        if piece:
+            self._pieces.append(piece)
+            self.size += len(piece)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of an entry: ``body``, and ``truncated`` where it is not all."""
+        fields: dict[str, Any] = {"body": b"".join(self._pieces)}
+        if self.truncated:
+            fields["truncated"] = True
+        return fields
+
+
+class RequestLog:
+    """An open log. ``max_size`` bounds FILE and FILE.1 together, in bytes. Raises ConfigurationError if it cannot be written."""
+
+    def __init__(self, path: str | Path, *, max_size: int, redact: Redactor) -> None:
+        self._path = Path(path)
+        self._old = self._path.with_name(self._path.name + ".1")
+        self._half = max_size // 2
+        self._redact = redact
+        self._queue: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        # Each counter has one writer, so none needs a lock: queued and dropped the loop, taken and told the thread.
+        self._queued = self._taken = 0
+        self._dropped = self._told = 0
+        self._pid = os.getpid()
+        if self._path.exists() and not self._path.is_file():
+            raise ConfigurationError(f"the log file {str(self._path)!r} is not a regular file.")
+        try:
+            self._fd = self._open()
+        except OSError as error:
+            raise ConfigurationError(f"the log file {str(self._path)!r} cannot be written: {error.strerror}.") from None
+
+    def record(self, event: str, request: str, **fields: Any) -> None:
+        """Queue one entry; never waits. Values of type bytes are bodies: they are embedded as JSON where they are JSON."""
+        size = _OVERHEAD + sum(len(value) for value in fields.values() if isinstance(value, bytes | str))
+        if self._queued - self._taken + size > _QUEUE_LIMIT:
+            self._dropped += 1
+            return
+        if self._thread is None:  # not before: a server may fork its workers after the journal is made
+            if os.getpid() != self._pid:  # a lock excludes only those that opened the file themselves
+                self._fd, self._pid = self._open(), os.getpid()
+            self._thread = threading.Thread(target=self._run, name="patchbay-journal", daemon=True)
+            self._thread.start()
+        self._queued += size
+        self._queue.put((time.time(), event, request, fields))
+
+    def close(self, limit: float = 5.0) -> None:
+        """Write what is queued, for at most ``limit`` seconds, and close the file."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._queue.put(None)
+            thread.join(limit)
+            if thread.is_alive():
+                return  # the disk hangs: the descriptor stays the thread's
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    # Below: the thread.
+
+    def _run(self) -> None:
+        last = False
+        while not last:
+            batch = [self._queue.get()]
+            while len(batch) < _BATCH and batch[-1] is not None:
+                try:
+                    batch.append(self._queue.get_nowait())
+                except queue.Empty:
+                    break
+            last = batch[-1] is None
+            lines = [self._line(entry) for entry in batch if entry is not None]
+            dropped = self._dropped
+            if dropped > self._told:
+                lines.append(self._line((time.time(), "dropped", "", {"entries": dropped - self._told})))
+                self._told = dropped
+            try:
+                self._write(lines)
+            except OSError as error:
+                self._told -= len(lines)  # they count as dropped, and are told of when the disk is back
+                _proxy_logger.warning("The log file %s cannot be written: %s", self._path, error)
+
+    def _line(self, entry: _Entry) -> bytes:
+        moment, event, request, fields = entry
+        self._taken += _OVERHEAD + sum(len(value) for value in fields.values() if isinstance(value, bytes | str))
+        shown: dict[str, Any] = {"time": datetime.fromtimestamp(moment, UTC).isoformat(), "event": event}
+        if request:
+            shown["request"] = request
+        for name, value in fields.items():
+            if isinstance(value, bytes):
+                shown[name] = _embed(self._redact(value))
+            elif isinstance(value, str):
+                shown[name] = self._redact.text(value)
+            else:
+                shown[name] = value
+        line = msgspec.json.encode(shown) + b"\n"
+        if len(line) > self._half:
+            return self._line((moment, event, request, {"omitted": len(line)}))
+        return line
+
+    def _write(self, lines: list[bytes]) -> None:
+        """Append the lines, turning the file over where it is full."""
+        while lines:
+            self._lock()
+            try:
+                room = self._half - os.fstat(self._fd).st_size
+                fitting = 0
+                while fitting < len(lines) and len(lines[fitting]) <= room:
+                    room -= len(lines[fitting])
+                    fitting += 1
+                if fitting:
+                    _write_all(self._fd, b"".join(lines[:fitting]))
+                    lines = lines[fitting:]
+                else:
+                    self._path.replace(self._old)
+            finally:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def _lock(self) -> None:
+        """Lock the file that is at the path now: another process may have turned it over."""
+        while True:
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            try:
+                there = self._path.stat()
+            except FileNotFoundError:
+                there = None
+            mine = os.fstat(self._fd)
+            if there is not None and (there.st_ino, there.st_dev) == (mine.st_ino, mine.st_dev):
+                return
+            fresh = self._open()
+            os.close(self._fd)  # which also gives up its lock
+            self._fd = fresh
+
+    def _open(self) -> int:
+        """Open (or make) the file for this user alone, and bring both files within the limit."""
+        for path in (self._path, self._old):
+            if path.exists() and path.stat().st_size > self._half:
+                _keep_end(path, self._half)
+        if self._old.exists():
+            self._old.chmod(_MODE)
+        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _MODE)
+        if os.fstat(fd).st_mode & 0o777 != _MODE:
+            os.fchmod(fd, _MODE)
+        return fd
+
+
+def _embed(body: bytes) -> msgspec.Raw | str:
+    """Return a body as a JSON value: on one line and digit for digit where it is JSON, as text otherwise."""
+    try:
+        body.decode()
+        return msgspec.Raw(msgspec.json.format(body, indent=-1))
+    except (ValueError, RecursionError):
+        return body.decode("utf-8", "backslashreplace")
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _keep_end(path: Path, size: int) -> None:
+    """Shorten a file to whole lines of its last ``size`` bytes."""
+    with path.open("r+b") as file:
+        file.seek(-size, os.SEEK_END)
+        file.readline()
+        end = file.read()
+        file.seek(0)
+        file.write(end)
+        file.truncate()
+
+
+_LONGEST: Final = 500
+_LONGEST_PATH: Final = 200
+
+_logger = logging.getLogger(__name__)
+
+
+class RejectionLog:
+    """Writes the lines. Those beyond the rate are counted, and the next line says how many they were."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._valve = Valve(lambda line: _logger.warning("%s", line), clock)
+
+    def tell(self, what: str) -> None:
+        """Log one line."""
+        self._valve.put(printable(one_line(what, _LONGEST)))
+
+    def report(self, scope: Mapping[str, Any], status: int, reason: str) -> None:
+        """Log that the HTTP request of ``scope`` was answered with the error ``status``. ``reason`` must hold no secret."""
+        client = scope.get("client")
+        path = own_path(scope)[:_LONGEST_PATH]
+        self.tell(f"{scope['method']} {path} from {client[0] if client else '?'}: HTTP {status}, {reason}")
+
+
+REJECTIONS: Final = RejectionLog()
+"""The one of this process: there is one log."""

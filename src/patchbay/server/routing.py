@@ -1,0 +1,154 @@
+"""FastAPI routes of this server: strict JSON bodies, known query parameters only, errors in the shapes of the contract."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+import msgspec
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from sqlalchemy.exc import DBAPIError
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+
+from patchbay.errors import ConfigurationError, UnknownRoleError
+from patchbay.schema.arguments import finite_float, refuse_constant
+from patchbay.server.request_log import REJECTIONS
+from patchbay.tools import well_formed
+
+_SHOWN: Final = 200
+_OF_OPENAI: Final = ("/chat/completions", "/responses", "/messages", "/models")
+_UNREADABLE: Final = "There was an error parsing the body"
+"""What the framework says, with status 400, of a body that is not even text, or too deep to be read."""
+
+
+class StrictJsonRoute(APIRoute):
+    """A route whose body must be strict JSON; use it as a router's ``route_class``."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the framework's handler, given a request that reads strictly."""
+        handle = super().get_route_handler()
+
+        async def handle_strictly(request: Request) -> Response:
+            return await handle(_StrictJsonRequest(request.scope, request.receive))
+
+        return handle_strictly
+
+
+class _StrictJsonRequest(Request):
+    async def json(self) -> Any:
+        body = await self.body()
+        try:
+            return json.loads(body, parse_float=finite_float, parse_constant=refuse_constant)
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            raise
+        except ValueError as error:  # the framework answers JSONDecodeError with 422 and its reason
+            raise json.JSONDecodeError(str(error), "", 0) from None
+
+
+def refuse_unknown(request: Request) -> None:
+    """Raise RequestValidationError (422) for parameters that the request's route does not have."""
+    known = {each.alias for each in request.scope["route"].dependant.query_params}
+    message = f"There is no such parameter. There are: {', '.join(sorted(known))}"
+    wrong: list[dict[str, Any]] = [
+        {"type": "extra_forbidden", "loc": ["query", name], "msg": message, "input": value}
+        for name, value in request.query_params.multi_items()
+        if name not in known
+    ]
+    if wrong:
+        raise RequestValidationError(wrong)
+
+
+KNOWN_PARAMETERS: Final = Depends(refuse_unknown)
+"""A dependency of routers whose routes take the query parameters that they describe, and no others."""
+
+
+def handle_errors(app: FastAPI) -> None:
+    """Have ``app`` answer what routes and bodies raise, in the shapes of the contract."""
+    handlers: dict[type[Exception], Callable[[Request, Any], Awaitable[Response]]] = {
+        UnknownRoleError: _unknown_role,
+        ConfigurationError: _impossible,
+        RequestValidationError: _unprocessable,
+        HTTPException: _refused,
+        DBAPIError: _no_database,
+    }
+    for kind, handler in handlers.items():
+        app.add_exception_handler(kind, _reporting(handler))
+
+
+def _reporting(handler: Callable[[Request, Any], Awaitable[Response]]) -> Callable[[Request, Any], Awaitable[Response]]:
+    """Return ``handler`` with a line in the log for what it answers."""
+
+    async def handle(request: Request, error: Any) -> Response:
+        response = await handler(request, error)
+        if isinstance(error, RequestValidationError):  # its text quotes the body, where secrets are
+            first = error.errors()[0]
+            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        else:
+            reason = str(getattr(error, "detail", None) or getattr(error, "orig", None) or error)
+        REJECTIONS.report(request.scope, response.status_code, reason)
+        return response
+
+    return handle
+
+
+async def _unknown_role(_request: Request, error: UnknownRoleError) -> Response:
+    return json_response({"detail": well_formed(str(error)), "code": error.code}, 404)
+
+
+async def _impossible(_request: Request, error: ConfigurationError) -> Response:
+    return json_response(error_detail("value_error", ["body"], str(error), None), 422)
+
+
+async def _unprocessable(_request: Request, error: RequestValidationError) -> Response:
+    return json_response({"detail": [_plain(each) for each in error.errors()]}, 422)
+
+
+async def _no_database(_request: Request, error: DBAPIError) -> Response:
+    why = " ".join(str(error.orig).split())[:_SHOWN]
+    body = {"ok": False, "detail": f"The database cannot be used now: {why}", "error_code": "database_unavailable"}
+    return Response(msgspec.json.encode(body), 503, {"retry-after": "5"}, media_type="application/json")
+
+
+async def _refused(request: Request, error: HTTPException) -> Response:
+    if error.status_code == 400 and error.detail == _UNREADABLE:
+        return json_response(error_detail("json_invalid", ["body"], "The body cannot be read as JSON", {}), 422)
+    headers = dict(error.headers or {})
+    if error.status_code == 405:  # the framework names the methods of one route, where several have the path
+        matching = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+        headers["Allow"] = ", ".join(sorted({method for route in matching for method in getattr(route, "methods", None) or ()}))
+    detail = error.detail
+    if error.status_code == 404 and request.url.path.endswith(_OF_OPENAI):
+        detail = f"Not Found: the API of models is below /v1, as in POST /v1/chat/completions, not at {request.url.path:.100}"
+    body = msgspec.json.encode({"detail": detail})
+    return Response(body, error.status_code, {**headers, "content-type": "application/json"})
+
+
+def error_detail(kind: str, place: list[str], message: str, value: Any) -> dict[str, Any]:
+    """Return the body of a 422 response, in FastAPI's shape."""
+    return {"detail": [{"type": kind, "loc": place, "msg": well_formed(message), "input": value}]}
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """Return what is told of an error as JSON that can be sent: the body that it quotes may hold NaN, or be endless."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**64 else "a very long number"
+    if isinstance(value, dict) and depth < 4:
+        return {_plain(str(key), depth): _plain(item, depth + 1) for key, item in list(value.items())[:_SHOWN]}
+    if isinstance(value, list | tuple) and depth < 4:
+        return [_plain(item, depth + 1) for item in value[:_SHOWN]]
+    text = well_formed("..." if isinstance(value, dict | list | tuple) else str(value))
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def json_response(body: Any, status: int = 200) -> Response:
+    """Return a JSON response, encoded by msgspec."""
+    return Response(msgspec.json.encode(body), status, media_type="application/json")

@@ -1,0 +1,551 @@
+"""HTTP/1.1 as uvicorn speaks it, with a deadline for each request's head.
+
+uvicorn bounds how long a connection may be idle between two requests, and nothing before that: connections that send nothing, or
+a head byte by byte, would stay for ever, until the process has no file descriptors left.
+
+Runs an ASGI application under uvicorn: one process, or one per core, and stops when it is told to.
+
+What the command line prints and reads is not here. A stop (SIGTERM, Ctrl-C) drains: running requests finish, bounded by a drain
+timeout; a second one ends at once.
+
+One process per core: a parent that holds the sockets, and workers that serve them.
+
+Each worker has a socket of its own on the shared port (SO_REUSEPORT), so that the kernel spreads the connections. The parent
+keeps all of them open: what arrives while a dead worker is being replaced waits in its socket's queue. POSIX only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from types import FrameType
+from typing import Any, Final, NoReturn
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from patchbay.errors import ConfigurationError, PatchbayError
+from patchbay.legible import printable
+from patchbay.server.http import own_path
+from patchbay.server.request_log import Redactor
+from patchbay.server.settings import ServeOptions, Verbosity
+from patchbay.valve import Valve
+
+_HEAD_SECONDS: Final = 10.0
+
+
+class HeadTimeoutProtocol(HttpToolsProtocol):
+    """One connection. It is closed where a head is not complete ``head_seconds`` after it began, or the connection did."""
+
+    head_seconds = _HEAD_SECONDS
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to wait for the first head."""
+        super().connection_made(transport)
+        self._deadline = self.loop.call_later(self.head_seconds, transport.close)
+
+    def on_headers_complete(self) -> None:
+        """Take a head."""
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; those after an answer begin another head, unless they have completed it."""
+        super().data_received(data)
+        # What has become a WebSocket is no connection of this kind any more.
+        if self._deadline is None and self.cycle is not None and self.cycle.response_complete and self in self.connections:
+            self._deadline = self.loop.call_later(self.head_seconds, self.transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
+_KEEP_ALIVE = 75
+_uvicorn_logger = logging.getLogger("uvicorn.error")
+_server_logger = logging.getLogger("patchbay.server")
+_access_logger = logging.getLogger("patchbay.server.requests")
+_BACKLOG = 2048
+_MAX_MESSAGE = 1024 * 1024
+_PING = 20.0
+
+_AT_ONCE: Final = 0.01
+"""Seconds of a drain of 0: uvicorn would not begin one, and nothing could be done at its end."""
+
+
+LEVELS: Final[dict[Verbosity, int]] = {"quiet": logging.ERROR, "normal": logging.INFO, "verbose": logging.DEBUG}
+
+
+def listen_on(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """Return a bound socket; raises ConfigurationError. ``shared``: several sockets on the one port (SO_REUSEPORT)."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigurationError(f"cannot listen on {host!r}: {error.strerror}.") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+        if not shared:
+            # A port that someone else serves is often found only here.
+            listener.listen(_BACKLOG)
+        listener.setblocking(False)  # noqa: FBT003 - positional only
+    except OSError as error:
+        listener.close()
+        raise ConfigurationError(f"cannot listen on {host} port {port}: {(error.strerror or str(error)).lower()}.") from None
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Return the http:// address of a bound socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def run_server(
+    app: AsgiApp,
+    listener: socket.socket,
+    *,
+    drain_timeout: int,
+    ready: Callable[[], None],
+    still_wanted: Callable[[], bool] | None = None,
+    stopping: Callable[[int], object] | None = None,
+    signals: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM),
+) -> None:
+    """Serve ``app`` on ``listener`` until one of ``signals``, then drain. Calls ``ready`` when requests are served.
+
+    The signals stay taken: the process is about to end, and what it has died of would else be one that comes meanwhile.
+    ``still_wanted`` is asked once a second; where it says no, the server drains as if told to stop. ``stopping`` is called with
+    the number of requests that the drain waits for, if any.
+
+    WebSockets are spoken with an application that says so by ``speaks_websocket``: pinged every 20 s, messages of up to 1 MiB.
+
+    An application that has a method ``stopping()`` is told before the drain: what would never end by itself, and what is to
+    outlive the requests, is its. One that has a coroutine ``reload()`` is asked at SIGHUP to read its configuration again, and
+    says what came of it. Raises the PatchbayError that keeps ``app`` from starting.
+    """
+    lifespan = _Lifespan(app)
+
+    async def look() -> None:
+        if still_wanted is not None and not still_wanted():
+            server.should_exit = True
+
+    seconds: Any = drain_timeout or _AT_ONCE
+    server = _Server(
+        uvicorn.Config(
+            lifespan,
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            lifespan="on",
+            loop="auto",
+            http=HeadTimeoutProtocol,
+            ws="patchbay.server.sockets:WebSocketProtocol" if getattr(app, "speaks_websocket", False) else "none",
+            ws_max_size=_MAX_MESSAGE,
+            ws_ping_interval=_PING,
+            ws_ping_timeout=_PING,
+            ws_per_message_deflate=False,
+            proxy_headers=False,
+            server_header=False,
+            backlog=_BACKLOG,
+            timeout_keep_alive=_KEEP_ALIVE,
+            timeout_graceful_shutdown=seconds,
+            callback_notify=look if still_wanted is not None else None,
+            timeout_notify=1,
+        ),
+        ready,
+        signals,
+        stopping,
+        app,
+    )
+    _settle_collector()
+    quiet = _ShutdownLogFilter(server, lifespan)
+    _uvicorn_logger.addFilter(quiet)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            server.run(sockets=[listener])
+    except SystemExit:
+        if lifespan.failure is not None:
+            raise lifespan.failure from None
+        raise
+    finally:
+        _uvicorn_logger.removeFilter(quiet)
+
+
+class _Lifespan:
+    """The application; when it cannot start for a reason that is its user's to mend, that is kept, and no traceback shown."""
+
+    def __init__(self, app: AsgiApp) -> None:
+        self._app = log_requests(app) if _access_logger.isEnabledFor(logging.DEBUG) else app
+        self.failure: PatchbayError | None = None
+
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Awaitable[None]:
+        return self._live(scope, receive, send) if scope["type"] == "lifespan" else self._app(scope, receive, send)
+
+    async def _live(self, scope: Any, receive: Any, send: Any) -> None:
+        failed: dict[str, Any] | None = None
+
+        async def told(message: Any) -> None:
+            nonlocal failed
+            if message["type"].endswith(".failed"):
+                failed = message  # its text is a traceback: what the application raises says whether that is to be shown
+            else:
+                await send(message)
+
+        try:
+            await self._app(scope, receive, told)
+        except PatchbayError as error:
+            if failed is None or failed["type"] != "lifespan.startup.failed":
+                raise
+            self.failure = error
+            failed = {**failed, "message": ""}
+        except asyncio.CancelledError:
+            failed = None  # who has been told twice to stop knows why
+        finally:
+            if failed is not None:
+                await send(failed)
+
+
+def _settle_collector() -> None:
+    """Tell the garbage collector what a server's heap looks like.
+
+    What is loaded by now lives as long as the process: it need not be walked, nor its pages copied in a worker. What is left is
+    small, so full passes are cheap and may come often; by default finished requests could pile up to 15 MB.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.collect()  # so that it knows how little is left: a full pass waits for a quarter of what the last one saw
+    gc.set_threshold(700, 10, 3)
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn that says when it is ready, and that has done its work when it was told to stop: exit status 0."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        ready: Callable[[], None],
+        signals: tuple[signal.Signals, ...],
+        stopping: Callable[[int], object] | None,
+        app: object,
+    ) -> None:
+        super().__init__(config)
+        self._stopping = stopping
+        self._tell_app: Callable[[], object] | None = getattr(app, "stopping", None)
+        self._reload_app: Callable[[], Coroutine[Any, Any, str]] | None = getattr(app, "reload", None)
+        self._reloading: asyncio.Task[None] | None = None
+        self._ready = ready
+        self._signals = signals
+        self._is_over = False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self._reload_app is not None and threading.current_thread() is threading.main_thread():
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+        self._ready()
+
+    def _reload(self) -> None:
+        if self._reloading is None or self._reloading.done():  # what comes meanwhile is about the same file
+            self._reloading = asyncio.get_running_loop().create_task(self._reloaded())
+
+    async def _reloaded(self) -> None:
+        assert self._reload_app is not None
+        try:
+            said = await self._reload_app()
+        except PatchbayError as error:
+            _server_logger.warning("The configuration is as it was: %s", error)
+        except Exception:
+            _server_logger.exception("The configuration could not be read anew")
+        else:
+            _server_logger.warning("The configuration was read again: %s", said)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._tell_app is not None:
+            self._tell_app()
+        if self._stopping is not None and self.server_state.tasks and not self.force_exit:
+            self._stopping(len(self.server_state.tasks))
+        await super().shutdown(sockets=sockets)
+
+    async def _wait_tasks_to_complete(self) -> None:
+        try:
+            await super()._wait_tasks_to_complete()
+        except asyncio.CancelledError:  # the time of the drain is over
+            self._cut_off()
+            raise
+
+    def _cut_off(self) -> None:
+        """End what is under way: uvicorn waits for running tasks all the same, and only their end lets it go.
+
+        Whoever is told of it can still be told so, but for clients that take nothing: their connections end at once.
+        """
+        for connection in list(self.server_state.connections):
+            if connection.transport.get_write_buffer_size():
+                connection.transport.abort()
+        for task in list(self.server_state.tasks):
+            task.cancel()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take the signals, and keep them: one that comes while the process ends would else be what it has ended with."""
+        if threading.current_thread() is threading.main_thread():
+            for number in self._signals:
+                signal.signal(number, self.handle_exit)
+        try:
+            yield
+        finally:
+            self._is_over = True
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Drain at the first signal, end at the second. Who presses Ctrl-C once more waits for nothing that is being closed."""
+        del frame
+        if self.force_exit or self._is_over:
+            if sig == signal.SIGINT:
+                os._exit(0)
+        elif self.should_exit:
+            self.force_exit = True
+            asyncio.get_running_loop().call_soon_threadsafe(self._cut_off)
+        self.should_exit = True
+
+
+class _ShutdownLogFilter(logging.Filter):
+    """Leaves out what uvicorn says of a failure that is told otherwise, and of requests that were ended with the server."""
+
+    def __init__(self, server: uvicorn.Server, lifespan: _Lifespan) -> None:
+        super().__init__()
+        self._server = server
+        self._lifespan = lifespan
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if self._lifespan.failure is not None:
+            return False
+        error = record.exc_info[1] if record.exc_info else None
+        return not (self._server.should_exit and isinstance(error, asyncio.CancelledError))
+
+
+_NO_KEYS: Final = Redactor()
+
+
+class _RedactingFormatter(logging.Formatter):
+    """Shows a failure of an upstream or client on one line, a bug with its traceback, and no text that looks like a key."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return _NO_KEYS.text(super().format(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - the name is logging's
+        error = ei[1]
+        if isinstance(error, PatchbayError | asyncio.CancelledError):
+            return f"  {type(error).__name__}: {error}"
+        return super().formatException(ei)
+
+
+class _RateLimitedHandler(logging.StreamHandler[Any]):
+    """Writes to stderr. Below ERROR lines are rate-limited: clients cause them, and choose what they quote."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._limit = Valve(self._write, time.monotonic)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record)
+            if record.levelno < logging.ERROR:
+                self._limit.put(line)
+            else:
+                self._write(line)
+        except Exception:  # noqa: BLE001  (a lock, a connection: whatever it holds may refuse, in any way)
+            self.handleError(record)
+
+    def _write(self, line: str) -> None:
+        self.stream.write(line + self.terminator)
+        self.flush()
+
+
+def log_to_stderr(level: int = logging.WARNING) -> None:
+    """Show the log of Patchbay from ``level`` on, and warnings of uvicorn, on stderr."""
+    handler = _RateLimitedHandler()
+    handler.setFormatter(_RedactingFormatter("%(asctime)s %(levelname)s %(message)s"))
+    for name, lowest in (("uvicorn.error", logging.WARNING), ("patchbay", logging.NOTSET)):
+        logger = logging.getLogger(name)
+        logger.addHandler(handler)
+        logger.setLevel(max(level, lowest))
+        logger.propagate = False
+
+
+def log_requests(app: AsgiApp) -> AsgiApp:
+    """Return ``app`` with one line in the log for each HTTP request that has ended: client, method, path, status, seconds."""
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        status = 0
+
+        async def note_status(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await app(scope, receive, note_status)
+        finally:
+            client = scope.get("client")
+            path = printable(own_path(scope)[:200])
+            seconds = time.perf_counter() - began
+            _access_logger.debug(
+                "%s %s %s %s %.3f s", client[0] if client else "?", scope["method"], path, status or "-", seconds
+            )
+
+    return serve
+
+
+_proxy_logger = logging.getLogger("patchbay.proxy")
+_TOO_SOON = 2.0
+_TOO_OFTEN = 3
+
+
+def serve(
+    make_app: Callable[[], AsgiApp],
+    options: ServeOptions,
+    *,
+    ready: Callable[[str], None],
+    stopping: Callable[[int], object] | None = None,
+) -> int:
+    """Serve until told to stop; return the exit status. Raises ConfigurationError where the address cannot be had.
+
+    ``make_app`` is called in the process that serves; ``ready`` once, with the URL, when requests are served; ``stopping`` of one
+    process, with the number of requests that a stop waits for. Raises the PatchbayError that keeps one process from starting.
+    """
+    log_to_stderr(LEVELS[options.log])
+    for number in (signal.SIGTERM, signal.SIGINT):  # handlers end before the process does, and one more would be what it died of
+        atexit.register(signal.signal, number, signal.SIG_IGN)
+    listener = listen_on(options.host, options.port)
+    if options.workers == 1:
+        url = url_of(listener)
+        run_server(make_app(), listener, drain_timeout=options.drain_timeout, ready=lambda: ready(url), stopping=stopping)
+        return 0
+    # The first socket proved that the port is free, which a shared one cannot; its number may have been chosen just now.
+    port: int = listener.getsockname()[1]
+    listener.close()
+    listeners = [listen_on(options.host, port, shared=True) for _ in range(options.workers)]
+    return _Prefork(make_app, listeners, options, ready).run()
+
+
+class _Prefork:
+    """The workers, by process id; replaces those that die, and hands a stop on to all."""
+
+    def __init__(
+        self,
+        make_app: Callable[[], AsgiApp],
+        listeners: list[socket.socket],
+        options: ServeOptions,
+        ready: Callable[[str], None],
+    ) -> None:
+        self._make_app = make_app
+        self._listeners = listeners
+        self._options = options
+        self._ready = ready
+        self._places: dict[int, tuple[int, float]] = {}
+        self._early_deaths = 0
+        self._stopping = False
+
+    def run(self) -> int:
+        """Start the workers, wait until all are gone, and return the exit status."""
+        signal.signal(signal.SIGTERM, self._stop)
+        signal.signal(signal.SIGINT, self._stop)
+        for place in range(len(self._listeners)):
+            self._start(place, announce=place == 0)
+        failed = False
+        while self._places:
+            pid, status = os.wait()
+            place, started = self._places.pop(pid, (-1, 0.0))
+            if place < 0 or self._stopping:
+                continue
+            self._early_deaths = self._early_deaths + 1 if time.monotonic() - started < _TOO_SOON else 0
+            code = os.waitstatus_to_exitcode(status)
+            if self._early_deaths >= _TOO_OFTEN:
+                _proxy_logger.error("Workers end at once (status %s); giving up.", code)
+                failed = True
+                self._stop()
+            else:
+                _proxy_logger.error("A worker ended (status %s); starting another.", code)
+                self._start(place, announce=False)
+        return 1 if failed else 0
+
+    def _stop(self, *_signal: object) -> None:
+        self._stopping = True
+        for listener in self._listeners:  # the workers' own copies are theirs to close
+            listener.close()
+        for pid in list(self._places):
+            os.kill(pid, signal.SIGTERM)
+
+    def _start(self, place: int, *, announce: bool) -> None:
+        # Blocked until the worker is in the table and has its own handlers: a stop in between would miss it.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+        try:
+            if self._stopping:
+                return
+            pid = os.fork()
+            if pid == 0:
+                self._work(place, announce=announce)
+            self._places[pid] = (place, time.monotonic())
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _work(self, place: int, *, announce: bool) -> NoReturn:
+        """Be a worker: never returns into the parent's code."""
+        status = 1
+        try:
+            parent = os.getppid()
+            # Ctrl-C reaches the whole group; the parent hands on what is to be done about it.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            listener = self._listeners[place]
+            for other in self._listeners:
+                if other is not listener:
+                    other.close()
+            app = self._make_app()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
+            url = url_of(listener)
+            run_server(
+                app,
+                listener,
+                drain_timeout=self._options.drain_timeout,
+                ready=(lambda: self._ready(url)) if announce else _nothing,
+                still_wanted=lambda: os.getppid() == parent,
+                signals=(signal.SIGTERM,),
+            )
+            status = 0
+        except BaseException:
+            _proxy_logger.exception("A worker failed")  # and must not run on as a second parent
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+
+def _nothing() -> None:
+    """Announce nothing: one worker speaks for all."""
