@@ -28,17 +28,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
 from uvicorn.protocols.http.httptools_impl import HEADER_VALUE_RE, STATUS_LINE, RequestResponseCycle
 
 from patchbay.errors import InvalidRequestError, RequestTooLargeError
 from patchbay.server.watchdog import ClientDisconnect, RequestWatchdog
-
-if TYPE_CHECKING:
-    from patchbay.server.chat.completion import ChatExchange
-    from patchbay.server.request_log import BodyCapture
 
 Headers = list[tuple[bytes, bytes]]
 """Headers as ASGI has them: lower-case names."""
@@ -292,12 +288,21 @@ async def _next_message(receive: Receive) -> Any:
     return message
 
 
+class StreamTransform(Protocol):
+    """What a streamed answer is fed through."""
+
+    finished: bool
+
+    def feed(self, data: bytes, /) -> bytes:
+        """Take a piece of the upstream's stream; return what to write."""
+
+
 class StreamDone(Exception):  # noqa: N818  (control flow, not a fault)
     """The exchange wants nothing more of the upstream's stream."""
 
 
 def direct_sink(
-    send: Any, exchange: ChatExchange, watch: RequestWatchdog, capture: BodyCapture | None
+    send: Any, exchange: StreamTransform, watch: RequestWatchdog, capture: Callable[[bytes], object] | None
 ) -> Callable[[bytes], bool] | None:
     """Return what feeds a piece and writes what comes of it; False where it can not be written now, and was not fed.
 
@@ -317,7 +322,7 @@ def direct_sink(
         if out:
             write(b"%x\r\n%b\r\n" % (len(out), out))
             if capture is not None:
-                capture.add(out)
+                capture(out)
         passed(out)
         if exchange.finished:
             raise StreamDone
@@ -412,7 +417,7 @@ class ResponseWriter:
             await self.write(HEARTBEAT)
 
     def direct(
-        self, exchange: ChatExchange, watch: RequestWatchdog, capture: BodyCapture | None
+        self, exchange: StreamTransform, watch: RequestWatchdog, capture: Callable[[bytes], object] | None
     ) -> Callable[[bytes], bool] | None:
         """Return what writes the rest of a stream that has begun without waking a task; see ``direct_sink``."""
         return direct_sink(self._send, exchange, watch, capture) if self.started else None

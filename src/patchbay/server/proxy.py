@@ -16,7 +16,6 @@ import hmac
 import itertools
 import logging
 import os
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from patchbay.errors import PatchbayError, UpstreamError
@@ -35,7 +34,6 @@ from patchbay.server.errors import (
 from patchbay.server.http import (
     CHAT,
     Headers,
-    OwnHeaders,
     Receive,
     ResponseWriter,
     Send,
@@ -46,45 +44,11 @@ from patchbay.server.http import (
     own_path,
     read_body,
     stream_body,
-    upward,
 )
 from patchbay.server.request_log import REJECTIONS, BodyCapture, Redactor, RequestLog, secret_headers
 from patchbay.server.settings import ProxySettings
-from patchbay.server.upstream import TruncatedResponseError, Upstream, read_error_body, relay, upstream_status_error
+from patchbay.server.upstream import ProxyRequest, TruncatedResponseError, Upstream, read_error_body, relay, upstream_status_error
 from patchbay.server.watchdog import ClientDisconnect, RequestWatchdog
-
-
-@dataclass(slots=True)
-class ProxyRequest:
-    """A request that has passed the door's checks. ``id`` joins its lines in the log."""
-
-    id: str
-    scope: Any
-    receive: Receive
-    reply: ResponseWriter
-    watch: RequestWatchdog
-    upstream: Upstream
-    settings: ProxySettings
-    redact: Redactor
-    journal: RequestLog | None
-
-    @property
-    def own_key(self) -> bool:
-        """Whether the upstream is asked with the proxy's own key."""
-        return self.settings.upstream_key is not None
-
-    def upward(self, own: OwnHeaders | None = None) -> Headers:
-        """Return the headers for the upstream, with the key that it is to see. ``own`` stand above all others."""
-        settings = self.settings
-        # A bearer that opened this proxy is the proxy's own secret and none of the upstream's business.
-        with_keys = settings.upstream_key is None and settings.api_key is None
-        fixed = self.upstream.own
-        return upward(self.scope["headers"], with_keys=with_keys, own={**fixed, **own} if own else fixed)
-
-    def capture(self) -> BodyCapture | None:
-        """Return a place to collect the answer for the log, where there is a log."""
-        return BodyCapture() if self.journal is not None else None
-
 
 _UNSERVED: Final = {"responses": "OpenAI's Responses API", "messages": "Anthropic's Messages API"}
 """Protocols of other clients, by the first segment of their paths."""

@@ -9,12 +9,13 @@ Passes an upstream's answer on as the bytes it came in: passthrough, and chat re
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from patchbay.errors import InvalidRequestError, PatchbayError, UpstreamError, UpstreamTimeoutError
 from patchbay.server.errors import ERROR_LIMIT, JSON_TYPE, UpstreamStatusError, decompress, upstream_error_body
-from patchbay.server.http import Headers, OwnHeaders, chat_downward, downward, own_headers
+from patchbay.server.http import Headers, OwnHeaders, Receive, ResponseWriter, chat_downward, downward, own_headers, upward
 from patchbay.server.http_client import HttpClient, Response
 from patchbay.server.origin import (
     ClientError,
@@ -26,12 +27,9 @@ from patchbay.server.origin import (
     Origin,
     RemoteProtocolError,
 )
+from patchbay.server.request_log import BodyCapture, Redactor, RequestLog
 from patchbay.server.settings import ProxySettings
-
-if TYPE_CHECKING:
-    from patchbay.server.http import ResponseWriter
-    from patchbay.server.request_log import BodyCapture, Redactor
-    from patchbay.server.watchdog import RequestWatchdog
+from patchbay.server.watchdog import RequestWatchdog
 
 _AS_WRITTEN = "!#$%&'()*+,/:;=?@[]~"
 """What stays as it is in the base URL's path; everything else that is no letter or digit is encoded."""
@@ -102,6 +100,38 @@ class Upstream:
     async def close(self) -> None:
         """Close the connections. The next request opens a new one."""
         await self._client.close()
+
+
+@dataclass(slots=True)
+class ProxyRequest:
+    """A request that has passed the door's checks. ``id`` joins its lines in the log."""
+
+    id: str
+    scope: Any
+    receive: Receive
+    reply: ResponseWriter
+    watch: RequestWatchdog
+    upstream: Upstream
+    settings: ProxySettings
+    redact: Redactor
+    journal: RequestLog | None
+
+    @property
+    def own_key(self) -> bool:
+        """Whether the upstream is asked with the proxy's own key."""
+        return self.settings.upstream_key is not None
+
+    def upward(self, own: OwnHeaders | None = None) -> Headers:
+        """Return the headers for the upstream, with the key that it is to see. ``own`` stand above all others."""
+        settings = self.settings
+        # A bearer that opened this proxy is the proxy's own secret and none of the upstream's business.
+        with_keys = settings.upstream_key is None and settings.api_key is None
+        fixed = self.upstream.own
+        return upward(self.scope["headers"], with_keys=with_keys, own={**fixed, **own} if own else fixed)
+
+    def capture(self) -> BodyCapture | None:
+        """Return a place to collect the answer for the log, where there is a log."""
+        return BodyCapture() if self.journal is not None else None
 
 
 class TruncatedResponseError(UpstreamError):

@@ -18,8 +18,8 @@ from patchbay.server.upstream import is_event_stream, read_bounded, read_error_b
 
 if TYPE_CHECKING:
     from patchbay.server.http_client import Response
-    from patchbay.server.proxy import ProxyRequest
     from patchbay.server.request_log import BodyCapture
+    from patchbay.server.upstream import ProxyRequest
 
 ANSWER_LIMIT = 64 * 1024 * 1024
 """Bytes of an answer that is read whole."""
@@ -139,7 +139,7 @@ async def run_chat(request: ProxyRequest, exchange: ChatExchange) -> None:
             async for out in pieces:
                 await _write(request, exchange, upstream, out, capture)
                 if streaming and upstream.sink is None:
-                    upstream.sink = reply.direct(exchange, watch, capture)
+                    upstream.sink = reply.direct(exchange, watch, None if capture is None else capture.add)
         finally:
             await pieces.aclose()
     if journal is not None and capture is not None:

@@ -28,8 +28,9 @@ from patchbay.server.chat.turn import ChatSettings, ChatTurnRequest, RoleTools, 
 from patchbay.server.errors import NO_RETRY, NotFoundError, UpstreamStatusError, error_body, error_headers
 from patchbay.server.governance import Governance
 from patchbay.server.http import Headers, Receive, ResponseWriter, Send
-from patchbay.server.proxy import ProxyApp, ProxyRequest
+from patchbay.server.proxy import ProxyApp
 from patchbay.server.settings import ProxySettings
+from patchbay.server.upstream import ProxyRequest
 from patchbay.tools.base import Tool
 from patchbay.tools.registry import ToolRegistry
 from patchbay.tools.registry.snapshot import Snapshot

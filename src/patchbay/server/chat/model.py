@@ -25,7 +25,7 @@ from patchbay.server.chat.completion import OWN_HEADERS, ChatUpstream, is_json
 from patchbay.server.http import Headers, chat_downward
 
 if TYPE_CHECKING:
-    from patchbay.server.proxy import ProxyRequest
+    from patchbay.server.upstream import ProxyRequest
 
 _ONE_REQUEST = frozenset({b"idempotency-key"})
 """Headers that speak of one request: a turn makes several."""

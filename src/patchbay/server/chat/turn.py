@@ -46,7 +46,7 @@ from patchbay.tools.registry.snapshot import Snapshot
 from patchbay.types import ToolCall, ToolSpec
 
 if TYPE_CHECKING:
-    from patchbay.server.proxy import ProxyRequest
+    from patchbay.server.upstream import ProxyRequest
 
 
 @dataclass(frozen=True)
