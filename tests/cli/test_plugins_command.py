@@ -19,6 +19,7 @@ from contextlib import contextmanager
 import pytest
 
 from patchbay.cli.children import listening
+from support.cli import run_cli
 
 BOUND = 60
 PLUGIN = """
@@ -50,9 +51,13 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def patchbay(*arguments, **options):
-    command = [sys.executable, "-m", "patchbay", "plugins", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=BOUND, check=False, **options)
+def patchbay(*arguments):
+    return run_cli("plugins", *map(str, arguments))
+
+
+def patchbay_run(*arguments):
+    command = [sys.executable, "-m", "patchbay", "plugins", "run", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=BOUND, check=False)
 
 
 def command_of(*arguments, server):
@@ -144,7 +149,7 @@ def test_a_class_is_run_by_its_name(folder, monkeypatch):
 def test_a_class_that_cannot_be_loaded_is_said_on_one_line_and_ends_the_host(folder, monkeypatch, target, reason):
     monkeypatch.chdir(folder / "greeter")
     (folder / "greeter" / "main.py").write_text("no python")
-    failed = patchbay("run", target, "--port", "0", "--server", "http://127.0.0.1:9")
+    failed = patchbay_run(target, "--port", "0", "--server", "http://127.0.0.1:9")
     assert (2, f"patchbay: {target} cannot be run: {reason}") == (failed.returncode, failed.stderr.splitlines()[-1])
     assert "Traceback" not in failed.stdout + failed.stderr
     assert 1 == (failed.stdout + failed.stderr).count(reason)
@@ -239,7 +244,7 @@ def test_what_cannot_be_done_is_said_on_one_line(folder):
         f"no plugin host runs at port {port}: start one with 'patchbay plugins run', or name its port with --port."
         in failed.stderr
     )
-    assert 2 == patchbay("run", folder / "nowhere").returncode
+    assert 2 == patchbay_run(folder / "nowhere").returncode
 
 
 def test_a_folder_is_listed_without_running_anything(folder):
@@ -249,7 +254,7 @@ def test_a_folder_is_listed_without_running_anything(folder):
 
 def test_a_folder_that_others_can_enter_is_not_used(folder):
     (folder / "patchbay").mkdir(mode=0o755)
-    failed = patchbay("run", folder, "--port", "0")
+    failed = patchbay_run(folder, "--port", "0")
     assert 2 == failed.returncode
     assert "not a folder of this user alone" in failed.stderr
 
@@ -371,6 +376,6 @@ def test_what_ends_as_soon_as_it_is_reloaded_was_not_reloaded(folder):
 
 @pytest.mark.parametrize("server", ["ftp://x", "http://x:99999"])
 def test_an_address_of_a_server_that_is_none_is_said_on_one_line_and_leaves_nothing_behind(folder, server):
-    failed = patchbay("run", folder, "--port", "0", "--server", server)
+    failed = patchbay_run(folder, "--port", "0", "--server", server)
     assert (2, 1) == (failed.returncode, len(failed.stderr.splitlines()))
     assert not (folder / "patchbay").exists()

@@ -11,23 +11,15 @@ import threading
 
 import pytest
 
+from support.cli import run_cli
+
 BOUND = 60.0
 UPSTREAM = "http://127.0.0.1:9/v1"
 
 
-def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PATCHBAY_", "UPSTREAM_", "PROXY_"))}
-    for name in ("PORT", "HOST"):
-        clean.pop(name, None)
-    return subprocess.run(
-        [sys.executable, "-m", "patchbay", *arguments],
-        capture_output=True, text=True, timeout=BOUND, env={**clean, "COLUMNS": "110", **(env or {})},
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 def test_help_names_every_flag_and_its_variable_and_shows_examples(flag: str) -> None:
-    done = run("proxy", flag)
+    done = run_cli("proxy", flag)
     assert (0, "") == (done.returncode, done.stderr)
     for name in (
         "upstream", "upstream-key", "port", "host", "api-key", "base-path", "tag", "no-examples", "system-injection", "cors",
@@ -42,9 +34,9 @@ def test_help_names_every_flag_and_its_variable_and_shows_examples(flag: str) ->
 
 
 def test_the_program_lists_its_commands_and_its_version() -> None:
-    assert "proxy" in run("-h").stdout
-    assert re.fullmatch(r"patchbay \d+\.\d+\.\d+\n", run("--version").stdout)
-    nothing = run()
+    assert "proxy" in run_cli("-h").stdout
+    assert re.fullmatch(r"patchbay \d+\.\d+\.\d+\n", run_cli("--version").stdout)
+    nothing = run_cli()
     assert (2, "") == (nothing.returncode, nothing.stderr)
 
 
@@ -81,7 +73,7 @@ def test_the_program_lists_its_commands_and_its_version() -> None:
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_on_one_line(flags: list[str], said: str) -> None:
-    done = run(*flags)
+    done = run_cli(*flags)
     assert (2, "") == (done.returncode, done.stdout)
     assert said in done.stderr
     assert 1 == done.stderr.count("\n")
@@ -90,7 +82,7 @@ def test_what_is_wrong_is_said_on_one_line(flags: list[str], said: str) -> None:
 
 def test_a_key_in_the_url_of_the_upstream_is_not_repeated() -> None:
     for url in (f"{UPSTREAM}?key=secret", f"{UPSTREAM}#secret", UPSTREAM.replace("://", "://user:secret@")):
-        done = run("proxy", "--upstream", url)
+        done = run_cli("proxy", "--upstream", url)
         assert (2, False, True) == (done.returncode, "secret" in done.stderr, "must" in done.stderr)
 
 
@@ -98,13 +90,13 @@ def test_a_port_in_use_is_said_on_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         for workers in ("1", "2"):
-            done = run("proxy", "--upstream", UPSTREAM, "--port", port, "--workers", workers)
+            done = run_cli("proxy", "--upstream", UPSTREAM, "--port", port, "--workers", workers)
             assert 2 == done.returncode
             assert f"patchbay: cannot listen on 127.0.0.1 port {port}: address already in use.\n" == done.stderr
 
 
 def test_a_wrong_variable_is_named() -> None:
-    done = run("proxy", "--upstream", UPSTREAM, env={"PORT": "http"})
+    done = run_cli("proxy", "--upstream", UPSTREAM, PORT="http")
     assert 2 == done.returncode
     assert "PORT" in done.stderr
 

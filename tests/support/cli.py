@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 from unittest import mock
 
 from patchbay.cli import main
+from patchbay.cli.serving import serve_proxy
+
+_SETTINGS = ("PATCHBAY_", "UPSTREAM_", "PROXY_", "NEKO_", "MAIN_SERVER_", "PORT", "HOST")
 
 
 def run_cli(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run ``patchbay ARGUMENTS`` with these environment variables set; return its exit status and output."""
+    """Run ``patchbay ARGUMENTS`` with no settings but these environment variables; return its exit status and output.
+
+    A command that begins to serve does not return.
+    """
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_SETTINGS)}
     stdout, stderr = io.StringIO(), io.StringIO()
     status = 0
     with (
         _input(stdin),
-        mock.patch.dict(os.environ, environment),
+        mock.patch.dict(os.environ, {**inherited, "COLUMNS": "110", **environment}, clear=True),
+        mock.patch("patchbay.cli.proxy.become_proxy", _serve_here),
         contextlib.redirect_stdout(stdout),
         contextlib.redirect_stderr(stderr),
     ):
@@ -29,6 +39,10 @@ def run_cli(*arguments: str, stdin: str = "", **environment: str) -> subprocess.
         except SystemExit as ended:
             status = ended.code if isinstance(ended.code, int) else 1
     return subprocess.CompletedProcess(arguments, status, stdout.getvalue(), stderr.getvalue())
+
+
+def _serve_here(values: dict[str, Any]) -> None:
+    sys.exit(serve_proxy(json.loads(json.dumps(values))))
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from patchbay.server.app import create_tools_app
 from patchbay.server.settings import ToolsSettings
 from patchbay.store import Store
 from ports import kept_port
+from support.cli import run_cli
 from tools_server.rig import BOUND, calling_back, says, serving
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("PATCHBAY_", "NEKO_", "MAIN_SERVER"))}
@@ -178,13 +179,8 @@ def test_the_seeds_variable_gives_the_port() -> None:
         process.communicate(timeout=BOUND)
 
 
-def run(*flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "patchbay", "serve", *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=BOUND, env={**ENVIRONMENT, "COLUMNS": "110"})
-
-
 def test_help_shows_the_port_the_variables_and_examples() -> None:
-    done = run("--help")
+    done = run_cli("serve", "--help")
     assert (0, "") == (done.returncode, done.stderr)
     for text in ("48911", "MAIN_SERVER_PORT", "--roles", "--store", "--token-file", "Examples", "patchbay serve --roles ann,ben"):
         assert text in done.stdout
@@ -206,7 +202,7 @@ def test_help_shows_the_port_the_variables_and_examples() -> None:
     ],
 )
 def test_flags_that_cannot_work_are_told_on_one_line(flags: list[str], said: str) -> None:
-    done = run("--store", "memory", *flags)
+    done = run_cli("serve", "--store", "memory", *flags)
     assert (2, "") == (done.returncode, done.stdout)
     assert said in done.stderr
     assert 1 == done.stderr.count("\n")
@@ -214,6 +210,6 @@ def test_flags_that_cannot_work_are_told_on_one_line(flags: list[str], said: str
 
 def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        done = run("--store", "memory", "--port", str(taken.getsockname()[1]))
+        done = run_cli("serve", "--store", "memory", "--port", str(taken.getsockname()[1]))
     assert 2 == done.returncode
     assert "address already in use" in done.stderr
