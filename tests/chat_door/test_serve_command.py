@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 from patchbay.cli.children import listening
 from patchbay.testing import ContractModel, ScriptedUpstream
+from support.cli import run_cli
 from tools_server.rig import BOUND, Server, calling_back, says
 
 SERVE = [sys.executable, "-m", "patchbay", "serve", "--port", "0", "--store", "memory"]
@@ -41,6 +41,6 @@ def test_a_text_model_uses_a_registered_tool_of_another_process() -> None:
      (["--upstream", "http://127.0.0.1:1", "--format", "nonsense"], "nonsense")],
 )  # fmt: skip
 def test_flags_that_cannot_work_are_refused(flags: list[str], said: str) -> None:
-    done = subprocess.run([*SERVE, *flags], capture_output=True, text=True, timeout=60)
+    done = run_cli(*SERVE[3:], *flags)
     assert 2 == done.returncode
     assert said in done.stderr

@@ -13,13 +13,13 @@ import pytest
 from hooks_process.peers import BOUND, is_there, run, script, spec, until
 from patchbay.hooks.process import ProcessLimits, ProcessSpec
 from patchbay.hooks.process.doctor import examine
+from support.cli import run_cli
 
 WEATHER = Path(__file__).parents[2] / "examples" / "hooks" / "weather.py"
 
 
-def patchbay(*arguments, **options):
-    command = [sys.executable, "-m", "patchbay", "hooks", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=BOUND, check=False, **options)
+def patchbay(*arguments):
+    return run_cli("hooks", *map(str, arguments))
 
 
 def verdicts(command, modes=None, timeout=20.0, hello=20.0):

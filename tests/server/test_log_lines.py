@@ -18,6 +18,7 @@ from aiohttp import web
 from proxy_rig import BOUND, ask, make_proxy, running_upstream, serving
 
 from patchbay.testing import ContractModel, ScriptedUpstream
+from support.cli import run_cli
 
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
 CHAT = {"model": "gem\x1bma", "messages": [{"role": "user", "content": "hi"}], "tools": TOOLS}
@@ -113,8 +114,7 @@ def test_a_registry_says_where_chat_completions_are():
 
 
 def test_verbose_and_quiet_exclude_each_other():
-    command = [sys.executable, "-m", "patchbay", "proxy", "--upstream", "http://127.0.0.1:9/v1", "-v", "-q"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_cli("proxy", "--upstream", "http://127.0.0.1:9/v1", "-v", "-q")
     assert (2, "patchbay: --verbose and --quiet exclude each other.\n") == (done.returncode, done.stderr)
 
 

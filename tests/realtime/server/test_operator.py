@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 import sys
 import textwrap
 import time
@@ -21,6 +20,7 @@ import pytest
 from patchbay.cli.children import listening
 from patchbay.testing import Raw, Recorded, ScriptedUpstream
 from patchbay.testing.realtime import Answer, Call, Drop, FakeOpenAI, Faults, Frame, Say
+from support.cli import run_cli
 from tools_server.rig import calling_back, says
 
 from .rig import ROLES, Client, Serving, serving
@@ -314,8 +314,5 @@ def test_half_a_character_of_a_clients_is_replaced_as_a_programs_is():
 
 
 def test_the_command_says_which_servers_get_the_environments_key():
-    done = subprocess.run(
-        [sys.executable, "-m", "patchbay", "serve", "--help"], capture_output=True, text=True, timeout=60,
-        env={**os.environ, "COLUMNS": "400", "NO_COLOR": "1"},
-    )  # fmt: skip
+    done = run_cli("serve", "--help", COLUMNS="400", NO_COLOR="1")
     assert "never sent to another --realtime-url" in " ".join(done.stdout.split())
