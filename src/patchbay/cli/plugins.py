@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 PORT = 48916
 """The default port, where servers of N.E.K.O look for the plugin host."""
 
+_MANY = 10
+"""From so many plugins on, ``run`` shows progress on a terminal."""
+
 _Port = Annotated[
     int,
     typer.Option(
@@ -106,8 +109,11 @@ def run(
         writer.print(f"patchbay plugins listening on {url}")
         writer.print(f"  server {server}; plugins: {', '.join(spec.id for spec in specs) or 'none'}")
 
+    progress = _progress(len(specs))
+
     def registered(plugin_id: str, names: Sequence[str], roles: Sequence[str]) -> None:
         writer.print(f"{plugin_id}: {', '.join(names)} registered" + (f" for {', '.join(roles)}" if roles else ""))
+        progress(plugin_id)
 
     log_to_stderr()
     with listener, closing(writer):
@@ -127,6 +133,21 @@ def run(
                 stopping=lambda: writer.print("patchbay plugins stopping (Ctrl-C again: do not wait for calls)"),
             )
         )
+
+
+def _progress(total: int) -> Callable[[str], None]:
+    """Return a function that counts registered plugins by id, and says on a terminal when another tenth of them is ready."""
+    if total < _MANY or not sys.stderr.isatty():
+        return lambda _: None
+    seen: set[str] = set()
+
+    def count(plugin_id: str) -> None:
+        tenth = len(seen) * 10 // total
+        seen.add(plugin_id)
+        if len(seen) * 10 // total > tenth:
+            print(f"patchbay: {len(seen)} of {total} plugins registered", file=sys.stderr, flush=True)
+
+    return count
 
 
 @plugins.command("list", context_settings=CONTEXT)
