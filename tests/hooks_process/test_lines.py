@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patchbay.hooks.process.wire import HEAD, LineReader, Overlong
+from patchbay._subprocess import HEAD, LineReader, Overlong
 
 LIMIT = 8
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from patchbay.errors import ConfigurationError
 from patchbay.plugins.host.host import look_at
 from patchbay.plugins.host.policy import HostPolicy
-from patchbay.plugins.host.process import MOST_CHARS, MOST_LINES, LineReader, LogBook
+from patchbay.plugins.host.process import MOST_CHARS, MOST_LINES, LogBook, OutputReader
 from patchbay.plugins.manifest import find_plugins, spec_of
 from plugins.host_rig import write_plugin
 
@@ -45,16 +45,16 @@ def test_a_class_is_taken_from_a_file_that_is_here_or_from_the_import_path(tmp_p
 def test_lines_are_the_same_however_the_output_is_cut(pieces, data):
     text = b"\n".join(pieces)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
-    reader, lines = LineReader(), []
+    reader, lines = OutputReader(), []
     for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
         lines += reader.feed(text[start:end])
     lines += reader.close()
-    whole = LineReader()
+    whole = OutputReader()
     assert whole.feed(text) + whole.close() == lines
 
 
 def test_a_line_without_end_is_cut_once_and_what_follows_it_is_read():
-    reader = LineReader()
+    reader = OutputReader()
     lines = [line for _ in range(100) for line in reader.feed(b"x" * 1000)]
     assert 1 == len(lines)
     assert "left out" in lines[0]
@@ -62,7 +62,7 @@ def test_a_line_without_end_is_cut_once_and_what_follows_it_is_read():
 
 
 def test_of_too_many_lines_at_once_the_last_are_kept():
-    lines = LineReader().feed(b"".join(b"%d\n" % n for n in range(10_000)))
+    lines = OutputReader().feed(b"".join(b"%d\n" % n for n in range(10_000)))
     assert "9999" == lines[-1]
     assert "... (9499 lines left out)" == lines[1]
 

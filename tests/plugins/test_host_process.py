@@ -28,7 +28,7 @@ def test_of_a_process_that_has_ended_before_it_was_there_its_own_group_is_ended(
 
         async def in_a_while(*arguments, **options):
             made = await really(*arguments, **options)
-            await asyncio.wait({process._exited})
+            await asyncio.wait({process.exited})
             return made
 
         monkeypatch.setattr(loop, "subprocess_exec", in_a_while)

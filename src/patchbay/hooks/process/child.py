@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
+from patchbay._subprocess import ChildProcess, LineReader, Overlong, backoff, describe_exit
 from patchbay.errors import PatchbayError
 from patchbay.hooks.process.wire import (
-    LineReader,
-    Overlong,
     UndecodableError,
     id_in_head,
     notification_line,
@@ -90,8 +87,7 @@ class ProcessLimits:
 
     def restart_delay(self, failures: int) -> float:
         """Return how long to wait before the restart after so many failures in a row (at least 1); a bit different each time."""
-        longest: float = min(self.backoff_most, self.backoff_first * 2 ** min(failures - 1, 30))
-        return longest * random.uniform(0.75, 1.0)  # noqa: S311  (no secret)
+        return backoff(failures, first=self.backoff_first, longest=self.backoff_most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +134,7 @@ NO_REPLY: Final = "a line that is no reply"
 _TOO_LONG: Final = "a line that is too long (max_line_bytes)"
 
 
-class Calls:
+class PendingReplies:
     """``stray`` is told, in words, of what is no reply."""
 
     def __init__(self, stray: Callable[[str], object]) -> None:
@@ -151,7 +147,7 @@ class Calls:
         self._last_id += 1
         return self._last_id
 
-    async def answer(self, request_id: int) -> Any:
+    async def wait_for(self, request_id: int) -> Any:
         """Wait for the ``result`` of a request. Raises HookReplyError, and what ``fail_all`` is told."""
         waiting = self._waiting[request_id] = asyncio.get_running_loop().create_future()
         try:
@@ -165,21 +161,21 @@ class Calls:
             if not waiting.done():
                 waiting.set_exception(HookProcessError(why))
 
-    def take(self, line: bytes | Overlong) -> bool:
+    def receive(self, line: bytes | Overlong) -> bool:
         """Give a line to whom it answers; return whether there was somebody."""
         if isinstance(line, Overlong):
             error = HookReplyError(f"it answered with {_TOO_LONG}")
-            return self._refuse(id_in_head(line.head.lstrip()), error, f"{_TOO_LONG}: {_shown(line.head)}")
+            return self._fail_call(id_in_head(line.head.lstrip()), error, f"{_TOO_LONG}: {_excerpt(line.head)}")
         line = line.strip()
         if line[:1] != b"{":  # not worth the decoder's time
             if line:
-                self._stray(_shown(line))
+                self._stray(_excerpt(line))
             return False
         try:
             reply = read_reply(line)
         except UndecodableError as error:
-            unreadable = UnreadableReplyError(str(error), _shown(line))
-            return self._refuse(error.reply_id, unreadable, f"{NO_REPLY}: {error}: {_shown(line)}")
+            unreadable = UnreadableReplyError(str(error), _excerpt(line))
+            return self._fail_call(error.reply_id, unreadable, f"{NO_REPLY}: {error}: {_excerpt(line)}")
         waiting = self._waiting.get(reply.id)
         if waiting is None or waiting.done():
             return False
@@ -189,7 +185,7 @@ class Calls:
             waiting.set_exception(HookReplyError(f"it answered with an error: {legible(reply.error):.500}"))
         return True
 
-    def _refuse(self, request_id: int | None, error: HookReplyError, words: str) -> bool:
+    def _fail_call(self, request_id: int | None, error: HookReplyError, words: str) -> bool:
         """Fail the call that a line seems to answer."""
         waiting = self._waiting.get(request_id) if request_id is not None else None
         if waiting is None or waiting.done():
@@ -199,7 +195,7 @@ class Calls:
         return True
 
 
-def _shown(text: bytes) -> str:
+def _excerpt(text: bytes) -> str:
     shown = text[:_SHOWN].decode("utf-8", "replace")
     return f"{shown}..." if len(text) > _SHOWN else shown
 
@@ -226,7 +222,7 @@ class LineStream:
         self._pipe: Any = None
         self._timer: asyncio.TimerHandle | None = None
         self._clock = clock
-        self._bytes = self._vain = 0
+        self._bytes = self._unexpected = 0
         self._seconds = 0.0
         self._is_paused = False
 
@@ -234,7 +230,7 @@ class LineStream:
         """Say which transport what comes is from."""
         self._pipe = pipe
 
-    def take(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         """Read a piece."""
         self._lines += self._reader.feed(data)
         self._bytes += len(data)
@@ -258,22 +254,22 @@ class LineStream:
     def _read(self) -> None:
         lines = self._lines
         since = self._clock()
-        while lines and self._vain < MOST_LINES and self._seconds < MOST_SECONDS:
+        while lines and self._unexpected < MOST_LINES and self._seconds < MOST_SECONDS:
             is_answer = self._on_line(lines.popleft())
             since, before = self._clock(), since
             if is_answer:
                 self._bytes = 0
             else:
-                self._vain += 1
+                self._unexpected += 1
                 self._seconds += since - before
-        if (self._vain or self._bytes) and self._timer is None and self.is_open:
-            self._timer = asyncio.get_running_loop().call_later(WINDOW, self._begin_anew)
+        if (self._unexpected or self._bytes) and self._timer is None and self.is_open:
+            self._timer = asyncio.get_running_loop().call_later(WINDOW, self._start_window)
         if self._pipe is not None:
             self._pause(lines or self._bytes > MOST_BYTES)
 
-    def _begin_anew(self) -> None:
+    def _start_window(self) -> None:
         self._timer = None
-        self._bytes = self._vain = 0
+        self._bytes = self._unexpected = 0
         self._seconds = 0.0
         self._read()
 
@@ -299,31 +295,27 @@ _UNKILLABLE: Final = 5.0
 """Seconds to wait for a process that was killed: one that the kernel holds is left to it."""
 
 
-class HookProcess(asyncio.SubprocessProtocol):
-    """A process of ``spec``: ``start`` it, ``call`` it, ``close`` it in any case.
+class HookProcess(ChildProcess):
+    """A process of ``spec``: ``start`` it, ``call`` it, and always ``close`` it.
 
-    ``stray`` is told of what it prints on its standard output that is no reply, ``stderr`` of what it prints on its standard
-    error, line by line. Used in one event loop, the one that it is made in.
+    ``stray`` is called with each line on standard output that is not a reply, ``stderr`` with each line on standard error.
+    Belongs to the event loop that it is created in.
     """
 
     def __init__(self, spec: ProcessSpec, *, stray: Callable[[str], object], stderr: Callable[[str], object]) -> None:
-        self.pid = 0
+        super().__init__()
         self.dropped = 0
         """How many notifications were not sent because the process does not read."""
         self._spec = spec
         self._limits = spec.limits
-        self._loop = loop = asyncio.get_running_loop()
-        self._dead: asyncio.Future[str] = loop.create_future()
-        self._exited: asyncio.Future[str] = loop.create_future()
-        self._released: asyncio.Future[None] = loop.create_future()
-        self._transport: asyncio.SubprocessTransport | None = None
+        self._dead: asyncio.Future[str] = self._loop.create_future()
         self._stdin: Any = None
-        self._calls = Calls(stray)
-        self._stdout = LineStream(spec.limits.line, self._calls.take)
-        self._stderr = LineStream(STDERR_LINE, self._take_words)
-        self._words = stderr
+        self._calls = PendingReplies(stray)
+        self._stdout = LineStream(spec.limits.line, self._calls.receive)
+        self._stderr = LineStream(STDERR_LINE, self._receive_stderr)
+        self._on_stderr = stderr
         self.last_words = ""
-        """The last line that it printed on standard error: mostly why it has ended."""
+        """The last line on standard error: usually why the process has ended."""
         self._written = 0
         self._is_blocked = False
         self._stuck: asyncio.TimerHandle | None = None
@@ -332,31 +324,18 @@ class HookProcess(asyncio.SubprocessProtocol):
 
     @property
     def end(self) -> str | None:
-        """Why it cannot be asked any more, None while it can."""
+        """Why it can no longer be called, None while it can."""
         return self._dead.result() if self._dead.done() else None
 
     @property
     def exit(self) -> str | None:
         """How it ended ("exit status 0", "ended by SIGKILL"), None while it runs."""
-        return self._exited.result() if self._exited.done() else None
+        return describe_exit(self.exited.result(), "exit status") if self.exited.done() else None
 
     async def start(self) -> None:
         """Start the process. Raises HookProcessError."""
-        spec = self._spec
-        # uvloop leaves the child a second descriptor of each of its streams, and one that is closed would not seem to be.
-        extra: dict[str, Any] = {"preexec_fn": _have_three} if type(self._loop).__module__.startswith("uvloop") else {}
         try:
-            await self._loop.subprocess_exec(
-                lambda: self,
-                *spec.command,
-                stdin=-1,
-                stdout=-1,
-                stderr=-1,
-                cwd=spec.folder,
-                env=spec.environment(),
-                start_new_session=True,
-                **extra,
-            )
+            await self.spawn(self._spec.command, cwd=self._spec.folder, env=self._spec.environment())
         except (OSError, ValueError) as error:
             self._die(f"it cannot be started: {error}")
             raise HookProcessError(f"it cannot be started: {error}") from None
@@ -371,13 +350,13 @@ class HookProcess(asyncio.SubprocessProtocol):
         self.write(request_line(request_id, method, params))
         read = self._read
         try:
-            return await self._calls.answer(request_id)
+            return await self._calls.wait_for(request_id)
         except asyncio.CancelledError:
             if self._is_blocked and self._read - read < _KERNEL:
-                self._be_stuck()
+                self._start_stuck_timer()
             raise
 
-    def tell(self, method: str, params: Any) -> None:
+    def notify(self, method: str, params: Any) -> None:
         """Send a notification; it is dropped where the process has not read the last ones. Raises HookProcessError."""
         if self._is_blocked:
             self.dropped += 1
@@ -425,30 +404,25 @@ class HookProcess(asyncio.SubprocessProtocol):
             if self._stdin is not None:
                 self._stdin.close()
             for grace, number in ((self._limits.eof_grace, signal.SIGTERM), (self._limits.term_grace, signal.SIGKILL)):
-                await asyncio.wait({self._exited}, timeout=grace)
-                if self._exited.done():
+                await asyncio.wait({self.exited}, timeout=grace)
+                if self.exited.done():
                     break
-                self._signal(number)
-            await asyncio.wait({self._exited}, timeout=_UNKILLABLE)
+                self.signal_group(number)
+            await asyncio.wait({self.exited}, timeout=_UNKILLABLE)
             # The pipes end with the last process that holds them; one that has left the group may hold them for ever.
-            await asyncio.wait({self._released}, timeout=_LAST_WORDS)
+            await asyncio.wait({self.pipes_closed}, timeout=_LAST_WORDS)
         finally:
-            if not self._exited.done():
-                self._signal(signal.SIGKILL)
+            if not self.exited.done():
+                self.signal_group()
             if self._stdin is not None:
                 self._stdin.abort()  # with what the process has not read
             transport.close()
             self._stdout.stop()
             self._stderr.stop()
-            self._be_free()
+            self._stop_stuck_timer()
             for timer in self._timers:
                 timer.cancel()
-        await asyncio.wait({self._released}, timeout=_LAST_WORDS)
-
-    def _signal(self, number: signal.Signals) -> None:
-        # The id is ours for as long as a member of the group lives, also after its leader's end.
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, number)
+        await asyncio.wait({self.pipes_closed}, timeout=_LAST_WORDS)
 
     def _die(self, why: str) -> None:
         """Tell whoever waits, and from now on whoever comes."""
@@ -459,37 +433,36 @@ class HookProcess(asyncio.SubprocessProtocol):
     def _die_in(self, seconds: float, why: str) -> None:
         # In two halves: an event loop that was held up for as long hears first how the process has ended, or what it has said.
         half = seconds / 2
-        self._timers.append(self._loop.call_later(half, self._die_later, half, why))
+        self._timers.append(self._loop.call_later(half, self._die_second_half, half, why))
 
-    def _die_later(self, seconds: float, why: str) -> None:
+    def _die_second_half(self, seconds: float, why: str) -> None:
         self._timers.append(self._loop.call_later(seconds, self._die, why))
 
-    def _be_stuck(self) -> None:
+    def _start_stuck_timer(self) -> None:
         """Let nobody else wait for a process that was given up in vain, until it reads again; or end it, if it does not."""
         if self._stuck is None:
             seconds = self._limits.stuck_after
             self._stuck = self._loop.call_later(seconds, self._die, f"it has read nothing for {seconds:g} s")
 
-    def _be_free(self) -> None:
+    def _stop_stuck_timer(self) -> None:
         if self._stuck is not None:
             self._stuck.cancel()
             self._stuck = None
 
-    def _take_words(self, line: bytes | Overlong) -> bool:
+    def _receive_stderr(self, line: bytes | Overlong) -> bool:
         text = (line.head + b"..." if isinstance(line, Overlong) else line).rstrip(b"\r").decode("utf-8", "replace")
         self.last_words = text.strip() or self.last_words
-        self._words(text)
+        self._on_stderr(text)
         return False
 
-    # What asyncio tells.
+    # asyncio.SubprocessProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take over the process."""
-        self._transport = process = cast("asyncio.SubprocessTransport", transport)  # uvloop's is not of that class
-        self.pid = process.get_pid()
-        self._stdin = process.get_pipe_transport(0)
-        self._stdout.connect(process.get_pipe_transport(1))
-        self._stderr.connect(process.get_pipe_transport(2))
+        """Connect the pipes."""
+        super().connection_made(transport)
+        self._stdin = self.pipe(0)
+        self._stdout.connect(self.pipe(1))
+        self._stderr.connect(self.pipe(2))
 
     def pause_writing(self) -> None:
         """Take note that the process does not read as fast as it is asked."""
@@ -498,11 +471,11 @@ class HookProcess(asyncio.SubprocessProtocol):
     def resume_writing(self) -> None:
         """Take note that the process has read."""
         self._is_blocked = False
-        self._be_free()
+        self._stop_stuck_timer()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         """Read what the process says."""
-        (self._stdout if fd == 1 else self._stderr).take(data)
+        (self._stdout if fd == 1 else self._stderr).feed(data)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         """Take note that a pipe has ended: without its input or its output the process is of no use."""
@@ -514,41 +487,16 @@ class HookProcess(asyncio.SubprocessProtocol):
             self._stdin = None
         else:
             self._stdout.end()
-            if self._exited.done():
-                self._die(self._exited.result())
+            if self.exited.done():
+                self._die(describe_exit(self.exited.result(), "exit status"))
         if not self._dead.done():
             self._die_in(_EXIT_CODE, f"it has closed its standard {'output' if fd == 1 else 'input'}")
 
     def process_exited(self) -> None:
-        """Take note of the exit code; what the process has started and left behind goes too."""
-        assert self._transport is not None
-        self._signal(signal.SIGKILL)
-        how = _how(self._transport.get_returncode())
-        if not self._exited.done():
-            self._exited.set_result(how)
-        if self._stdout.is_open:  # it may have answered before it went
-            self._die_in(_LAST_WORDS, how)
+        """Fail pending calls, after its last output was read."""
+        super().process_exited()
+        assert self.exit is not None
+        if self._stdout.is_open:  # it may have answered before it exited
+            self._die_in(_LAST_WORDS, self.exit)
         else:
-            self._die(how)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Take note that the process is gone, and its pipes were read to their ends."""
-        del exc
-        if not self._released.done():
-            self._released.set_result(None)
-
-
-def _have_three() -> None:
-    """In the child, before its program: let it have its standard streams and nothing else of ours."""
-    for name in os.listdir("/dev/fd"):  # noqa: PTH208  (as little as possible is done there)
-        with suppress(OSError, ValueError):
-            if (descriptor := int(name)) > 2:
-                os.set_inheritable(descriptor, False)  # noqa: FBT003  (it takes no names)
-
-
-def _how(code: int | None) -> str:
-    if code is None or code >= 0:
-        return f"exit status {code}"
-    with suppress(ValueError):
-        return f"ended by {signal.Signals(-code).name}"
-    return f"ended by signal {-code}"
+            self._die(self.exit)

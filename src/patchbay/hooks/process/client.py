@@ -437,7 +437,7 @@ class ProcessHook:
         """Tell of an event, if it is of a kind that this hook observes, and its process is there."""
         kinds = self.spec.kinds
         if (kinds is None or event.kind in kinds) and (process := self._supervisor.running) is not None:
-            process.tell("hook.runtime_event", enveloped(event))
+            process.notify("hook.runtime_event", enveloped(event))
 
     async def _ask(self, point: str, asked: Any, shown: Any = None) -> tuple[dict[str, Any], Findings]:
         result = await self._supervisor.process.call(f"hook.{point}", asked)

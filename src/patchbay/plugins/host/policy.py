@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
+
+from patchbay._subprocess import backoff, with_jitter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,15 +56,10 @@ class HostPolicy:
 
     def restart_delay(self, failures: int) -> float:
         """Return the delay before the restart after so many failures in a row (at least 1), with jitter."""
-        return spread(min(self.backoff_most, self.backoff_first * 2 ** min(failures - 1, 30)))
+        return backoff(failures, first=self.backoff_first, longest=self.backoff_most)
 
     def poll_delay(self, failures: int) -> float:
         """Return the delay before the next request after so many failures in a row (0: none), with jitter."""
         if failures == 0:
-            return spread(self.poll_interval)
-        return spread(min(self.poll_interval, self.poll_retry * 2 ** min(failures - 1, 30)))
-
-
-def spread(seconds: float) -> float:
-    """Return a random time between three quarters of ``seconds`` and all of it."""
-    return seconds * random.uniform(0.75, 1.0)  # noqa: S311  (not a secret)
+            return with_jitter(self.poll_interval)
+        return backoff(failures, first=self.poll_retry, longest=self.poll_interval)

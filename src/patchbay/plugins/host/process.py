@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import os
 import secrets
-import signal
 import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
+from patchbay._subprocess import ChildProcess, LineReader, Overlong, describe_exit
 from patchbay.plugins.errors import PluginError
 from patchbay.plugins.protocol import (
     MAX_HELLO_BYTES,
@@ -100,57 +99,32 @@ class LogBook:
         return unsubscribe
 
 
-class LineReader:
-    """Splits a stream of bytes into lines, bounded in length and in number: ``feed`` pieces, get whole lines."""
+class OutputReader:
+    """Decodes a stream of output into text lines, bounded in length and in number: ``feed`` pieces, get complete lines."""
 
     def __init__(self) -> None:
-        self._rest = b""
-        self._skipping = False
+        self._reader = LineReader(MOST_LINE_BYTES)
 
     def feed(self, data: bytes) -> list[str]:
         """Return the lines that have become complete."""
-        first, newline, others = data.partition(b"\n")
-        lines = self._extend(first)
-        if not newline:
-            return lines
-        if not self._skipping:
-            lines.append(_decode(self._rest))
-        self._rest, self._skipping = b"", False
-        whole = others.split(b"\n")
-        last = whole.pop()
-        left_out = len(whole) - MOST_LINES_AT_ONCE
-        if left_out > 0:
-            lines.append(f"... ({left_out} lines left out)")
-            whole = whole[left_out:]
-        lines += [_decode(line) if len(line) <= MOST_LINE_BYTES else _cut(line) for line in whole]
-        return lines + self._extend(last)
+        lines = self._reader.feed(data)
+        left_out = len(lines) - MOST_LINES_AT_ONCE - 1
+        if left_out <= 0:
+            return [_decode(line) for line in lines]
+        return [_decode(lines[0]), f"... ({left_out} lines left out)", *map(_decode, lines[1 + left_out :])]
 
     def close(self) -> list[str]:
         """Return what is left at the end of the stream."""
-        rest, self._rest = self._rest, b""
-        return [_decode(rest)] if rest and not self._skipping else []
-
-    def _extend(self, piece: bytes) -> list[str]:
-        """Add to the incomplete line; one that grows too long is returned now, and its rest is skipped."""
-        if self._skipping or not piece:
-            return []
-        self._rest += piece
-        if len(self._rest) <= MOST_LINE_BYTES:
-            return []
-        line = _cut(self._rest)
-        self._rest, self._skipping = b"", True
-        return [line]
+        return [_decode(line) for line in self._reader.close()]
 
 
-def _decode(line: bytes) -> str:
+def _decode(line: bytes | Overlong) -> str:
+    if isinstance(line, Overlong):
+        return f"{line.head.decode('utf-8', 'replace')}... (the rest of the line is left out)"
     return line.removesuffix(b"\r").decode("utf-8", "replace")
 
 
-def _cut(line: bytes) -> str:
-    return f"{line[:MOST_LINE_BYTES].decode('utf-8', 'replace')}... (the rest of the line is left out)"
-
-
-class PluginProcess(asyncio.SubprocessProtocol):
+class PluginProcess(ChildProcess):
     """A process that runs the plugin of ``start``: ``open`` it, and wait until it has ``ended``.
 
     ``socket`` is a path in a folder that no other user can enter. ``on_message`` is called with every message after HELLO,
@@ -166,7 +140,7 @@ class PluginProcess(asyncio.SubprocessProtocol):
         on_closed: Callable[[Connection], None],
         on_line: Callable[[str, str], None],
     ) -> None:
-        self.pid = 0
+        super().__init__()
         self.connection: Connection | None = None
         self._start = start
         self._socket = socket
@@ -174,14 +148,10 @@ class PluginProcess(asyncio.SubprocessProtocol):
         self._on_closed = on_closed
         self._on_line = on_line
         self._token = secrets.token_hex(32)
-        self._loop = loop = asyncio.get_running_loop()
-        self._hello: asyncio.Future[Connection] = loop.create_future()
-        self._exited: asyncio.Future[int] = loop.create_future()
-        self._pipes_closed: asyncio.Future[None] = loop.create_future()
-        self._transport: asyncio.SubprocessTransport | None = None
+        self._hello: asyncio.Future[Connection] = self._loop.create_future()
         self._server: asyncio.Server | None = None
         self._unknown: set[Connection] = set()  # connections without a HELLO
-        self._readers = {1: LineReader(), 2: LineReader()}
+        self._readers = {1: OutputReader(), 2: OutputReader()}
         self._recent_bytes = {1: 0, 2: 0}
 
     async def open(self, *, within: float) -> Connection:
@@ -189,19 +159,16 @@ class PluginProcess(asyncio.SubprocessProtocol):
         self._server = await self._loop.create_unix_server(self._accept, str(self._socket), backlog=8)
         self._socket.chmod(0o600)
         try:
-            transport, _ = await self._loop.subprocess_exec(
-                lambda: self, *child_command(), start_new_session=True, stdin=-1, stdout=-1, stderr=-1
-            )
+            await self.spawn(child_command())
         except OSError as error:
             raise PluginError(f"the process cannot be started: {error}") from None
-        self._transport = transport
-        stdin = cast("asyncio.WriteTransport", transport.get_pipe_transport(0))
+        stdin = self.pipe(0)
         stdin.write(Bootstrap(address=f"unix:{self._socket}", token=self._token).line())
-        watched: tuple[asyncio.Future[Any], ...] = (self._hello, self._exited)
+        watched: tuple[asyncio.Future[Any], ...] = (self._hello, self.exited)
         await asyncio.wait(watched, timeout=within, return_when=asyncio.FIRST_COMPLETED)
         self._close_socket()
         if not self._hello.done():
-            if self._exited.done():
+            if self.exited.done():
                 raise PluginError(f"the process ended before it was there: {self.how_it_ended()}")
             raise PluginError(f"the process was not there within {within:g} s")
         connection = self._hello.result()
@@ -209,45 +176,30 @@ class PluginProcess(asyncio.SubprocessProtocol):
         connection.send(self._start)
         return connection
 
-    @property
-    def is_running(self) -> bool:
-        """Whether there is a process."""
-        return self._transport is not None and not self._exited.done()
-
     async def ended(self, *, within: float | None = None) -> bool:
         """Wait until the process is gone, ``within`` seconds (None: for ever), and return whether it is."""
         if self._transport is not None:
-            await asyncio.wait({self._exited}, timeout=within)
+            await asyncio.wait({self.exited}, timeout=within)
         return not self.is_running
 
     def how_it_ended(self) -> str:
         """Return the exit code, or the signal that ended the process, as text."""
-        if not self._exited.done():
+        if not self.exited.done():
             return "it runs"
-        code = self._exited.result()
-        if code >= 0:
-            return f"exit code {code}"
-        with suppress(ValueError):
-            return f"ended by {signal.Signals(-code).name}"
-        return f"ended by signal {-code}"
+        return describe_exit(self.exited.result(), "exit code")
 
     async def close(self) -> None:
         """Kill what is left of the process and its group, read its last output, and free everything. May be called again."""
         self._close_socket()
         if self.is_running:
-            self._kill_group()
+            self.signal_group()
         if self.connection is not None:
             self.connection.abort()  # what it has sent is read; a child of it that holds the socket too is not waited for
         if self._transport is not None:
-            await asyncio.wait({self._exited})
+            await asyncio.wait({self.exited})
             # The pipes end with the last process that holds them; one that has left the group may hold them for ever.
-            await asyncio.wait({self._pipes_closed}, timeout=_PIPES_SECONDS)
+            await asyncio.wait({self.pipes_closed}, timeout=_PIPES_SECONDS)
             self._transport.close()
-
-    def _kill_group(self) -> None:
-        # The id is ours for as long as a member of the group lives, also after its leader's end.
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
 
     # The socket.
 
@@ -286,18 +238,13 @@ class PluginProcess(asyncio.SubprocessProtocol):
 
     # asyncio.SubprocessProtocol.
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Implement asyncio.SubprocessProtocol."""
-        self._transport = cast("asyncio.SubprocessTransport", transport)
-        self.pid = self._transport.get_pid()  # its exit may be reported next, and group 0 is our own
-
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         """Implement asyncio.SubprocessProtocol."""
         if self._recent_bytes[fd] == 0:
             self._loop.call_later(_FLOOD_SECONDS, self._resume, fd)
         self._recent_bytes[fd] += len(data)
         if self._recent_bytes[fd] > _FLOOD_BYTES:
-            self._pipe(fd).pause_reading()
+            self.pipe(fd).pause_reading()
         for line in self._readers[fd].feed(data):
             self._on_line(_STREAMS[fd], line)
 
@@ -308,27 +255,9 @@ class PluginProcess(asyncio.SubprocessProtocol):
             for line in self._readers[fd].close():
                 self._on_line(_STREAMS[fd], line)
 
-    def process_exited(self) -> None:
-        """Implement asyncio.SubprocessProtocol: what the process has started and left behind ends too."""
-        self._kill_group()
-        assert self._transport is not None
-        code = self._transport.get_returncode()
-        if not self._exited.done():
-            self._exited.set_result(0 if code is None else code)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Implement asyncio.SubprocessProtocol."""
-        del exc
-        if not self._pipes_closed.done():
-            self._pipes_closed.set_result(None)
-
-    def _pipe(self, fd: int) -> Any:
-        assert self._transport is not None
-        return self._transport.get_pipe_transport(fd)
-
     def _resume(self, fd: int) -> None:
         paused = self._recent_bytes[fd] > _FLOOD_BYTES
         self._recent_bytes[fd] = 0
-        pipe = self._pipe(fd)
+        pipe = self.pipe(fd)
         if paused and pipe is not None and not pipe.is_closing():
             pipe.resume_reading()

@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from patchbay.plugins.host.policy import HostPolicy, spread
+from patchbay._subprocess import with_jitter
+from patchbay.plugins.host.policy import HostPolicy
 from patchbay.plugins.host.server_api import (
     Accepted,
     Listing,
@@ -402,7 +403,7 @@ class _PluginSync:
         policy, now = self._owner.policy, self._loop.time()
         most = policy.refused_retry if difference == "missing" else _MAX_MENDS * policy.refused_retry
         delay = min(most, policy.poll_interval * 2**desired.mends) if desired.mends else 0.0
-        desired.due, desired.mended = now + spread(delay), now + delay
+        desired.due, desired.mended = now + with_jitter(delay), now + delay
         if difference == "taken" and desired.mends:
             self._owner.set_state(self, desired, "refused", f"another host has registered it too: {taken_by}")
         elif difference == "edited" and desired.mends:
@@ -488,7 +489,7 @@ class _PluginSync:
                 self._loop.call_later(_ANNOUNCE_SECONDS, self._announce)
             self._accepted.setdefault(answer.roles, []).append(name)
         else:
-            desired.due = self._loop.time() + spread(owner.policy.refused_retry)
+            desired.due = self._loop.time() + with_jitter(owner.policy.refused_retry)
             owner.note_trust(answer.reason if answer.wants_token else "")
             owner.set_state(self, desired, "refused", answer.reason)
 

@@ -1,0 +1,156 @@
+"""Child processes over asyncio: a session of their own, lines in bounded memory, signals to the whole group, restart delays."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+HEAD: Final = 4096
+"""How many bytes are kept of a line that is too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overlong:
+    """The first bytes of a line that exceeds the limit."""
+
+    head: bytes
+
+
+class LineReader:
+    """Splits a byte stream into lines: ``feed`` pieces, get complete lines. ``limit`` is in bytes without the newline.
+
+    A line that is too long is returned as soon as it is, by its head, and skipped to its end.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._rest = bytearray()
+        self._skipping = False
+
+    @property
+    def held(self) -> int:
+        """How many bytes of an incomplete line are buffered."""
+        return len(self._rest)
+
+    def feed(self, data: bytes) -> list[bytes | Overlong]:
+        """Return the lines that have become complete, without newlines, or too long."""
+        first, newline, others = data.partition(b"\n")
+        if not newline:
+            return self._extend(first)
+        lines = self._extend(first)
+        if not self._skipping:
+            lines.append(bytes(self._rest))
+        self._rest.clear()
+        self._skipping = False
+        if others:
+            *whole, last = others.split(b"\n")
+            lines += [line if len(line) <= self._limit else Overlong(line[:HEAD]) for line in whole]
+            lines += self._extend(last)
+        return lines
+
+    def close(self) -> list[bytes | Overlong]:
+        """Return the last line, if the stream did not end with a newline."""
+        rest = bytes(self._rest)
+        self._rest.clear()
+        return [rest] if rest else []
+
+    def _extend(self, piece: bytes) -> list[bytes | Overlong]:
+        if self._skipping or not piece:
+            return []
+        if len(self._rest) + len(piece) <= self._limit:
+            self._rest += piece
+            return []
+        head = bytes(self._rest[:HEAD]) + piece[: max(0, HEAD - len(self._rest))]
+        self._rest = bytearray()  # not clear(): that would keep the memory
+        self._skipping = True
+        return [Overlong(head)]
+
+
+class ChildProcess(asyncio.SubprocessProtocol):
+    """A child process with three pipes that leads its own session, so that its descendants end with it.
+
+    ``exited`` has the return code; ``pipes_closed`` is done when all of its pipes have ended. Belongs to one event loop.
+    """
+
+    def __init__(self) -> None:
+        self.pid = 0
+        self._loop = loop = asyncio.get_running_loop()
+        self._transport: asyncio.SubprocessTransport | None = None
+        self.exited: asyncio.Future[int] = loop.create_future()
+        self.pipes_closed: asyncio.Future[None] = loop.create_future()
+
+    async def spawn(self, command: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> None:
+        """Start the process. Raises OSError, ValueError."""
+        # uvloop leaves the child a second descriptor of each of its streams, so that closing one would go unnoticed.
+        extra: dict[str, Any] = {"preexec_fn": _close_extra} if type(self._loop).__module__.startswith("uvloop") else {}
+        await self._loop.subprocess_exec(
+            lambda: self, *command, stdin=-1, stdout=-1, stderr=-1, cwd=cwd, env=env, start_new_session=True, **extra
+        )
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a process that has not exited."""
+        return self._transport is not None and not self.exited.done()
+
+    def pipe(self, fd: int) -> Any:
+        """Return the transport of a standard stream, None once it is closed."""
+        assert self._transport is not None
+        return self._transport.get_pipe_transport(fd)
+
+    def signal_group(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to the process and its descendants."""
+        # The id is ours for as long as a member of the group lives, also after its leader's end.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Implement asyncio.SubprocessProtocol."""
+        self._transport = cast("asyncio.SubprocessTransport", transport)  # uvloop's is not a subclass
+        self.pid = self._transport.get_pid()  # its exit may be reported next, and group 0 is our own
+
+    def process_exited(self) -> None:
+        """Implement asyncio.SubprocessProtocol: what the process has started and left behind ends too."""
+        assert self._transport is not None
+        self.signal_group()
+        if not self.exited.done():
+            self.exited.set_result(self._transport.get_returncode() or 0)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Implement asyncio.SubprocessProtocol."""
+        del exc
+        if not self.pipes_closed.done():
+            self.pipes_closed.set_result(None)
+
+
+def _close_extra() -> None:
+    """Close all inherited descriptors but the standard streams; runs in the child before exec."""
+    for name in os.listdir("/dev/fd"):  # noqa: PTH208  (as little as possible is done there)
+        with suppress(OSError, ValueError):
+            if (descriptor := int(name)) > 2:
+                os.set_inheritable(descriptor, False)  # noqa: FBT003  (it takes no names)
+
+
+def describe_exit(code: int, word: str) -> str:
+    """Return ``word`` and the exit code, or the signal that ended the process: "ended by SIGKILL"."""
+    if code >= 0:
+        return f"{word} {code}"
+    with suppress(ValueError):
+        return f"ended by {signal.Signals(-code).name}"
+    return f"ended by signal {-code}"
+
+
+def backoff(failures: int, *, first: float, longest: float) -> float:
+    """Return the delay after so many failures in a row (at least 1): doubled each time, with jitter."""
+    return with_jitter(min(longest, first * 2 ** min(failures - 1, 30)))
+
+
+def with_jitter(seconds: float) -> float:
+    """Return a random time between three quarters of ``seconds`` and all of it."""
+    return seconds * random.uniform(0.75, 1.0)  # noqa: S311  (not a secret)
