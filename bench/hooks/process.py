@@ -164,12 +164,12 @@ def _work(what: str, manager: Any) -> Any:
 
 def _own_call(manager: Any) -> Any:
     """Ask the hook itself, as what stands for its tool does; without it only what it is shown is made."""
-    from patchbay.hooks.process.protocol import view_of
+    from patchbay.hooks.process.protocol import decode_params
 
     told = {"tool": "measure", "arguments": {"text": "some text", "count": 2}, "source": "hook:bench"}
 
     async def own_call() -> None:
-        view = view_of("before_tool", told)
+        view = decode_params("before_tool", told)
         if manager is not None:
             assert await manager.mounted[0].hook.before_tool(view) is not None
 

@@ -9,7 +9,7 @@ import pytest
 
 from patchbay.approvals import ApprovalService
 from patchbay.hooks import Event, HookManager
-from patchbay.hooks.process.protocol import observed
+from patchbay.hooks.process.protocol import parse_kinds
 
 from .asking import ASK, SCOPE, Clock, Files, call_of, executor_of, going, run, service_at, waiting
 from .test_service import policy
@@ -140,4 +140,4 @@ def test_a_desk_of_two_managers_tells_the_observers_of_both_and_keeps_neither_al
 
 def test_a_process_hook_may_name_them():
     names = {"agent.approval.requested", "agent.approval.decided"}
-    assert names == observed(sorted(names), "observe")
+    assert names == parse_kinds(sorted(names), "observe")

@@ -12,7 +12,7 @@ from patchbay import ToolRunner
 from patchbay.agents import AgentTool, LlmAgent
 from patchbay.executor import Executor
 from patchbay.hooks import AbortTurn, DenyTool, Event, HardAbort, HookManager, HookScope
-from patchbay.hooks.process.protocol import ALIASES, KINDS, enveloped, observed
+from patchbay.hooks.process.protocol import ALIASES, KINDS, encode_event, parse_kinds
 from patchbay.loop import FinalEvent, turn
 from patchbay.testing import ScriptedModel
 from patchbay.tools.output import ToolOutput
@@ -172,7 +172,7 @@ def test_the_turn_of_a_sub_agent_is_told_around_its_own_events():
     assert ["agent.subturn.spawn", "agent.turn.start", "agent.turn.end", "agent.subturn.end"] == [*kinds[:2], *kinds[-2:]]
     assert {"AgentID": "helper", "Label": "t2", "ParentTurnID": "t1"} == watching.told("agent.subturn.spawn")
     assert {"AgentID": "helper", "Status": "completed"} == watching.told("agent.subturn.end")
-    assert {"t1"} == {enveloped(each)["correlation"]["parent_turn_id"] for each in watching.events}
+    assert {"t1"} == {encode_event(each)["correlation"]["parent_turn_id"] for each in watching.events}
     assert not any("subturn" in each.kind for each in watched("Done.").events)
 
 
@@ -200,13 +200,13 @@ def test_an_agent_behind_a_tool_is_a_turn_within_a_turn():
 def test_all_that_is_told_may_be_observed_by_name_and_by_its_short_name():
     assert PAYLOADS.keys() <= KINDS
     short = [kind.removeprefix("agent.").replace(".", "_") for kind in PAYLOADS if kind != "agent.user_output"]
-    assert PAYLOADS.keys() - {"agent.user_output"} == observed(short, "here")
+    assert PAYLOADS.keys() - {"agent.user_output"} == parse_kinds(short, "here")
     assert {"error": "agent.error", "tool_exec_end": "agent.tool.exec_end", "subturn_result_delivered": "agent.subturn.result_delivered"}.items() <= ALIASES.items()  # fmt: skip
 
 
 def test_an_envelope_has_what_belongs_to_it_and_nothing_that_is_empty():
     watching = watched("Done.")
-    first = enveloped(watching.events[0])
+    first = encode_event(watching.events[0])
     assert {"id", "kind", "time", "source", "scope", "correlation", "severity", "payload", "attrs"} == first.keys()
     assert {"component": "agent", "name": "helper"} == first["source"]
     assert {"agent_id": "helper", "session_key": "s1", "turn_id": "t1"} == first["scope"]

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hooks_process import shown
 from patchbay.hooks import AbortTurn, Approval, Ask, DenyTool, HardAbort, Modify, Respond, ToolOutput
 from patchbay.hooks.process import client, replies
-from patchbay.hooks.process.client import Around
 from patchbay.hooks.process.replies import Findings, WrongTypeError
 
 IMAGE = {"type": "image_url", "image_url": {"url": "https://x/y.png"}}
@@ -32,12 +31,12 @@ OPTIONS = {"max_tokens": 100, "temperature": 0.5}
 def asked_about_a_request(reply):
     """Return the decision on what ``reply(params)`` answers, and what was odd."""
     view = shown.request(messages=MESSAGES, tools=TOOLS, options=OPTIONS)
-    told = client.llm_request(view, Around())
+    told = client.llm_request(view)
     now = {"model": told.model, "messages": told.messages, "tools": told.tools, "options": told.options}
     findings = Findings()
     wire = json.loads(json.dumps({"model": "m", "messages": told.messages, "tools": told.tools, "options": told.options}))
     result = json.loads(json.dumps(reply(wire)))
-    return replies.llm_decision(replies.read_answer("before_llm", result, findings, shown=now), findings, view, now), findings
+    return replies.llm_decision(replies.parse_reply("before_llm", result, findings, shown=now), findings, view, now), findings
 
 
 def changes_of_a_request(reply):
@@ -48,20 +47,20 @@ def changes_of_a_request(reply):
 
 def asked_about_a_response(result, **members):
     findings = Findings()
-    told = client.llm_response(shown.response(content="old", finish_reason="stop", **members), Around())
-    return replies.response_decision(replies.read_answer("after_llm", result, findings), findings, told.response), findings
+    told = client.llm_response(shown.response(content="old", finish_reason="stop", **members))
+    return replies.response_decision(replies.parse_reply("after_llm", result, findings), findings, told.response), findings
 
 
 def asked_about_a_call(result):
     findings = Findings()
-    answer = replies.read_answer("before_tool", result, findings)
+    answer = replies.parse_reply("before_tool", result, findings)
     return replies.call_decision(answer, findings, {"tool": "rm", "arguments": {"path": "/"}}), findings
 
 
 def asked_about_a_result(result, output=ToolOutput("old")):  # noqa: B008  (frozen)
     findings = Findings()
-    told = client.tool_result(shown.result(output), Around())
-    return replies.result_decision(replies.read_answer("after_tool", result, findings), findings, told.result), findings
+    told = client.tool_result(shown.result(output))
+    return replies.result_decision(replies.parse_reply("after_tool", result, findings), findings, told.result), findings
 
 
 # P5: what is left out, or comes back as it went out, is unchanged.
@@ -202,8 +201,8 @@ def test_before_a_tool_a_hook_may_refuse_and_answer():
 
 
 def test_a_reason_is_no_place_for_a_book():
-    assert DenyTool("x" * replies.MOST_OF_REASON) == asked_about_a_call({"action": "deny_tool", "reason": "x" * 100_000})[0]
-    assert replies.MOST_OF_REASON == len(replies.approval({"reason": "x" * 100_000}).reason)
+    assert DenyTool("x" * replies.MAX_REASON) == asked_about_a_call({"action": "deny_tool", "reason": "x" * 100_000})[0]
+    assert replies.MAX_REASON == len(replies.approval({"reason": "x" * 100_000}).reason)
 
 
 def test_an_answer_without_a_result_lets_the_call_go_its_way():
@@ -247,7 +246,7 @@ def test_an_action_that_a_point_does_not_have_is_passed_over_with_all_that_came_
     ],
 )
 def test_an_approver_must_say_yes(result, expected):
-    assert expected == replies.approval(replies.read_answer("approve_tool", result, Findings()))
+    assert expected == replies.approval(replies.parse_reply("approve_tool", result, Findings()))
 
 
 # Types and names.
@@ -287,7 +286,7 @@ def test_an_approver_must_say_yes(result, expected):
 )
 def test_a_wrong_type_anywhere_refuses_the_whole_reply(point, result, where):
     with pytest.raises(WrongTypeError) as caught:
-        replies.read_answer(point, result, Findings())
+        replies.parse_reply(point, result, Findings())
     assert str(caught.value).startswith(where)
 
 
@@ -342,7 +341,7 @@ def test_member_names_count_whatever_their_case():
 )
 def test_a_member_in_the_wrong_place_is_told_with_the_one_that_is_meant(point, result, about, meant):
     findings = Findings()
-    replies.read_answer(point, result, findings)
+    replies.parse_reply(point, result, findings)
     assert [about] == list(findings.found)
     assert f"{meant!r} is meant" in findings.found[about]
     assert {about} == findings.lost

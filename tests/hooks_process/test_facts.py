@@ -8,7 +8,7 @@ from hooks_process.peers import hooked, run, script, spec
 from patchbay import ToolCall
 from patchbay.executor import Executor
 from patchbay.hooks.events import digest_of
-from patchbay.hooks.process.replies import Findings, read_answer
+from patchbay.hooks.process.replies import Findings, parse_reply
 from patchbay.tools import ToolContext, tool
 
 APPROVES = """
@@ -65,5 +65,5 @@ def test_requests_about_a_tool_that_finds_nothing_out_are_what_they_were(tmp_pat
 def test_a_hook_that_sends_the_facts_back_with_a_call_has_said_nothing_odd():
     findings = Findings()
     call = {"tool": "remove", "arguments": {}, "facts": {"path": "/srv"}, "digest": "sha256:1"}
-    assert {"tool": "remove", "arguments": {}} == read_answer("before_tool", {"call": call}, findings)["call"]
+    assert {"tool": "remove", "arguments": {}} == parse_reply("before_tool", {"call": call}, findings)["call"]
     assert not findings.found

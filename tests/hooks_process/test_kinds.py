@@ -5,27 +5,27 @@ from __future__ import annotations
 import pytest
 
 from patchbay.errors import ConfigurationError
-from patchbay.hooks.process.protocol import ALIASES, KINDS, observed
+from patchbay.hooks.process.protocol import ALIASES, KINDS, parse_kinds
 
 
 def test_kinds_are_named_by_their_names_and_by_short_ones():
-    assert {"agent.turn.start", "agent.tool.exec_end", "mcp.tool.call.start"} == observed(
+    assert {"agent.turn.start", "agent.tool.exec_end", "mcp.tool.call.start"} == parse_kinds(
         ["turn_start", "agent.tool.exec_end", "mcp.tool.call.start"], "observe"
     )
-    assert {"agent.tool.exec_start", "agent.subturn.result_delivered", "agent.error", "agent.follow_up.queued"} == observed(
+    assert {"agent.tool.exec_start", "agent.subturn.result_delivered", "agent.error", "agent.follow_up.queued"} == parse_kinds(
         ["tool_exec_start", "subturn_result_delivered", "error", "follow_up_queued"], "observe"
     )
 
 
 @pytest.mark.parametrize("names", [["*"], ["all"], [""], ["turn_start", "*"], ["*", "nonsense"]])
 def test_three_words_mean_all_and_what_stands_behind_them_is_not_looked_at(names):
-    assert observed(names, "observe") is None
+    assert parse_kinds(names, "observe") is None
 
 
 @pytest.mark.parametrize("names", [["nonsense"], ["nonsense", "*"], ["turn.start"], ["Turn_Start"]])
 def test_a_name_that_is_none_is_refused(names):
     with pytest.raises(ConfigurationError, match=f'observe names the event "{names[0]}"'):
-        observed(names, "observe")
+        parse_kinds(names, "observe")
 
 
 def test_every_short_name_stands_for_a_kind():

@@ -12,7 +12,7 @@ import pytest
 
 from patchbay import Attachment, ToolContext, ToolRetry
 from patchbay.errors import ConfigurationError
-from patchbay.hooks.process.protocol import view_of
+from patchbay.hooks.process.protocol import decode_params
 from patchbay.hooks.sdk import (
     AbortTurn,
     Approval,
@@ -295,7 +295,7 @@ def test_what_the_host_leaves_out_is_empty():
 
 @pytest.mark.parametrize("point", ["before_llm", "after_llm", "before_tool", "approve_tool", "after_tool"])
 def test_a_view_has_all_that_the_same_view_has_in_the_hosts_own_process(point):
-    view = view_of(point, {})
+    view = decode_params(point, {})
     for name in type(view).__annotations__:
         assert not getattr(view, name) or name in ("meta", "result")
 

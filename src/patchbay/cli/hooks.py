@@ -148,7 +148,7 @@ def _process(found: HooksConfig, target: Sequence[str]) -> ProcessSpec:
 
 
 def _rows(found: HooksConfig) -> list[dict[str, Any]]:
-    from patchbay.hooks.process.child import MODES
+    from patchbay.hooks.process.protocol import MODES
 
     rows: list[dict[str, Any]] = [
         _row(each.name, "builtin", each.priority, required=each.required, tools=each.tools)

@@ -135,14 +135,6 @@ class PendingCall:
         self.log.asks.append((who, reason))
         self.log.add(who, point, "asked a person", reason)
 
-    def digest(self) -> str:
-        """Compute what an approval of exactly this call is bound to."""
-        from patchbay.hooks.events import digest_of
-
-        log = self.log
-        log.digest = digest_of(self.tool.name, self.json_arguments, log.facts or {})
-        return log.digest
-
     def member(self, name: str, point: str) -> Any:
         """Return a member of the call's view. Raises KeyError."""
         if name == "tool":

@@ -253,7 +253,8 @@ class TurnHooks:
         """Look up the facts about the call, and compute the digest that approvals are bound to."""
         if call.tool.facts is not None:
             call.log.facts = await call.find_facts()
-        call.digest()
+        log = call.log
+        log.digest = digest_of(call.tool.name, call.json_arguments, log.facts or {})
 
     async def _approve_by(self, hook: RegisteredHook, method: Any, call: PendingCall, *, may_edit: bool) -> bool:
         """Ask one approver; return whether it changed the arguments. Raises ToolDeniedError."""

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from patchbay.errors import PatchbayError
 from patchbay.hooks import Event, HookManager
-from patchbay.hooks.process.protocol import enveloped
+from patchbay.hooks.process.protocol import encode_event
 
 NAME: Final = "server.events"
 """The hook's name among those of the manager."""
@@ -254,7 +254,7 @@ class EventStream:
 def encoded(event: Event) -> bytes:
     """Return the envelope of an event as JSON in ASCII; what is too long or too deep is cut, and ``attrs.cut`` says so."""
     room = _SizeBudget()
-    told = room.cut(enveloped(event), 0)
+    told = room.cut(encode_event(event), 0)
     if room.is_cut:
         told["attrs"] = {**told.get("attrs", {}), "cut": True}
     return json.dumps(told, separators=(",", ":"), allow_nan=False).encode()

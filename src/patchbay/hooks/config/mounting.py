@@ -1,8 +1,4 @@
-"""A configuration's hooks, started and mounted; taken down, and put up anew when it changes.
-
-What lives here: which of them must start for anything to start, and what becomes of those that do not. What does not: what a
-configuration says (``settings``).
-"""
+"""Starts and mounts the hooks of a configuration, and replaces them when it changes."""
 
 from __future__ import annotations
 
@@ -30,7 +26,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a configured hook: ``problem`` says why it was left out, and is empty where it was mounted."""
+    """The result of mounting a configured hook; ``problem`` is empty if it was mounted."""
 
     name: str
     problem: str = ""
@@ -45,7 +41,7 @@ class _Ready:
 
 
 class ConfiguredHooks:
-    """The hooks of a configuration on a manager; made by ``mount_configured``. ``outcomes`` says what became of each."""
+    """The hooks of a configuration on a manager; made by ``mount_configured``. ``outcomes`` has the result for each."""
 
     def __init__(self, manager: HookManager, builtins: Mapping[str, BuiltinFactory], media_dir: Path | None = None) -> None:
         self.outcomes: tuple[Outcome, ...] = ()
@@ -56,11 +52,11 @@ class ConfiguredHooks:
         self._lock = asyncio.Lock()
 
     async def reload(self, config: HooksConfig) -> None:
-        """Put the hooks of ``config`` in the place of those that are mounted. Raises ConfigurationError.
+        """Replace the mounted hooks with those of ``config``. Raises ConfigurationError.
 
-        The new ones are started first: there is no moment without an approver. Where one does not start that is required, or in
-        the place of which an older one of its name is mounted, all stays as it is; others are left out, until the next reload.
-        A turn that has begun ends with the hooks that it began with, of which processes are asked no more.
+        The new ones start first, so that there is always an approver. If one that is required does not start, or one that
+        would replace a mounted hook of its name, nothing changes; others are left out until the next reload. A running turn
+        keeps its hooks, but processes that were replaced are no longer called.
         """
         async with self._lock:
             for note in config.notes:
@@ -75,14 +71,14 @@ class ConfiguredHooks:
             self._mounted, self.outcomes = hooks, outcomes
 
     async def aclose(self) -> None:
-        """Unmount these hooks, and end their processes."""
+        """Unmount these hooks and end their processes."""
         async with self._lock:
             self._unmount(self._mounted)
             hooks, self._mounted = self._mounted.values(), {}
             await asyncio.gather(*(hook.aclose() for hook in hooks if isinstance(hook, ProcessHook)))
 
     def _unmount(self, names: Collection[str]) -> None:
-        """Unmount the hooks of these names that are still ours: a program may have mounted one of its own in their place."""
+        """Unmount these hooks, unless the program has mounted another one under the name."""
         for each in self._manager.mounted:
             if each.name in names and each.hook is self._mounted[each.name]:
                 self._manager.unmount(each.name)
@@ -95,12 +91,12 @@ async def mount_configured(
     builtins: Mapping[str, BuiltinFactory] | None = None,
     media_dir: Path | None = None,
 ) -> ConfiguredHooks:
-    """Start the hooks of a configuration, all at the same time, and mount them; set the manager's policy and timeouts.
+    """Start the hooks of a configuration concurrently and mount them; set the manager's policy and timeouts.
 
-    ``builtins`` are the factories of what may stand in ``hooks.builtins``, by name. ``media_dir`` is where processes may leave
-    files: they are told of it, and a media store has to take them from there (``MediaStore.media_dir``). A hook that does not
-    start is reported (in the log and in ``outcomes``) and left out, unless it is required. Raises ConfigurationError for one
-    that is, and for a name without a factory; then nothing is mounted, and no process is left.
+    ``builtins`` are the factories for ``hooks.builtins``, by name. ``media_dir`` is where processes may leave files; a media
+    store must accept them from there (``MediaStore.media_dir``). A hook that does not start is logged, reported in
+    ``outcomes`` and left out, unless it is required. Raises ConfigurationError for one that is, and for a name without a
+    factory; then nothing is mounted, and no process is left.
     """
     configured = ConfiguredHooks(manager, builtins or {}, media_dir)
     await configured.reload(config)
@@ -149,7 +145,7 @@ async def _started(
 async def _start(
     settings: BuiltinSpec | ProcessSettings, builtins: Mapping[str, BuiltinFactory], media_dir: Path | None
 ) -> _Ready | str:
-    """Return the hook, or why there is none."""
+    """Return the started hook, or why it does not start."""
     if isinstance(settings, ProcessSettings):
         hook = ProcessHook(replace(settings.spec, media_folder=media_dir))
         try:
@@ -166,7 +162,7 @@ async def _start(
         return _Ready(settings, made)
     except NoHookError as error:
         return str(error).rstrip(".")
-    except Exception as error:  # noqa: BLE001  (a factory may raise what it likes)
+    except Exception as error:  # noqa: BLE001  (a factory may raise anything)
         return f"{type(error).__name__}: {error}"
 
 
@@ -186,7 +182,7 @@ def _mount(manager: HookManager, ready: _Ready) -> None:
 
 
 async def _close(ready: Any) -> None:
-    """Close hooks that will not be mounted."""
+    """Close hooks that are not mounted."""
     await asyncio.gather(*(_close_one(each.hook) for each in ready if isinstance(each, _Ready)))
 
 

@@ -13,11 +13,11 @@ from patchbay.errors import ConfigurationError
 from patchbay.hooks.process.replies import kind_of
 
 _MOST_NUMBER: Final = 2**53
-"""So many milliseconds nobody waits; no clock is asked to count more."""
+"""The largest accepted number of milliseconds."""
 
 
 class Table:
-    """An object of a configuration; ``path`` is where it is. Null is as good as left out."""
+    """An object of a configuration at ``path``. Null is the same as absent."""
 
     def __init__(self, value: Any, path: str) -> None:
         if value is None:
@@ -25,7 +25,7 @@ class Table:
         if not isinstance(value, Mapping):
             raise wrong(path, "an object", value)
         for key in value:
-            if not isinstance(key, str):  # YAML reads off, on, yes and no as true or false
+            if not isinstance(key, str):  # YAML reads off, on, yes and no as booleans
                 raise ConfigurationError(
                     f"{path or 'the configuration'} has the key {key!r}, which is no text: put it in quotes."
                 )
@@ -33,47 +33,47 @@ class Table:
         self._values: Mapping[str, Any] = value
 
     def at(self, key: str) -> str:
-        """Return where a key is."""
+        """Return the path of a key."""
         return f"{self.path}.{key}" if self.path else key
 
     def get(self, key: str) -> Any:
-        """Return what is there, whatever it is; None where nothing is."""
+        """Return a key's value of any type, None if absent."""
         return self._values.get(key)
 
     def table(self, key: str) -> Table:
-        """Return the object of a key, an empty one where there is none."""
+        """Return a key's object, empty if absent."""
         return Table(self._values.get(key), self.at(key))
 
     def tables(self, key: str) -> Iterator[tuple[str, Table]]:
-        """Return the objects in the object of a key, by their names."""
+        """Return the objects in a key's object, by name."""
         inner = self.table(key)
         return ((name, inner.table(name)) for name in sorted(inner.keys()))
 
     def keys(self) -> Collection[str]:
-        """Return the keys that are there."""
+        """Return the keys."""
         return self._values.keys()
 
     def items(self) -> Collection[tuple[str, Any]]:
-        """Return the keys that are there, and what is."""
+        """Return the keys and values."""
         return self._values.items()
 
     def flag(self, key: str, *, default: bool) -> bool:
-        """Return true or false."""
+        """Return a boolean."""
         return bool(self._read(key, bool, "true or false", default))
 
     def text(self, key: str, default: str = "") -> str:
-        """Return a text."""
+        """Return a string."""
         return str(self._read(key, str, "a text", default))
 
     def whole(self, key: str, default: int) -> int:
-        """Return a whole number."""
+        """Return an integer."""
         value = self._values.get(key)
         if isinstance(value, float) and value.is_integer():
             return int(value)
         return int(self._read(key, int, "a whole number", default))
 
     def seconds(self, key: str, default: float) -> float:
-        """Return so many milliseconds in seconds; zero or less stands for the default."""
+        """Return milliseconds as seconds; zero or less is the default."""
         value = self._values.get(key)
         if value is None:
             return default
@@ -82,7 +82,7 @@ class Table:
         return value / 1000 if value > 0 else default
 
     def texts(self, key: str) -> tuple[str, ...] | None:
-        """Return a list of texts, None where there is none."""
+        """Return a list of strings, None if absent."""
         value = self._values.get(key)
         if value is None:
             return None
@@ -91,7 +91,7 @@ class Table:
         return tuple(value)
 
     def pairs(self, key: str) -> dict[str, str]:
-        """Return an object whose values are texts. They may be secrets: what is wrong is said without them."""
+        """Return an object of strings. They may be secrets: errors do not show them."""
         value = self._values.get(key)
         if value is None:
             return {}
@@ -103,7 +103,7 @@ class Table:
         return dict(value)
 
     def unknown(self, known: Collection[str]) -> Iterator[str]:
-        """Return what is to be said of keys that are not known."""
+        """Return notes about unknown keys."""
         for key in self._values:
             if key not in known:
                 meant = difflib.get_close_matches(key, known, n=1)
@@ -120,7 +120,7 @@ class Table:
 
 
 def wrong(path: str, wanted: str, value: Any) -> ConfigurationError:
-    """Return the error for a value of another type than it should be."""
+    """Return the error for a value of the wrong type."""
     shown = repr(value)
     shown = shown if isinstance(value, str | int | float) and len(shown) <= 80 else kind_of(value)
     return ConfigurationError(f"{path or 'the configuration'} must be {wanted}, not {shown}.")
@@ -130,16 +130,20 @@ HOOKS: Final = "hooks"
 APPROVALS: Final = "approvals"
 
 _NEAR: Final[Mapping[str, float]] = {HOOKS: 0.85, APPROVALS: 0.75}
-"""How like one of ours another key is that must have been meant as it: ``hook``, ``approval``, ``Approvals``, ``approvers``."""
+"""Similarity from which another key counts as misspelled: ``hook``, ``approval``, ``Approvals``, ``approvers``."""
 
 POLICY_KEYS: Final = frozenset({"rules", "default", "deadline", "at_deadline", "who", "respond_approval", "protected"})
-"""Keys of a policy of approvals that stand at the root of a file which holds nothing else."""
+"""Root keys of a file that is only an approval policy."""
 
 _HOOKS_KEYS: Final = frozenset({"processes", "builtins", "policy"})
 
 
 def check_root(found: Any) -> None:
-    """Raise ConfigurationError for a key at the root that would be passed over, and must have been meant for us."""
+    """Raise ConfigurationError for a root key that resembles one of ours.
+
+    The file may belong to another program too, so other keys are ignored. But a misspelled ``hooks`` or ``approvals`` would
+    silently let everything through.
+    """
     if not isinstance(found, Mapping):
         return
     is_ours = HOOKS in found or APPROVALS in found
@@ -157,9 +161,9 @@ def check_root(found: Any) -> None:
 
 
 def policy_in(found: Any) -> Any:
-    """Return what a configuration says of approvals: its member ``approvals``, or all of what is nothing but a policy.
+    """Return the approval policy in a configuration: its ``approvals``, or all of a file that is nothing but a policy.
 
-    Raises ConfigurationError for one in which nothing is for us: whoever names it means to be governed.
+    Raises ConfigurationError for a file with nothing for us.
     """
     if not isinstance(found, Mapping) or not found:
         return found
@@ -178,8 +182,8 @@ SUFFIXES: Final = (".json", ".yaml", ".yml", ".toml")
 def read_config(path: str | Path) -> Any:
     """Read a configuration file, ``.json``, ``.yaml``, ``.yml`` or ``.toml``. Raises ConfigurationError.
 
-    A key that stands twice in one object is a mistake in all three: of two approvers of a name one would be lost. What is wrong
-    is said with its place, and without the text that stands there, which may be a secret.
+    Duplicate keys are an error in all three: of two approvers of one name one would be lost. Errors give the place but not
+    the text there, which may be a secret.
     """
     path = Path(path)
     suffix = path.suffix.lower()
@@ -202,7 +206,7 @@ def read_config(path: str | Path) -> Any:
 
 
 def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of its members. Raises ValueError where two have the same name."""
+    """Return the members of an object. Raises ValueError for a duplicate name."""
     members = dict(pairs)
     if len(members) < len(pairs):
         names = [name for name, _ in pairs]

@@ -1,9 +1,7 @@
-"""What a configuration says of hooks: the seed's keys under ``hooks`` (spec/hooks.md, section 1), and ours beside them.
+"""The ``hooks`` of a configuration: the seed's keys (spec/hooks.md, section 1) and ours.
 
-What lives here: the keys, their rules, and what is wrong with a value, with the key's path. A mistake is always an error,
-whether or not the hook is required: an approver that is left out because of a typing error would let everything through. A
-disabled entry is not looked at. Keys that are not known are passed over, and told in ``notes``. What does not: files
-(``file``), and starting anything (``mounting``).
+A mistake is always an error, even for a hook that is not required: an approver left out because of a typing error would let
+everything through. Disabled entries are not checked. Unknown keys are ignored, with a note.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from typing import Any, Final, get_args
 from patchbay.errors import ConfigurationError
 from patchbay.hooks.config.reader import Table, check_root, policy_in, read_config, wrong
 from patchbay.hooks.process.child import ProcessLimits, ProcessSpec
-from patchbay.hooks.process.protocol import observed
+from patchbay.hooks.process.protocol import parse_kinds
 from patchbay.hooks.types import HookPolicy, HookTimeouts, RespondApproval, ToolInjection
 
 INTERCEPTS: Final[Mapping[str, str]] = {
@@ -27,7 +25,7 @@ INTERCEPTS: Final[Mapping[str, str]] = {
     "after_tool": "tool",
     "approve_tool": "approve",
 }
-"""What may stand in ``intercept``, and the mode that it brings: of the two methods of a mode a process is asked both."""
+"""The values of ``intercept`` and their modes; a process gets both methods of a mode."""
 
 _HOOKS: Final = frozenset({"enabled", "defaults", "builtins", "processes", "policy"})
 _DEFAULTS: Final = frozenset({"observer_timeout_ms", "interceptor_timeout_ms", "approval_timeout_ms", "tool_timeout_ms"})
@@ -45,10 +43,9 @@ _PROCESS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSettings:
-    """A process to be mounted, for the calls of ``tools`` (names and patterns; none: all).
+    """A process to mount. A ``required`` one must start, or nothing does.
 
-    One that is ``required`` must start, or nothing does.
-    An approver is, unless it says otherwise, and what fails closed must be: who was left out would hold nothing.
+    That is the default for approvers, and a must for what fails closed.
     """
 
     spec: ProcessSpec
@@ -60,9 +57,9 @@ class ProcessSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltinSpec:
-    """A hook of the program's own to be mounted: what its factory is told. ``config`` is whatever stands there.
+    """A built-in hook to mount, as its factory gets it. ``config`` is whatever the file has.
 
-    Of ``fail_closed`` None is what the hook says of itself (``HookManager.mount``).
+    ``fail_closed`` None leaves it to the hook (``HookManager.mount``).
     """
 
     name: str
@@ -76,7 +73,7 @@ class BuiltinSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HooksConfig:
-    """What a configuration says of hooks. ``disabled`` are only named; ``notes`` are for whoever wrote it."""
+    """The hooks of a configuration. ``disabled`` has only names; ``notes`` are for the author of the file."""
 
     enabled: bool = True
     timeouts: HookTimeouts
@@ -88,7 +85,7 @@ class HooksConfig:
 
 
 def parse_hooks_config(config: Any) -> HooksConfig:
-    """Read the ``hooks`` of a whole configuration, as it came out of JSON, YAML or TOML. Raises ConfigurationError."""
+    """Read the ``hooks`` of a configuration in the form of JSON data. Raises ConfigurationError."""
     check_root(config)
     hooks = Table(config, "").table("hooks")
     notes = [*hooks.unknown(_HOOKS)]
@@ -125,11 +122,9 @@ def read_hooks_config(path: str | Path) -> HooksConfig:
 
 
 def read_server_config(path: str | Path) -> tuple[HooksConfig, Any]:
-    """Read a server's file once: its ``hooks``, and what it says of approvals, as data.
+    """Read a server's file: its ``hooks``, and its approvals as data. Raises ConfigurationError with the file's name.
 
-    Raises ConfigurationError with its name.
-
-    The approvals are its ``approvals``, or all of a file that is a policy and nothing else.
+    The approvals are its ``approvals``, or all of a file that is only a policy.
     """
     found = read_config(path)
     with _named(path):
@@ -231,7 +226,7 @@ def _process(name: str, table: Table, defaults: HookTimeouts, notes: list[str]) 
             env=_environment(table),
             inherit=table.texts("inherit_env"),
             modes=frozenset(modes),
-            kinds=observed(observe, table.at("observe")),
+            kinds=parse_kinds(observe, table.at("observe")),
             fail_closed=table.flag("fail_closed", default=False),
             strict=table.flag("strict", default=False),
             flat_context=table.flag("flat_context", default=False),

@@ -1,8 +1,4 @@
-"""Hooks that are other processes: any program that reads requests from its standard input and answers on its standard output.
-
-What lives here: the wire format, the process, and the ProcessHook that a manager mounts like any other hook. What does not:
-configuration files (``patchbay.hooks.config``), and what such a program is written with (``patchbay.hooks.sdk``).
-"""
+"""Hooks in other processes: any program that reads requests from standard input and answers on standard output."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from patchbay._subprocess import ChildProcess, LineReader, Overlong, backoff, describe_exit
 from patchbay.errors import PatchbayError
+from patchbay.hooks.process.protocol import METHODS_OF, MODES
 from patchbay.hooks.process.wire import (
     UndecodableError,
     id_in_head,
@@ -30,19 +31,19 @@ from patchbay.legible import legible
 
 
 class HookProcessError(PatchbayError, RuntimeError):
-    """The process cannot be asked, or will not answer any more."""
+    """The process cannot be called, or will not answer any more."""
 
     code = "hook_process"
 
 
 class HookReplyError(HookProcessError, ValueError):
-    """The process answered with an error, or with what cannot be an answer."""
+    """The process answered with an error, or with something invalid."""
 
     code = "hook_reply"
 
 
 class UnreadableReplyError(HookReplyError):
-    """The process wrote what is no reply, for a request whose id can be read. ``why`` says what it is, ``line`` its beginning."""
+    """A reply whose id is readable but nothing else. ``why`` explains it, ``line`` is its beginning."""
 
     def __init__(self, why: str, line: str) -> None:
         super().__init__(f"it answered with a line that is no reply: {why}")
@@ -50,28 +51,16 @@ class UnreadableReplyError(HookReplyError):
         self.line = line
 
 
-MODES: Final = ("observe", "llm", "tool", "approve")
-"""What a hook can be for, in the order in which it is told of it."""
-
-METHODS_OF: Final[Mapping[str, tuple[str, ...]]] = {
-    "observe": ("on_runtime_event",),
-    "llm": ("before_llm", "after_llm"),
-    "tool": ("before_tool", "after_tool"),
-    "approve": ("approve_tool",),
-}
-"""What each mode is asked: one that is for tools is asked before and after each call."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessLimits:
-    """How much a process may say, and how long things may take.
+    """Bounds of a process, in bytes and seconds.
 
-    ``line`` is the longest line that is read as a reply, ``queued`` how much may wait for the process to read it. ``hello`` is
-    how long it has to answer the first request. One that somebody has given up and that reads nothing for ``stuck_after`` is
-    ended. To end it its standard input is closed; after ``eof_grace`` its group gets SIGTERM, and ``term_grace`` later SIGKILL.
+    ``line`` is the longest reply; ``queued`` bounds what waits to be read by the process; ``hello`` is the time for the first
+    answer. A process with a cancelled call that reads nothing for ``stuck_after`` is ended: its standard input is closed,
+    after ``eof_grace`` its group gets SIGTERM, and ``term_grace`` later SIGKILL.
 
-    One that ends by itself is started again after ``backoff_first``, doubled each time up to ``backoff_most``, until it has
-    failed more than ``restarts`` times in a row (0: never again); one that had run for ``healthy_after`` begins a new row.
+    A process that ends by itself is restarted after ``backoff_first``, doubled each time up to ``backoff_most``, until it has
+    failed more than ``restarts`` times in a row (0: no restarts); after running for ``healthy_after`` the count starts anew.
     """
 
     line: int = 1024 * 1024
@@ -86,19 +75,19 @@ class ProcessLimits:
     healthy_after: float = 10.0
 
     def restart_delay(self, failures: int) -> float:
-        """Return how long to wait before the restart after so many failures in a row (at least 1); a bit different each time."""
+        """Return the delay before the restart after so many failures in a row (at least 1), with jitter."""
         return backoff(failures, first=self.backoff_first, longest=self.backoff_most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSpec:
-    """One hook that is a process.
+    """A hook in another process.
 
-    ``command`` is its argv, ``folder`` where it runs (None: where we do). ``env`` is put over our environment, of which it gets
-    all, or only the variables in ``inherit`` (names, or patterns as ``LC_*``). ``modes`` are of MODES; ``kinds`` the events
-    that it is told of (None: all). With ``fail_closed`` it fails closed (``HookManager.mount``), also where something that it
-    meant was not understood. With ``strict`` all that is odd about a reply makes it a failure; with ``flat_context`` it is told
-    ``channel`` and ``chat_id`` as old hosts told them. ``media_folder`` is where it may leave files for the user or the model.
+    ``command`` is its argv, ``folder`` its working directory. ``env`` is added to our environment, of which it inherits
+    everything or only the variables in ``inherit`` (names or patterns as ``LC_*``). ``modes`` are of MODES; ``kinds`` are the
+    events that it observes (None: all). With ``fail_closed`` its failures deny (``HookManager.mount``), and so do parts of a
+    reply that are not understood; with ``strict`` any oddity makes a reply a failure; ``flat_context`` adds ``channel`` and
+    ``chat_id`` as old hosts did. ``media_folder`` is where it may leave files for the user or the model.
     """
 
     name: str
@@ -115,7 +104,7 @@ class ProcessSpec:
     limits: ProcessLimits = field(default_factory=ProcessLimits)
 
     def environment(self) -> dict[str, str]:
-        """Return the environment that the process gets."""
+        """Return the process's environment variables."""
         mine: Mapping[str, str] = os.environ
         if self.inherit is not None:
             mine = {name: value for name, value in mine.items() if any(fnmatchcase(name, each) for each in self.inherit)}
@@ -123,19 +112,22 @@ class ProcessSpec:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The methods that it is asked."""
+        """The hook methods of its modes."""
         return tuple(method for mode in MODES if mode in self.modes for method in METHODS_OF[mode])
 
 
 _SHOWN: Final = 200
 NO_REPLY: Final = "a line that is no reply"
-"""How what is said of a line begins that nobody waits for and that cannot be read."""
+"""Begins the description of an unreadable line that no call waits for."""
 
 _TOO_LONG: Final = "a line that is too long (max_line_bytes)"
 
 
 class PendingReplies:
-    """``stray`` is told, in words, of what is no reply."""
+    """Calls that wait for replies, by id. The first reply wins; late, duplicate and unknown ones are dropped.
+
+    ``stray`` is called with a description of each line that is not a reply.
+    """
 
     def __init__(self, stray: Callable[[str], object]) -> None:
         self._stray = stray
@@ -143,12 +135,12 @@ class PendingReplies:
         self._last_id = 0
 
     def next_id(self) -> int:
-        """Return the id of the next request: 1, 2, 3, ..."""
+        """Return the next request id: 1, 2, 3, ..."""
         self._last_id += 1
         return self._last_id
 
     async def wait_for(self, request_id: int) -> Any:
-        """Wait for the ``result`` of a request. Raises HookReplyError, and what ``fail_all`` is told."""
+        """Wait for the ``result`` of a request. Raises HookReplyError, and HookProcessError from ``fail_all``."""
         waiting = self._waiting[request_id] = asyncio.get_running_loop().create_future()
         try:
             return await waiting
@@ -156,13 +148,13 @@ class PendingReplies:
             del self._waiting[request_id]
 
     def fail_all(self, why: str) -> None:
-        """Tell all that wait that there will be no reply."""
+        """Fail every pending call."""
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(HookProcessError(why))
 
     def receive(self, line: bytes | Overlong) -> bool:
-        """Give a line to whom it answers; return whether there was somebody."""
+        """Handle a line; return whether a call waited for it."""
         if isinstance(line, Overlong):
             error = HookReplyError(f"it answered with {_TOO_LONG}")
             return self._fail_call(id_in_head(line.head.lstrip()), error, f"{_TOO_LONG}: {_excerpt(line.head)}")
@@ -203,14 +195,17 @@ def _excerpt(text: bytes) -> str:
 WINDOW: Final = 0.1
 MOST_BYTES: Final = 8 * 1024 * 1024
 MOST_LINES: Final = 4000
-"""How much is read within ``WINDOW`` seconds of what nobody waits for."""
+"""Bounds of unexpected output within ``WINDOW`` seconds."""
 
 MOST_SECONDS: Final = 0.02
-"""How long reading that may take within ``WINDOW`` seconds: large lines may be much work, and be for nobody."""
+"""CPU time for unexpected lines within ``WINDOW`` seconds."""
 
 
 class LineStream:
-    """``take`` what comes; ``on_line`` is told of each line, and says whether somebody has waited for it."""
+    """An output stream read line by line, with bounded effort: a process that prints without end is paused for a moment.
+
+    ``on_line`` is called with each line and returns whether a call waited for it; such lines do not count.
+    """
 
     def __init__(
         self, limit: int, on_line: Callable[[bytes | Overlong], bool], *, clock: Callable[[], float] = time.perf_counter
@@ -227,7 +222,7 @@ class LineStream:
         self._is_paused = False
 
     def connect(self, pipe: Any) -> None:
-        """Say which transport what comes is from."""
+        """Set the transport to pause and resume."""
         self._pipe = pipe
 
     def feed(self, data: bytes) -> None:
@@ -237,7 +232,7 @@ class LineStream:
         self._read()
 
     def end(self) -> None:
-        """The stream has ended: read what is left of it."""
+        """Read what is left at the end of the stream."""
         self.stop()
         if self.is_open:
             self.is_open = False
@@ -246,7 +241,7 @@ class LineStream:
             self._lines.clear()
 
     def stop(self) -> None:
-        """Stop the clock."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -280,19 +275,19 @@ class LineStream:
 
 
 STDERR_LINE: Final = 4096
-"""What is longer on standard error is cut."""
+"""Longer lines on standard error are cut."""
 
 _EXIT_CODE: Final = 0.2
-"""Seconds to wait for the exit code of a process whose pipes have ended: it says more than that they have."""
+"""Seconds to wait for the exit code after a pipe has ended: it makes the better message."""
 
 _LAST_WORDS: Final = 0.5
-"""Seconds to read what a process has said that is gone, while somebody else holds its pipes."""
+"""Seconds to read the last output of an ended process whose pipes another process holds open."""
 
 _KERNEL: Final = 512 * 1024
-"""More bytes than the kernel holds for a process: one that has taken as much has read."""
+"""More bytes than a pipe holds: a process that has taken as many has read."""
 
 _UNKILLABLE: Final = 5.0
-"""Seconds to wait for a process that was killed: one that the kernel holds is left to it."""
+"""Seconds to wait for a killed process; one stuck in the kernel is left behind."""
 
 
 class HookProcess(ChildProcess):
@@ -341,7 +336,7 @@ class HookProcess(ChildProcess):
             raise HookProcessError(f"it cannot be started: {error}") from None
 
     async def call(self, method: str, params: Any) -> Any:
-        """Ask, and return the ``result`` that comes back. Raises HookProcessError, HookReplyError."""
+        """Send a request, and return the ``result``. Raises HookProcessError, HookReplyError."""
         if asyncio.get_running_loop() is not self._loop:
             raise HookProcessError("it was started in another event loop than this one")
         if self._stdin is None or self._stdin.is_closing():
@@ -357,14 +352,14 @@ class HookProcess(ChildProcess):
             raise
 
     def notify(self, method: str, params: Any) -> None:
-        """Send a notification; it is dropped where the process has not read the last ones. Raises HookProcessError."""
+        """Send a notification; it is dropped while the process does not read. Raises HookProcessError."""
         if self._is_blocked:
             self.dropped += 1
         else:
             self.write(notification_line(method, params))
 
     def write(self, line: bytes) -> None:
-        """Send a line as it is. Raises HookProcessError where the process has gone, or does not read."""
+        """Send a line. Raises HookProcessError if the process has gone or does not read."""
         if self._dead.done():
             raise HookProcessError(self._dead.result())
         stdin = self._stdin
@@ -384,13 +379,13 @@ class HookProcess(ChildProcess):
         return self._written - int(waiting)
 
     async def ended(self) -> str:
-        """Wait until it cannot be asked any more, and return why."""
+        """Wait until it can no longer be called, and return why."""
         return await asyncio.shield(self._dead)
 
     async def close(self) -> None:
-        """End the process and all of its group, and free everything. May be called at any time, and again.
+        """End the process and its group, and free everything. May be called at any time and again.
 
-        Who is cancelled here waits no more; the end goes on.
+        Cancelling the wait does not stop the ending.
         """
         self._die("it was closed")
         if self._transport is None:
@@ -425,7 +420,7 @@ class HookProcess(ChildProcess):
         await asyncio.wait({self.pipes_closed}, timeout=_LAST_WORDS)
 
     def _die(self, why: str) -> None:
-        """Tell whoever waits, and from now on whoever comes."""
+        """Fail pending and later calls."""
         if not self._dead.done():
             self._dead.set_result(why)
             self._calls.fail_all(why)
@@ -439,7 +434,7 @@ class HookProcess(ChildProcess):
         self._timers.append(self._loop.call_later(seconds, self._die, why))
 
     def _start_stuck_timer(self) -> None:
-        """Let nobody else wait for a process that was given up in vain, until it reads again; or end it, if it does not."""
+        """Refuse more calls after one was cancelled while the pipe was full; end the process if it does not read again."""
         if self._stuck is None:
             seconds = self._limits.stuck_after
             self._stuck = self._loop.call_later(seconds, self._die, f"it has read nothing for {seconds:g} s")
@@ -465,20 +460,20 @@ class HookProcess(ChildProcess):
         self._stderr.connect(self.pipe(2))
 
     def pause_writing(self) -> None:
-        """Take note that the process does not read as fast as it is asked."""
+        """Implement asyncio.SubprocessProtocol: the pipe is full."""
         self._is_blocked = True
 
     def resume_writing(self) -> None:
-        """Take note that the process has read."""
+        """Implement asyncio.SubprocessProtocol: the process reads again."""
         self._is_blocked = False
         self._stop_stuck_timer()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """Read what the process says."""
+        """Implement asyncio.SubprocessProtocol."""
         (self._stdout if fd == 1 else self._stderr).feed(data)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        """Take note that a pipe has ended: without its input or its output the process is of no use."""
+        """Implement asyncio.SubprocessProtocol: without input or output the process is of no use."""
         del exc
         if fd == 2:
             self._stderr.end()

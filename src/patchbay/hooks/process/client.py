@@ -10,15 +10,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 
 from patchbay.hooks.process import replies
-from patchbay.hooks.process.child import MODES, HookProcess, HookProcessError, HookReplyError, ProcessSpec
-from patchbay.hooks.process.protocol import enveloped, shown_messages, shown_output, shown_tools
-from patchbay.hooks.process.replies import Findings, WrongTypeError, kind_of, read_offers
+from patchbay.hooks.process.child import HookProcess, HookProcessError, HookReplyError, ProcessSpec
+from patchbay.hooks.process.protocol import META_NAMES, MODES, VERSION, encode_event, encode_messages, encode_output, encode_tools
+from patchbay.hooks.process.replies import Findings, WrongTypeError, kind_of, parse_tools
 from patchbay.hooks.types import (
     Approval,
     Ask,
@@ -26,7 +25,6 @@ from patchbay.hooks.types import (
     Event,
     LLMRequest,
     LLMResponse,
-    Meta,
     Modify,
     ToolRequest,
     ToolResultView,
@@ -35,19 +33,9 @@ from patchbay.legible import legible
 from patchbay.types import ToolSpec
 from patchbay.valve import Valve
 
-_PASCAL = {
-    "agent_id": "AgentID",
-    "turn_id": "TurnID",
-    "parent_turn_id": "ParentTurnID",
-    "session_key": "SessionKey",
-    "iteration": "Iteration",
-    "trace_path": "TracePath",
-    "source": "Source",
-}
 
-
-class WireMeta(msgspec.Struct, rename=_PASCAL):
-    """``meta``, all seven members always."""
+class WireMeta(msgspec.Struct, rename=META_NAMES):
+    """``meta`` with all seven members."""
 
     agent_id: str
     turn_id: str
@@ -97,46 +85,31 @@ class _ToolResult(_Params, omit_defaults=True, kw_only=True):
     duration: int
 
 
-@dataclass(frozen=True, slots=True)
-class Around:
-    """How ``meta`` and ``context`` are told. ``flat``: also ``channel`` and ``chat_id``, as hosts before 0.2.7 told them."""
-
-    flat: bool = False
-
-    def of(self, meta: Meta, context: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the members that every point has."""
-        told: dict[str, Any] = {
-            "meta": WireMeta(
-                meta.agent_id,
-                meta.turn_id,
-                meta.parent_turn_id,
-                meta.session_key,
-                meta.iteration,
-                meta.trace_path,
-                meta.source,
-            )
-        }
-        if context:
-            told["context"] = {name: value for name, value in context.items() if value}
-            if self.flat and isinstance(inbound := context.get("inbound"), Mapping):
-                told["channel"] = str(inbound.get("channel") or "")
-                told["chat_id"] = str(inbound.get("chat_id") or "")
-        return told
+def _common(view: Any, *, flat: bool) -> dict[str, Any]:
+    """Return the members that every point has; ``flat`` adds ``channel`` and ``chat_id``, as in hosts before 0.2.7."""
+    meta, context = view.meta, view.context
+    members: dict[str, Any] = {"meta": WireMeta(**{name: getattr(meta, name) for name in META_NAMES})}
+    if context:
+        members["context"] = {name: value for name, value in context.items() if value}
+        if flat and isinstance(inbound := context.get("inbound"), Mapping):
+            members["channel"] = str(inbound.get("channel") or "")
+            members["chat_id"] = str(inbound.get("chat_id") or "")
+    return members
 
 
-def llm_request(view: LLMRequest, around: Around) -> _LLMRequest:
+def llm_request(view: LLMRequest, *, flat: bool = False) -> _LLMRequest:
     """Return the params of ``hook.before_llm``."""
     return _LLMRequest(
-        **around.of(view.meta, view.context),
+        **_common(view, flat=flat),
         model=view.model,
-        messages=shown_messages(view.messages),
-        tools=shown_tools(view.tools),
+        messages=encode_messages(view.messages),
+        tools=encode_tools(view.tools),
         options=view.options,
         graceful_terminal=view.graceful_terminal,
     )
 
 
-def llm_response(view: LLMResponse, around: Around) -> _LLMResponse:
+def llm_response(view: LLMResponse, *, flat: bool = False) -> _LLMResponse:
     """Return the params of ``hook.after_llm``."""
     response: dict[str, Any] = {
         "content": view.content,
@@ -148,13 +121,13 @@ def llm_response(view: LLMResponse, around: Around) -> _LLMResponse:
         response["tool_calls"] = view.tool_calls
     if any(view.usage.values()):
         response["usage"] = dict(view.usage)
-    return _LLMResponse(**around.of(view.meta, view.context), model=view.model, response=response)
+    return _LLMResponse(**_common(view, flat=flat), model=view.model, response=response)
 
 
-def tool_call(view: ToolRequest, around: Around, *, digest: str = "", facts: Mapping[str, Any] | None = None) -> _ToolCall:
+def tool_call(view: ToolRequest, *, flat: bool = False, digest: str = "", facts: Mapping[str, Any] | None = None) -> _ToolCall:
     """Return the params of ``hook.before_tool``; with ``digest`` and ``facts`` those of ``hook.approve_tool``."""
     return _ToolCall(
-        **around.of(view.meta, view.context),
+        **_common(view, flat=flat),
         tool=view.tool,
         arguments=view.arguments,
         call_id=view.call_id,
@@ -166,14 +139,14 @@ def tool_call(view: ToolRequest, around: Around, *, digest: str = "", facts: Map
     )
 
 
-def tool_result(view: ToolResultView, around: Around) -> _ToolResult:
+def tool_result(view: ToolResultView, *, flat: bool = False) -> _ToolResult:
     """Return the params of ``hook.after_tool``; the duration is in whole nanoseconds."""
     return _ToolResult(
-        **around.of(view.meta, view.context),
+        **_common(view, flat=flat),
         tool=view.tool,
         arguments=view.arguments,
         call_id=view.call_id,
-        result=shown_output(view.result),
+        result=encode_output(view.result),
         duration=int(view.duration * 1e9),
     )
 
@@ -184,9 +157,9 @@ _logger = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """The processes of one hook, one after the other; ``greet`` says hello to each, and raises HookProcessError if that fails.
+    """Runs the processes of one hook, one after the other, with restarts.
 
-    ``state`` says how it is, ``restarts`` how often it was started again.
+    ``greet`` says hello to each, and raises HookProcessError if that fails.
     """
 
     def __init__(self, spec: ProcessSpec, greet: Callable[[HookProcess], Awaitable[None]]) -> None:
@@ -206,28 +179,28 @@ class Supervisor:
 
     @property
     def process(self) -> HookProcess:
-        """The process that can be asked. Raises HookProcessError where there is none, with the reason."""
+        """The current process. Raises HookProcessError, with the reason, if there is none."""
         if self._process is None:
             raise HookProcessError(self._why)
         return self._process
 
     @property
     def running(self) -> HookProcess | None:
-        """The process that can be told something, None where there is none."""
+        """The current process if it can be notified, else None."""
         return self._process if self._process is not None and self._process.end is None else None
 
     async def start(self) -> None:
-        """Start the first process and greet it. Raises HookProcessError where that fails: then it is not tried again."""
+        """Start and greet the first process. Raises HookProcessError; there is no retry then."""
         self._refuse_if_closed()
         process = await self._started()
-        self._refuse_if_closed()  # who closes it meanwhile closes that process, too
+        self._refuse_if_closed()  # closed meanwhile, and that process with it
         self._process, self.state = process, "running"
         self._watch = asyncio.get_running_loop().create_task(self._keep_running(process))
 
     async def aclose(self) -> None:
-        """End the process, and do not start it again."""
+        """End the process for good."""
         self.state, self._why = "closed", "it was closed"
-        async with self._closing:  # whoever comes second waits, too
+        async with self._closing:  # a second caller waits too
             if self._watch is not None:
                 self._watch.cancel()
                 await asyncio.wait([self._watch])
@@ -253,7 +226,7 @@ class Supervisor:
             except HookProcessError as error:
                 raise HookProcessError(f"hook.hello failed: {error}") from None
         except HookProcessError as error:
-            await process.close()  # by then all that it had to say is there
+            await process.close()  # its output is complete then
             said = f" ({legible(process.last_words):.300})" if process.last_words else ""
             raise HookProcessError(f"{error}{said}") from None
         except BaseException:
@@ -262,16 +235,16 @@ class Supervisor:
         return process
 
     async def _keep_running(self, process: HookProcess) -> None:
-        """Replace a process when it ends; end it where the event loop ends and nobody has called ``aclose``."""
+        """Replace the process whenever it ends; end it if the event loop ends without ``aclose``."""
         try:
-            await self._replace_again_and_again(process)
+            await self._restart_loop(process)
         finally:
             if self.state == "running" and self._latest is not None:
                 self.state, self._process = "closed", None
                 await self._latest.close()
 
-    async def _replace_again_and_again(self, process: HookProcess) -> None:
-        """Wait for the end of a process, and start another one, until that has failed too often."""
+    async def _restart_loop(self, process: HookProcess) -> None:
+        """Restart the process each time it ends, until that has failed too often."""
         name, limits = self._spec.name, self._spec.limits
         failures, since = 0, time.monotonic()
         while True:
@@ -306,30 +279,25 @@ class Supervisor:
         self._stderr.close()
 
 
-VERSION = 1
-"""Of the protocol."""
-
 _OVER = ("given up", "closed")
 _MOST_AT_ONCE = 5
 _MOST_ODDITIES = 50
-"""How much that is odd about a hook's answers is told, in one error and altogether."""
+"""How many findings go into one error, and are logged at all."""
 
 
 class ProcessHook:
     """The hook of a ProcessSpec: ``start`` it, mount it for its ``methods``, ``aclose`` it (the manager does).
 
-    ``tools`` are those that the process has offered in its answer to hello (policy P9). They are added to each request, also
-    where the process is not asked about requests or fails to answer, for as long as it runs or is to be started again. Where it
-    answers too late they are not: then nothing of what it does counts. Whether it fails closed its spec says, and mounting it
-    goes by that.
+    ``tools`` are what the process offered in its answer to hello (policy P9). They are added to every request while the
+    process runs or waits for a restart, even if it is not asked about requests or fails to answer; not if it answers too
+    late.
     """
 
     def __init__(self, spec: ProcessSpec) -> None:
         self.spec = spec
         self.tools: tuple[ToolSpec, ...] = ()
-        self._around = Around(flat=spec.flat_context)
         self._asks_llm = "llm" in spec.modes
-        self._told: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
         self._supervisor = Supervisor(spec, self._greet)
 
     @property
@@ -339,29 +307,29 @@ class ProcessHook:
 
     @property
     def fail_closed(self) -> bool:
-        """Whether its failures are a no."""
+        """Whether its failures deny."""
         return self.spec.fail_closed
 
     @property
     def state(self) -> State:
-        """How its process is."""
+        """The state of its process."""
         return self._supervisor.state
 
     @property
     def restarts(self) -> int:
-        """How often its process was started again."""
+        """How often its process was restarted."""
         return self._supervisor.restarts
 
     @property
     def pid(self) -> int:
-        """The id of its process. Raises HookProcessError where there is none."""
+        """The process id. Raises HookProcessError if there is no process."""
         return self._supervisor.process.pid
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The methods that it is to be mounted for."""
+        """The methods to mount it for."""
         methods = self.spec.methods
-        # Of a hook that is for tools any process, also a later one, may offer some of its own.
+        # A process of a tool hook, also a restarted one, may offer tools of its own.
         return ("before_llm", *methods) if "tool" in self.spec.modes and not self._asks_llm else methods
 
     async def start(self) -> None:
@@ -373,7 +341,7 @@ class ProcessHook:
         await self._supervisor.aclose()
 
     async def before_llm(self, request: LLMRequest) -> Decision | None:
-        """Ask ``hook.before_llm``, and add the tools that the process has offered."""
+        """Send ``hook.before_llm``, and add the tools that the process offers."""
         own = [] if request.graceful_terminal or self.state in _OVER else [tool.to_openai() for tool in self.tools]
         if own:
             names = {_name_of(tool) for tool in request.tools}
@@ -387,7 +355,7 @@ class ProcessHook:
         except HookProcessError as error:
             if not own or self.fail_closed:
                 raise
-            # It has no say in this request, as any hook that fails; what it has offered it has offered.
+            # A failing hook is skipped; its tools stay on offer.
             _logger.warning("The hook %r failed at before_llm: %s", self.name, error)
             decision = None
         if own and (decision is None or (isinstance(decision, Modify) and "tools" not in decision.changes)):
@@ -395,63 +363,62 @@ class ProcessHook:
         return decision
 
     async def _about_request(self, request: LLMRequest) -> Decision | None:
-        asked = llm_request(request, self._around)
+        asked = llm_request(request, flat=self.spec.flat_context)
         shown = {"model": asked.model, "messages": asked.messages, "tools": asked.tools, "options": asked.options}
         answer, findings = await self._ask("before_llm", asked, shown)
         decision: Decision | None = replies.llm_decision(answer, findings, request, shown)
-        self._tell("before_llm", findings)
+        self._log_findings("before_llm", findings)
         return decision
 
     async def after_llm(self, response: LLMResponse) -> Decision | None:
-        """Ask ``hook.after_llm``."""
-        asked = llm_response(response, self._around)
+        """Send ``hook.after_llm``."""
+        asked = llm_response(response, flat=self.spec.flat_context)
         answer, findings = await self._ask("after_llm", asked)
         decision: Decision | None = replies.response_decision(answer, findings, asked.response)
-        self._tell("after_llm", findings)
+        self._log_findings("after_llm", findings)
         return decision
 
     async def before_tool(self, call: ToolRequest) -> Decision | None:
-        """Ask ``hook.before_tool``."""
-        asked = tool_call(call, self._around)
+        """Send ``hook.before_tool``."""
+        asked = tool_call(call, flat=self.spec.flat_context)
         answer, findings = await self._ask("before_tool", asked)
         decision: Decision | None = replies.call_decision(answer, findings, {"tool": asked.tool, "arguments": asked.arguments})
-        self._tell("before_tool", findings)
+        self._log_findings("before_tool", findings)
         return decision
 
     async def after_tool(self, result: ToolResultView) -> Decision | None:
-        """Ask ``hook.after_tool``."""
-        asked = tool_result(result, self._around)
+        """Send ``hook.after_tool``."""
+        asked = tool_result(result, flat=self.spec.flat_context)
         answer, findings = await self._ask("after_tool", asked)
         decision: Decision | None = replies.result_decision(answer, findings, asked.result)
-        self._tell("after_tool", findings)
+        self._log_findings("after_tool", findings)
         return decision
 
     async def approve_tool(self, call: ToolRequest) -> Approval | Ask:
-        """Ask ``hook.approve_tool``."""
-        asked = tool_call(call, self._around, digest=call.digest, facts=call.facts)
+        """Send ``hook.approve_tool``."""
+        asked = tool_call(call, flat=self.spec.flat_context, digest=call.digest, facts=call.facts)
         answer, findings = await self._ask("approve_tool", asked)
-        self._tell("approve_tool", findings)
+        self._log_findings("approve_tool", findings)
         return replies.approval(answer)
 
     async def on_runtime_event(self, event: Event) -> None:
-        """Tell of an event, if it is of a kind that this hook observes, and its process is there."""
+        """Send an event that this hook observes, if the process runs."""
         kinds = self.spec.kinds
         if (kinds is None or event.kind in kinds) and (process := self._supervisor.running) is not None:
-            process.notify("hook.runtime_event", enveloped(event))
+            process.notify("hook.runtime_event", encode_event(event))
 
     async def _ask(self, point: str, asked: Any, shown: Any = None) -> tuple[dict[str, Any], Findings]:
         result = await self._supervisor.process.call(f"hook.{point}", asked)
         findings = Findings()
         try:
-            return replies.read_answer(point, result, findings, shown=shown), findings
+            return replies.parse_reply(point, result, findings, shown=shown), findings
         except WrongTypeError as error:
             raise HookReplyError(f"its answer to hook.{point} is refused: {error}") from None
 
-    def _tell(self, point: str, findings: Findings) -> None:
-        """Log what was odd about a reply, each thing once.
+    def _log_findings(self, point: str, findings: Findings) -> None:
+        """Log the findings about a reply, each once.
 
-        Raises HookReplyError instead where the hook is to be strict; where it fails closed, for what was meant and has no
-        effect.
+        Raises HookReplyError if the hook is strict, or if it fails closed and something that it meant has no effect.
         """
         if not findings.found:
             return
@@ -460,8 +427,8 @@ class ProcessHook:
             words = "; ".join([words for about, words in findings if about in refused][:_MOST_AT_ONCE])
             raise HookReplyError(f"its answer to hook.{point} is refused: {words}")
         for about, words in findings:
-            if len(self._told) < _MOST_ODDITIES and (point, about) not in self._told:
-                self._told.add((point, about))
+            if len(self._logged) < _MOST_ODDITIES and (point, about) not in self._logged:
+                self._logged.add((point, about))
                 _logger.warning("The hook %r answered hook.%s oddly (told once): %s", self.name, point, words)
 
     async def _greet(self, process: HookProcess) -> None:
@@ -477,14 +444,14 @@ class ProcessHook:
         if "tool" not in self.spec.modes:
             _logger.warning("The hook %r offers tools, but is not asked before_tool, so nobody would answer them", self.name)
             return ()
-        offered, problems = read_offers(tools)
+        offered, problems = parse_tools(tools)
         for problem in problems:
             _logger.warning("The hook %r offers a tool that is none: %s", self.name, problem)
         return offered
 
 
 def tools_of(hello: dict[str, Any] | None) -> Any:
-    """Return what stands as ``tools`` in the answer to hello."""
+    """Return the ``tools`` in the answer to hello."""
     return next((each for name, each in (hello or {}).items() if name.lower() == "tools"), None)
 
 
@@ -493,7 +460,7 @@ def hello_params(spec: ProcessSpec) -> dict[str, Any]:
     hello: dict[str, Any] = {"name": spec.name, "version": VERSION}
     if modes := [mode for mode in MODES if mode in spec.modes]:
         hello["modes"] = modes
-    # What our own SDK wants to know of its host; others pass it over.
+    # For our own SDK; others ignore these.
     hello |= {"merges": True, "asks": True, "line_limit": spec.limits.line}
     if spec.media_folder is not None:
         hello["media_dir"] = str(spec.media_folder)

@@ -10,8 +10,6 @@ from typing import Any, Final, Literal
 
 from patchbay.hooks.process import replies
 from patchbay.hooks.process.child import (
-    METHODS_OF,
-    MODES,
     NO_REPLY,
     HookProcess,
     HookProcessError,
@@ -20,7 +18,8 @@ from patchbay.hooks.process.child import (
     UnreadableReplyError,
 )
 from patchbay.hooks.process.client import hello_params, tools_of
-from patchbay.hooks.process.replies import Findings, WrongTypeError, kind_of, read_offers
+from patchbay.hooks.process.protocol import METHODS_OF, MODES, POINTS
+from patchbay.hooks.process.replies import Findings, WrongTypeError, kind_of, parse_tools
 from patchbay.hooks.process.wire import NO_JSON, notification_line
 from patchbay.hooks.tools import keeps_system
 from patchbay.hooks.types import Ask, LLMRequest, Modify, Respond
@@ -49,7 +48,7 @@ BYTES: Final = "Read and write bytes, and decode them as UTF-8: text streams go 
 
 
 PROBE: Final = "patchbay_probe"
-"""The name of the tool in these requests: no hook has one of this name."""
+"""The tool in the sample requests."""
 
 _INBOUND: Final = {"channel": "doctor", "chat_id": "chat-1", "sender_id": "someone", "chat_type": "direct"}
 _SCHEMA: Final = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
@@ -73,7 +72,7 @@ EVENT: Final = {
 
 
 def params_of(point: str) -> dict[str, Any]:
-    """Return the params of a request."""
+    """Return the params of a sample request."""
     meta = {
         "AgentID": "main", "TurnID": "main-turn-1", "ParentTurnID": "", "SessionKey": "doctor:chat-1", "Iteration": 1,
         "TracePath": TRACE[point], "Source": "runTurn",
@@ -96,24 +95,24 @@ def params_of(point: str) -> dict[str, Any]:
 
 
 class SilentError(HookProcessError):
-    """No answer has come in time."""
+    """No answer in time."""
 
 
 class StrayOutput:
-    """What was printed that is no answer: how many lines, the first, and the first since ``begin``."""
+    """Output that is not an answer: the count, the first line, and the first since ``begin``."""
 
     def __init__(self) -> None:
         self.count = 0
         self.first = self.recent = ""
         self.counts_replies = True
-        """Whether a reply that cannot be read counts: to what is no request there may be any, or has a check of its own."""
+        """Whether unreadable replies count: they do not after a notification, which has its own check."""
 
     def begin(self) -> None:
-        """Look at what comes from now on."""
+        """Start looking for the next recent line."""
         self.recent = ""
 
     def put(self, text: str) -> None:
-        """Take note of a line."""
+        """Count a line."""
         if text.startswith(NO_REPLY) and not self.counts_replies:
             return
         self.count += 1
@@ -122,10 +121,10 @@ class StrayOutput:
 
 
 class ProbedProcess(HookProcess):
-    """A process whose output is counted."""
+    """A process whose output lines are counted."""
 
-    def __init__(self, spec: ProcessSpec, strays: StrayOutput) -> None:
-        super().__init__(spec, stray=strays.put, stderr=lambda _text: None)
+    def __init__(self, spec: ProcessSpec, stray: StrayOutput) -> None:
+        super().__init__(spec, stray=stray.put, stderr=lambda _text: None)
         self.lines = 0
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
@@ -136,29 +135,28 @@ class ProbedProcess(HookProcess):
 
 
 class Case:
-    """The params of a request, as what a view is of."""
+    """The params of a sample request as the source of a view."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self._params = params
 
     def member(self, name: str, _point: str) -> Any:
-        """Return a member; what is left out is empty."""
+        """Return a member, or its empty value."""
         empty: Any = "" if name == "model" else {} if name == "options" else []
         return self._params.get(name, empty)
 
 
 Outcome = Literal["ok", "warning", "failure"]
 
-POINTS: Final = tuple(TRACE)
 AT_ONCE: Final = 8
 END_SECONDS: Final = 2.0
 _IMPATIENT: Final = 0.3
-"""Seconds that a process has to end where that is not what is looked at."""
+"""Seconds to end, where that is not the check."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of one check. ``words`` say what was seen, ``way_out`` what to do about it."""
+    """The result of one check: ``words`` say what was found, ``way_out`` how to fix it."""
 
     check: str
     outcome: Outcome
@@ -167,9 +165,9 @@ class Verdict:
 
 
 async def examine(spec: ProcessSpec, *, modes: frozenset[str] | None = None, timeout: float = 5.0) -> list[Verdict]:  # noqa: ASYNC109
-    """Try the hook of ``spec``; each answer has ``timeout`` seconds, the first of a process at least what its limits give it.
+    """Check the hook of ``spec``; each answer has ``timeout`` seconds, the first of a process at least what its limits allow.
 
-    ``modes`` are those that it is configured for, and must answer; with None it is tried for all, and is free not to know some.
+    ``modes`` are those that it must answer; with None all are tried, and it may not know some.
     """
     doctor = _Doctor(spec, modes, timeout)
     try:
@@ -180,11 +178,11 @@ async def examine(spec: ProcessSpec, *, modes: frozenset[str] | None = None, tim
                 await doctor.answers(point)
         doctor.pairs()
         await doctor.refuses_unknown_methods()
-        doctor.strays.counts_replies = False
-        await doctor.keeps_quiet_about_events()
-        doctor.strays.counts_replies = True
+        doctor.stray.counts_replies = False
+        await doctor.ignores_events()
+        doctor.stray.counts_replies = True
         await doctor.takes_several_at_once()
-        await doctor.lives_elsewhere()
+        await doctor.runs_in_c_locale()
         await doctor.ends()
         doctor.prints_nothing_else()
         doctor.writes_json()
@@ -194,7 +192,7 @@ async def examine(spec: ProcessSpec, *, modes: frozenset[str] | None = None, tim
 
 
 class _Doctor:
-    """The checks, in turn on one process; where that has ended, or does not answer, the next check gets another one."""
+    """The checks, on one process; a new one is started when it has ended or does not answer."""
 
     def __init__(self, spec: ProcessSpec, modes: frozenset[str] | None, timeout: float) -> None:
         self.verdicts: list[Verdict] = []
@@ -202,33 +200,33 @@ class _Doctor:
         self._modes = frozenset(MODES) if modes is None else modes
         self._is_free = modes is None
         self._timeout = timeout
-        self._first = max(timeout, spec.limits.hello)  # it has to come up before it can answer
-        self.strays = StrayOutput()
+        self._first = max(timeout, spec.limits.hello)  # includes the interpreter's start
+        self.stray = StrayOutput()
         self._unknown: set[str] = set()
         self._unreadable: list[str] = []
         self._slowest = 0.0
         self._current: ProbedProcess | None = None
 
-    # The checks.
+    # The checks
 
     async def greets(self) -> bool:
         check = "hook.hello"
-        self._current = patient = ProbedProcess(self._spec, self.strays)
+        self._current = process = ProbedProcess(self._spec, self.stray)
         try:
-            await patient.start()
+            await process.start()
             hello = await self._asked(check, self._hello(), within=self._first)
         except HookProcessError as error:
             await self.close()
-            said = f" ({patient.last_words:.300})" if patient.last_words else ""
+            said = f" ({process.last_words:.300})" if process.last_words else ""
             if isinstance(error, UnreadableReplyError):
-                self._fail(check, f"{_what(error)}: {error.line:.160}", _mend(error))
+                self._fail(check, f"{_problem_of(error)}: {error.line:.160}", _fix_for_reply(error))
                 return False
-            self._fail(check, f"{error}{said}", self._way_in(patient, error))
+            self._fail(check, f"{error}{said}", self._fix_for_hello(process, error))
             return False
         if hello is not None and not isinstance(hello, dict):
             self._fail(check, f"the result is {kind_of(hello)}", 'Answer with an object: {"ok":true}.')
             return False
-        offered, problems = read_offers(tools_of(hello))
+        offered, problems = parse_tools(tools_of(hello))
         if problems:
             self._fail(check, f"it offers a tool that is none: {problems[0]}", OFFER)
         elif offered and not self._may_ask("before_tool"):
@@ -237,13 +235,13 @@ class _Doctor:
             self._ok(check, f"offers {'1 tool' if len(offered) == 1 else f'{len(offered)} tools'}" if offered else "")
         return True
 
-    def _way_in(self, patient: ProbedProcess, error: HookProcessError) -> str:
-        """Say what is to be done about a process that did not greet."""
-        if not patient.pid:
+    def _fix_for_hello(self, process: ProbedProcess, error: HookProcessError) -> str:
+        """Return how to fix a process that did not answer hello."""
+        if not process.pid:
             return START
         if isinstance(error, SilentError):
-            return self._way_out(error, FLUSH)
-        return BY_HAND if patient.last_words else LOOP
+            return self._fix_for_answer(error, FLUSH)
+        return BY_HAND if process.last_words else LOOP
 
     async def answers(self, point: str) -> None:
         check = f"hook.{point}"
@@ -260,7 +258,7 @@ class _Doctor:
                 self._ok(check, f"not for this hook: {str(error).partition('an error: ')[2]}")
                 return
             has_ended = self._current is not None and self._current.end is not None
-            await self._failed(check, error, CATCH if has_ended else self._way_out(error, ANSWER_ALL))
+            await self._failed(check, error, CATCH if has_ended else self._fix_for_answer(error, ANSWER_ALL))
         else:
             if findings.found:
                 tell = self._fail if findings.lost else self._warn
@@ -269,16 +267,16 @@ class _Doctor:
                 self._ok(check, words)
 
     def _read(self, point: str, result: Any, params: Mapping[str, Any], findings: Findings) -> str:
-        """Read an answer as the host does, and say what it decides. Raises WrongTypeError."""
+        """Parse an answer as the host does, and describe the decision. Raises WrongTypeError."""
         shown = {name: params.get(name) for name in ("model", "messages", "tools", "options")}
-        read = replies.read_answer(point, result, findings, shown=shown if point == "before_llm" else None)
+        read = replies.parse_reply(point, result, findings, shown=shown if point == "before_llm" else None)
         if point == "approve_tool":
             said = replies.approval(read)
             return "asks a person" if isinstance(said, Ask) else "approves" if said.approved else "does not approve"
         decision: Any
         if point == "before_llm":
             decision = replies.llm_decision(read, findings, LLMRequest(Case(params), point), shown)
-            _note_oversteps(decision, shown, findings)
+            _find_undone_changes(decision, shown, findings)
         elif point == "after_llm":
             decision = replies.response_decision(read, findings, params["response"])
         elif point == "before_tool":
@@ -317,38 +315,38 @@ class _Doctor:
         check = f"{AT_ONCE} requests at once"
         began = time.monotonic()
         try:
-            lines = (patient := await self._patient()).lines
+            lines = (process := await self._running()).lines
             await asyncio.gather(*(self._asked("hook.hello", self._hello()) for _ in range(AT_ONCE)))
         except HookProcessError as error:
             await self._failed(check, error, ANSWER_ALL)
             return
-        if (came := patient.lines - lines) > AT_ONCE:
+        if (came := process.lines - lines) > AT_ONCE:
             self._warn(check, f"{came} lines came back for {AT_ONCE} requests", "Answer each request once.")
         else:
             self._ok(check, f"{(time.monotonic() - began) * 1000 / AT_ONCE:.2f} ms each")
 
-    async def keeps_quiet_about_events(self) -> None:
+    async def ignores_events(self) -> None:
         check = "hook.runtime_event"
         try:
-            lines = (patient := await self._patient()).lines
-            patient.write(notification_line(check, EVENT))
+            lines = (process := await self._running()).lines
+            process.write(notification_line(check, EVENT))
             await self._asked("hook.hello", self._hello())
         except HookProcessError as error:
             await self._failed(check, error, QUIET)
             return
-        if patient.lines - lines > 1:
+        if process.lines - lines > 1:
             self._warn(check, "it answers a message that has no id", QUIET)
         else:
             self._ok(check)
 
-    async def lives_elsewhere(self) -> None:
-        """Try it where text streams are not UTF-8, and where Python keeps what is printed until it is flushed."""
+    async def runs_in_c_locale(self) -> None:
+        """Run in a locale that is not UTF-8, with buffered output."""
         check = "C locale, buffered output"
         point = next((point for point in POINTS if point not in self._unknown and self._may_ask(point)), None)
         if point is None:
             return
         await self.close()
-        strays = self.strays.count
+        stray = self.stray.count
         env = {"LC_ALL": "C", "LANG": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONUNBUFFERED": ""}
         try:
             self._current = await self._started(replace(self._spec, env={**self._spec.env, **env}))
@@ -356,8 +354,8 @@ class _Doctor:
         except HookProcessError as error:
             await self._failed(check, error, FLUSH if isinstance(error, SilentError) else BYTES)
         else:
-            if self.strays.count > strays:
-                self._fail(check, f"it printed {self.strays.recent:.100}", BYTES)
+            if self.stray.count > stray:
+                self._fail(check, f"it printed {self.stray.recent:.100}", BYTES)
             else:
                 self._ok(check)
         await self.close()
@@ -369,12 +367,12 @@ class _Doctor:
         ):
             limits = replace(self._spec.limits, eof_grace=grace, term_grace=END_SECONDS)
             try:
-                patient = await self._started(replace(self._spec, limits=limits))
+                process = await self._started(replace(self._spec, limits=limits))
             except HookProcessError as error:
                 self._fail(check, str(error), BY_HAND)
                 continue
-            await patient.close()
-            how = patient.exit or "it is still there"
+            await process.close()
+            how = process.exit or "it is still there"
             if "SIGKILL" in how or "still" in how:
                 self._warn(check, "it had to be killed", way_out)
             elif "SIGTERM" in how and grace:
@@ -384,14 +382,14 @@ class _Doctor:
 
     def prints_nothing_else(self) -> None:
         check = "standard output"
-        if self.strays.count:
-            self._fail(check, f"{self.strays.count} lines are no answers, the first: {self.strays.first:.120}", STDERR)
+        if self.stray.count:
+            self._fail(check, f"{self.stray.count} lines are no answers, the first: {self.stray.first:.120}", STDERR)
         else:
             self._ok(check)
         self._ok("slowest answer", f"{self._slowest * 1000:.1f} ms")
 
     def writes_json(self) -> None:
-        """Say in how many checks the same was wrong that was told of the first."""
+        """Say in how many further checks the reply was unreadable for the same reason."""
         if others := self._unreadable[1:]:
             place = next(place for place, each in enumerate(self.verdicts) if each.check == self._unreadable[0])
             first = self.verdicts[place]
@@ -399,7 +397,7 @@ class _Doctor:
                 first, words=f"{first.words}; and so in {len(others)} more check{'' if len(others) == 1 else 's'}"
             )
 
-    # What they are made of.
+    # Helpers
 
     async def close(self) -> None:
         """End the process."""
@@ -407,41 +405,41 @@ class _Doctor:
             await self._current.close()
             self._current = None
 
-    def _way_out(self, error: HookProcessError, otherwise: str) -> str:
-        """Return what to do about an answer that did not come, or was none."""
-        return REPLY if isinstance(error, SilentError) and self.strays.recent else otherwise
+    def _fix_for_answer(self, error: HookProcessError, otherwise: str) -> str:
+        """Return how to fix a missing or invalid answer."""
+        return REPLY if isinstance(error, SilentError) and self.stray.recent else otherwise
 
-    async def _patient(self) -> ProbedProcess:
-        """Return the process. Raises HookProcessError where another one is needed and does not start."""
+    async def _running(self) -> ProbedProcess:
+        """Return the process, restarted if necessary. Raises HookProcessError."""
         if self._current is None or self._current.end is not None:
             await self.close()
             self._current = await self._started(self._spec)
         return self._current
 
     async def _started(self, spec: ProcessSpec) -> ProbedProcess:
-        patient = ProbedProcess(spec, self.strays)
+        process = ProbedProcess(spec, self.stray)
         try:
-            await patient.start()
+            await process.start()
             async with asyncio.timeout(self._first):
-                await patient.call("hook.hello", self._hello())
+                await process.call("hook.hello", self._hello())
         except TimeoutError:
-            await patient.close()
+            await process.close()
             raise SilentError(f"no answer to hook.hello within {self._first:g} s") from None
         except BaseException:
-            await patient.close()
+            await process.close()
             raise
-        return patient
+        return process
 
     async def _asked(self, method: str, params: Mapping[str, Any], *, within: float | None = None) -> Any:
-        patient = await self._patient()
+        process = await self._running()
         within = self._timeout if within is None else within
         began = time.monotonic()
-        self.strays.begin()
+        self.stray.begin()
         try:
             async with asyncio.timeout(within):
-                result = await patient.call(method, params)
+                result = await process.call(method, params)
         except TimeoutError:
-            printed = f"; it printed {self.strays.recent:.160}" if self.strays.recent else ""
+            printed = f"; it printed {self.stray.recent:.160}" if self.stray.recent else ""
             raise SilentError(f"no answer to {method} within {within:g} s{printed}") from None
         self._slowest = max(self._slowest, time.monotonic() - began)
         return result
@@ -462,33 +460,33 @@ class _Doctor:
         self.verdicts.append(Verdict(check, "failure", words, way_out))
 
     async def _failed(self, check: str, error: HookProcessError, way_out: str, *, outcome: Outcome = "failure") -> None:
-        """Say that a request was not answered as it should be; the next check gets another process."""
-        patient = self._current
-        await self.close()  # by then all that it had to say is there
+        """Report an unanswered request; the next check gets a new process."""
+        process = self._current
+        await self.close()  # its output is complete then
         if isinstance(error, UnreadableReplyError):
             self._unreadable.append(check)
             if len(self._unreadable) == 1:
-                self._fail(check, f"{_what(error)}: {error.line:.160}", _mend(error))
+                self._fail(check, f"{_problem_of(error)}: {error.line:.160}", _fix_for_reply(error))
             return
-        said = f" ({patient.last_words:.200})" if patient is not None and patient.end and patient.last_words else ""
+        said = f" ({process.last_words:.200})" if process is not None and process.end and process.last_words else ""
         self.verdicts.append(Verdict(check, outcome, f"{error}{said}", way_out))
 
 
-def _what(error: UnreadableReplyError) -> str:
+def _problem_of(error: UnreadableReplyError) -> str:
     return f"this is {error.why}" if error.why.startswith(NO_JSON) else f"this is no reply: {error.why}"
 
 
-def _mend(error: UnreadableReplyError) -> str:
+def _fix_for_reply(error: UnreadableReplyError) -> str:
     return JSON if error.why.startswith(NO_JSON) else REPLY
 
 
-def _note_oversteps(decision: Any, shown: Mapping[str, Any], findings: Findings) -> None:
-    """Take note of what the host would undo."""
+def _find_undone_changes(decision: Any, shown: Mapping[str, Any], findings: Findings) -> None:
+    """Add findings for changes that the host would undo."""
     if not isinstance(decision, Modify):
         return
     if not keeps_system(shown["messages"], decision.changes.get("messages")):
         findings.note("system", "it changes a system message: the messages stay as they were, unless the policy allows it")
     if any(tool not in decision.changes.get("tools", shown["tools"]) for tool in shown["tools"]):
         findings.note("tools", "it changes tools that are not its own: they stay as they were, unless the policy allows it")
-    for problem in read_offers([tool for tool in decision.changes.get("tools", []) if tool not in shown["tools"]])[1]:
+    for problem in parse_tools([tool for tool in decision.changes.get("tools", []) if tool not in shown["tools"]])[1]:
         findings.note("offer", f"it offers a tool that is none: {problem}", is_lost=True)

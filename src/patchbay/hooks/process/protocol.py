@@ -33,13 +33,44 @@ from patchbay.hooks.types import (
 from patchbay.tools.output import ToolOutput, changed_output
 from patchbay.types import Message
 
+VERSION: Final = 1
+
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+SERVER_ERROR: Final = -32000
+
+META_NAMES: Final[Mapping[str, str]] = {
+    "agent_id": "AgentID",
+    "turn_id": "TurnID",
+    "parent_turn_id": "ParentTurnID",
+    "session_key": "SessionKey",
+    "iteration": "Iteration",
+    "trace_path": "TracePath",
+    "source": "Source",
+}
+"""The members of ``meta`` on the wire: PascalCase, unlike all else."""
+
+MODES: Final = ("observe", "llm", "tool", "approve")
+"""What a hook can be registered for, in the order of ``hook.hello``."""
+
+METHODS_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "observe": ("on_runtime_event",),
+    "llm": ("before_llm", "after_llm"),
+    "tool": ("before_tool", "after_tool"),
+    "approve": ("approve_tool",),
+}
+"""The methods of each mode."""
+
+POINTS: Final = tuple(method for mode in MODES[1:] for method in METHODS_OF[mode])
+"""The methods that are requests."""
+
 _AGENT: Final = (
     "turn.start", "turn.end", "llm.request", "llm.delta", "llm.response", "llm.retry", "context.compress", "session.summarize",
     "tool.exec_start", "tool.exec_end", "tool.exec_skipped", "steering.injected", "follow_up.queued", "interrupt.received",
     "subturn.spawn", "subturn.end", "subturn.result_delivered", "subturn.orphan", "error",
 )  # fmt: skip
 _OTHERS: Final = (
-    "agent.user_output", "agent.approval.requested", "agent.approval.decided",  # ours: the seed's host has no such events
+    "agent.user_output", "agent.approval.requested", "agent.approval.decided",  # not in the seed
     "channel.lifecycle.initialized", "channel.lifecycle.started", "channel.lifecycle.start_failed", "channel.lifecycle.stopped",
     "channel.webhook.registered", "channel.webhook.unregistered", "channel.message.outbound_queued",
     "channel.message.outbound_sent", "channel.message.outbound_failed", "channel.rate_limited", "bus.publish.failed",
@@ -49,19 +80,19 @@ _OTHERS: Final = (
 )  # fmt: skip
 
 KINDS: Final = frozenset({*(f"agent.{name}" for name in _AGENT), *_OTHERS})
-"""All kinds that may be named. Not all of them happen here: a configuration made for another host may name them."""
+"""All known kinds, including those of other hosts, which their configurations may name."""
 
 ALIASES: Final = {name.replace(".", "_"): f"agent.{name}" for name in _AGENT}
-"""The short names: ``turn_start`` is ``agent.turn.start``."""
+"""Short names in configurations: ``turn_start`` is ``agent.turn.start``."""
 
 ALL: Final = frozenset({"*", "all", ""})
-"""Any of these among the names means all kinds."""
+"""Names that mean all kinds."""
 
 
-def observed(names: Sequence[str], where: str) -> frozenset[str] | None:
-    """Return the kinds that are meant, None for all of them. Raises ConfigurationError for a name that is none.
+def parse_kinds(names: Sequence[str], where: str) -> frozenset[str] | None:
+    """Return the kinds of events to observe, None for all. Raises ConfigurationError for an unknown name.
 
-    What stands behind a name that means all is not looked at, as in the seed's host.
+    Names after one that means all are not checked, as in the seed's host.
     """
     kinds = set()
     for name in names:
@@ -74,8 +105,8 @@ def observed(names: Sequence[str], where: str) -> frozenset[str] | None:
     return frozenset(kinds)
 
 
-def shown_output(output: ToolOutput) -> dict[str, Any]:
-    """Return a tool's output in the wire's words."""
+def encode_output(output: ToolOutput) -> dict[str, Any]:
+    """Return a tool's output on the wire: ``is_async`` is named ``async``, empty members are left out."""
     shown: dict[str, Any] = {
         "for_llm": output.for_llm,
         "silent": output.silent,
@@ -93,37 +124,42 @@ def shown_output(output: ToolOutput) -> dict[str, Any]:
     return shown
 
 
-def output_members(told: Mapping[str, Any]) -> dict[str, Any]:
+def output_members(members: Mapping[str, Any]) -> dict[str, Any]:
     """Return the members of an output as ToolOutput names them."""
-    return {"is_async" if name == "async" else name: value for name, value in told.items()}
+    return {"is_async" if name == "async" else name: value for name, value in members.items()}
 
 
 _BY_URL = ("http://", "https://", "data:")
 
 
-def shown_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Return the messages in the wire's words."""
-    return [_shown(message) for message in messages]
+def encode_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Return messages on the wire: ``content`` is always a string.
+
+    Parts that are not text go into ``media`` as URLs, and into ``parts`` unchanged.
+    """
+    return [_encode_message(message) for message in messages]
 
 
-def messages_back(now: Sequence[dict[str, Any]], shown: Sequence[dict[str, Any]], originals: Sequence[Message]) -> list[Message]:
-    """Return the messages that a hook sent back, in the host's words."""
+def decode_messages(
+    now: Sequence[dict[str, Any]], shown: Sequence[dict[str, Any]], originals: Sequence[Message]
+) -> list[Message]:
+    """Return a hook's messages: unchanged ones are the originals, only changed ones are rebuilt."""
     known = {_key(message): original for message, original in zip(shown, originals, strict=True)}
-    return [original if (original := known.get(_key(message))) is not None else _built(message) for message in now]
+    return [original if (original := known.get(_key(message))) is not None else _decode_message(message) for message in now]
 
 
-def shown_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return tool definitions in the wire's words: name, description and parameters, all three."""
+def encode_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return tool definitions on the wire: always with name, description and parameters."""
     return [_definition(tool) for tool in tools]
 
 
-def tools_back(now: Sequence[dict[str, Any]], shown: Sequence[dict[str, Any]], originals: Sequence[Any]) -> list[Any]:
-    """Return the tools that a hook sent back, each that it left alone as the host has it."""
+def decode_tools(now: Sequence[dict[str, Any]], shown: Sequence[dict[str, Any]], originals: Sequence[Any]) -> list[Any]:
+    """Return a hook's tools: unchanged ones are the originals."""
     known = {_key(tool): original for tool, original in zip(shown, originals, strict=True)}
     return [known.get(_key(tool), tool) for tool in now]
 
 
-def _shown(message: Message) -> dict[str, Any]:
+def _encode_message(message: Message) -> dict[str, Any]:
     content = message.get("content")
     shown: dict[str, Any] = {"role": message.get("role", ""), "content": content if isinstance(content, str) else ""}
     shown |= {
@@ -143,8 +179,8 @@ def _shown(message: Message) -> dict[str, Any]:
     return shown
 
 
-def _built(message: dict[str, Any]) -> Message:
-    """Make a message of one that a hook has written."""
+def _decode_message(message: dict[str, Any]) -> Message:
+    """Build a message that a hook wrote."""
     built: Message = {name: value for name, value in message.items() if name not in ("parts", "media") and value is not None}
     content = built.setdefault("content", "")
     parts = message.get("parts") or []
@@ -192,8 +228,8 @@ _INBOUND: Final = (
 )  # fmt: skip
 
 
-def enveloped(event: Event) -> dict[str, Any]:
-    """Return an event in the wire's words; ``scope`` and ``correlation`` are there also where they are empty."""
+def encode_event(event: Event) -> dict[str, Any]:
+    """Return the ``params`` of ``hook.runtime_event`` (section 9.1); ``scope`` and ``correlation`` are always present."""
     meta = event.meta
     inbound = event.context.get("inbound")
     inbound = inbound if isinstance(inbound, Mapping) else {}
@@ -206,32 +242,31 @@ def enveloped(event: Event) -> dict[str, Any]:
         "reply_to_id": inbound.get("reply_to_message_id"),
     }
     attrs = {"agent_source": meta.source, "iteration": meta.iteration, **event.attrs}
-    told: dict[str, Any] = {
+    members: dict[str, Any] = {
         "id": event.id,
         "kind": event.kind,
         "time": rfc3339(event.time),
-        "source": _filled(source),
-        "scope": _filled(scope),
-        "correlation": _filled(correlation),
+        "source": _without_empty(source),
+        "scope": _without_empty(scope),
+        "correlation": _without_empty(correlation),
         "severity": event.severity,
         "payload": event.payload,
-        "attrs": _filled(attrs),
+        "attrs": _without_empty(attrs),
     }
-    return {name: value for name, value in told.items() if value or name in ("scope", "correlation")}
+    return {name: value for name, value in members.items() if value or name in ("scope", "correlation")}
 
 
 def rfc3339(seconds: float) -> str:
-    """Write a time since 1970, in nanoseconds as far as it has them."""
+    """Return a time in seconds since 1970 in RFC 3339, with nanoseconds."""
     whole = int(seconds)
     moment = datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{moment}.{int((seconds - whole) * 1e9):09d}Z"
 
 
-def _filled(members: Mapping[str, Any]) -> dict[str, Any]:
+def _without_empty(members: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in members.items() if value not in (None, "", 0)}
 
 
-_META: Final = ("AgentID", "TurnID", "ParentTurnID", "SessionKey", "Iteration", "TracePath", "Source")
 _EMPTY: Final[Mapping[str, Any]] = {
     "context": {}, "model": "", "messages": [], "tools": [], "options": {}, "graceful_terminal": False,
     "content": "", "reasoning": "", "tool_calls": [], "finish_reason": "", "usage": {},
@@ -241,11 +276,11 @@ _EMPTY: Final[Mapping[str, Any]] = {
 
 
 _WHY: Final = "a person would have to decide, and this host cannot ask one"
-_NO_PERSON: Final[Mapping[str, Any]] = {"before_tool": DenyTool(_WHY), "approve_tool": Approval(approved=False, reason=_WHY)}
+_IF_NO_PERSON: Final[Mapping[str, Any]] = {"before_tool": DenyTool(_WHY), "approve_tool": Approval(approved=False, reason=_WHY)}
 
 
 class ParamsView:
-    """The ``params`` of a request, as what a view is of."""
+    """The ``params`` of a request as the source of a view. Absent members have their empty values."""
 
     def __init__(self, params: Mapping[str, Any], inner: str = "") -> None:
         self._params = params
@@ -255,14 +290,14 @@ class ParamsView:
         """Return a member. Raises KeyError."""
         if name == "meta":
             return _meta(self._params.get("meta"))
-        if name == "duration":  # in nanoseconds there, in seconds here
+        if name == "duration":  # nanoseconds on the wire, seconds in views
             return (self._params.get(name) or 0) / 1e9
         value = self._members.get(name)
         return _EMPTY[name] if value is None else value
 
 
-def view_of(point: str, params: Mapping[str, Any]) -> View:
-    """Return what the handlers of a point are given."""
+def decode_params(point: str, params: Mapping[str, Any]) -> View:
+    """Return the view of a point."""
     if point == "before_llm":
         return LLMRequest(ParamsView(params), point)
     if point == "after_llm":
@@ -272,12 +307,12 @@ def view_of(point: str, params: Mapping[str, Any]) -> View:
     return ToolRequest(ParamsView(params), point)
 
 
-def event_of(params: Mapping[str, Any]) -> Event:
-    """Return an event; also one of hosts that call the members ``Kind``, ``Time``, ``Meta``, ``Context``, ``Payload``."""
-    told = {name.lower(): value for name, value in params.items()}
-    scope, correlation = told.get("scope") or {}, told.get("correlation") or {}
-    attrs = told.get("attrs") or {}
-    meta = _meta(told.get("meta")) if told.get("meta") else Meta(
+def decode_event(params: Mapping[str, Any]) -> Event:
+    """Return an event; also accepts the names ``Kind``, ``Time``, ``Meta``, ``Context``, ``Payload`` of older hosts."""
+    members = {name.lower(): value for name, value in params.items()}
+    scope, correlation = members.get("scope") or {}, members.get("correlation") or {}
+    attrs = members.get("attrs") or {}
+    meta = _meta(members.get("meta")) if members.get("meta") else Meta(
         agent_id=str(scope.get("agent_id") or ""),
         turn_id=str(scope.get("turn_id") or ""),
         parent_turn_id=str(correlation.get("parent_turn_id") or ""),
@@ -287,30 +322,30 @@ def event_of(params: Mapping[str, Any]) -> Event:
         source=str(attrs.get("agent_source") or ""),
     )  # fmt: skip
     return Event(
-        id=str(told.get("id") or ""),
-        kind=str(told.get("kind") or ""),
-        time=_seconds(told.get("time")),
+        id=str(members.get("id") or ""),
+        kind=str(members.get("kind") or ""),
+        time=_seconds(members.get("time")),
         meta=meta,
-        context=told.get("context") or {"inbound": scope},
-        severity=str(told.get("severity") or "info"),
-        payload=told.get("payload") or {},
+        context=members.get("context") or {"inbound": scope},
+        severity=str(members.get("severity") or "info"),
+        payload=members.get("payload") or {},
         attrs=attrs,
     )
 
 
-def reply_of(
+def encode_decision(
     point: str, decision: Any, view: Any, params: Mapping[str, Any], *, merges: bool, asks: bool = True
 ) -> dict[str, Any]:
-    """Return the result that says ``decision``. Raises TypeError for what a handler of this point cannot decide.
+    """Return the result that states ``decision``. Raises TypeError for a decision that the point does not have.
 
-    A host that ``merges`` is told what is to be another; any other takes what it is told in place of all that it has asked
-    about. One that ``asks`` can have a person decide; any other is told to refuse the call.
+    A host that ``merges`` gets the changed members; any other gets everything that it sent, with the changes. A host that
+    ``asks`` can have a person decide; any other is told to refuse the call.
     """
     if isinstance(decision, type):
         raise TypeError(f"{point} cannot be answered with the class {decision.__name__}: give one, {decision.__name__}(...)")
-    if isinstance(decision, Ask) and point in _NO_PERSON:
-        if not asks:  # such a host would carry out the call
-            return reply_of(point, _NO_PERSON[point], view, params, merges=merges)
+    if isinstance(decision, Ask) and point in _IF_NO_PERSON:
+        if not asks:  # such a host would run the call
+            return encode_decision(point, _IF_NO_PERSON[point], view, params, merges=merges)
         return {**({"approved": False} if point == "approve_tool" else {}), **_with_reason("ask", decision.reason)}
     if point == "approve_tool":
         approved = decision if isinstance(decision, Approval) else Approval(decision is True)
@@ -322,7 +357,7 @@ def reply_of(
     if point == "before_tool" and isinstance(decision, DenyTool):
         return _with_reason("deny_tool", decision.reason)
     if point == "before_tool" and isinstance(decision, Respond):
-        return {"action": "respond", "result": shown_output(_given(ToolOutput(), decision.result))}
+        return {"action": "respond", "result": encode_output(_changed_output(ToolOutput(), decision.result))}
     if isinstance(decision, Modify):
         changes = _changes(point, decision, view, params)
         return {"action": "modify", **_payload(point, changes, params, merges=merges)} if changes else {}
@@ -330,7 +365,7 @@ def reply_of(
 
 
 def _changes(point: str, decision: Modify, view: View, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the members that are to be others than they are."""
+    """Return the members that differ from what the host sent."""
     changes = decision.changes
     if isinstance(changes, View):
         changes = changes.changes()
@@ -339,7 +374,7 @@ def _changes(point: str, decision: Modify, view: View, params: Mapping[str, Any]
     unknown = [name for name in changes if name not in view.changeable]
     if unknown:
         raise TypeError(f"{', '.join(sorted(unknown))} cannot be changed here: {', '.join(sorted(view.changeable))} can")
-    before = view_of(point, params)
+    before = decode_params(point, params)
     return {name: value for name, value in changes.items() if value != getattr(before, name)}
 
 
@@ -352,12 +387,12 @@ def _payload(point: str, changes: dict[str, Any], params: Mapping[str, Any], *, 
     if point == "after_llm":
         before = {} if merges else params.get("response") or {}
         return {"response": {**around, "response": {**before, **changes}}}
-    output = _given(_output(params), changes["result"])
-    return {"result": {**around, "result": shown_output(output)}}
+    output = _changed_output(_output(params), changes["result"])
+    return {"result": {**around, "result": encode_output(output)}}
 
 
-def _given(before: ToolOutput, given: Any) -> ToolOutput:
-    """Return ``before`` with what a handler has given for it. Raises TypeError for what is no result, or has members of none."""
+def _changed_output(before: ToolOutput, given: Any) -> ToolOutput:
+    """Return ``before`` with a handler's changes. Raises TypeError for unknown members and wrong types."""
     if unknown := [name for name in given if name not in OUTPUT_MEMBERS] if isinstance(given, Mapping) else []:
         raise TypeError(f"{', '.join(map(str, unknown))} means nothing in a tool's result: there are {', '.join(OUTPUT_MEMBERS)}")
     return changed_output(before, given)
@@ -371,12 +406,11 @@ def _with_reason(action: str, reason: str) -> dict[str, Any]:
     return {"action": action, "reason": reason} if reason else {"action": action}
 
 
-def _meta(told: Any) -> Meta:
-    told = told if isinstance(told, Mapping) else {}
-    values = [told.get(name) for name in _META]
-    texts = [str(value or "") for value in values]
-    iteration = values[4] if isinstance(values[4], int) else 0
-    return Meta(texts[0], texts[1], texts[2], texts[3], iteration, texts[5], texts[6])
+def _meta(members: Any) -> Meta:
+    members = members if isinstance(members, Mapping) else {}
+    meta: dict[str, Any] = {name: str(members.get(wire_name) or "") for name, wire_name in META_NAMES.items()}
+    iteration = members.get("Iteration")
+    return Meta(**meta | {"iteration": iteration if isinstance(iteration, int) else 0})
 
 
 def _seconds(time: Any) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from patchbay.errors import ConfigurationError, InvalidRequestError
-from patchbay.hooks.process.protocol import messages_back, output_members, tools_back
+from patchbay.hooks.process.protocol import decode_messages, decode_tools, output_members
 from patchbay.hooks.registered import ends_without_calls
 from patchbay.hooks.types import AbortTurn, Approval, Ask, Continue, DenyTool, HardAbort, LLMRequest, Modify, Respond
 from patchbay.schema import SchemaValidator
@@ -20,15 +20,15 @@ from patchbay.types import ToolSpec
 
 
 class WrongTypeError(ValueError):
-    """A value has not the type that its place calls for."""
+    """A value has the wrong type for its place."""
 
 
 @dataclass(slots=True)
 class Findings:
-    """What was odd about a reply, in words: by what it is about, so that each is told once.
+    """Oddities of a reply, by what they are about.
 
-    ``lost`` are those by which something was meant that has no effect. ``meant`` has the known members that unknown ones
-    were probably to be.
+    ``lost`` are those by which the hook meant something that has no effect; ``meant`` maps unknown members to the likely
+    known ones.
     """
 
     found: dict[str, str] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Findings:
     meant: dict[str, str] = field(default_factory=dict)
 
     def note(self, about: str, words: str, *, is_lost: bool = False) -> None:
-        """Take note of something."""
+        """Add a finding."""
         self.found.setdefault(about, words)
         if is_lost:
             self.lost.add(about)
@@ -54,7 +54,7 @@ class Shape(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """A value of one of Python's types for JSON, taken as it is."""
+    """A value of certain JSON types, unchanged."""
 
     kinds: tuple[type, ...]
     words: str
@@ -69,12 +69,12 @@ class Plain:
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
-    """A list whose items all have one shape."""
+    """A list of items of one shape."""
 
     item: Shape
 
     def read(self, value: Any, path: str, findings: Findings, /) -> list[Any]:
-        """Return a list of what its items are read as."""
+        """Return the list of the items as read."""
         if type(value) is not list:
             raise wrong(path, "a list", value)
         return [self.item.read(item, f"{path}[{index}]", findings) for index, item in enumerate(value)]
@@ -82,14 +82,14 @@ class ListOf:
 
 @dataclass(frozen=True)
 class Members:
-    """An object of known members. ``ignored`` are known too, and are not looked at; ``keeps`` those that are not known."""
+    """An object. ``ignored`` members are known but not read; ``keeps`` preserves unknown ones instead of reporting them."""
 
     known: Mapping[str, Shape]
     ignored: frozenset[str] = frozenset()
     keeps: bool = False
 
     def read(self, value: Any, path: str, findings: Findings, /) -> dict[str, Any]:
-        """Return the known members by their names as they should be."""
+        """Return the known members under their proper names."""
         if type(value) is not dict:
             raise wrong(path, "an object", value)
         read: dict[str, Any] = {}
@@ -121,23 +121,23 @@ TEXTS: Final = ListOf(TEXT)
 
 
 def wrong(path: str, wanted: str, value: Any) -> WrongTypeError:
-    """Return the error for a value of another type than it should be."""
+    """Return the error for a value of the wrong type."""
     return WrongTypeError(f"{path or 'the result'} must be {wanted}, not {kind_of(value)}")
 
 
 def kind_of(value: Any) -> str:
-    """Return what JSON calls a value of this type."""
+    """Return the JSON name of a value's type."""
     names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
 
 
-def read_offers(tools: Any) -> tuple[tuple[ToolSpec, ...], tuple[str, ...]]:
-    """Return the tools that can be offered to a model, the first of each name, and why others cannot."""
+def parse_tools(tools: Any) -> tuple[tuple[ToolSpec, ...], tuple[str, ...]]:
+    """Return the usable tools of a list, the first of each name, and the problems of the others."""
     offered: dict[str, ToolSpec] = {}
     problems = []
     for tool in tools if isinstance(tools, list) else [] if tools is None else [tools]:
         try:
-            spec = read_offer(tool)
+            spec = parse_tool(tool)
         except (InvalidRequestError, ConfigurationError) as error:
             problems.append(str(error))
         else:
@@ -145,18 +145,18 @@ def read_offers(tools: Any) -> tuple[tuple[ToolSpec, ...], tuple[str, ...]]:
     return tuple(offered.values()), tuple(problems)
 
 
-def read_offer(tool: Any) -> ToolSpec:
-    """Return one tool. Raises InvalidRequestError for what is none, ConfigurationError for a schema that cannot be used."""
+def parse_tool(tool: Any) -> ToolSpec:
+    """Return one tool. Raises InvalidRequestError, and ConfigurationError for an unusable schema."""
     spec = ToolSpec.from_openai(tool)
     SchemaValidator(spec.name, spec.parameters).check()
     return spec
 
 
-MOST_OF_REASON: Final = 2000
-"""How many characters of a reason are taken: the model is shown it, and it is no place for a book."""
+MAX_REASON: Final = 2000
+"""How many characters of a reason are kept: the model sees it."""
 
-_AROUND: Final = frozenset({"meta", "context", "channel", "chat_id"})
-_CALL: Final = _AROUND | {"call_id", "digest", "facts", "source", "endpoint", "annotations"}
+_COMMON: Final = frozenset({"meta", "context", "channel", "chat_id"})
+_CALL: Final = _COMMON | {"call_id", "digest", "facts", "source", "endpoint", "annotations"}
 
 _FUNCTION: Final = Members({"name": TEXT, "description": TEXT, "parameters": OBJECT}, keeps=True)
 _TOOL: Final = Members({"type": TEXT, "function": _FUNCTION}, keeps=True)
@@ -199,11 +199,11 @@ _REPLIES: Final[Mapping[str, Members]] = {
             **_HEAD,
             "request": Members(
                 {"model": TEXT, "messages": ListOf(_MESSAGE), "tools": ListOf(_TOOL), "options": OBJECT},
-                _AROUND | {"graceful_terminal"},
+                _COMMON | {"graceful_terminal"},
             ),
         }
     ),
-    "after_llm": Members({**_HEAD, "response": Members({"response": _RESPONSE}, _AROUND | {"model"})}),
+    "after_llm": Members({**_HEAD, "response": Members({"response": _RESPONSE}, _COMMON | {"model"})}),
     "before_tool": Members(
         {**_HEAD, "call": Members({"tool": TEXT, "arguments": OBJECT, "hook_result": RESULT}, _CALL), "result": RESULT}
     ),
@@ -213,9 +213,9 @@ _REPLIES: Final[Mapping[str, Members]] = {
     "approve_tool": Members({"approved": FLAG, "reason": TEXT, "action": TEXT}),
 }
 _FLAT: Final[Mapping[str, tuple[str, Members]]] = {"after_llm": ("response", _RESPONSE), "after_tool": ("result", RESULT)}
-"""The points whose payload is often sent without the object around it: the name of both, and what is in it."""
+"""Points whose payload is often sent without its enclosing object: the common name, and the payload's shape."""
 
-_INSTEAD: Final[Mapping[str, Mapping[str, str]]] = {
+_LIKELY_MEANT: Final[Mapping[str, Mapping[str, str]]] = {
     "before_llm": {
         "decision": "action", "model": "request.model", "messages": "request.messages", "tools": "request.tools",
         "options": "request.options", "request.temperature": "request.options.temperature",
@@ -241,17 +241,17 @@ _INSTEAD: Final[Mapping[str, Mapping[str, str]]] = {
         "message": "reason",
     },
 }  # fmt: skip
-"""By point: the member that was probably meant, for those that are often written in its place."""
+"""By point: the members that are likely meant by common mistakes."""
 
-_GO_ON: Final = frozenset({"", "continue", "modify"})
+_CONTINUE: Final = frozenset({"", "continue", "modify"})
 _WHOLE: Final = frozenset({"max_tokens", "max_completion_tokens", "seed", "n", "top_k", "top_logprobs"})
-"""Options that are whole numbers: some languages have but one kind of number, and send 100.0 for 100."""
+"""Integer options: some languages have only one number type and send 100.0 for 100."""
 
 
-def read_answer(point: str, result: Any, findings: Findings, *, shown: Any = None) -> dict[str, Any]:
-    """Return a reply's members as its point has them. Raises WrongTypeError.
+def parse_reply(point: str, result: Any, findings: Findings, *, shown: Any = None) -> dict[str, Any]:
+    """Return a reply's members in the form of its point. Raises WrongTypeError.
 
-    ``shown`` is a value of the same shape: what is equal to it is taken as it is, without being looked at.
+    ``shown`` has the same shape: members equal to it are accepted without being read.
     """
     if result is None:
         return {}
@@ -261,10 +261,10 @@ def read_answer(point: str, result: Any, findings: Findings, *, shown: Any = Non
     if shown is not None and isinstance(result, dict) and isinstance(request := result.get("request"), dict):
         result = {**result, "request": {name: item for name, item in request.items() if item != shown.get(name)}}
     read = shape.read(result, "", findings)
-    if point == "approve_tool" and read.get("action", "ask") != "ask":  # there is no other
+    if point == "approve_tool" and read.get("action", "ask") != "ask":  # the only action of this point
         findings.note("action", "")
     for about in [about for about, words in findings if not words]:
-        meant = findings.meant.get(about) or _INSTEAD[point].get(about.lower())
+        meant = findings.meant.get(about) or _LIKELY_MEANT[point].get(about.lower())
         hint = f": {meant!r} is meant" if meant else ""
         findings.found[about] = f"the member {about!r} is not known there{hint}; it is passed over"
         if meant:
@@ -274,16 +274,16 @@ def read_answer(point: str, result: Any, findings: Findings, *, shown: Any = Non
 
 
 def llm_decision(answer: Mapping[str, Any], findings: Findings, view: LLMRequest, shown: Mapping[str, Any]) -> Any:
-    """Return the decision of ``before_llm``; ``shown`` is what the hook was shown of the request."""
+    """Return the decision of ``before_llm``; ``shown`` is the request as sent to the hook."""
     decision = _head(answer, findings)
     if not isinstance(decision, Continue):
         return decision
     now = answer.get("request") or {}
     changes: dict[str, Any] = {}
     if "messages" in now:
-        changes["messages"] = messages_back(now["messages"], shown["messages"], view.messages)
+        changes["messages"] = decode_messages(now["messages"], shown["messages"], view.messages)
     if "tools" in now:
-        changes["tools"] = tools_back(now["tools"], shown["tools"], view.tools)
+        changes["tools"] = decode_tools(now["tools"], shown["tools"], view.tools)
     if "model" in now and now["model"] not in ("", view.model):
         changes["model"] = now["model"]
     if "options" in now and now["options"] != view.options:
@@ -292,7 +292,7 @@ def llm_decision(answer: Mapping[str, Any], findings: Findings, view: LLMRequest
 
 
 def response_decision(answer: Mapping[str, Any], findings: Findings, shown: Mapping[str, Any]) -> Any:
-    """Return the decision of ``after_llm``; ``shown`` is what the hook was shown of the response."""
+    """Return the decision of ``after_llm``; ``shown`` is the response as sent to the hook."""
     decision = _head(answer, findings)
     if not isinstance(decision, Continue):
         return decision
@@ -306,12 +306,12 @@ def response_decision(answer: Mapping[str, Any], findings: Findings, shown: Mapp
 
 
 def call_decision(answer: Mapping[str, Any], findings: Findings, shown: Mapping[str, Any]) -> Any:
-    """Return the decision of ``before_tool``; ``shown`` are the tool and the arguments that the hook was shown."""
+    """Return the decision of ``before_tool``; ``shown`` are the tool and arguments as sent to the hook."""
     decision = _head(answer, findings, {"respond": Respond, "deny_tool": DenyTool, "ask": Ask})
     call = answer.get("call") or {}
     if decision is Respond:
         result = answer.get("result", call.get("hook_result"))
-        # One whose words for the model were not understood would be an empty result.
+        # With a misspelled for_llm it would be an empty result.
         is_lost = any(meant.endswith("for_llm") for meant in findings.meant.values())
         if result is not None and ("for_llm" in result or not is_lost):
             return Respond(output_members(result))
@@ -323,7 +323,7 @@ def call_decision(answer: Mapping[str, Any], findings: Findings, shown: Mapping[
 
 
 def result_decision(answer: Mapping[str, Any], findings: Findings, shown: Mapping[str, Any]) -> Any:
-    """Return the decision of ``after_tool``; ``shown`` is what the hook was shown of the result."""
+    """Return the decision of ``after_tool``; ``shown`` is the result as sent to the hook."""
     decision = _head(answer, findings)
     if not isinstance(decision, Continue):
         return decision
@@ -333,19 +333,19 @@ def result_decision(answer: Mapping[str, Any], findings: Findings, shown: Mappin
 
 
 def approval(answer: Mapping[str, Any]) -> Approval | Ask:
-    """Return the decision of ``approve_tool``: no, where nothing is said."""
+    """Return the decision of ``approve_tool``; an empty answer denies."""
     if answer.get("action") == "ask":
-        return Ask(answer.get("reason", "")[:MOST_OF_REASON])
-    return Approval(answer.get("approved", False), answer.get("reason", "")[:MOST_OF_REASON])
+        return Ask(answer.get("reason", "")[:MAX_REASON])
+    return Approval(answer.get("approved", False), answer.get("reason", "")[:MAX_REASON])
 
 
 _EMPTY: Final[Mapping[type, Any]] = {str: "", bool: False, list: []}
 
 
 def _head(answer: Mapping[str, Any], findings: Findings, more: Mapping[str, Any] = {}) -> Any:
-    """Return what the action comes to: Continue, the end of a turn, one of ``more``; None for one that is not known there."""
-    action, reason = answer.get("action", ""), answer.get("reason", "")[:MOST_OF_REASON]
-    if action in _GO_ON:
+    """Return the decision of an action: Continue, the end of a turn, one of ``more``; None for an unknown action."""
+    action, reason = answer.get("action", ""), answer.get("reason", "")[:MAX_REASON]
+    if action in _CONTINUE:
         return Continue()
     if action == "abort_turn":
         return AbortTurn(reason)
@@ -366,7 +366,7 @@ def _modified(changes: Mapping[str, Any]) -> Modify | None:
 
 
 def _options(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options as they were where they are as they were, and whole numbers as such."""
+    """Return options: unchanged values as they were, whole numbers as integers."""
     return {
         name: before[name] if name in before and before[name] == value else _number(name, value) for name, value in now.items()
     }
@@ -377,7 +377,7 @@ def _number(name: str, value: Any) -> Any:
 
 
 def _wrapped(result: Any, name: str, inner: Members, findings: Findings) -> Any:
-    """Return a reply whose payload stands where the object around it should, as it should be."""
+    """Return a flat reply in its nested form."""
     payload = result.get(name) if isinstance(result, dict) else None
     if not isinstance(payload, dict):
         return result

@@ -20,14 +20,8 @@ from patchbay._subprocess import HEAD
 from patchbay.hooks.process.replies import kind_of
 from patchbay.tools import render_result, well_formed
 
-PARSE_ERROR: Final = -32700
-INVALID_REQUEST: Final = -32600
-METHOD_NOT_FOUND: Final = -32601
-INVALID_PARAMS: Final = -32602
-SERVER_ERROR: Final = -32000
-
 NO_JSON: Final = "no JSON"
-"""How what is said of a line begins that is none."""
+"""Begins the description of a line that is not JSON."""
 
 _ESCAPES: Final = (
     (b"<", b"\\u003c"),
@@ -39,7 +33,7 @@ _ESCAPES: Final = (
 
 
 class UndecodableError(ValueError):
-    """A line is no reply. ``reply_id`` is the id that it seems to be for, None where that cannot be told."""
+    """A line is not a reply. ``reply_id`` is the id that it seems to answer, None if unknown."""
 
     def __init__(self, why: str, reply_id: int | None = None) -> None:
         super().__init__(why)
@@ -48,7 +42,7 @@ class UndecodableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back for request ``id`` (0: for none). ``error`` is the message of an error, None where there was none."""
+    """A reply to request ``id`` (0: to none). ``error`` is an error's message, None for a result."""
 
     id: int
     result: Any = None
@@ -69,17 +63,17 @@ class _Notification(msgspec.Struct):
 
 
 def request_line(request_id: int, method: str, params: Any) -> bytes:
-    """Return a request as a line, its newline included."""
+    """Return a request as a line with its newline."""
     return _line(_Request("2.0", request_id, method, params))
 
 
 def notification_line(method: str, params: Any) -> bytes:
-    """Return a notification as a line, its newline included."""
+    """Return a notification as a line with its newline."""
     return _line(_Notification("2.0", method, params))
 
 
 def read_reply(line: bytes) -> Reply:
-    """Read a line as a reply. Raises UndecodableError."""
+    """Parse a line as a reply. Raises UndecodableError."""
     try:
         message = _DECODER.decode(line)
     except (ValueError, RecursionError):
@@ -107,7 +101,7 @@ def read_reply(line: bytes) -> Reply:
 
 
 def id_in_head(head: bytes) -> int | None:
-    """Return the id of a reply of which only the beginning is known; None where it cannot be told from that."""
+    """Return the id of a reply of which only the beginning is known, None if it cannot be found."""
     depth = 0
     previous = member = b""
     for token in _TOKEN.finditer(head):
@@ -151,7 +145,7 @@ def _line(message: Any) -> bytes:
 
 
 def _other(value: Any) -> Any:
-    """Stand in for what JSON does not know."""
+    """Return the JSON form of a value that JSON does not have."""
     return dict(value) if isinstance(value, Mapping) else render_result(value)
 
 
@@ -159,7 +153,7 @@ _ENCODER: Final = msgspec.json.Encoder(enc_hook=_other, order="deterministic")
 
 
 def _encodable(value: Any) -> Any:
-    """Return what can be written of a value: half characters replaced, odd keys as texts, what is nested too deeply left out."""
+    """Return a value that can be encoded: lone surrogates replaced, odd keys as strings, deep nesting cut."""
     if isinstance(value, msgspec.Struct):
         fields = type(value).__struct_fields__
         return type(value)(**{name: _encodable(getattr(value, name)) for name in fields})
@@ -171,7 +165,7 @@ def _encodable(value: Any) -> Any:
 
 
 def _read_leniently(line: bytes) -> Any:
-    """Read what the strict decoder would not have: half characters and bytes that are no UTF-8. Raises UndecodableError."""
+    """Parse what the strict decoder rejects: lone surrogates and invalid UTF-8. Raises UndecodableError."""
     try:
         return _mended(json.loads(line.decode("utf-8", "replace"), parse_constant=_no_number, parse_float=_finite))
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""What a hook that is a process of its own is written with.
+"""The SDK for a hook in a process of its own.
 
     from patchbay.hooks.sdk import Hook
 
@@ -12,8 +12,7 @@
     if __name__ == "__main__":
         hook.run()
 
-What lives here: the Hook with its decorators, and the loop that talks to the host. What handlers are given and may decide is
-what every hook is given and may decide (``patchbay.hooks``). What does not: the host's side (``patchbay.hooks.process``).
+Handlers get the views and return the decisions of ``patchbay.hooks``.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, overload
 
 from patchbay.background import run_blocking
 from patchbay.errors import ConfigurationError, ToolError
-from patchbay.hooks.process.protocol import event_of, reply_of, view_of
+from patchbay.hooks.process.protocol import POINTS, decode_event, decode_params, encode_decision
 from patchbay.hooks.types import Continue, Modify, Respond, View
 from patchbay.tools import FunctionTool, ToolContext, Validation, render_error
 from patchbay.tools.output import OutputError, ToolOutput, as_output
@@ -24,19 +24,19 @@ from patchbay.types import Attachment
 
 
 class HookTool(FunctionTool):
-    """A function as a tool of a hook. Its schema is made when it is first asked for."""
+    """A function as a tool of a hook. Its schema is built on first use."""
 
     def definition(self) -> dict[str, Any]:
-        """Return what the host is told of it. Raises ConfigurationError for a function that no schema can be made of."""
+        """Return the definition for the host. Raises ConfigurationError if the function has no schema."""
         return self.spec.to_openai()
 
     def output(
         self, arguments: Mapping[str, Any], *, call_id: str = "", iteration: int = 1, media_dir: Path | None = None
     ) -> ToolOutput:
-        """Call the function, and wait for it; what it raises is an output that says so to the model.
+        """Call the function and wait; an exception becomes an error output for the model.
 
-        Images and files that it returns are left in ``media_dir``, where the host has one. Blocks. A function that is async
-        runs in the background loop (``patchbay.background``).
+        Images and files are written to ``media_dir`` if the host has one. Blocks. An async function runs in the background loop
+        (``patchbay.background``).
         """
         raw = json.dumps(arguments, ensure_ascii=False)
         context = ToolContext(call_id=call_id, name=self.name, raw_arguments=raw, iteration=iteration)
@@ -47,7 +47,7 @@ class HookTool(FunctionTool):
             return error.output
         except ToolError as error:
             return ToolOutput(error.for_model, is_error=True)
-        except Exception as error:  # noqa: BLE001  (the author's function may raise what it likes)
+        except Exception as error:  # noqa: BLE001  (an author's function may raise anything)
             return ToolOutput(render_error(self.name, error), is_error=True)
 
     def _value(self, arguments: dict[str, Any], context: ToolContext) -> Any:
@@ -59,7 +59,7 @@ class HookTool(FunctionTool):
 
 
 def finished(value: Any) -> Any:
-    """Return what a handler gave; what can be awaited, or read in an async way, is waited for. Blocks."""
+    """Return a handler's result; awaitables and async iterators are waited for. Blocks."""
     if inspect.isawaitable(value):
         return run_blocking(_awaited(value))
     return run_blocking(_read(value)) if isinstance(value, AsyncIterator) else value
@@ -76,7 +76,7 @@ async def _read(items: AsyncIterator[Any]) -> list[Any]:
 
 
 def _with_media(output: ToolOutput, folder: Path | None) -> ToolOutput:
-    """Return an output whose images and files can be sent: as the paths of files, or as data URLs."""
+    """Return an output with attachments as file paths or data URLs."""
     if not output.attachments:
         return output
     refs = (_data_url(each) if folder is None else _left_in(folder, each) for each in output.attachments)
@@ -96,25 +96,22 @@ def _left_in(folder: Path, attachment: Attachment) -> str:
 F = TypeVar("F", bound=Callable[..., Any])
 
 LINE_LIMIT: Final = 1024 * 1024 - 1
-"""The longest line that a host reads which does not say otherwise."""
-
-POINTS: Final = ("before_llm", "after_llm", "before_tool", "after_tool", "approve_tool")
+"""The longest line that a host reads by default."""
 
 
 class UnknownMethodError(LookupError):
-    """The host asked for what this hook does not know."""
+    """The hook does not have the method."""
 
 
 class Hook:
-    """A hook that is a process of its own. Decorate functions, then ``run``.
+    """A hook in a process of its own. Decorate functions, then ``run``.
 
-    The functions are what the methods of a hook in the host's own process are: they are given the same views and decide the
-    same (``Modify``, ``Respond``, ``DenyTool``, ...; None is "go on"). They may be async. Those that are not are called in
-    threads, so several may run at a time, and a slow one holds up nobody. Of one point the functions are asked in their order;
-    what the first changes the second sees, and a decision that ends the matter is the last. What a function raises is told to
-    the host as a failure: it goes on without this hook, and an approver that fails has said no.
+    The functions get the same views and return the same decisions (``Modify``, ``Respond``, ``DenyTool``, ...; None goes on)
+    as the methods of an in-process hook. They may be async; others run in threads, so several may run at a time. The
+    functions of one point run in order: each sees the changes of those before, and a decision that settles the matter is the
+    last. An exception is reported to the host as a failure: it goes on without this hook, and an approver has denied.
 
-    ``name`` is what the hook calls itself; the host's configuration has a name of its own.
+    ``name`` is the hook's own; the host's configuration has another.
     """
 
     def __init__(self, name: str = "") -> None:
@@ -127,7 +124,7 @@ class Hook:
         self._asks = True
         self._may_answer = True
         self.media_dir: Path | None = None
-        """The folder where the host takes files from, None where it has none, and before it has said hello."""
+        """The host's folder for files, None if it has none and before hello."""
         self.line_limit = LINE_LIMIT
         """The longest line that the host reads, in bytes."""
 
@@ -168,41 +165,41 @@ class Hook:
         return offer if function is None else offer(function)
 
     def before_llm(self, function: F) -> F:
-        """Ask ``function(request)`` before each request to a model."""
-        return self._asked("before_llm", function)
+        """Call ``function(request)`` before each request to a model."""
+        return self._register("before_llm", function)
 
     def after_llm(self, function: F) -> F:
-        """Ask ``function(response)`` about each answer of a model."""
-        return self._asked("after_llm", function)
+        """Call ``function(response)`` with each answer of a model."""
+        return self._register("after_llm", function)
 
     def before_tool(self, function: F) -> F:
-        """Ask ``function(call)`` before each call, of any tool."""
-        return self._asked("before_tool", function)
+        """Call ``function(call)`` before each call of any tool."""
+        return self._register("before_tool", function)
 
     def after_tool(self, function: F) -> F:
-        """Ask ``function(result)`` about each result of a tool."""
-        return self._asked("after_tool", function)
+        """Call ``function(result)`` with each result of a tool."""
+        return self._register("after_tool", function)
 
     def approve_tool(self, function: F) -> F:
-        """Ask ``function(call)`` whether a call may be carried out: True or ``Approval(True)``; all that are asked must agree."""
-        return self._asked("approve_tool", function)
+        """Call ``function(call)`` to approve a call: return True or ``Approval(True)``. All approvers must agree."""
+        return self._register("approve_tool", function)
 
     def observer(self, function: F) -> F:
-        """Tell ``function(event)`` what happens, one event after the other."""
+        """Call ``function(event)`` with each event, one after the other."""
         self._observers.append(_callable(function, "observer"))
         return function
 
     def run(self) -> None:
-        """Serve the host on the standard input and output, until it closes them or sends SIGTERM.
+        """Serve the host on standard input and output until it closes them or sends SIGTERM.
 
-        From here on what is printed goes to standard error.
+        From then on ``print`` writes to standard error.
         """
         from patchbay.hooks.sdk.serving import serve
 
         serve(self)
 
     def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the ``result`` for a request, as the host is told it. Blocks; for tests it may be called without ``run``.
+        """Return the ``result`` of a request. Blocks; tests may call it without ``run``.
 
         Raises UnknownMethodError, and what the functions raise.
         """
@@ -217,7 +214,7 @@ class Hook:
         handlers = self._handlers[point]
         if point == "approve_tool" and not handlers:
             raise UnknownMethodError("this hook has no function for approve_tool")
-        view = view_of(point, params)
+        view = decode_params(point, params)
         if point == "approve_tool":
             return self._approval(handlers, view, params)
         decision = self._decision(handlers, view)
@@ -225,21 +222,21 @@ class Hook:
             decision = self._own_response(view, params) or decision
         if point == "before_llm" and self.tools and self._may_answer and (decision is None or isinstance(decision, Modify)):
             decision = self._with_tools(view, decision)
-        return reply_of(point, decision, view, params, merges=self._merges, asks=self._asks)
+        return encode_decision(point, decision, view, params, merges=self._merges, asks=self._asks)
 
     def asks(self, method: str) -> bool:
-        """Whether a request needs an author's function: others are answered at once."""
+        """Return whether a request calls an author's function: others are answered at once."""
         point = method.removeprefix("hook.")
         return bool(self._handlers.get(point)) or (point == "before_tool" and bool(self.tools))
 
     def observe(self, params: Mapping[str, Any]) -> None:
-        """Tell the observers of an event. Raises what they raise."""
+        """Call the observers with an event. Raises what they raise."""
         if self._observers:
-            event = event_of(params)
+            event = decode_event(params)
             for function in self._observers:
                 finished(function(event))
 
-    def _asked(self, point: str, function: F) -> F:
+    def _register(self, point: str, function: F) -> F:
         self._handlers[point].append(_callable(function, point))
         return function
 
@@ -261,7 +258,7 @@ class Hook:
         return result
 
     def _decision(self, handlers: list[Callable[..., Any]], view: View) -> Any:
-        """Ask the functions in turn. What they change is put into the view, and is one Modify in the end."""
+        """Call the functions in order, and merge their changes into one Modify."""
         changes: dict[str, Any] = {}
         for function in handlers:
             decision = finished(function(view))
@@ -280,22 +277,22 @@ class Hook:
     def _approval(self, handlers: list[Callable[..., Any]], view: View, params: Mapping[str, Any]) -> dict[str, Any]:
         reply: dict[str, Any] = {"approved": False}
         for function in handlers:
-            reply = reply_of("approve_tool", finished(function(view)), view, params, merges=self._merges, asks=self._asks)
+            reply = encode_decision("approve_tool", finished(function(view)), view, params, merges=self._merges, asks=self._asks)
             if not reply["approved"]:
                 break
         return reply
 
     def _own_response(self, view: Any, params: Mapping[str, Any]) -> Respond | None:
-        """Return the answer for a call of a tool of this hook's; None for one of somebody else's."""
+        """Return the result of this hook's own tool, None for another's."""
         tool = self.tools.get(view.tool)
-        # A host that says whose a tool is asks about tools of others, too, that have the name of one of ours.
+        # A host that sends a tool's source also asks about tools of others that share a name with one of ours.
         if tool is None or params.get("source", f"hook:{self._known_as}") != f"hook:{self._known_as}":
             return None
         output = tool.output(view.arguments, call_id=view.call_id, iteration=view.meta.iteration, media_dir=self.media_dir)
         return Respond(output)
 
     def _with_tools(self, view: Any, decision: Modify | None) -> Modify | None:
-        """Add our tools to a request, where the host has not done so: old ones do not take them from the answer to hello."""
+        """Add this hook's tools to a request if they are missing: old hosts do not take them from hello."""
         if view.graceful_terminal:
             return decision
         names = {tool.get("function", {}).get("name") for tool in view.tools}

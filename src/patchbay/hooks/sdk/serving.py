@@ -1,9 +1,7 @@
-"""The loop between a Hook and its host: lines in, lines out, and everything else kept away from them.
+"""The loop between a Hook and its host: JSON-RPC lines on standard streams, with threads for the author's functions.
 
-What lives here: the standard streams, JSON-RPC from a hook's side, threads. What does not: what a request comes to (``hook``).
-
-Bytes are read and written, so the locale does not matter. Replies are written whole, one at a time, in the order in which they
-come about. Standard output is the wire's alone: what is printed, by whatever part of the process, goes to standard error.
+Streams are read and written as bytes, independent of the locale. Replies are written whole, in order of completion. Standard
+output belongs to the protocol: what the process prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -18,26 +16,23 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, BinaryIO, Final
 
+from patchbay.hooks.process.protocol import INVALID_PARAMS, METHOD_NOT_FOUND, SERVER_ERROR
 from patchbay.hooks.sdk.hook import Hook, UnknownMethodError
 from patchbay.tools.threads import start_in_thread
 
-METHOD_NOT_FOUND: Final = -32601
-INVALID_PARAMS: Final = -32602
-SERVER_ERROR: Final = -32000
-
 _GRACE: Final = 1.5
-"""Seconds that calls under way have to end once the host has closed our input; it waits two."""
+"""Seconds that calls in progress may take after the host has closed our input; it waits two."""
 
-_MOST_EVENTS: Final = 1000
+_MAX_EVENTS: Final = 1000
 
 _SMALLER: Final = "return an image or a file as a patchbay.Attachment, or set max_line_bytes in the hook's entry"
 
-_MOST_WORDS: Final = 500
-"""How many characters are told of an error: the host shows no more."""
+_MAX_MESSAGE: Final = 500
+"""How many characters of an error are sent: the host shows no more."""
 
 
 class Server:
-    """Serves one Hook: ``serve`` lines; ``write`` is given each reply as a line, from any thread, one at a time."""
+    """Serves one Hook: feed ``serve`` with lines; ``write`` gets each reply as a line, from any thread, one at a time."""
 
     def __init__(self, hook: Hook, write: Callable[[bytes], object]) -> None:
         self._hook = hook
@@ -45,17 +40,17 @@ class Server:
         self._lock = threading.Lock()
         self._idle = threading.Condition()
         self._running = 0
-        self._events: queue.Queue[Mapping[str, Any]] = queue.Queue(_MOST_EVENTS)
+        self._events: queue.Queue[Mapping[str, Any]] = queue.Queue(_MAX_EVENTS)
         self._has_observer = False
 
     def serve(self, lines: Iterable[bytes]) -> None:
-        """Answer requests until there are no more; then wait for those under way, for a moment."""
+        """Answer requests to the end of the lines, then wait briefly for those in progress."""
         for line in lines:
-            self._take(line)
+            self._receive(line)
         with self._idle:
             self._idle.wait_for(lambda: self._running == 0, timeout=_GRACE)
 
-    def _take(self, line: bytes) -> None:
+    def _receive(self, line: bytes) -> None:
         if not line.strip():
             return
         try:
@@ -73,13 +68,13 @@ class Server:
             return
         params = params or {}
         if not request_id:
-            self._notice(method, params)
+            self._handle_notification(method, params)
         elif self._hook.asks(method):
             with self._idle:
                 self._running += 1
             try:
                 start_in_thread(lambda: self._work(request_id, method, params))
-            except RuntimeError:  # no more threads are to be had: what comes next waits until this is answered
+            except RuntimeError:  # out of threads: answer here, and block
                 self._work(request_id, method, params)
         else:
             self._answer(request_id, method, params)
@@ -99,7 +94,7 @@ class Server:
             self._reply(request_id, self._hook.answer(method, params))
         except UnknownMethodError as error:
             self._reply(request_id, error=(METHOD_NOT_FOUND, str(error)))
-        except Exception as error:  # noqa: BLE001  (the author's functions may raise what they like)
+        except Exception as error:  # noqa: BLE001  (an author's function may raise anything)
             traceback.print_exc(file=sys.stderr)
             self._reply(request_id, error=(SERVER_ERROR, f"{type(error).__name__}: {error}"))
 
@@ -108,7 +103,7 @@ class Server:
         if error is None:
             payload["result"] = result
         else:
-            payload["error"] = {"code": error[0], "message": error[1][:_MOST_WORDS]}
+            payload["error"] = {"code": error[0], "message": error[1][:_MAX_MESSAGE]}
         line = json.dumps(payload, allow_nan=False, separators=(",", ":")).encode()
         if len(line) > self._hook.line_limit and error is None:
             words = f"the answer has {len(line)} bytes, and the host reads {self._hook.line_limit}: {_SMALLER}"
@@ -118,9 +113,9 @@ class Server:
             try:
                 self._write(line + b"\n")
             except OSError:
-                pass  # nobody listens any more: our input will end, too
+                pass  # the host is gone: our input will end too
 
-    def _notice(self, method: str, params: Mapping[str, Any]) -> None:
+    def _handle_notification(self, method: str, params: Mapping[str, Any]) -> None:
         if method not in ("hook.runtime_event", "hook.event"):
             return
         if not self._has_observer:
@@ -129,7 +124,7 @@ class Server:
         try:
             self._events.put_nowait(params)
         except queue.Full:
-            pass  # the newest goes, as at the host
+            pass  # dropped, as at the host
 
     def _observe(self) -> None:
         while True:
@@ -141,22 +136,22 @@ class Server:
 
 
 def serve(hook: Hook) -> None:
-    """Serve a hook on the process's own standard streams."""
+    """Serve a hook on the standard streams of the process."""
     if sys.stdin is not None and sys.stdin.isatty():
         sys.stderr.write("This is a hook: a host starts it and talks to it. To try it: patchbay hooks doctor COMMAND\n")
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    requests, replies = _take_streams()
+    requests, replies = _detach_streams()
     try:
         Server(hook, lambda line: _write_all(replies, line)).serve(iter(requests.readline, b""))
     except KeyboardInterrupt:
         sys.exit(130)
 
 
-def _take_streams() -> tuple[BinaryIO, int]:
-    """Return standard input and the descriptor of standard output, and let nothing else in the process have them.
+def _detach_streams() -> tuple[BinaryIO, int]:
+    """Return standard input and the descriptor of standard output, and detach them from the rest of the process.
 
-    What was printed before, and is not written yet, goes to standard error, too.
+    Output that is still buffered goes to standard error.
     """
     requests = os.fdopen(os.dup(0), "rb")
     replies = os.dup(1)
