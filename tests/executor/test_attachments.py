@@ -11,7 +11,7 @@ import pytest
 from patchbay.errors import ConfigurationError
 from patchbay.executor import Executor
 from patchbay.loop import FinalEvent, turn
-from patchbay.testing.scripted import ScriptedModel
+from patchbay.testing.models import ScriptedModel
 from patchbay.types import Attachment, ToolCall
 
 PNG = Attachment(b"\x89PNG", "image/png", "cat.png")

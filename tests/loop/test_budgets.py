@@ -13,7 +13,7 @@ from patchbay.errors import ConfigurationError
 from patchbay.executor import Budget, Executor
 from patchbay.loop import FinalEvent, LoopEvent, turn
 from patchbay.models.chat import ChatRequest, ModelReply, TextDelta
-from patchbay.testing.scripted import ScriptedModel
+from patchbay.testing.models import ScriptedModel
 from patchbay.types import Reply, ToolCall
 
 SHORT = 0.02

@@ -12,7 +12,7 @@ from patchbay.executor import Budget, Executor
 from patchbay.hooks import AbortTurn, DenyTool, HardAbort, HookManager, HookPolicy, Modify, Respond
 from patchbay.loop import FinalEvent, LoopEvent, answered, turn
 from patchbay.models.chat import ModelReply
-from patchbay.testing.scripted import ScriptedModel
+from patchbay.testing.models import ScriptedModel
 from patchbay.types import Attachment, IncompleteCall, Reply, ToolCall, ToolSpec
 
 USER = {"role": "user", "content": "hi"}

@@ -14,7 +14,7 @@ from patchbay.errors import ConfigurationError, UpstreamError
 from patchbay.executor import Executor
 from patchbay.loop import FinalEvent, LoopEvent, ToolCallEvent, ToolResultEvent, relaxed, turn
 from patchbay.models.chat import ChatRequest, ModelReply, ReasoningDelta, TextDelta
-from patchbay.testing.scripted import ScriptedModel
+from patchbay.testing.models import ScriptedModel
 from patchbay.types import IncompleteCall, Reply, ToolCall, Usage
 
 USER = {"role": "user", "content": "hi"}

@@ -8,7 +8,7 @@ import pytest
 
 from patchbay import flatten_messages, parse, render_contract
 from patchbay.testing import ContractModel
-from patchbay.testing.contract_model import choose_calls, read_contract
+from patchbay.testing.models import choose_calls, read_contract
 
 TOOLS = [
     {

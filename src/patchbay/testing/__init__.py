@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 from patchbay._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from patchbay.testing.contract_model import ContractModel
+    from patchbay.testing.models import ContractModel, ScriptedModel
     from patchbay.testing.plugins import PluginResult, RunningPlugin, run_plugin
     from patchbay.testing.script import Answer, Message, Raw, Script, Text, events, pieces
-    from patchbay.testing.scripted import ScriptedModel
     from patchbay.testing.upstream import Recorded, ScriptedUpstream
 
 __all__ = [
@@ -39,14 +38,14 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "Answer": "patchbay.testing.script",
-        "ContractModel": "patchbay.testing.contract_model",
+        "ContractModel": "patchbay.testing.models",
         "Message": "patchbay.testing.script",
         "PluginResult": "patchbay.testing.plugins",
         "Raw": "patchbay.testing.script",
         "Recorded": "patchbay.testing.upstream",
         "RunningPlugin": "patchbay.testing.plugins",
         "Script": "patchbay.testing.script",
-        "ScriptedModel": "patchbay.testing.scripted",
+        "ScriptedModel": "patchbay.testing.models",
         "ScriptedUpstream": "patchbay.testing.upstream",
         "Text": "patchbay.testing.script",
         "events": "patchbay.testing.script",

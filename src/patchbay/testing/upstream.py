@@ -22,7 +22,7 @@ from typing import Any, Literal, Self, TypeAlias
 
 import uvicorn
 
-from patchbay.testing.contract_model import ContractModel
+from patchbay.testing.models import ContractModel
 from patchbay.testing.script import Answer, Message, Raw, Script, Text, error, on_the_wire
 
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -190,7 +190,7 @@ def test_a_session_that_is_closed_takes_no_tools():
 
 
 def test_the_one_tool_that_a_server_refuses_by_its_place_is_left_out_alone_and_named():
-    from patchbay.testing.realtime.family import Problem
+    from patchbay.testing.realtime.event_protocol import Problem
     from patchbay.testing.realtime.openai import OpenAITalk
 
     class Picky(OpenAITalk):
@@ -223,7 +223,7 @@ def test_the_one_tool_that_a_server_refuses_by_its_place_is_left_out_alone_and_n
 
 
 def test_the_place_of_a_refused_tool_is_one_among_the_tools_that_were_sent():
-    from patchbay.testing.realtime.family import Problem
+    from patchbay.testing.realtime.event_protocol import Problem
     from patchbay.testing.realtime.openai import OpenAITalk
 
     class Picky(OpenAITalk):

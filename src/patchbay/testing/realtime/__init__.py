@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING
 from patchbay._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from patchbay.testing.realtime.book import Issued, Told
-    from patchbay.testing.realtime.chance import random_script
     from patchbay.testing.realtime.fake import FakeRealtime
     from patchbay.testing.realtime.gemini import FakeGemini
-    from patchbay.testing.realtime.glm import FakeGLM
-    from patchbay.testing.realtime.openai import FakeOpenAI
-    from patchbay.testing.realtime.qwen import FakeQwen
+    from patchbay.testing.realtime.openai import FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun
+    from patchbay.testing.realtime.random_scripts import random_script
+    from patchbay.testing.realtime.records import Issued, Told
     from patchbay.testing.realtime.script import (
         Answer,
         Call,
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
         Quote,
         Say,
     )
-    from patchbay.testing.realtime.stepfun import FakeStepFun
 
 __all__ = [
     "Answer",
@@ -62,14 +59,14 @@ __getattr__ = lazy_exports(
     __name__,
     {
         **dict.fromkeys(_SCRIPT, "patchbay.testing.realtime.script"),
-        "FakeGLM": "patchbay.testing.realtime.glm",
+        "FakeGLM": "patchbay.testing.realtime.openai",
         "FakeGemini": "patchbay.testing.realtime.gemini",
         "FakeOpenAI": "patchbay.testing.realtime.openai",
-        "FakeQwen": "patchbay.testing.realtime.qwen",
+        "FakeQwen": "patchbay.testing.realtime.openai",
         "FakeRealtime": "patchbay.testing.realtime.fake",
-        "FakeStepFun": "patchbay.testing.realtime.stepfun",
-        "Issued": "patchbay.testing.realtime.book",
-        "Told": "patchbay.testing.realtime.book",
-        "random_script": "patchbay.testing.realtime.chance",
+        "FakeStepFun": "patchbay.testing.realtime.openai",
+        "Issued": "patchbay.testing.realtime.records",
+        "Told": "patchbay.testing.realtime.records",
+        "random_script": "patchbay.testing.realtime.random_scripts",
     },
 )

@@ -1,30 +1,105 @@
-"""A fake realtime server as a test sees it: its URL, its script, what came, and what was wrong.
-
-What lives here: what all fakes have. What does not: a provider's wire (its file), what is played when (``talk``), sockets
-(``server``).
-"""
+"""FakeRealtime: a provider's WebSocket server on loopback that plays a script and records rule violations."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
+import socket
 import ssl
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self, TypeAlias, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
-from websockets.asyncio.server import ServerConnection
+from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.protocol import State
 
-from patchbay.testing.realtime.book import Book, Issued, Told
-from patchbay.testing.realtime.checks import at_least, listed
-from patchbay.testing.realtime.script import Answer, Faults, Quote, Step, as_answers
-from patchbay.testing.realtime.server import LoopbackServer
-from patchbay.testing.realtime.talk import Talk
+from patchbay.testing.realtime.records import Book, Issued, Told
+from patchbay.testing.realtime.script import Answer, Faults, Quote, Step, as_answers, at_least, listed
+from patchbay.testing.realtime.session import Talk
+
+_STOP_SECONDS = 10.0
+_ANSWER_SECONDS = 10.0
+
+T = TypeVar("T")
+
+Admit: TypeAlias = Callable[[ServerConnection, Request], Response | None]
+Handle: TypeAlias = Callable[[ServerConnection], Awaitable[None]]
+
+
+class LoopbackServer:
+    """Listens on a loopback port from ``start`` to ``stop``. ``admit`` may answer a handshake itself, ``handle`` has the rest.
+
+    With ``tls`` it speaks ``wss``.
+    """
+
+    def __init__(self, admit: Admit, handle: Handle, *, port: int, name: str, tls: ssl.SSLContext | None = None) -> None:
+        self._admit = admit
+        self._handle = handle
+        self._port = port
+        self._name = name
+        self._tls = tls
+        self._live: set[ServerConnection] = set()
+
+    def start(self) -> tuple[str, int]:
+        """Listen, and return host and port. The socket listens before the thread is up, so a client may connect at once."""
+        # asyncio turns Nagle's delay off only where the socket says that it is TCP; else each turn would take 40 ms more.
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(("127.0.0.1", self._port))
+        self._socket.listen(128)
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name=self._name, daemon=True)
+        self._thread.start()
+        if not self._ready.wait(_STOP_SECONDS):
+            raise RuntimeError(f"The {self._name} did not start.")
+        host, port = self._socket.getsockname()
+        return host, port
+
+    def stop(self) -> None:
+        """Abort all connections and stop the thread. Raises RuntimeError if it does not stop."""
+        self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join(_STOP_SECONDS)
+        self._socket.close()
+        if self._thread.is_alive():
+            raise RuntimeError(f"The {self._name} did not stop.")
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do ``work`` in the server's thread, called from any other one, and return what it returns."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_ANSWER_SECONDS)
+
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._over = asyncio.Event()
+        silent = logging.getLogger("patchbay.testing.realtime.fake")
+        silent.setLevel(logging.CRITICAL + 1)  # a handshake that is cut on purpose is no news
+        async with serve(
+            self._serve,
+            sock=self._socket,
+            ssl=self._tls,
+            process_request=self._admit,
+            max_size=None,
+            ping_interval=None,
+            compression=None,
+            close_timeout=1,
+            logger=silent,
+        ):
+            self._ready.set()
+            await self._over.wait()
+            for connection in self._live:
+                connection.transport.abort()
+
+    async def _serve(self, connection: ServerConnection) -> None:
+        self._live.add(connection)
+        try:
+            await self._handle(connection)
+        finally:
+            self._live.discard(connection)
+
 
 _OVER: Final = "The latest connection is over: a client has to connect again first."
 

@@ -1,29 +1,177 @@
-"""A fake of the Gemini Live API: a setup before all else, calls in batches, no change of tools, sessions that can be resumed.
-
-It reads both spellings of members, ``tool_response`` and ``toolResponse``, and writes the one of JSON, as the real server does.
-"""
+"""FakeGemini: Gemini's Live API."""
 
 from __future__ import annotations
 
 import base64
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 from typing_extensions import override
 from websockets.asyncio.server import ServerConnection
 from websockets.http11 import Request
 from websockets.protocol import State
 
-from patchbay.testing.realtime import geminiframes as frames
-from patchbay.testing.realtime.book import Calls, Issued, unnamed
 from patchbay.testing.realtime.fake import FakeRealtime
-from patchbay.testing.realtime.geminisetup import Message, camel, declared, setup_problem
-from patchbay.testing.realtime.playing import Playing
-from patchbay.testing.realtime.script import Call
-from patchbay.testing.realtime.talk import Cut, Talk
+from patchbay.testing.realtime.records import Calls, Issued, unnamed
+from patchbay.testing.realtime.script import Call, Status
+from patchbay.testing.realtime.session import Cut, Playing, Talk
+
+USAGE: Final[Message] = {"usageMetadata": {"promptTokenCount": 12, "responseTokenCount": 8, "totalTokenCount": 20}}
+
+
+def content_frame(**members: Any) -> Message:
+    """Return a message of what the model says."""
+    return {"serverContent": members}
+
+
+def text_frames(text: str, piece: int) -> list[Message]:
+    """Return a text, in pieces of so many characters."""
+    return [content_frame(modelTurn={"role": "model", "parts": [{"text": each}]}) for each in _pieces(text, piece)]
+
+
+def audio_frames(text: str, audio: bytes, piece: int, *, transcribed: bool) -> list[Message]:
+    """Return audio in as many pieces as its text has, and then the text as its transcript, where that is wished for."""
+    pieces = _pieces(text, piece)
+    size = max(2, len(audio) // max(1, len(pieces)) // 2 * 2)
+    messages: list[Message] = []
+    for start in range(0, len(audio), size):
+        data = base64.b64encode(audio[start : start + size]).decode()
+        blob = {"inlineData": {"mimeType": "audio/pcm;rate=24000", "data": data}}
+        messages.append(content_frame(modelTurn={"role": "model", "parts": [blob]}))
+    return messages + ([content_frame(outputTranscription={"text": each}) for each in pieces] if transcribed else [])
+
+
+def call_frames(calls: Sequence[tuple[Call, Issued]]) -> list[Message]:
+    """Return one message with all calls; twice, if one is to be told twice. A call that is told no id is noted as one."""
+    listed: list[Message] = []
+    for call, issued in calls:
+        each = {"name": call.name, "args": _object(call.text)}
+        if "no_call_id" in call.faults or not issued.call_id:
+            issued.told_id = ""
+        else:
+            each = {"id": issued.call_id, **each}
+        listed.append(each)
+    message = {"toolCall": {"functionCalls": listed}}
+    return [message] * (2 if any("done_twice" in call.faults for call, _ in calls) else 1)
+
+
+def cancellation_frame(call_ids: Iterable[str]) -> Message:
+    """Return that no results are wanted for these calls."""
+    return {"toolCallCancellation": {"ids": list(call_ids)}}
+
+
+def end_frames(status: Status) -> list[Message]:
+    """Return the end of a turn."""
+    if status == "completed":
+        head = [content_frame(generationComplete=True)]
+    else:
+        head = [content_frame(interrupted=True)] if status == "cancelled" else []
+    reason = {} if status in ("completed", "cancelled") else {"turnCompleteReason": "RESPONSE_REJECTED"}
+    return [*head, {**content_frame(turnComplete=True, **reason), **USAGE}]
+
+
+def interrupted_frames() -> list[Message]:
+    """Return the end of a turn that is interrupted."""
+    return [content_frame(interrupted=True), content_frame(turnComplete=True)]
+
+
+def _pieces(text: str, size: int) -> list[str]:
+    return [text[start : start + size] for start in range(0, len(text), size)]
+
+
+def _object(text: str) -> Any:
+    """Return arguments as a value: they cannot be broken here."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {"_raw": text}
+
+
+Message: TypeAlias = dict[str, Any]
+
+_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}")
+_SETUP = frozenset(
+    {"model", "generationConfig", "systemInstruction", "tools", "realtimeInputConfig", "sessionResumption", "labels"}
+    | {"contextWindowCompression", "inputAudioTranscription", "outputAudioTranscription", "proactivity", "explicitVadSignal"}
+    | {"historyConfig", "avatarConfig", "safetySettings", "translationConfig"}
+)
+
+
+def camel(value: Any, *, depth: int = 3) -> Any:
+    """Return a message with its members in the spelling of JSON, as far down as members are the API's own."""
+    if isinstance(value, list):
+        return [camel(each, depth=depth) for each in value]
+    if not isinstance(value, dict) or not depth:
+        return value
+    return {
+        re.sub(r"_([a-z])", lambda found: found[1].upper(), key): each if key in _FREE else camel(each, depth=depth - 1)
+        for key, each in value.items()
+    }
+
+
+_FREE = frozenset({"response", "args", "parameters", "parametersJsonSchema", "parameters_json_schema"})
+"""Members that hold what is not the API's: nothing in them has another spelling."""
+
+
+def declared(setup: Message) -> list[Message]:
+    """Return the functions that a setup declares."""
+    tools = [tool for tool in setup.get("tools") or () if isinstance(tool, dict)]
+    return [each for tool in tools for each in tool.get("functionDeclarations") or tool.get("function_declarations") or ()]
+
+
+def setup_problem(setup: Message) -> str:
+    """Return what is wrong with a setup, "" for nothing."""
+    if not setup.get("model"):
+        return "setup without a model"
+    if unknown := sorted(set(setup) - _SETUP):
+        return f"Unknown name {unknown[0]!r} at 'setup'"
+    if any(not isinstance(tool, dict) or "type" in tool or "name" in tool for tool in setup.get("tools") or ()):
+        return "setup.tools are not functionDeclarations"
+    seen: set[str] = set()
+    for number, each in enumerate(declared(setup)):
+        name = each.get("name")
+        if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+            return f"setup.tools[0].function_declarations[{number}].name: Invalid function name {name!r}"
+        if name in seen:
+            return f"Duplicate function declaration found: {name}"
+        seen.add(name)
+        if "parameters" in each and (bad := _foreign(each["parameters"])):
+            return f"Unknown name {bad!r} at 'setup.tools[0].function_declarations[{number}].parameters'"
+    return ""
+
+
+_SCHEMA = frozenset(
+    {"type", "format", "title", "description", "nullable", "enum", "maxItems", "minItems", "properties", "required", "items"}
+    | {"minProperties", "maxProperties", "minLength", "maxLength", "pattern", "example", "anyOf", "propertyOrdering", "default"}
+    | {"minimum", "maximum", "additionalProperties", "$ref", "$defs", "ref", "defs"}
+)
+
+
+def _foreign(schema: Any) -> str:
+    """Return a member of a schema that ``parameters`` does not know ("" for none): with those, the whole session fails."""
+    if not isinstance(schema, dict):
+        return repr(schema)
+    for key, value in schema.items():
+        if key not in _SCHEMA:
+            return str(key)
+        inner: list[Any] = []
+        if key == "properties" and isinstance(value, dict):
+            inner = list(value.values())
+        elif key == "items":
+            inner = [value]
+        elif key == "anyOf":
+            inner = list(value)
+        elif key == "type" and not isinstance(value, str):
+            return "type"
+        for each in inner:
+            if bad := _foreign(each):
+                return bad
+    return ""
+
 
 _CLIENT = frozenset({"setup", "clientContent", "realtimeInput", "toolResponse"})
 
@@ -207,7 +355,7 @@ class GeminiTalk(Talk):
 
     def hearing(self, text: str) -> tuple[list[Message], list[Message]]:
         """Return the transcript, where the setup wishes for it."""
-        heard = frames.content(inputTranscription={"text": text, "finished": True})
+        heard = content_frame(inputTranscription={"text": text, "finished": True})
         return [], [heard] if self.setup is not None and "inputAudioTranscription" in self.setup else []
 
     # Results
@@ -271,13 +419,13 @@ class GeminiTalk(Talk):
     def saying(self, playing: Playing, text: str, audio: bytes, piece: int) -> list[Message]:
         """Return a text as parts, or audio with its transcript where the setup wishes for that."""
         if self.speaks:
-            return frames.spoken(text, audio, piece, transcribed="outputAudioTranscription" in (self.setup or {}))
-        return frames.written(text, piece)
+            return audio_frames(text, audio, piece, transcribed="outputAudioTranscription" in (self.setup or {}))
+        return text_frames(text, piece)
 
     @override
     def calling(self, playing: Playing, calls: Sequence[tuple[Call, Issued]]) -> list[Message]:
         """Return one message with all calls."""
-        return frames.called(calls)
+        return call_frames(calls)
 
     def sending(self, playing: Playing, frame: Mapping[str, Any]) -> None:
         """Note that the calls were told: from now on results are wanted."""
@@ -288,12 +436,12 @@ class GeminiTalk(Talk):
     @override
     def stale(self, playing: Playing) -> list[Message]:
         """Return that calls are taken back that nobody knows."""
-        return [frames.taken_back(["call_of_old"])]
+        return [cancellation_frame(["call_of_old"])]
 
     def ending(self, playing: Playing) -> list[Message]:
         """Return the end of the turn; nothing after calls, since the turn goes on with their results."""
         status = playing.status or "completed"
-        return [] if playing.calls and status == "completed" else frames.over(status)
+        return [] if playing.calls and status == "completed" else end_frames(status)
 
     async def ended(self, playing: Playing) -> None:
         """Tell a handle, and take calls back that a response made which was not completed."""
@@ -310,7 +458,7 @@ class GeminiTalk(Talk):
         if any(call.results and call.wanted != "not" for call in playing.calls):
             self.respond(asked=False)
         elif playing.over:
-            await self.send_all(frames.cut())
+            await self.send_all(interrupted_frames())
 
     @override
     def cutting(self, playing: Playing, why: Cut) -> list[Message]:
@@ -318,11 +466,11 @@ class GeminiTalk(Talk):
         for call in playing.calls:
             if call.wanted != "must":
                 self.fake.book.void(call, "never told")
-        return frames.cut()
+        return interrupted_frames()
 
     def cancelling(self, calls: Sequence[Issued]) -> list[Message]:
         """Return that calls are taken back."""
-        return [frames.taken_back(call.call_id for call in calls)]
+        return [cancellation_frame(call.call_id for call in calls)]
 
     def leaving(self, seconds: float) -> list[Message]:
         """Return ``goAway``."""
@@ -330,7 +478,7 @@ class GeminiTalk(Talk):
 
     def noise(self) -> list[Message]:
         """Return messages that mean nothing."""
-        return [frames.USAGE, {"unheardOf": {"ever": [1]}}]
+        return [USAGE, {"unheardOf": {"ever": [1]}}]
 
 
 class FakeGemini(FakeRealtime):

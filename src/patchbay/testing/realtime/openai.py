@@ -1,14 +1,17 @@
-"""A fake of OpenAI's Realtime API as it is since its general availability."""
+"""FakeOpenAI, FakeGLM, FakeQwen and FakeStepFun: providers of the OpenAI event protocol."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+from typing_extensions import override
+
+from patchbay.testing.realtime.event_protocol import FamilyTalk
 from patchbay.testing.realtime.fake import FakeRealtime
-from patchbay.testing.realtime.family import FamilyTalk
-from patchbay.testing.realtime.familyframes import Event, Wire
-from patchbay.testing.realtime.problems import Problem, missing, unknown
+from patchbay.testing.realtime.frames import Event, Problem, Wire, missing, unknown
+from patchbay.testing.realtime.records import Issued, unnamed
 
 _MEMBERS = frozenset(
     {"type", "model", "instructions", "output_modalities", "audio", "tools", "tool_choice", "parallel_tool_calls", "tracing"}
@@ -117,3 +120,167 @@ class FakeOpenAI(FakeRealtime):
     def __init__(self, *arguments: Any, strict_type: bool = True, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.strict_type = strict_type
+
+
+class OlderTalk(FamilyTalk):
+    """A connection to one of them. ``begins_with`` is what each session of the provider has at first, beside what all have."""
+
+    wire = Wire()
+    begins_with: ClassVar[Mapping[str, Any]]
+
+    def initial(self) -> Event:
+        """Return the session as it is at first."""
+        common = {"modalities": ["text", "audio"], "instructions": "", "turn_detection": {"type": "server_vad"}, "tools": []}
+        return {**common, **self.begins_with}
+
+    def merged(self, session: Mapping[str, Any]) -> Event:
+        """Return the session with a change in it: each member is put in the place of the one before."""
+        return {**self.session, **session}
+
+    @property
+    def speaks(self) -> bool:
+        """Whether the model answers with audio."""
+        return "audio" in self.session["modalities"]
+
+    @property
+    def detects_turns(self) -> bool:
+        """Whether the server is to hear by itself when the user has ended."""
+        detection = self.session["turn_detection"]
+        return isinstance(detection, dict) and detection.get("type") != "client_vad"
+
+    @property
+    def transcribes(self) -> bool:
+        """Whether what the user says is told as text: always."""
+        return True
+
+
+class GLMTalk(OlderTalk):
+    """A connection to a fake of GLM."""
+
+    wire = Wire(deltas=False, call_ids=False, heralds=False)
+    nested = False
+    needs_model = False
+    takes_nothing = False
+
+    begins_with: ClassVar[Mapping[str, Any]] = {
+        "input_audio_format": "wav",
+        "output_audio_format": "pcm",
+        "beta_fields": {"chat_mode": "audio", "tts_source": "e2e", "auto_search": False},
+    }
+
+    def check(self, session: Mapping[str, Any]) -> Problem | None:
+        """Refuse tools without ``turn_detection``, and in a mode other than audio."""
+        if "tools" not in session:
+            return None
+        if not isinstance(session.get("turn_detection"), dict):
+            return Problem("turn_detection must be given with tools.", "missing_required_parameter", "session.turn_detection")
+        if session["turn_detection"].get("type") not in ("server_vad", "client_vad"):
+            return Problem("turn_detection.type is server_vad or client_vad.", param="session.turn_detection.type")
+        mode = session.get("beta_fields", {}).get("chat_mode")
+        if mode != "audio":
+            return Problem(f"Tools need chat_mode audio, not {mode!r}.", param="session.beta_fields.chat_mode")
+        return None
+
+    def stamp(self, event: Event) -> Event:
+        """Return an event with what all events have."""
+        return {**super().stamp(event), "client_timestamp": int(time.time() * 1000)}
+
+    @override
+    def error(self, problem: Problem, event_id: Any) -> Event:
+        """Return the event that refuses something; its error has three members."""
+        error = {"type": "invalid_request_error", "code": problem.code, "message": problem.message}
+        return {"type": "error", "error": error}
+
+    def called(self, call_id: Any) -> Issued | None:
+        """Return the first call without a result. A result must not name one: a call has no id."""
+        if call_id:
+            self.violate(f"call_id {call_id!r} in a result")
+        return unnamed(self.calls.open)
+
+    def noise(self) -> list[Event]:
+        """Return the heartbeat, and an event that means nothing."""
+        return [{"type": "heartbeat"}, *super().noise()]
+
+
+class FakeGLM(FakeRealtime):
+    """GLM's realtime API."""
+
+    provider = "glm"
+    path = "/api/paas/v4/realtime"
+    _talk = GLMTalk
+
+
+class QwenTalk(OlderTalk):
+    """A connection to a fake of Qwen-Omni."""
+
+    nested = True
+    begins_with: ClassVar[Mapping[str, Any]] = {
+        "voice": "Cherry",
+        "input_audio_format": "pcm",
+        "output_audio_format": "pcm",
+        "input_audio_transcription": {"model": "qwen3-asr-flash-realtime"},
+        "turn_detection": {"type": "server_vad", "threshold": 0.5, "silence_duration_ms": 800},
+        "enable_search": False,
+    }
+
+    def check(self, session: Mapping[str, Any]) -> Problem | None:
+        """Refuse audio without text, formats other than PCM, and tools together with search."""
+        modalities = session.get("modalities", ["text"])
+        if not isinstance(modalities, list) or sorted(modalities) not in (["text"], ["audio", "text"]):
+            text = f"Invalid modalities: {modalities}. Supported combinations are: ['text'] and ['audio', 'text']."
+            return Problem(text, param="session.modalities")
+        for name in ("input_audio_format", "output_audio_format"):
+            if not str(session.get(name, "pcm")).startswith("pcm"):
+                return Problem(f"Invalid {name}: {session[name]!r}.", param=f"session.{name}")
+        whole = {**self.session, **session}
+        if whole.get("enable_search") and whole.get("tools"):
+            return Problem("tools and enable_search exclude each other.", param="session.enable_search")
+        return None
+
+    @property
+    def transcribes(self) -> bool:
+        """Whether what the user says is told as text."""
+        return self.session["input_audio_transcription"] is not None
+
+
+class FakeQwen(FakeRealtime):
+    """Qwen-Omni's realtime API. ``Faults(idle=…)`` is what it does with a client that says nothing."""
+
+    provider = "qwen"
+    path = "/api-ws/v1/realtime"
+    _talk = QwenTalk
+
+
+class StepFunTalk(OlderTalk):
+    """A connection to a fake of StepFun."""
+
+    nested = True
+    roles = frozenset({"user", "assistant"})
+    begins_with: ClassVar[Mapping[str, Any]] = {
+        "voice": "jingdiannvsheng",
+        "input_audio_format": "pcm16",
+        "output_audio_format": "pcm16",
+        "turn_detection": None,
+    }
+    _voiced = False
+
+    def check(self, session: Mapping[str, Any]) -> Problem | None:
+        """Refuse a change without tools, and the voice a second time."""
+        if "tools" not in session:
+            return missing("session.tools")
+        if "voice" in session and self._voiced:
+            return Problem("The voice of a session cannot be set again.", param="session.voice")
+        return None
+
+    def merged(self, session: Mapping[str, Any]) -> Event:
+        """Return the session with a change in it, and note that it has its voice now."""
+        self._voiced = self._voiced or "voice" in session
+        return super().merged(session)
+
+
+class FakeStepFun(FakeRealtime):
+    """StepFun's realtime API."""
+
+    provider = "stepfun"
+    path = "/v1/realtime"
+    _talk = StepFunTalk

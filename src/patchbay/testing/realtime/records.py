@@ -1,8 +1,4 @@
-"""What was called, what was answered, and what a client did that it must not do. Pure: no I/O.
-
-What lives here: the calls that a fake has made, over all of its connections, and the judgement of each result. What does not: the
-rules about frames that are a provider's own (its file).
-"""
+"""What a fake provider records: calls that it issued, and results that it was sent."""
 
 from __future__ import annotations
 

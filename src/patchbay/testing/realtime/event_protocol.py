@@ -16,12 +16,10 @@ from urllib.parse import parse_qs, urlsplit
 from typing_extensions import override
 from websockets.asyncio.server import ServerConnection
 
-from patchbay.testing.realtime.book import Issued
-from patchbay.testing.realtime.familyframes import Event, Frames, Wire
-from patchbay.testing.realtime.playing import Playing
-from patchbay.testing.realtime.problems import Problem, in_content, in_tool, in_tools, missing
+from patchbay.testing.realtime.frames import Event, Frames, Problem, Wire, in_content, in_tool, in_tools, missing
+from patchbay.testing.realtime.records import Issued
 from patchbay.testing.realtime.script import Call
-from patchbay.testing.realtime.talk import Cut, Talk
+from patchbay.testing.realtime.session import Cut, Playing, Talk
 
 if TYPE_CHECKING:
     from patchbay.testing.realtime.fake import FakeRealtime

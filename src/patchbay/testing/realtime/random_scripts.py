@@ -1,7 +1,4 @@
-"""Scripts and faults by chance, for property tests: hard on a client, but never so that a correct one does wrong.
-
-A client that keeps the rules ends each of them with no violation, and with each call answered at most once.
-"""
+"""Random scripts for fake realtime providers, reproducible from a seed."""
 
 from __future__ import annotations
 
