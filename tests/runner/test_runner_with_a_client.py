@@ -121,7 +121,7 @@ def test_cancelling_a_run_frees_the_server():
 
 def test_making_a_runner_of_a_chat_model_imports_no_third_party_package():
     code = (
-        "import sys, patchbay.runner, patchbay.testing.scripted\n"
+        "import sys, patchbay.runner, patchbay.testing.models\n"
         "heavy = {'pydantic', 'openai', 'jsonschema_rs', 'httpx', 'httpx2', 'aiohttp', 'msgspec'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
