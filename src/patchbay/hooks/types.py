@@ -77,7 +77,7 @@ Decision: TypeAlias = Continue | Modify | Respond | DenyTool | Ask | AbortTurn |
 class Approval:
     """An approver's answer. ``by`` is who decided, for the record.
 
-    ``arguments`` replace those of the call: they are validated, the other approvers are asked again, and the model is told.
+    ``arguments`` replace those of the call: they are validated, the other approvers are asked again, and the model sees them.
     """
 
     approved: bool

@@ -1,8 +1,6 @@
-"""Fakes for the seams, public so that users test as we do.
+"""Fakes for tests: a scripted OpenAI-compatible server (``ScriptedUpstream``), scripted models, and a plugin runner.
 
-What lives here: a scripted OpenAI-compatible server that only writes text (``ScriptedUpstream``), and a
-scripted model for the loop (``ScriptedModel``). What does not: anything the library itself needs to run;
-every room below may be used without this one.
+The library itself never imports this package.
 """
 
 from __future__ import annotations

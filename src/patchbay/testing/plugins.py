@@ -1,8 +1,4 @@
-"""A plugin without a host: made, started and called in the test's own process.
-
-What lives here: the host's part of the messages, played without a socket. What does not: anything of the plugin's part, which is
-the real one (``patchbay.plugins.worker``); what is sent is held against the frames, and arguments and results go through JSON.
-"""
+"""Runs a plugin in the test's process: the host's side of the protocol without a socket."""
 
 from __future__ import annotations
 
@@ -65,7 +61,7 @@ class RunningPlugin:
         """The plugin, as its class made it."""
 
     async def call(self, name: str, /, **arguments: Any) -> PluginResult:
-        """Call a tool as a model would. Whatever it does is told by the result, and not raised. Cancelling this cancels it."""
+        """Call a tool as a model would. Errors are in the result, not raised. Cancelling this cancels the call."""
         return await self.call_json(name, json.dumps(arguments))
 
     async def call_json(self, name: str, arguments: str, *, within: float | None = None, call_id: str = "") -> PluginResult:
@@ -163,7 +159,7 @@ async def run_plugin(
     """
     running = RunningPlugin(plugin_class, plugin_id, folder, config)
     try:
-        await running._start(startup_timeout)  # noqa: SLF001  (for nobody else)
+        await running._start(startup_timeout)  # noqa: SLF001  (private to this module)
         yield running
     finally:
         await running._stop()  # noqa: SLF001

@@ -1,9 +1,4 @@
-"""What a scripted upstream answers, and how each answer looks on the wire. Pure: request body in, bytes out.
-
-What lives here: the kinds of answer (a text, a whole message, raw bytes), their chat-completions JSON and
-their events. What does not: sockets (``upstream``) and deciding what to say (``contract_model``, or the
-test's own list or function).
-"""
+"""Scripts for ScriptedUpstream: kinds of answers, as chat-completions JSON and as events."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A scripted model server on loopback: real sockets, real chat-completions streams, and no ``tools`` support.
-
-What lives here: the server, its record of what arrived, and ``python -m patchbay.testing.upstream``. What
-does not: what it answers (``script``, ``contract_model``). It stands in for Ollama, LM Studio or llama.cpp
-with a model that only writes text, in tests and in ``patchbay demo``.
-"""
+"""ScriptedUpstream: an OpenAI-compatible HTTP server that plays a script, and ``python -m patchbay.testing.upstream``."""
 
 from __future__ import annotations
 

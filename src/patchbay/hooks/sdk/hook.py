@@ -150,7 +150,7 @@ class Hook:
     ) -> F | Callable[[F], F]:
         """Offer a function to the model: as ``@hook.tool``, or as ``@hook.tool(name=...)``.
 
-        Its name, docstring and annotations say what the model is told, unless ``description`` or ``parameters`` (a JSON Schema)
+        Its name, docstring and annotations make the definition, unless ``description`` or ``parameters`` (a JSON Schema)
         do. It is given checked arguments, and may return a text, data, or a ToolOutput. Raises ConfigurationError for a second
         tool of a name.
         """

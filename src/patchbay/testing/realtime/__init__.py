@@ -1,7 +1,7 @@
-"""Fakes of the providers of realtime sessions: WebSocket servers on loopback whose models do what a script says.
+"""Fake providers of realtime sessions: WebSocket servers on loopback whose models follow a script.
 
-They keep the providers' rules and record what a client does against them. Nothing here stands on ``patchbay.realtime``: what
-the fakes know of the wire they know by themselves, so that they do not share its mistakes.
+They enforce the providers' rules and record violations. They do not import ``patchbay.realtime``, so that they do not share its
+mistakes about the wire format.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The servers that speak as OpenAI does (OpenAI, Qwen-Omni, GLM, StepFun): what they take, what they refuse, what they answer.
+"""Sessions of the OpenAI event protocol: what FakeOpenAI, FakeGLM, FakeQwen and FakeStepFun have in common.
 
-What lives here: what these four have in common. What does not: the shape of a response (``familyframes``), and what is a
-provider's own: how a session is changed, how tools are told (its file).
+Session updates and tool definitions differ by provider (``openai``); events are in ``frames``.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class FamilyTalk(Talk):
 
     wire: ClassVar[Wire]
     nested: ClassVar[bool]
-    """Whether a tool is told as ``{"type": "function", "function": {…}}``, and not as ``{"type": "function", "name": …}``."""
+    """Whether a tool is defined as ``{"type": "function", "function": {…}}``, and not as ``{"type": "function", "name": …}``."""
 
     roles: ClassVar[frozenset[str]] = frozenset({"user", "assistant", "system"})
     needs_model: ClassVar[bool] = True
@@ -69,14 +68,14 @@ class FamilyTalk(Talk):
     @property
     @abstractmethod
     def transcribes(self) -> bool:
-        """Whether what the user says is told as text."""
+        """Whether the user's speech is transcribed."""
 
     def kinds(self, role: str) -> Sequence[str]:
         """Return the types of the parts of a message."""
         return ("text", "output_text") if role == "assistant" else ("input_text", "text")
 
     def modalities(self) -> Event:
-        """Return what a response says of how it is told."""
+        """Return a response's members about its output."""
         return {"modalities": ["text", "audio"] if self.speaks else ["text"]}
 
     def stamp(self, event: Event) -> Event:
@@ -201,7 +200,7 @@ class FamilyTalk(Talk):
         return None
 
     def called(self, call_id: Any) -> Issued | None:
-        """Return the call that a result is for: the one with its id, or the first that was told without one."""
+        """Return the call that a result is for: the one with its id, or the first that was issued without one."""
         return self.calls.told_as(call_id) or next((call for call in self.calls.open if not call.told_id), None)
 
     async def _added(self, item: Mapping[str, Any]) -> None:
@@ -245,7 +244,7 @@ class FamilyTalk(Talk):
 
     @override
     async def ended(self, playing: Playing) -> None:
-        """Note when a response ended that nobody had asked for."""
+        """Record the end of a response that was not requested."""
         if not playing.asked:
             self._own_accord = playing.ended_at
 

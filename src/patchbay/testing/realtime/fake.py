@@ -112,11 +112,11 @@ class FakeRealtime:
         assert fake.violations == []
         assert fake.unanswered == []
 
-    Each response is the next step of ``script``; when it is over, the model quotes what it was told (``Quote``). ``api_key`` is
+    Each response is the next step of ``script``; when it is over, the model quotes its input (``Quote``). ``api_key`` is
     the one that is let in (None: any). ``hears`` is what the user says by voice, one text for each turn: a turn ends where the
     client says so, and, in a session that detects turns, behind each ``utterance`` bytes of audio (None: nowhere). ``crossing``
     (seconds) is how long after a server's word a client may not have heard it. ``tls`` is the server's end of TLS, with its
-    certificate: then ``url`` is one with ``wss``. Raises ConfigurationError for what is no script.
+    certificate: then ``url`` is one with ``wss``. Raises ConfigurationError for an invalid script.
     """
 
     provider: ClassVar[str]
@@ -155,7 +155,7 @@ class FakeRealtime:
         """All that clients have sent, with the connection's number (pieces of audio without their data)."""
 
         self.heard: list[Told] = []
-        """All that the model was told: what users said, lines, results."""
+        """The model's input: user speech, text, results."""
 
         self.sessions: list[Mapping[str, Any]] = []
         """The sessions as clients wanted them, one for each change (Gemini: each ``setup``), refused ones too."""

@@ -46,7 +46,7 @@ def audio_frames(text: str, audio: bytes, piece: int, *, transcribed: bool) -> l
 
 
 def call_frames(calls: Sequence[tuple[Call, Issued]]) -> list[Message]:
-    """Return one message with all calls; twice, if one is to be told twice. A call that is told no id is noted as one."""
+    """Return one message with all calls, repeated for a duplicate. A call without an id is recorded as such."""
     listed: list[Message] = []
     for call, issued in calls:
         each = {"name": call.name, "args": _object(call.text)}
@@ -347,7 +347,7 @@ class GeminiTalk(Talk):
             await self.take_back(told)
 
     async def user_speaks(self, text: str) -> None:
-        """The user speaks: calls that have no result are taken back, too. Before the setup nobody listens."""
+        """The user speaks: calls without a result are cancelled. Ignored before the setup."""
         if self.setup is None:
             return
         await self._interrupt()
@@ -435,7 +435,7 @@ class GeminiTalk(Talk):
 
     @override
     def stale(self, playing: Playing) -> list[Message]:
-        """Return that calls are taken back that nobody knows."""
+        """Return a cancellation of unknown calls."""
         return [cancellation_frame(["call_of_old"])]
 
     def ending(self, playing: Playing) -> list[Message]:

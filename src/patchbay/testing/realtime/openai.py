@@ -83,7 +83,7 @@ class OpenAITalk(FamilyTalk):
 
     @property
     def transcribes(self) -> bool:
-        """Whether what the user says is told as text."""
+        """Whether the user's speech is transcribed."""
         return self.session["audio"]["input"]["transcription"] is not None
 
     @property
@@ -92,7 +92,7 @@ class OpenAITalk(FamilyTalk):
         return self.session["audio"]["input"]["turn_detection"] is not None
 
     def modalities(self) -> Event:
-        """Return what a response says of how it is told."""
+        """Return a response's members about its output."""
         return {"output_modalities": self.session["output_modalities"], "max_output_tokens": "inf", "audio": None}
 
     def kinds(self, role: str) -> Sequence[str]:
@@ -150,7 +150,7 @@ class OlderTalk(FamilyTalk):
 
     @property
     def transcribes(self) -> bool:
-        """Whether what the user says is told as text: always."""
+        """Whether the user's speech is transcribed: always."""
         return True
 
 
@@ -239,7 +239,7 @@ class QwenTalk(OlderTalk):
 
     @property
     def transcribes(self) -> bool:
-        """Whether what the user says is told as text."""
+        """Whether the user's speech is transcribed."""
         return self.session["input_audio_transcription"] is not None
 
 

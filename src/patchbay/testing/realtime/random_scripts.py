@@ -29,7 +29,7 @@ from patchbay.testing.realtime.script import (
 KINDS: Final = frozenset({"calls", "mixed", "fragments", "stale", "noise", "status", "late"}) | frozenset(
     {"interrupt", "cancel", "kill", "leave", "refuse", "update"}
 )
-"""What there can be: calls that are told badly ("calls"), events of several calls mixed, messages in fragments, old calls, noise,
+"""What there can be: malformed calls ("calls"), events of several calls mixed, messages in fragments, old calls, noise,
 responses that are not completed, the user speaking, calls taken back, connections killed, ended with a warning ("leave") and
 refused, slow beginnings, changes of the session refused ("update")."""
 
@@ -104,7 +104,7 @@ class Dice:
     def batch_faults(self) -> frozenset[CallFault]:
         """Return what is wrong with all calls of an answer, where one message tells them (Gemini).
 
-        Not both of the two: a call that is told twice without an id cannot be known for one.
+        Not both: a call that is issued twice without an id cannot be recognised as one.
         """
         faults: Sequence[CallFault] = ("done_twice", "no_call_id")
         return frozenset({self.random.choice(faults)}) if self.may("calls", 0.25) else frozenset()

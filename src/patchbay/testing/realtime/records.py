@@ -15,7 +15,7 @@ Wanted: TypeAlias = Literal["must", "may", "not"]
 
 @dataclass
 class Issued:
-    """A call that the model made. ``told_id`` is the id as the client knows it: "" when it was told none.
+    """A call that the model made. ``told_id`` is the id that the client got, "" if none.
 
     ``order`` numbers the calls of one response. ``why`` is why no result is wanted, or, as "interrupted", why it need not come;
     ``gone_at`` is when it was taken back (``time.monotonic``).
@@ -41,7 +41,7 @@ class Issued:
 
 @dataclass(frozen=True)
 class Told:
-    """Something that the model was told, on which connection. ``kind`` is "result" for results, else a role."""
+    """Input of the model, and its connection. ``kind`` is "result" for results, else a role."""
 
     kind: str
     text: str

@@ -19,7 +19,7 @@ def one_of(what: str, value: object, allowed: Any) -> None:
 
 
 def some_of(what: str, values: object, allowed: Any) -> None:
-    """Raise ConfigurationError for what is no collection of values that the Literal ``allowed`` has."""
+    """Raise ConfigurationError unless ``values`` is a collection of values of the Literal ``allowed``."""
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise ConfigurationError(f"{_first(what)} are a collection of {_listed(get_args(allowed))}, not {values!r}.")
     for value in values:
@@ -27,7 +27,7 @@ def some_of(what: str, values: object, allowed: Any) -> None:
 
 
 def listed(what: str, values: object, kinds: Sequence[type], advice: str = "") -> None:
-    """Raise ConfigurationError for what is no sequence of things of these kinds. ``advice`` is what else is said then."""
+    """Raise ConfigurationError unless ``values`` is a sequence of these kinds; ``advice`` is added to the message."""
     names = ", ".join(kind.__name__ for kind in kinds)
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise ConfigurationError(f"{_first(what)} are a sequence of {names}, not {values!r}.{advice}")
@@ -42,7 +42,7 @@ def of_kind(what: str, value: object, kinds: Sequence[type], advice: str = "") -
 
 
 def at_least(what: str, value: object, least: float) -> None:
-    """Raise ConfigurationError for what is no number, or less than ``least``."""
+    """Raise ConfigurationError unless ``value`` is a number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= least:
         raise ConfigurationError(f"{_first(what)} is a number of at least {least}, not {value!r}.")
 
@@ -57,10 +57,10 @@ def _first(what: str) -> str:
 
 
 CallFault: TypeAlias = Literal["done_twice", "no_name", "no_call_id", "only_in_response_done", "unheralded"]
-"""What can be wrong with how a call is told.
+"""Ways in which a call can be malformed.
 
-"done_twice": its end is told twice (Gemini: the whole ``toolCall``). "no_name": the end names no tool. "no_call_id": the pieces
-and the end have no id (Gemini: there is none at all). "only_in_response_done": it is told by the end of its response alone.
+"done_twice": its end is sent twice (Gemini: the whole ``toolCall``). "no_name": the end names no tool. "no_call_id": the pieces
+and the end have no id (Gemini: there is none at all). "only_in_response_done": only the end of its response contains it.
 "unheralded": there is no ``output_item`` event about it.
 """
 
@@ -131,7 +131,7 @@ class Call:
 
     @property
     def deltas(self) -> list[str]:
-        """The arguments in the pieces in which they are told."""
+        """The arguments in the pieces that are sent."""
         text = self.text
         cuts = range(8, len(text), 8) if self.cuts is None else self.cuts
         places = [0, *sorted({cut for cut in cuts if 0 < cut < len(text)}), len(text)]

@@ -248,7 +248,7 @@ class _Player:
             await self._talk.kill()
 
     async def aside(self, part: Part) -> None:
-        """Do what is no part of what the model says."""
+        """Execute a step that is not model output."""
         talk = self._talk
         if isinstance(part, Interrupt):
             await talk.user_speaks(part.text)
