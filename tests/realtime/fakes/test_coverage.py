@@ -20,8 +20,8 @@ from patchbay.testing.realtime import (
     Faults,
     Quote,
     Say,
-    chance,
     random_script,
+    random_scripts,
 )
 from patchbay.testing.realtime.script import AnswerFault, CallFault, Cancel, GoAway, Interrupt, Point, Status
 from realtime.dialects.told import dialect
@@ -86,7 +86,7 @@ def test_each_kind_that_is_wanted_changes_scripts_and_none_is_there_that_was_not
         ]
 
     plain = scripts()
-    assert [] == [kind for kind in sorted(chance.KINDS) if scripts(kind) == plain]
+    assert [] == [kind for kind in sorted(random_scripts.KINDS) if scripts(kind) == plain]
     assert {Faults()} == {replace(faults, refuse_with="reset") for _, faults in plain}
     answers = [answer for script, _ in plain for answer in script]
     assert {(frozenset(), None, "completed", 0.0, ())} == {
