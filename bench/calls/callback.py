@@ -24,14 +24,14 @@ UVLOOP = True
 async def opened(folder: Path) -> AsyncIterator[cases.Opened]:
     """Register the callback with a registry, as ``patchbay serve`` has it, and call it."""
     settings = ToolsSettings()
-    lease = CallbackHealth(max_failures=settings.max_failures, connect_timeout=settings.connect_timeout)
+    health = CallbackHealth(max_failures=settings.max_failures, connect_timeout=settings.connect_timeout)
     dispatcher = CallbackDispatcher(
         max_result_size=settings.max_result_size,
         connect_timeout=settings.connect_timeout,
         strict_arguments=settings.strict_arguments,
-        lease=lease,
+        health=health,
     )
-    registry = lease.registry = ToolRegistry([DEFAULT_ROLE], dispatcher.tool)
+    registry = health.registry = ToolRegistry([DEFAULT_ROLE], dispatcher.tool)
     with servers.starlette(folder) as callback:
         registry.register(
             Registration(

@@ -40,6 +40,7 @@ def create_app(
     upstream_timeout: float = 600.0,
     heartbeat: float = 15.0,
     options: TextOptions | None = None,
+    governance: Governance | None = None,
     oversight: Governance | None = None,
     _make_exchange: ExchangeFactory | None = None,
     **text_options: Any,
@@ -51,7 +52,7 @@ def create_app(
     may send nothing (0: no limit), ``heartbeat`` after how many an idle stream gets a comment line. How tools and text are
     treated is said by ``options``, or by its fields as keywords (``tools="text"``, ``repair_rounds=1``, …).
 
-    With ``oversight`` (``patchbay.server.oversight``) chat completions are put to its hooks, and ``/api/approvals``,
+    With ``governance`` (``patchbay.server.Governance``) chat completions are put to its hooks, and ``/api/approvals``,
     ``/api/events``, ``/api/audit`` and ``/api/media`` are there for programs of this machine.
 
     Raises ConfigurationError. Where no lifespan reaches the application, close it with ``await app.aclose()``.
@@ -69,10 +70,12 @@ def create_app(
         upstream_timeout=upstream_timeout,
         heartbeat=heartbeat,
     )
-    if oversight is not None:
-        from patchbay.server.app import GovernedProxy
+    if governance is not None or oversight is not None:
+        from patchbay.server.app import GovernedProxy, renamed_oversight  # and with them a web framework
 
-        return GovernedProxy(settings, _options(options, text_options), oversight)
+        governance = renamed_oversight(governance, oversight)
+        assert governance is not None
+        return GovernedProxy(settings, _options(options, text_options), governance)
     return ProxyApp(settings, _make_exchange or _exchanges(_options(options, text_options)))
 
 

@@ -44,7 +44,7 @@ def guarded(tmp_path, deleted) -> Iterator[Door]:
     """A server that asks about each call of its tool ``delete``."""
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"approvals": {"rules": [{"name": "deleting", "tools": ["delete"], "outcome": "ask"}]}}))
-    with door(SCRIPT * 2, oversight=Governance(GovernanceSettings(config=file))) as running:
+    with door(SCRIPT * 2, governance=Governance(GovernanceSettings(config=file))) as running:
 
         def delete(arguments: dict[str, Any]) -> str:
             deleted.append(arguments["path"])
@@ -95,7 +95,7 @@ def test_a_tool_of_another_process_is_shown_with_who_it_is_from_and_where_its_ca
     file.write_text(json.dumps({"approvals": {"rules": [{"annotations": ["destructive"], "outcome": "ask"}]}}))
     said = says({"output": "sent", "is_error": False})
     with (
-        door([], oversight=Governance(GovernanceSettings(config=file))) as running,
+        door([], governance=Governance(GovernanceSettings(config=file))) as running,
         calling_back(said) as callback,
     ):
         server = running.server
@@ -132,7 +132,7 @@ def test_a_client_that_leaves_takes_its_question_along(guarded, deleted, streame
 
 def test_watchers_of_events_that_leave_are_forgotten(guarded, monkeypatch):
     monkeypatch.setattr(admin_api, "_PING", 0.05)
-    watchers = guarded.server.app.oversight.approvals._watchers
+    watchers = guarded.server.app.governance.approvals._watchers
     with contextlib.ExitStack() as stack:
         for _ in range(5):
             connection = http.client.HTTPConnection("127.0.0.1", guarded.server.port, timeout=BOUND)

@@ -70,7 +70,7 @@ def door(
     tools: Any = "native",
     proxy: dict[str, Any] | None = None,
     chat: dict[str, Any] | None = None,
-    oversight: Governance | None = None,
+    governance: Governance | None = None,
     **settings: Any,
 ) -> Iterator[Door]:
     """Run one. ``tools`` is how the model is told of tools, ``refuses``: its server takes none."""
@@ -80,7 +80,7 @@ def door(
             settings=ToolsSettings(**{"lease": 0.0, **settings}),
             upstream=ProxySettings(upstream.url, **(proxy or {})),
             chat=ChatSettings(TextOptions(tools=tools), **(chat or {})),
-            oversight=oversight,
+            governance=governance,
         )
         with serving(app=app) as server:
             yield Door(server, upstream)

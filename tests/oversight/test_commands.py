@@ -19,7 +19,7 @@ import openai
 import pytest
 
 from patchbay.cli.children import Child, listening
-from patchbay.cli.serving import make_oversight
+from patchbay.cli.serving import make_governance
 from patchbay.testing import ContractModel, ScriptedUpstream
 from ports import kept_port
 from tools_server.rig import BOUND, calling_back, says, until
@@ -112,7 +112,7 @@ def test_what_keeps_nothing_on_disk_keeps_its_audit_in_memory(what, flags, folde
 @pytest.mark.parametrize(("days", "kept"), [(90, 1), (0, 1), (0.5, 0.5)])
 def test_an_audit_in_memory_does_not_grow_for_ever(days, kept) -> None:
     for audit, store in (("memory", "sqlite:///kept.db"), (None, None), ("sqlite://", None)):
-        assert kept * 86400 == make_oversight(None, audit, days, store=store).settings.audit_kept
+        assert kept * 86400 == make_governance(None, audit, days, store=store).settings.audit_kept
 
 
 def test_an_audit_that_nobody_wants_is_not_there(folder) -> None:

@@ -35,12 +35,12 @@ def overseen(folder: Path, config, **options) -> Governance:
 
 
 @contextlib.asynccontextmanager
-async def opened(oversight: Governance):
+async def opened(governance: Governance):
     try:
-        await oversight.open()
-        yield oversight
+        await governance.open()
+        yield governance
     finally:
-        await oversight.aclose()
+        await governance.aclose()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_what_would_be_passed_over_and_was_meant_for_us_is_refused_with_the_way_
     "others", [{"agents": {}, "model_list": [], "channels": {}, "session": {}}, {"webhooks": [], "books": 1, "removals": 2}]
 )
 def test_keys_of_other_programs_are_passed_over(tmp_path, others):
-    assert "approvals by 1 rule" == overseen(tmp_path, {**others, "hooks": {}, "approvals": ASK}).told
+    assert "approvals by 1 rule" == overseen(tmp_path, {**others, "hooks": {}, "approvals": ASK}).summary
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_keys_of_other_programs_are_passed_over(tmp_path, others):
     ],
 )
 def test_what_is_in_force_and_what_is_not_is_told(tmp_path, config, told):
-    assert told == overseen(tmp_path, config).told
+    assert told == overseen(tmp_path, config).summary
 
 
 @pytest.mark.parametrize("command", ["list", "doctor"])
@@ -119,15 +119,15 @@ def builtin(**more):
 
 def test_a_reload_tells_what_is_no_more(tmp_path):
     async def main():
-        oversight = overseen(
+        governance = overseen(
             tmp_path, {**builtin(), "approvals": ASK}, builtins={"own": lambda _: Own(), "other": lambda _: Own()}
         )
-        async with opened(oversight):
-            assert "other; own; approvals by 1 rule" == await oversight.reload()
+        async with opened(governance):
+            assert "other; own; approvals by 1 rule" == await governance.reload()
             written(tmp_path, builtin(enabled=False))
-            assert "other; own is not enabled; no more: own, approvals" == await oversight.reload()
+            assert "other; own is not enabled; no more: own, approvals" == await governance.reload()
             written(tmp_path, {"hooks": {}})
-            assert "nothing; no more: other" == await oversight.reload()
+            assert "nothing; no more: other" == await governance.reload()
 
     run(main())
 
@@ -138,22 +138,22 @@ def test_a_reload_whose_file_cannot_work_changes_nothing(tmp_path):
 
     async def main():
         config = {"hooks": {"processes": {"guard": process}}, "approvals": ASK}
-        async with opened(overseen(tmp_path, config)) as oversight:
-            before = process_of(oversight.hooks, "guard"), oversight.approvals.policy
+        async with opened(overseen(tmp_path, config)) as governance:
+            before = process_of(governance.hooks, "guard"), governance.approvals.policy
             Path(guard[-1]).write_text("raise SystemExit('broken')")
             written(tmp_path, {"hooks": {"processes": {"guard": process}}})
             with pytest.raises(ConfigurationError) as refused:
-                await oversight.reload()
+                await governance.reload()
             assert "hooks.processes.guard does not start: hook.hello failed: exit status 1 (broken)" in str(refused.value)
-            assert before == (process_of(oversight.hooks, "guard"), oversight.approvals.policy)
-            assert ("running", "guard; approvals by 1 rule") == (before[0].state, oversight.told)
+            assert before == (process_of(governance.hooks, "guard"), governance.approvals.policy)
+            assert ("running", "guard; approvals by 1 rule") == (before[0].state, governance.summary)
             written(tmp_path, {"hooks": {"processes": {}}, "approval": ASK})
             with pytest.raises(ConfigurationError, match="is 'approvals' meant"):
-                await oversight.reload()
+                await governance.reload()
             written(tmp_path, {"approvals": {"rules": [{"when": {"path": {"regex": "("}}, "outcome": "ask"}]}})
             with pytest.raises(ConfigurationError, match=r"approvals, rule '1': when\.path\.regex is no regular expression"):
-                await oversight.reload()
-            assert before[1] is oversight.approvals.policy
+                await governance.reload()
+            assert before[1] is governance.approvals.policy
             await asyncio.sleep(0)
             assert "running" == before[0].state
 

@@ -18,13 +18,13 @@ def test_a_database_has_one_holder_until_it_lets_go(url, monkeypatch):
     async def work():
         async with RegistrationStore(url) as store, RegistrationStore(url) as other:
             first, second = StoreLock(store.database), StoreLock(other.database)
-            await first.take()
+            await first.acquire()
             with pytest.raises(ConfigurationError, match="in use by another server"):
-                await second.take()
+                await second.acquire()
             registry = registry_of()
             await other.save(registry, registry.register(remote("t")))  # a store is no server
             await first.release()
-            await second.take()
+            await second.acquire()
             await second.release()
             return [each.name for each in await store.load()]
 
@@ -35,6 +35,6 @@ def test_a_database_in_memory_is_nobody_elses():
     async def work():
         async with RegistrationStore("sqlite://") as store, RegistrationStore("sqlite://") as other:
             for each in (store, other):
-                await StoreLock(each.database).take()
+                await StoreLock(each.database).acquire()
 
     run(work())

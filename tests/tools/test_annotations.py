@@ -62,7 +62,7 @@ def test_a_tool_of_this_program_is_from_nobody_unless_it_says_so():
 @pytest.mark.parametrize(("source", "expected"), [("plugin:x", "plugin:x"), ("", "external")])
 def test_a_tool_of_another_process_never_passes_for_one_of_this_program(source, expected):
     dispatcher = CallbackDispatcher(
-        max_result_size=1, connect_timeout=1.0, strict_arguments=False, lease=CallbackHealth(max_failures=1, connect_timeout=1.0)
+        max_result_size=1, connect_timeout=1.0, strict_arguments=False, health=CallbackHealth(max_failures=1, connect_timeout=1.0)
     )
     registration = Registration("t", callback_url="http://127.0.0.1:9/call", source=source, metadata={"annotations": DESTRUCTIVE})
     made = dispatcher.tool(registration)

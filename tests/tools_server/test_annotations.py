@@ -104,7 +104,7 @@ def governed(tmp_path: Path, policy: dict[str, Any]) -> Any:
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"approvals": policy}), encoding="utf-8")
     return create_tools_app(
-        ["ann", "ben"], settings=ToolsSettings(lease=0), oversight=Governance(GovernanceSettings(config=file))
+        ["ann", "ben"], settings=ToolsSettings(lease=0), governance=Governance(GovernanceSettings(config=file))
     )
 
 

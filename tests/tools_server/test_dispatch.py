@@ -359,12 +359,12 @@ def test_a_result_that_json_does_not_know_is_shown_as_a_model_is_shown_it(server
 
 def test_connections_that_nobody_needs_any_more_are_closed_but_none_that_a_call_took_meanwhile() -> None:
     async def main() -> list[Any]:
-        lease = CallbackHealth(max_failures=3, connect_timeout=BOUND)
-        dispatcher = CallbackDispatcher(max_result_size=1000, connect_timeout=BOUND, strict_arguments=False, lease=lease)
-        lease.registry = ToolRegistry(["ann"], dispatcher.tool)
+        health = CallbackHealth(max_failures=3, connect_timeout=BOUND)
+        dispatcher = CallbackDispatcher(max_result_size=1000, connect_timeout=BOUND, strict_arguments=False, health=health)
+        health.registry = ToolRegistry(["ann"], dispatcher.tool)
         for name, callback in (("first", first), ("second", second)):
-            lease.registry.register(Registration(name, source="s", callback_url=callback.url))
-        tools = lease.registry.snapshot("ann").tools
+            health.registry.register(Registration(name, source="s", callback_url=callback.url))
+        tools = health.registry.snapshot("ann").tools
         executor = Executor(tools.values())
 
         async def called(name: str) -> Any:

@@ -154,8 +154,8 @@ def test_dead_origins_are_probed_less_and_less_and_hidden_once(monkeypatch: Any)
 
     monkeypatch.setattr(callbacks, "_answers", counted)
     app = create_tools_app(("ann",), settings=ToolsSettings(lease=60.0))
-    lease = CallbackHealth(max_failures=3, connect_timeout=5.0)
-    registry = lease.registry = app.registry
+    health = CallbackHealth(max_failures=3, connect_timeout=5.0)
+    registry = health.registry = app.registry
     hidden: list[Any] = []
     hide = registry.hide
     monkeypatch.setattr(registry, "hide", lambda *args, **options: hidden.append(args) or hide(*args, **options))
@@ -168,7 +168,7 @@ def test_dead_origins_are_probed_less_and_less_and_hidden_once(monkeypatch: Any)
         counts = []
         for _ in range(looks):
             probed.clear()
-            await lease.look()
+            await health.check()
             counts.append(len(probed))
         return counts
 
@@ -180,9 +180,9 @@ def test_dead_origins_are_probed_less_and_less_and_hidden_once(monkeypatch: Any)
     assert 300 == len(hidden)
 
     async def back() -> bool:
-        lease.renewed(CallbackEndpoint("s", f"http://127.0.0.1:{port}"))
+        health.renewed(CallbackEndpoint("s", f"http://127.0.0.1:{port}"))
         probed.clear()
-        await lease.look()
+        await health.check()
         return urls[0] in probed
 
     assert asyncio.run(back()), "who registers again is looked after at once"

@@ -66,7 +66,7 @@ def test_a_session_that_ends_is_noticed_and_the_lock_taken_again(store: str, cap
         assert server.register("b")["stored"]
         assert {"a": "external", "b": "external"} == stored(store)
         with pytest.raises(ConfigurationError, match="in use by another server"):
-            asyncio.run(StoreLock(RegistrationStore(store).database).take())
+            asyncio.run(StoreLock(RegistrationStore(store).database).acquire())
     assert "Traceback" not in caplog.text
 
 
@@ -148,8 +148,8 @@ def test_a_database_that_is_down_is_said_in_one_line_and_is_back_when_it_is(
     store: str, postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = sa.make_url(store).database
-    oversight = Governance(GovernanceSettings(approvals=store))
-    app = create_tools_app(("ann",), store=store, settings=ToolsSettings(lease=0.0), oversight=oversight)
+    governance = Governance(GovernanceSettings(approvals=store))
+    app = create_tools_app(("ann",), store=store, settings=ToolsSettings(lease=0.0), governance=governance)
     with serving(app=app) as server, asking(postgres_url) as admin:
         assert 200 == server.ask("GET", "/api/approvals").status
         admin.exec_driver_sql(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS false")

@@ -38,8 +38,8 @@ from tools_server.rig import TOKEN, Server, calling_back, says, serving
 
 def with_audit(**settings: Any) -> ToolsApp:
     """A tool server that has all of its routes."""
-    oversight = Governance(GovernanceSettings(audit="sqlite://"))
-    return create_tools_app(("ann", "ben"), settings=ToolsSettings(lease=0.0, **settings), oversight=oversight)
+    governance = Governance(GovernanceSettings(audit="sqlite://"))
+    return create_tools_app(("ann", "ben"), settings=ToolsSettings(lease=0.0, **settings), governance=governance)
 
 
 DESCRIBED: dict[str, Any] = with_audit().api.openapi()

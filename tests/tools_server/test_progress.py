@@ -50,13 +50,13 @@ def called(script: Script, *, limit: int = 1024 * 1024, on_progress: Any = None)
             on_progress()
 
     async def main(url: str) -> ToolExecution:
-        lease = CallbackHealth(max_failures=3, connect_timeout=BOUND)
-        dispatcher = CallbackDispatcher(max_result_size=limit, connect_timeout=BOUND, strict_arguments=False, lease=lease)
-        lease.registry = ToolRegistry(["ann"], dispatcher.tool)
-        lease.registry.register(Registration("a", source="s", callback_url=url, timeout_seconds=BOUND))
+        health = CallbackHealth(max_failures=3, connect_timeout=BOUND)
+        dispatcher = CallbackDispatcher(max_result_size=limit, connect_timeout=BOUND, strict_arguments=False, health=health)
+        health.registry = ToolRegistry(["ann"], dispatcher.tool)
+        health.registry.register(Registration("a", source="s", callback_url=url, timeout_seconds=BOUND))
         try:
             [execution] = await Executor(
-                lease.registry.snapshot("ann").tools.values(), on_progress=hear, max_result_chars=None
+                health.registry.snapshot("ann").tools.values(), on_progress=hear, max_result_chars=None
             ).run([ToolCall("c", "a", "{}")])
         finally:
             await dispatcher.close()

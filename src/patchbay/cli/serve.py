@@ -139,7 +139,7 @@ def serve(
 
       MAIN_SERVER_PORT=9000 patchbay serve --token-file ~/.config/patchbay/token --strict-arguments
     """  # fmt: skip
-    from patchbay.cli.serving import MEMORY, make_oversight, reject_itself, text_options
+    from patchbay.cli.serving import MEMORY, make_governance, reject_itself, text_options
     from patchbay.registrations import RegistrationStore
     from patchbay.server.app import create_tools_app
     from patchbay.server.chat.turn import ChatSettings
@@ -166,9 +166,9 @@ def serve(
         reject_itself(proxied.upstream, host, port)
         chat = ChatSettings(text_options(values), max_iterations=max_iterations, attachments=("image",) if images else ())
     registrations = None if store == MEMORY else RegistrationStore(store)
-    oversight = make_oversight(config, audit, audit_days, store=store if registrations is not None else None)
+    governance = make_governance(config, audit, audit_days, store=store if registrations is not None else None)
     app = create_tools_app(
-        role_names, store=registrations, settings=settings, upstream=proxied, chat=chat, realtime=sessions, oversight=oversight
+        role_names, store=registrations, settings=settings, upstream=proxied, chat=chat, realtime=sessions, governance=governance
     )
 
     def announce(url: str) -> None:
@@ -179,7 +179,7 @@ def serve(
         print(f"  {dim}roles{plain} {', '.join(role_names)}")
         print(f"  {dim}store{plain} {store if registrations is None else registrations.database.shown}")
         if config is not None:
-            print(f"  {dim}hooks{plain} {oversight.told}")
+            print(f"  {dim}hooks{plain} {governance.summary}")
         models = f"the models of {proxied.upstream}" if proxied is not None else ""
         if realtime or models:
             path = f"/api/sessions/{quote(role_names[0])}"

@@ -62,25 +62,25 @@ def serve_proxy(values: dict[str, Any]) -> int:
     settings = build(ProxySettings, values, upstream=values["upstream"])
     text = text_options(values)
     options = build(ServeOptions, values, log=values["log"])
-    oversight: Governance | None = None
+    governance: Governance | None = None
     if values["config"] is not None:
         store = None if values["store"] == MEMORY else values["store"]
-        oversight = make_oversight(Path(values["config"]), values["audit"], values["audit_days"], store=store)
+        governance = make_governance(Path(values["config"]), values["audit"], values["audit_days"], store=store)
 
     def make_app() -> ProxyApp:
         fields = {name: value for name, value in vars(settings).items() if name != "connect_timeout"}
-        return create_app(**fields, options=text, oversight=oversight)
+        return create_app(**fields, options=text, governance=governance)
 
     app = make_app()  # errors are reported before anything runs
     reject_itself(settings.upstream, options.host, options.port)
     return serve(
         make_app if options.workers > 1 else lambda: app,
         options,
-        ready=lambda url: _announce(url, options.host, settings, oversight),
+        ready=lambda url: _announce(url, options.host, settings, governance),
     )
 
 
-def _announce(url: str, host: str, settings: ProxySettings, oversight: Governance | None) -> None:
+def _announce(url: str, host: str, settings: ProxySettings, governance: Governance | None) -> None:
     """Print the addresses, the client's base URL first."""
     if settings.api_key is None and not _is_loopback(host):
         print(
@@ -90,8 +90,8 @@ def _announce(url: str, host: str, settings: ProxySettings, oversight: Governanc
         )
     bold, dim, plain = styles(sys.stdout)
     print(f"patchbay proxy listening on {bold}{url}{settings.base_path}{plain}")
-    if oversight is not None:
-        print(f"  {dim}hooks{plain} {oversight.told}")
+    if governance is not None:
+        print(f"  {dim}hooks{plain} {governance.summary}")
         print(f"  {dim}monitor{plain} patchbay tail --server {url}; patchbay approvals watch --server {url}")
     print(f"  {dim}upstream{plain} {settings.upstream}", flush=True)
 
@@ -118,7 +118,7 @@ def load_format(value: str) -> str | Format:
     return load_checkpoint_format(value)
 
 
-def make_oversight(config: Path | None, audit: str | None, days: float, *, store: str | None) -> Governance:
+def make_governance(config: Path | None, audit: str | None, days: float, *, store: str | None) -> Governance:
     """Create hooks, approvals and audit from flags. ``store`` is the default database, None for memory.
 
     An audit log in memory keeps at most one day, so that it does not grow without bound.

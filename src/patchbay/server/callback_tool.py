@@ -109,13 +109,13 @@ class CallbackDispatcher:
         max_result_size: int,
         connect_timeout: float,
         strict_arguments: bool,
-        lease: CallbackHealth,
+        health: CallbackHealth,
         callback_ports: frozenset[int] | None = None,
     ) -> None:
         self.callback_ports = callback_ports
         self.max_result_size = max_result_size
         self.strict_arguments = strict_arguments
-        self.lease = lease
+        self.health = health
         self._connect_timeout = connect_timeout
         self._clients: dict[str, HttpClient] = {}
         self._busy: dict[str, int] = {}
@@ -139,7 +139,7 @@ class CallbackDispatcher:
     async def post(
         self,
         callback: CallbackUrl,
-        place: CallbackEndpoint,
+        endpoint: CallbackEndpoint,
         headers: list[tuple[bytes, bytes]],
         body: bytes,
         *,
@@ -167,11 +167,11 @@ class CallbackDispatcher:
             finally:
                 answer.close()
         except (ConnectError, ConnectTimeoutError):
-            self.lease.failed(place)
+            self.health.failed(endpoint)
             raise
         finally:
             self._busy[origin] = self._busy.get(origin, 1) - 1
-        self.lease.reached(place)
+        self.health.succeeded(endpoint)
         return answer, read, whole
 
     async def keep_only(self, origins: Collection[str]) -> None:
@@ -213,7 +213,7 @@ class CallbackTool(Tool):
         except CallbackUrlError as error:
             raise ConfigurationError(f"Tool {registration.name!r}: {error}.") from None
         self._dispatcher = dispatcher
-        self._place = CallbackEndpoint(registration.source, registration.origin or self._callback.origin)
+        self._endpoint = CallbackEndpoint(registration.source, registration.origin or self._callback.origin)
         self._secret = registration.secret.encode("utf-8", "surrogatepass") if registration.secret else None
 
     @cached_property
@@ -257,7 +257,7 @@ class CallbackTool(Tool):
         try:
             answer, read, whole = await self._dispatcher.post(
                 self._callback,
-                self._place,
+                self._endpoint,
                 headers,
                 body,
                 on_progress=lambda said: context.progress(said.message, fraction=said.fraction, data=said.data),

@@ -137,7 +137,7 @@ class CallbackHealth:
 
     def __init__(self, *, max_failures: int, connect_timeout: float, is_watched: bool = True) -> None:
         self.registry: ToolRegistry | None = None
-        self.tell: Callable[[Change], object] | None = None
+        self.on_change: Callable[[Change], object] | None = None
         self._max_failures = max_failures
         self._connect_timeout = connect_timeout
         self._is_watched = is_watched
@@ -164,7 +164,7 @@ class CallbackHealth:
         change = self.registry.show(place.source, origin=place.origin)
         self._made(change, "Nobody looks after %s: the tools of %s there are shown again", place)
 
-    def reached(self, place: CallbackEndpoint) -> None:
+    def succeeded(self, place: CallbackEndpoint) -> None:
         """Note that a connection was made: what was hidden is shown, and failures are counted anew."""
         assert self.registry is not None
         self._dead.pop(place.origin, None)
@@ -178,7 +178,7 @@ class CallbackHealth:
         if place in self._failures:
             self._failures[place] = 0
 
-    def places(self) -> dict[CallbackEndpoint, str]:
+    def endpoints(self) -> dict[CallbackEndpoint, str]:
         """Return where callbacks are, each with one of its URLs."""
         assert self.registry is not None
         return {
@@ -190,12 +190,12 @@ class CallbackHealth:
     def _made(self, change: Change, message: str, place: CallbackEndpoint) -> None:
         if change.changed:
             _logger.warning(message, place.origin, place.source)
-            if self.tell is not None:
-                self.tell(change)
+            if self.on_change is not None:
+                self.on_change(change)
 
-    async def look(self) -> Collection[str]:
+    async def check(self) -> Collection[str]:
         """Try to connect to every callback whose turn it is, once for each origin; return all origins."""
-        places = self.places()
+        places = self.endpoints()
         urls = {place.origin: url for place, url in places.items()}
         self._looks += 1
         now = self._due(urls)
@@ -206,7 +206,7 @@ class CallbackHealth:
                 return await _answers(url, self._connect_timeout)
 
         found = dict(zip(now, await asyncio.gather(*(reached(urls[origin]) for origin in now)), strict=True))
-        still = self.places()
+        still = self.endpoints()
         for origin, is_there in found.items():
             if not is_there:
                 dead = self._dead.setdefault(origin, _DeadOrigin())
@@ -214,7 +214,7 @@ class CallbackHealth:
                 dead.next_look = self._looks + min(2 ** max(dead.failures - self._max_failures, 0), REST)
         for place in places:
             if place in still and place.origin in found:  # it may have been removed meanwhile
-                (self.reached if found[place.origin] else self.failed)(place)
+                (self.succeeded if found[place.origin] else self.failed)(place)
                 await asyncio.sleep(0)  # where thousands die together, others have their turn meanwhile
         for place in [each for each in self._failures if each not in still]:
             del self._failures[place]
@@ -227,11 +227,11 @@ class CallbackHealth:
         due = [(dead.next_look, each) for each in origins if (dead := self._dead.get(each)) and dead.next_look <= self._looks]
         return [each for each in origins if each not in self._dead] + [each for _, each in sorted(due)[:DEAD_AT_ONCE]]
 
-    async def watch(self, interval: float, looked: Callable[[Collection[str]], Awaitable[None]]) -> None:
+    async def run(self, interval: float, looked: Callable[[Collection[str]], Awaitable[None]]) -> None:
         """Look every ``interval`` seconds, for ever, and tell ``looked`` of the origins that there are."""
         while True:
             try:
-                await looked(await self.look())
+                await looked(await self.check())
             except Exception:
                 _logger.exception("The callbacks could not be looked after")
             await asyncio.sleep(interval)

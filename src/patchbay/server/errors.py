@@ -88,6 +88,12 @@ def error_body(error: PatchbayError) -> bytes:
     return _encode(faults.error_body(error))
 
 
+def not_retryable(error: PatchbayError) -> UpstreamStatusError:
+    """Return the same response with ``x-should-retry: false``: clients retry by themselves, and tools would run again."""
+    headers = [pair for pair in error_headers(error) if pair[0] != NO_RETRY[0]]
+    return UpstreamStatusError(error.status, error_body(error), [*headers, NO_RETRY])
+
+
 def error_object(message: str, *, kind: str, code: str | None, param: str | None = None) -> bytes:
     """Return OpenAI's error body from its four fields."""
     return _encode({"error": {"message": message, "type": kind, "code": code, "param": param}})

@@ -69,7 +69,7 @@ class Governance:
         self._opening = asyncio.Lock()
         self._is_open = False
 
-    def serve_by(self, api: FastAPI, *, needs_token: bool) -> None:
+    def add_routes(self, api: FastAPI, *, needs_token: bool) -> None:
         """Add the routes by which people and programs look on and decide. ``needs_token``: the server has one."""
         api.include_router(make_approvals_router(self.approvals, needs_token=needs_token))
         api.include_router(make_events_router(self.events, needs_token=needs_token))
@@ -101,13 +101,13 @@ class Governance:
         before = self._in_force
         await self._configured.reload(config)
         self._config, self.approvals.policy = config, policy
-        self._mount_desk()
+        self._mount_approvals()
         now = self._in_force
         gone = [each for each in before if each not in now]
-        return f"{self.told}; no more: {', '.join(gone)}" if gone else self.told
+        return f"{self.summary}; no more: {', '.join(gone)}" if gone else self.summary
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """What is mounted, what was left out and why, what is disabled, and what is asked about, in words."""
         outcomes = self._configured.outcomes if self._configured is not None else ()
         words = [each.name if not each.problem else f"{each.name} is left out: {each.problem}" for each in outcomes]
@@ -132,14 +132,14 @@ class Governance:
         asks = bool(policy.rules) or policy.otherwise.outcome != "allow"
         return [*(each.name for each in outcomes if not each.problem), *(["approvals"] if asks else [])]
 
-    def leave(self) -> None:
+    def stop(self) -> None:
         """Say that the server is about to stop: streams end, and what waits for approval stays, for when it is back."""
         self.events.leave()
         self.approvals.leave()
 
     async def aclose(self) -> None:
         """End the hooks, then write down what they and the calls came to."""
-        self.leave()
+        self.stop()
         try:
             await self.hooks.aclose()
             await self.approvals.aclose()
@@ -162,11 +162,11 @@ class Governance:
         if self._config is not None:
             folder = self.media.media_dir
             self._configured = await mount_configured(self.hooks, self._config, builtins=self._builtins, media_dir=folder)
-        self._mount_desk()
+        self._mount_approvals()
         if self.audit is not None:
             self.hooks.recorders.append(self.audit)
 
-    def _mount_desk(self) -> None:
+    def _mount_approvals(self) -> None:
         # A server without a policy does not ask for each call. One that had a policy before keeps asking the desk.
         if self.approvals.policy != ApprovalPolicy() or any(each.hook is self.approvals for each in self.hooks.mounted):
             self.approvals.mount(self.hooks)

@@ -1,11 +1,7 @@
-"""One request on its way through the proxy: what belongs to it, and what it uses. Data, no behaviour to speak of.
+"""The OpenAI-compatible proxy as an ASGI application: chat completions go through an Exchange, all else is passed through.
 
-Everything under the base path that is not a chat completion: passed through, both ways, as it arrives.
-
-The proxy as an ASGI application: who may come in, where each request goes, and what becomes of its failures.
-
-Raw ASGI 3, no framework: this runs for every request. The checks that need no body (path, key, declared size) are made before a
-byte of it is read.
+Raw ASGI 3 without a framework, since this runs for every request. What needs no body (path, key, declared size) is checked before
+a byte of the body is read.
 """
 
 from __future__ import annotations
@@ -16,10 +12,10 @@ import hmac
 import itertools
 import logging
 import os
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from patchbay.errors import PatchbayError, UpstreamError
-from patchbay.server.chat.completion import ChatCompletion, ChatExchange, ExchangeFactory, run_chat
+from patchbay.server.chat.completion import ChatCompletion, ExchangeFactory, run_chat
 from patchbay.server.errors import (
     HEALTH_BODY,
     JSON_TYPE,
@@ -30,6 +26,7 @@ from patchbay.server.errors import (
     UpstreamStatusError,
     error_body,
     error_headers,
+    not_retryable,
 )
 from patchbay.server.http import (
     CHAT,
@@ -49,6 +46,10 @@ from patchbay.server.request_log import REJECTIONS, BodyCapture, Redactor, Reque
 from patchbay.server.settings import ProxySettings
 from patchbay.server.upstream import ProxyRequest, TruncatedResponseError, Upstream, read_error_body, relay, upstream_status_error
 from patchbay.server.watchdog import ClientDisconnect, RequestWatchdog
+
+if TYPE_CHECKING:  # a plain proxy loads neither the executor nor the loop
+    from patchbay.server.chat.handler import ToolChat
+    from patchbay.server.chat.turn import ToolChatTurn
 
 _UNSERVED: Final = {"responses": "OpenAI's Responses API", "messages": "Anthropic's Messages API"}
 """Protocols of other clients, by the first segment of their paths."""
@@ -115,11 +116,15 @@ _DEFAULT_ALLOWED = b"authorization, content-type, openai-organization, openai-pr
 
 
 class ProxyApp:
-    """The proxy; ``patchbay.proxy.create_app`` makes it. Call ``aclose`` when it was mounted where no lifespan reaches it."""
+    """The proxy; create it with ``patchbay.proxy.create_app``. Call ``aclose`` where it is mounted without a lifespan.
 
-    def __init__(self, settings: ProxySettings, make_exchange: ExchangeFactory) -> None:
+    With ``tools`` chat completions may become turns with the tools of a registry and with hooks.
+    """
+
+    def __init__(self, settings: ProxySettings, make_exchange: ExchangeFactory, *, tools: ToolChat | None = None) -> None:
         self.settings = settings
         self._make_exchange = make_exchange
+        self._tools = tools
         self._upstream = Upstream(settings)
         secrets = [key for key in (settings.upstream_key, settings.api_key) if key is not None]
         self._redact = Redactor([*secrets, *secret_headers(settings.upstream_headers)])
@@ -135,9 +140,11 @@ class ProxyApp:
         """Serve one ASGI scope."""
         kind = scope["type"]
         if kind == "http":
+            if self._tools is not None:
+                scope = self._tools.read_headers(scope)
             await self._serve(scope, receive, ResponseWriter(send, self._common))
         elif kind == "lifespan":
-            await self._live(receive, send)
+            await self._lifespan(receive, send)
         elif kind == "websocket":
             await send({"type": "websocket.close", "code": 1003})
         else:
@@ -149,7 +156,7 @@ class ProxyApp:
         if self._journal is not None:
             await asyncio.to_thread(self._journal.close)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
@@ -161,18 +168,22 @@ class ProxyApp:
 
     async def _serve(self, scope: Any, receive: Receive, reply: ResponseWriter) -> None:
         exchange: ChatCompletion | None = None
+        turn: ToolChatTurn | None = None
         request_id = ""
         try:
-            tail = await self._enter(scope, reply)
+            tail = await self._route(scope, reply)
             if tail is None:
                 return
             chat = scope["method"] == "POST" and is_chat(tail)
-            self._admit(scope, chat=chat)
+            self._authorize(scope, chat=chat)
             request_id = f"{self._prefix}-{next(self._count)}"
             if chat:
                 body = await read_body(receive, self.settings.max_body_size)
                 self._log_request(request_id, scope, body=body)
-                exchange = self._open(scope, body)
+                if self._tools is not None:
+                    exchange = turn = self._tools.begin(scope, body)
+                if turn is None:
+                    exchange = completion = self._make_exchange(body)
             else:
                 self._log_request(request_id, scope, passthrough=True)
             silence, interval = self.settings.upstream_timeout, self.settings.heartbeat
@@ -180,8 +191,10 @@ class ProxyApp:
                 request = ProxyRequest(
                     request_id, scope, receive, reply, watch, self._upstream, self.settings, self._redact, self._journal
                 )
-                if exchange is not None:
-                    await self._carry_out(request, exchange)
+                if turn is not None:
+                    await turn.run(request)
+                elif chat:
+                    await run_chat(request, completion)
                 else:
                     await run_passthrough(request, tail)
         except ClientDisconnect as error:
@@ -189,20 +202,22 @@ class ProxyApp:
         except PatchbayError as error:
             self._log_failure(request_id, error)
             REJECTIONS.report(scope, error.status, self._redact.text(f"{error.code}: {error}"))
-            await self._fail(reply, exchange, error)
+            if turn is not None and turn.has_run and not reply.started:
+                error = not_retryable(error)
+            await self._send_error(reply, exchange, error)
         except asyncio.CancelledError:
             stopping = StoppingError()
             self._log_failure(request_id, stopping)
             if not reply.started or (exchange is not None and exchange.streaming and reply.pausable):
-                await self._fail(reply, exchange, stopping)
+                await self._send_error(reply, exchange, stopping)
             raise
         except Exception as error:
             _logger.exception("The proxy failed on a request")
             failure = PatchbayError("The proxy failed on this request; its operator finds the reason in its output.")
             self._log_failure(request_id, PatchbayError(f"{type(error).__name__}: {error}"))
-            await self._fail(reply, exchange, failure)
+            await self._send_error(reply, exchange, failure)
 
-    async def _enter(self, scope: Any, reply: ResponseWriter) -> str | None:
+    async def _route(self, scope: Any, reply: ResponseWriter) -> str | None:
         """Answer what needs no key, and return the path below the base of what does; raises NotFoundError."""
         path = own_path(scope)
         method = scope["method"]
@@ -222,7 +237,7 @@ class ProxyApp:
             )
         return tail
 
-    def _admit(self, scope: Any, *, chat: bool) -> None:
+    def _authorize(self, scope: Any, *, chat: bool) -> None:
         """Check what can be checked before the body: the key, the method, the declared size."""
         length = key = None
         for name, value in scope["headers"]:
@@ -230,7 +245,7 @@ class ProxyApp:
                 length = value
             elif name == b"authorization":
                 key = value
-        if self._key_digest is not None and not self._opens(key):
+        if self._key_digest is not None and not self._is_key(key):
             raise AuthenticationError("Missing or invalid API key.")
         if chat:
             check_length(declared_length(length), self.settings.max_body_size)
@@ -244,21 +259,13 @@ class ProxyApp:
         allowed = b", ".join(wanted) or _DEFAULT_ALLOWED
         return [*_PREFLIGHT, (b"access-control-allow-headers", allowed), (b"vary", b"access-control-request-headers")]
 
-    def _opens(self, authorization: bytes | None) -> bool:
+    def _is_key(self, authorization: bytes | None) -> bool:
         """Say whether the client's bearer is this proxy's key, in a time that does not depend on where they differ."""
         scheme, _, token = (authorization or b"").partition(b" ")
         right = hmac.compare_digest(_digest(token.strip()), self._key_digest or b"")
         return right and scheme.lower() == b"bearer"
 
-    def _open(self, scope: Any, body: bytes) -> ChatCompletion:  # noqa: ARG002  (subclasses use the scope)
-        """Begin a chat completion. Raises PatchbayError for a request that cannot be served."""
-        return self._make_exchange(body)
-
-    async def _carry_out(self, request: ProxyRequest, chat: ChatCompletion) -> None:
-        """Do what was begun with ``_open``."""
-        await run_chat(request, cast("ChatExchange", chat))
-
-    async def _fail(self, reply: ResponseWriter, exchange: ChatCompletion | None, error: PatchbayError) -> None:
+    async def _send_error(self, reply: ResponseWriter, exchange: ChatCompletion | None, error: PatchbayError) -> None:
         """Tell the client of a failure: by the status where that is still possible, else inside its stream, else by a cut."""
         if not reply.started:
             headers: Headers = error_headers(error)

@@ -69,7 +69,7 @@ class StoreLock:
         self.is_held = False
         """Whether it was held when it was last used."""
 
-    async def take(self) -> None:
+    async def acquire(self) -> None:
         """Take it. Raises StoreInUseError where another server has it, ConfigurationError where it cannot be opened."""
         await self._store.read(lambda _connection: None)  # first: it says best why a database cannot be opened
         until = time.monotonic() + PATIENCE
@@ -81,7 +81,7 @@ class StoreLock:
                 )
             await asyncio.sleep(_BETWEEN)
 
-    async def take_again(self) -> bool:
+    async def reacquire(self) -> bool:
         """Take it after it was lost; return whether this server was the last that had it. Raises StoreInUseError, DBAPIError."""
         if not await self._store.run(self._try):
             raise StoreInUseError(f"the store {self._store.shown} is in use by another server since this one lost its connection")
@@ -217,7 +217,7 @@ class RegistrationWriter:
         self.problem: str | None = "the server has not been started"
         self._registry = registry
         self._store = store
-        self._hold = StoreLock(store.database)
+        self._lock = StoreLock(store.database)
         self._guard = threading.Lock()
         self._changes: list[Change] = []
         self._owes = False
@@ -234,7 +234,7 @@ class RegistrationWriter:
         Raises ConfigurationError for a store that another server has, or that cannot be opened.
         """
         try:
-            await self._hold.take()
+            await self._lock.acquire()
             self._registry.restore(await self._store.load())
         except BaseException:
             await self._let_go()
@@ -254,7 +254,7 @@ class RegistrationWriter:
         if task is not None:
             task.cancel()
             if not (await asyncio.wait([task], timeout=DEADLINE))[0]:
-                self._hold.abort()
+                self._lock.abort()
                 await asyncio.wait([task])
         await self._let_go()
 
@@ -273,7 +273,7 @@ class RegistrationWriter:
         return self._failed("TimeoutError", f"the store has not answered within {DEADLINE:g} s")
 
     async def _let_go(self) -> None:
-        await self._hold.release()
+        await self._lock.release()
         await self._store.close()
 
     def _note(self, change: Change) -> None:
@@ -301,11 +301,11 @@ class RegistrationWriter:
         """Write what is owed; return None, or why that could not be."""
         try:
             try:
-                if not self._hold.is_held:
+                if not self._lock.is_held:
                     await self._take_again()
                 await self._save()
             except Exception:
-                if self._hold.is_held:
+                if self._lock.is_held:
                     raise
                 await self._take_again()
                 await self._save()
@@ -327,10 +327,10 @@ class RegistrationWriter:
         with self._guard:
             changes, self._changes = self._changes, []
         if not changes and not self._owes:
-            await self._hold.check()
+            await self._lock.check()
             return
         self._owes = True
-        await self._store.save(self._registry, *changes, write=self._hold.write)  # also what an earlier one could not write
+        await self._store.save(self._registry, *changes, write=self._lock.write)  # also what an earlier one could not write
         self._owes = False
 
     async def _take_again(self) -> None:
@@ -338,14 +338,14 @@ class RegistrationWriter:
         with self._guard:
             self._store.owe(key for change in self._changes for key in change.keys)
             self._changes, self._owes = [], True
-        if await self._hold.take_again():
+        if await self._lock.reacquire():
             # The database may have lost what it had confirmed (a failover): all is written again.
             self._store.owe(each.key for each in self._registry.registrations())
             return
         try:
             stored = await self._store.load()
         except BaseException:
-            await self._hold.release()  # not without what is stored
+            await self._lock.release()  # not without what is stored
             raise
         unsaved = [each for key in self._store.owed() if (each := self._registry.get(key)) is not None and each.is_remote]
         for each in self._registry.registrations():

@@ -47,7 +47,7 @@ class HiddenToolError(ToolError):
 
 
 class RegistryService:
-    """Does what a request asks for. ``managers`` are the roles' live sessions; ``keeper`` is None where nothing is kept.
+    """Does what a request asks for. ``managers`` are the roles' live sessions; ``writer`` is None where nothing is kept.
 
     ``instance_id`` is another one for each start, so that a client sees that there was one.
     """
@@ -56,18 +56,18 @@ class RegistryService:
         self,
         registry: ToolRegistry,
         managers: Mapping[str, LLMSessionManager],
-        lease: CallbackHealth,
-        keeper: RegistrationWriter | None,
-        oversight: Governance,
+        health: CallbackHealth,
+        writer: RegistrationWriter | None,
+        governance: Governance,
         *,
         sync_timeout: float,
     ) -> None:
         self.registry = registry
         self.instance_id = uuid.uuid4().hex
         self._managers = managers
-        self._lease = lease
-        self._keeper = keeper
-        self._oversight = oversight
+        self._health = health
+        self._writer = writer
+        self._governance = governance
         self._sync_timeout = sync_timeout
 
     async def register(self, body: RegisterBody, *, trusted: bool) -> Body:
@@ -85,7 +85,7 @@ class RegistryService:
         )
         change = self.registry.register(registration, trusted=trusted, secret=body.secret)
         if change.ok and registration.origin is not None:
-            self._lease.renewed(CallbackEndpoint(registration.source, registration.origin))
+            self._health.renewed(CallbackEndpoint(registration.source, registration.origin))
         affected, failed, kept = await self._carry_on(change, body.name)
         answer = self._answer(
             ok=bool(affected),
@@ -165,7 +165,7 @@ class RegistryService:
 
     async def _carried_out(self, role: str, tool: Tool, call: ToolCall, body: CallBody, session: str) -> ToolExecution:
         """Carry out a call under the eyes of the hooks. A turn of its own, of this one call."""
-        executor = Executor([tool], max_result_chars=None, hooks=self._oversight.hooks, media=self._oversight.media)
+        executor = Executor([tool], max_result_chars=None, hooks=self._governance.hooks, media=self._governance.media)
         context = {"inbound": {"channel": "api"}, "scope": {"role": role}}
         scope = HookScope(role, f"call-{secrets.token_hex(6)}", session_key=session, context=context)
         around = Surroundings(idempotency_key=body.idempotency_key or "")
@@ -212,14 +212,14 @@ class RegistryService:
     @property
     def store_problem(self) -> str | None:
         """Why nothing can be stored at the moment, None where it can, and where nothing is to be stored."""
-        return self._keeper.problem if self._keeper is not None else None
+        return self._writer.problem if self._writer is not None else None
 
     async def _store(self) -> str | None:
-        return await self._keeper.saved() if self._keeper is not None else None
+        return await self._writer.saved() if self._writer is not None else None
 
     def _stored(self, problem: str | None) -> Body:
         """Return what an answer says of the store."""
-        stored = self._keeper is not None and problem is None
+        stored = self._writer is not None and problem is None
         return {"stored": stored} if problem is None else {"stored": stored, "not_stored": problem}
 
     async def _sync(self, roles: Iterable[str]) -> dict[str, str]:

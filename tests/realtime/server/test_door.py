@@ -46,14 +46,14 @@ class Doorway:
     ) -> None:
         registry = ToolRegistry(roles)
         self.managers = {role: LLMSessionManager(role, registry, retry_delays=()) for role in roles}
-        self.oversight = Governance()
+        self.governance = Governance()
         limits = RealtimeLimits(connect=60.0, first_pause=0.01, reconnects=reconnects)
         realtime = RealtimeSettings(model=f"{fake.provider}/m", url=url or fake.url, api_key="k", limits=limits, output="text")
-        self.door = LiveSessionsApp(self.managers, self.oversight, LiveSessionsSettings(realtime=realtime, **settings))
+        self.door = LiveSessionsApp(self.managers, self.governance, LiveSessionsSettings(realtime=realtime, **settings))
 
     async def close(self) -> None:
         await self.door.aclose()
-        await self.oversight.aclose()
+        await self.governance.aclose()
         assert [(None, None)] * len(self.managers) == [(each.active, each.pending) for each in self.managers.values()]
 
 

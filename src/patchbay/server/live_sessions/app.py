@@ -128,15 +128,15 @@ _NO_END: Final = 30 * 86_400.0
 class SessionFactory:
     """Makes the sessions of a server; chats share one client of the upstream, which ``aclose`` closes."""
 
-    def __init__(self, oversight: Governance, settings: LiveSessionsSettings) -> None:
-        self._oversight = oversight
+    def __init__(self, governance: Governance, settings: LiveSessionsSettings) -> None:
+        self._governance = governance
         self._settings = settings
         self._chat = settings.chat or ChatSettings()
         self._chat_model: HostedModel | None = None
 
     def make(self, asked: SessionRequest, key: str) -> Session:
         """Return a session as it was asked for, not open yet. Raises ConfigurationError."""
-        oversight = self._oversight
+        governance = self._governance
         context = {"inbound": {"channel": "session", "chat_id": key}, "scope": {"role": asked.role}}
         if asked.kind == "realtime":
             settings = realtime_settings(asked, self._settings)
@@ -144,12 +144,12 @@ class SessionFactory:
             assert own is not None
             check_key(settings, is_servers_own=dialect_for(settings) is dialect_for(own))
             return RealtimeSession(
-                settings, hooks=oversight.hooks, media=oversight.media, session_key=key, agent_id=asked.role, context=context
+                settings, hooks=governance.hooks, media=governance.media, session_key=key, agent_id=asked.role, context=context
             )
         return ChatSession(
             self._model(),
-            hooks=oversight.hooks,
-            media=oversight.media,
+            hooks=governance.hooks,
+            media=governance.media,
             instructions=asked.instructions,
             parameters={"model": asked.model} if asked.model else None,
             attachments=self._chat.attachments,
@@ -245,13 +245,13 @@ class RoleBusyError(PatchbayError, RuntimeError):
 
 
 class LiveSessionsApp:
-    """Serves the sessions of the roles in ``managers``; each has its role's tools, and the hooks of ``oversight``."""
+    """Serves the sessions of the roles in ``managers``; each has its role's tools, and the hooks of ``governance``."""
 
-    def __init__(self, managers: Mapping[str, LLMSessionManager], oversight: Governance, settings: LiveSessionsSettings) -> None:
+    def __init__(self, managers: Mapping[str, LLMSessionManager], governance: Governance, settings: LiveSessionsSettings) -> None:
         self._managers = managers
-        self._oversight = oversight
+        self._governance = governance
         self._settings = settings
-        self._maker = SessionFactory(oversight, settings)
+        self._maker = SessionFactory(governance, settings)
         self._held: dict[LiveSession, SessionBridge] = {}
         self._serving: set[asyncio.Task[Any]] = set()
         self._waiting: dict[asyncio.Future[None], None] = {}  # those who wait for a role to be free, in the order they came
@@ -287,9 +287,9 @@ class LiveSessionsApp:
             await early.close()
         await socket.end(ending)
 
-    def tell_of_hooks(self) -> None:
+    def warn_of_unsupported_hooks(self) -> None:
         """Log which hooks have a part that a realtime model has nothing of: what they do to requests, and tools of their own."""
-        mounted = self._oversight.hooks.mounted if self._settings.realtime is not None else ()
+        mounted = self._governance.hooks.mounted if self._settings.realtime is not None else ()
         if names := [each.name for each in mounted if _is_for_requests(each)]:
             _logger.warning(
                 "Realtime models are sent no requests: before_llm is not asked there, and hooks' own tools are not offered. "
