@@ -40,12 +40,12 @@ if TYPE_CHECKING:
         render_contract,
         render_tool_choice,
     )
-    from patchbay.history import flatten_messages
     from patchbay.models.resolve import resolve_model
     from patchbay.models.wrap import wrap
     from patchbay.runner import ToolRunner
     from patchbay.schema import ToolValidator
     from patchbay.tools import ToolContext, tool
+    from patchbay.transcript import flatten_messages
     from patchbay.types import Attachment, Reply, ToolCall, ToolResult, ToolSpec, Usage
 
 __version__ = "0.1.0"
@@ -109,7 +109,7 @@ __getattr__ = lazy_exports(
         "Usage": "patchbay.types",
         "extract_fenced_blocks": "patchbay.formats",
         "extract_reasoning": "patchbay.formats",
-        "flatten_messages": "patchbay.history",
+        "flatten_messages": "patchbay.transcript",
         "load_format": "patchbay.checkpoint",
         "parse": "patchbay.formats",
         "parse_json": "patchbay.formats",

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from patchbay.agents import Blob, Event, EventActions, Part
 from patchbay.agents.messages import to_messages, without_old_files
-from patchbay.agents.past import PastTurns
 from patchbay.agents.sessions.encoding import EventLog, record
-from patchbay.agents.view import settled_contents
+from patchbay.agents.view import PastTurns, settled_contents
 from patchbay.tools.attachments import introduction
 
 from .saying import answered, called, said

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from patchbay.agents import Content, Event, Part
+from patchbay.agents.messages import to_messages
 from patchbay.agents.view import NO_RESULT, is_visible, settled_contents
 
 from .saying import answered, called, changed, said
@@ -149,13 +150,15 @@ def test_parallel_branches_that_use_the_same_ids_keep_their_own_results():
 
 def test_editing_a_request_edits_no_history():  # defect 23
     log = [said("hi"), called("1"), answered("1")]
+    log[1].content.extra_content = {"thought": {"signature": "s"}}
+    log[1].content.parts[0].extra_content = {"thought": {"signature": "s"}}
     before = [event.to_json() for event in log]
-    contents = settled_contents(log)
-    contents[0].parts[0].text = "bye"
-    contents[0].parts.append(Part("more"))
-    contents[1].parts[0].function_call.args["at"] = "elsewhere"
-    contents[2].parts[0].function_response.response["result"] = None
-    del contents[0]
+    messages = to_messages(settled_contents(log))
+    for message in [messages[1], messages[1]["tool_calls"][0]]:
+        message["thought"]["signature"] = "another"
+        message["id"] = "2"
+    messages[1]["tool_calls"][0]["function"]["arguments"] = ""
+    del messages[0]
     assert before == [event.to_json() for event in log]
 
 

@@ -31,9 +31,10 @@ from patchbay.hooks import (
     Respond,
 )
 from patchbay.hooks.events import digest_of
-from patchbay.loop import FinalEvent, answered, turn
+from patchbay.loop import FinalEvent, turn
 from patchbay.testing import ScriptedModel
 from patchbay.tools import tool
+from patchbay.transcript import insert_results
 from patchbay.types import IncompleteCall, Reply, ToolCall, ToolSpec
 
 from .clock import SteppedLoop
@@ -325,7 +326,11 @@ class World:
         if self.final is not None:
             pending = self.final.pending
             assert not pending or "tool_calls" == self.final.finish_reason
-            holds(answered(self.final.messages, [{"role": "tool", "tool_call_id": call.id, "content": ""} for call in pending]))
+            holds(
+                insert_results(
+                    self.final.messages, [{"role": "tool", "tool_call_id": call.id, "content": ""} for call in pending]
+                )
+            )
             assert HI == self.final.messages if self.final.finish_reason == "hard_abort" else HI == self.final.messages[:2]
             assert (self.final.aborted is not None) is (self.final.finish_reason in ("abort_turn", "hard_abort"))
             json.dumps(self.final.messages, ensure_ascii=False).encode()  # no half surrogate pairs

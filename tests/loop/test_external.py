@@ -10,9 +10,10 @@ import pytest
 from patchbay.errors import ConfigurationError
 from patchbay.executor import Budget, Executor
 from patchbay.hooks import AbortTurn, DenyTool, HardAbort, HookManager, HookPolicy, Modify, Respond
-from patchbay.loop import FinalEvent, LoopEvent, answered, turn
+from patchbay.loop import FinalEvent, LoopEvent, turn
 from patchbay.models.chat import ModelReply
 from patchbay.testing.models import ScriptedModel
+from patchbay.transcript import insert_results
 from patchbay.types import Attachment, IncompleteCall, Reply, ToolCall, ToolSpec
 
 USER = {"role": "user", "content": "hi"}
@@ -126,16 +127,16 @@ def test_their_results_are_put_in_call_order_and_before_what_is_attached():
     end, _, _ = play([calls], tools=(picture,), run={"attachments": ["image"]})
     assert ["user", "assistant", "tool", "user"] == [message["role"] for message in end.messages]
     theirs = [{"role": "tool", "tool_call_id": name, "content": name} for name in ("c", "x", "a")]
-    whole = answered(end.messages, theirs)
+    whole = insert_results(end.messages, theirs)
     assert ["user", "assistant", "tool", "tool", "tool", "tool", "user"] == [message["role"] for message in whole]
     assert ["a", "b", "c", "x"] == [message["tool_call_id"] for message in whole[2:6]]
-    assert whole == answered(whole, [])
-    assert [USER] == answered([USER], [])
+    assert whole == insert_results(whole, [])
+    assert [USER] == insert_results([USER], [])
 
 
 def test_the_conversation_goes_on_with_every_call_answered_once():
     first, _, _ = play([[ToolCall("a", "open_door"), ToolCall("b", "echo")]])
-    messages = answered(first.messages, [{"role": "tool", "tool_call_id": "a", "content": "open"}])
+    messages = insert_results(first.messages, [{"role": "tool", "tool_call_id": "a", "content": "open"}])
     end, _, model = play(["done"], messages=messages)
     assert messages == list(model.requests[0].messages)
     assert ["a", "b"] == [message["tool_call_id"] for message in end.messages if message["role"] == "tool"]

@@ -10,10 +10,10 @@ import pytest
 from patchbay import flatten_messages, render_contract, render_tool_choice
 from patchbay.errors import ConfigurationError
 from patchbay.formats.writing import WRITERS, render_calls
-from patchbay.history import NO_RESULT
 from patchbay.models.exchange import Exchange
 from patchbay.models.modes import ModeMemory
 from patchbay.models.options import TextOptions
+from patchbay.transcript import NO_RESULT
 from patchbay.types import ToolCall, ToolResult
 
 TOOLS = [

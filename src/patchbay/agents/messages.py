@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Container, Iterable, Sequence
+from copy import deepcopy
 from typing import Any
 
 import msgspec
@@ -202,13 +203,17 @@ def _assistant(content: Content, tools: Container[str]) -> Message | None:
     """The model's message; None where it holds nothing that can be sent (a thought alone)."""
     said = [part.text for part in content.parts if part.text is not None and not part.thought]
     calls = [
-        sendable_call(call.id or call.name, call.name, _written(call), part.extra_content or {}, tools)
+        sendable_call(
+            call.id or call.name, call.name, _written(call), deepcopy(part.extra_content) if part.extra_content else {}, tools
+        )
         for part in content.parts
         if (call := part.function_call) is not None
     ]
     if not calls and not any(said):
         return None
-    message: Message = {**(content.extra_content or {}), "role": "assistant", "content": "".join(said) if said else None}
+    message: Message = {"role": "assistant", "content": "".join(said) if said else None}
+    if content.extra_content:
+        message = {**deepcopy(content.extra_content), **message}
     if calls:
         message["tool_calls"] = calls
     return message

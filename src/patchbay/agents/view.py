@@ -1,54 +1,60 @@
-"""A session's log as a model is shown it: every call with exactly one response, right behind it.
+"""The session's log as messages for a model: every call with exactly one response, right behind it.
 
-What lives here: the view. The log is append-only and stays as it is, also where a run was killed between a call and its result;
-the view settles what it left dangling (laws 1 and 7). What is returned is a copy all through: whoever edits a request does not
-edit history.
+The log is append-only and stays as it is, also where a run was killed between a call and its result; the view completes what is
+missing (laws 1 and 7). ``PastTurns`` caches the messages of past turns as JSON from run to run, so that a run reads and writes
+only what is new in the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any
+from typing import Final
+
+import msgspec
 
 from patchbay.agents.content import Content, Event, FunctionCall, FunctionResponse, Part
+from patchbay.agents.messages import to_messages, without_old_files
 from patchbay.agents.sessions.encoding import EventLog
+from patchbay.cache import SizedCache
+from patchbay.models.wire import decode, encode
+from patchbay.transcript import Pairs, pair_results
+from patchbay.types import Message
 
-NO_RESULT = (
+NO_RESULT: Final = (
     "No result: the run was interrupted before this call's result was recorded. It may or may not have been carried out: "
     "look before you call it again."
 )
-"""What stands for the result of a call that never got one."""
+"""The result of a call that never got one."""
 
-_STEPS = 4
-"""The window moves on by this part of it: one that moved with every event would have no prompt cache hold for a single turn."""
+_STEPS: Final = 4
+"""The window advances by this part of its size: one that moved with every event would invalidate the prompt cache each turn."""
 
-_LOOK_BACK = 1000
-"""How far before the window what the user said is looked for."""
+_LOOK_BACK: Final = 1000
+"""How far before the window the user's last message is searched."""
+
+_MOST_SESSIONS: Final = 1000
+_MOST_BYTES: Final = 32 * 1024 * 1024
 
 Said = tuple[Content, str | None]
-"""What an event says, and its branch."""
+"""An event's content and branch."""
 
 Placed = tuple[int, Said]
-"""The same with its place in the log."""
-
-_Answer = tuple[FunctionResponse | None, list[Part]]
-"""A response, and what stands behind it in its event."""
-
-_NOTHING: _Answer = (None, [])
+"""The same with its index in the log."""
 
 _Key = tuple[str | None, str]
-"""What a call and its response have in common: the branch and the id, or the name where there is none."""
+"""Pairs a call and its response: the branch and the id, or the name where there is no id."""
 
 
 def settled_contents(events: Sequence[Event], *, limit: int | None = None, branch: str | None = None) -> list[Content]:
-    """Return what was said in ``events``, oldest first, for a model.
+    """Return what was said in ``events``, oldest first, for a model; contents that need no change are the log's own.
 
-    Partial events and those that say nothing are left out, and so is what parallel branches beside ``branch`` said, and all of
+    Partial events and those without content are left out, and so is what parallel branches beside ``branch`` said, and all of
     a run that was taken back (``EventActions.rewind_before_invocation_id``). Of the rest
     the last ``limit`` events count (None: all). Where there are more, some of them, up to a quarter, are left out too: what is
     shown begins at the same event until a quarter of the limit has come behind it, so that a prompt cache holds meanwhile. It
-    begins with what the user said, since servers refuse a conversation that begins with a call; the last turn is shown from there
+    begins with a user's message, since servers refuse a conversation that begins with a call; the last turn is shown from there
     on in any case, if that takes more events than the limit.
 
     A call without a response gets one that says so, a second response and one without a call are left out, and responses that
@@ -60,24 +66,95 @@ def settled_contents(events: Sequence[Event], *, limit: int | None = None, branc
     return settle([said for _, said in shown], {})
 
 
-def settle(window: Sequence[Said], taken: dict[str, int]) -> list[Content]:
-    """Return what was said with each call's response behind it; ``taken`` are the ids that earlier calls have, and grows."""
-    answers, moved = _match(window)
+def settle(window: Sequence[Said], taken: dict[str, int], pairs: Pairs[_Key] | None = None) -> list[Content]:
+    """Return what was said with each call's response behind it; ``taken`` are the ids that earlier calls have, and grows.
+
+    ``pairs`` are those of ``window``, or of a longer one that begins with it, where they are known.
+    """
+    if len(window) == 1 and _is_text(window[0][0]):  # most often all that is new in a session is the question
+        return [window[0][0]]
+    results = (pairs if pairs is not None else _pair(window)).results
+    shown = set(results.values())
     contents: list[Content] = []
     for at, (content, _) in enumerate(window):
+        if _is_text(content):
+            contents.append(content)
+            continue
         calls = [part.function_call for part in content.parts if part.function_call is not None]
         ids = [_own_id(call, taken) for call in calls]
-        own = iter(ids)
-        said = [_part(part, own) for part in content.parts if part.function_response is None and id(part) not in moved]
+        said = _without_responses(content, at, shown, ids)
         if said:
-            contents.append(Content(content.role, said, _copied(content.extra_content)))
+            contents.append(Content(content.role, said, content.extra_content))
         if calls:
-            found = [answers.get((at, place), _NOTHING) for place in range(len(calls))]
-            settled = [_settled(call.name, own_id, answer) for call, own_id, (answer, _) in zip(calls, ids, found, strict=True)]
-            contents.append(Content("user", settled))
-            if beside := [_part(part, own) for _, parts in found for part in parts]:
-                contents.append(Content("user", beside))
+            responses: list[Part] = []
+            attached: list[Part] = []
+            for index, (call, own_id) in enumerate(zip(calls, ids, strict=True)):
+                if (place := results.get((at, index))) is None:
+                    responses.append(Part(function_response=FunctionResponse(call.name, {"error": NO_RESULT}, own_id)))
+                    continue
+                response, behind = _response_at(window[place[0]][0], place[1])
+                named = FunctionResponse(call.name, response.response, own_id, response.shown)
+                responses.append(Part(function_response=named))
+                attached += behind
+            contents.append(Content("user", responses))
+            if attached:
+                contents.append(Content("user", attached))
     return contents
+
+
+def _is_text(content: Content) -> bool:
+    """Whether a content is one text and nothing else, as most are."""
+    return len(content.parts) == 1 and content.parts[0].text is not None
+
+
+def _pair(window: Sequence[Said]) -> Pairs[_Key]:
+    """Pair calls and responses: by id within a branch, since branches that run at the same time may use the same ids."""
+    return pair_results([((), ()) if _is_text(content) else _keys(content, branch) for content, branch in window])
+
+
+def _keys(content: Content, branch: str | None) -> tuple[list[_Key], list[_Key]]:
+    calls = [(branch, call.id or call.name) for part in content.parts if (call := part.function_call) is not None]
+    responses = [(branch, each.id or each.name) for part in content.parts if (each := part.function_response) is not None]
+    return calls, responses
+
+
+def _without_responses(content: Content, at: int, shown: set[tuple[int, int]], ids: Sequence[str]) -> list[Part]:
+    """Return the parts of a content that stay in its place: not responses, nor what stands behind one that is shown elsewhere."""
+    parts: list[Part] = []
+    number = 0
+    moves = False
+    own = iter(ids)
+    for part in content.parts:
+        if part.function_response is not None:
+            moves = (at, number) in shown
+            number += 1
+        elif (call := part.function_call) is not None:
+            moves = False
+            own_id = next(own)
+            if own_id != call.id:
+                part = msgspec.structs.replace(part, function_call=msgspec.structs.replace(call, id=own_id))  # noqa: PLW2901
+            parts.append(part)
+        elif not moves:
+            parts.append(part)
+    return parts
+
+
+def _response_at(content: Content, index: int) -> tuple[FunctionResponse, list[Part]]:
+    """Return the response of this number in a content, and the parts behind it."""
+    behind: list[Part] = []
+    found: FunctionResponse | None = None
+    number = -1
+    for part in content.parts:
+        if part.function_response is not None or part.function_call is not None:
+            if found is not None:
+                break
+            number += part.function_response is not None
+            if number == index:
+                found = part.function_response
+        elif found is not None:
+            behind.append(part)
+    assert found is not None
+    return found, behind
 
 
 def is_visible(branch: str | None, *, from_branch: str | None) -> bool:
@@ -148,51 +225,6 @@ def is_question(content: Content) -> bool:
     return content.role == "user" and all(part.function_response is None for part in content.parts)
 
 
-def has_strays(window: Sequence[Said]) -> bool:
-    """Whether a response in ``window`` may belong to a call before it."""
-    waiting: set[_Key] = set()
-    for content, branch in window:
-        responses = [part.function_response for part in content.parts if part.function_response is not None]
-        if any(_key(response, branch) not in waiting for response in responses):
-            return True
-        waiting |= {_key(part.function_call, branch) for part in content.parts if part.function_call is not None}
-    return False
-
-
-def _match(window: Sequence[Said]) -> tuple[dict[tuple[int, int], _Answer], set[int]]:
-    """Which response answers which call, by (content, place of the call in it); and the ids of the parts that go with responses.
-
-    A response belongs to the last call before it with its id in its branch: servers that count from 0 use ids again, also at the
-    same time.
-    """
-    answers: dict[tuple[int, int], _Answer] = {}
-    moved: set[int] = set()
-    waiting: dict[_Key, list[tuple[int, int]]] = {}
-    for at, (content, branch) in enumerate(window):
-        fresh: dict[_Key, list[tuple[int, int]]] = {}
-        place = 0
-        beside: list[Part] | None = None
-        for part in content.parts:
-            if part.function_call is not None:
-                fresh.setdefault(_key(part.function_call, branch), []).append((at, place))
-                place += 1
-                beside = None
-            elif part.function_response is not None:
-                beside = None
-                if queue := waiting.get(_key(part.function_response, branch)):
-                    beside = []
-                    answers[queue.pop(0)] = part.function_response, beside
-            elif beside is not None:
-                beside.append(part)
-                moved.add(id(part))
-        waiting |= fresh
-    return answers, moved
-
-
-def _key(of: FunctionCall | FunctionResponse, branch: str | None) -> _Key:
-    return branch, of.id or of.name
-
-
 def _own_id(call: FunctionCall, taken: dict[str, int]) -> str:
     """Return the call's id, or one made of it where an earlier call of the view has it; "" where its name stands for it."""
     wanted = call.id or call.name
@@ -206,29 +238,114 @@ def _own_id(call: FunctionCall, taken: dict[str, int]) -> str:
     return own
 
 
-def _settled(name: str, call_id: str, answer: FunctionResponse | None) -> Part:
-    if answer is None:
-        return Part(function_response=FunctionResponse(name, {"error": NO_RESULT}, call_id))
-    return Part(function_response=FunctionResponse(name, _copied(answer.response), call_id, answer.shown))
+CacheKey = tuple[tuple[str, str, str], str, str | None, int | None]
+"""The session (its application, user and id), the agent, its branch and the limit of the window."""
 
 
-def _part(part: Part, ids: Iterator[str]) -> Part:
-    """Return a copy; a call takes the next of ``ids``."""
-    call = part.function_call
-    return Part(
-        part.text,
-        None if call is None else FunctionCall(call.name, _copied(call.args), next(ids), call.written),
-        None,
-        part.thought,
-        _copied(part.extra_content),
-        part.inline_data,
-    )
+@dataclass(frozen=True)
+class _Past:
+    """What a model is shown of the events before ``end``, which is the place of a question; ``last`` is the id of the one before.
+
+    ``body`` are the messages, an array of JSON without its brackets. ``places`` are those of the window and of one event before
+    it, if there is one, ``questions`` those of them where the user speaks, ``begin`` that of the first that is shown. ``taken``
+    are the ids that calls have.
+    """
+
+    tools: Container[str]
+    begin: int
+    end: int
+    last: str
+    places: list[int]
+    questions: list[int]
+    taken: dict[str, int]
+    body: bytes
+
+    def is_of(self, events: EventLog) -> bool:
+        """Whether this was made of the beginning of ``events``, which nobody can have changed since."""
+        return self.end <= events.first_touched and self.last == events.id_at(self.end - 1)
 
 
-def _copied(value: Any) -> Any:
-    """Return a copy of JSON: what is no dict or list cannot be changed in place."""
-    if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_copied(item) for item in value]
-    return value
+class PastTurns:
+    """What is kept of the past turns of a service's sessions."""
+
+    def __init__(self) -> None:
+        self._kept: SizedCache[CacheKey, _Past] = SizedCache(most=_MOST_SESSIONS, most_bytes=_MOST_BYTES)
+
+    def messages(self, key: CacheKey, events: EventLog, tools: Container[str]) -> list[Message]:
+        """Return the messages of a session as ``settled_contents`` and ``to_messages`` make them of ``events``."""
+        _, _, branch, limit = key
+        if len(events) == 1:  # nothing is past
+            return to_messages(settle([said for _, said in visible(events, branch)], {}), tools)
+        past = self._kept.get(key)
+        if past is not None and past.tools is tools and past.is_of(events):
+            new = _since(past, events, branch)
+            pairs = _pair([said for _, said in new]) if new is not None else None
+            if new is not None and pairs is not None and not pairs.early:
+                places, questions = _window(past, new, limit)
+                if _begin(places, questions, limit) == past.begin:
+                    return self._extend(key, past, new, pairs, events, places, questions)
+        shown, places = visible_window(events, limit, branch)
+        questions = [place for place, (content, _) in shown if is_question(content)]
+        begin = shown[0][0] if shown else -1
+        if begin < 0 or begin != _begin(places, questions, limit):
+            return to_messages(without_old_files(settle([said for _, said in shown], {})), tools)
+        nothing = _Past(tools, begin, begin, "", [], [], {}, b"")
+        return self._extend(key, nothing, shown, None, events, places, questions)
+
+    def _extend(
+        self,
+        key: CacheKey,
+        past: _Past,
+        new: list[Placed],
+        pairs: Pairs[_Key] | None,
+        events: EventLog,
+        places: list[int],
+        questions: list[int],
+    ) -> list[Message]:
+        """Return the messages of ``past`` and of ``new``, and keep those before the last question."""
+        end = questions[-1] if questions else past.end
+        older = [said for place, said in new if place < end]
+        turn = [said for place, said in new if place >= end]
+        if len(turn) > 1 and _pair(turn).early:
+            turn, older, end = older + turn, [], past.end
+        taken = dict(past.taken)
+        body = past.body
+        if older and (more := to_messages(without_old_files([*settle(older, taken, pairs), Content("user")])[:-1], past.tools)):
+            body = b",".join([body, encode(more)[1:-1]]) if body else encode(more)[1:-1]
+        if 0 < end <= events.first_touched:
+            places, questions = [at for at in places if at < end], [at for at in questions if at < end]
+            kept = _Past(past.tools, past.begin, end, events.id_at(end - 1), places, questions, taken, body)
+            self._kept.put(key, kept, len(body) + 64 * (len(places) + len(taken)))
+        messages: list[Message] = decode(b"[" + body + b"]")
+        return messages + to_messages(without_old_files(settle(turn, dict(taken))), past.tools)
+
+
+def _since(past: _Past, events: EventLog, branch: str | None) -> list[Placed] | None:
+    """What was said since ``past`` and is seen from ``branch``; None where a turn was taken back."""
+    new: list[Placed] = []
+    for place in range(past.end, len(events)):
+        event = events.peek(place)
+        content = event.content
+        if event.actions.rewind_before_invocation_id is not None:
+            return None
+        if content is not None and content.parts and not event.partial and is_visible(event.branch, from_branch=branch):
+            new.append((place, (content, event.branch)))
+    return new
+
+
+def _window(past: _Past, new: list[Placed], limit: int | None) -> tuple[list[int], list[int]]:
+    """The places of the window, and those of the questions in it."""
+    places = past.places + [place for place, _ in new]
+    questions = past.questions + [place for place, (content, _) in new if is_question(content)]
+    if limit is not None:
+        places = places[-limit - 1 :]
+        questions = [place for place in questions if place >= places[0]]
+    return places, questions
+
+
+def _begin(places: list[int], questions: list[int], limit: int | None) -> int:
+    """The place of the first that is shown; -1 where there is none, or only the log can tell."""
+    if limit is None or len(places) <= limit:  # all of it
+        return places[0] if places else -1
+    begin = window_begin(places)
+    return next((place for place in questions if place >= begin), -1)

@@ -9,7 +9,9 @@ closing the generator stops the model and the tools.
 
 from __future__ import annotations
 
-from patchbay.loop.conversation import answered
+import warnings
+from typing import Any
+
 from patchbay.loop.events import (
     FinalEvent,
     IterationEndEvent,
@@ -35,7 +37,16 @@ __all__ = [
     "ToolProgressEvent",
     "ToolResultEvent",
     "UserOutputEvent",
-    "answered",
     "relaxed",
     "turn",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "answered":
+        from patchbay.transcript import insert_results
+
+        message = "patchbay.loop.answered is deprecated: use patchbay.transcript.insert_results"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return insert_results
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,6 +21,7 @@ from patchbay.models.chat import ChatRequest
 from patchbay.schema import read_arguments
 from patchbay.tools import well_formed
 from patchbay.tools.attachments import introduction
+from patchbay.transcript import insert_results, tool_calls
 from patchbay.types import NO_USAGE, IncompleteCall, Message, Reply, ToolCall, ToolResult, ToolSpec, Usage
 
 DELIVERED = "Requested output delivered via tool attachment."
@@ -47,7 +48,7 @@ class Conversation:
         # The run's own set: agents that do not see each other's calls must not give theirs the same ids, or the same keys.
         self._ids = self.run.call_ids
         for message in self.messages:
-            for call in _calls_of(message) if "tool_calls" in message else ():
+            for call in tool_calls(message) if "tool_calls" in message else ():
                 if isinstance(call_id := call.get("id"), str):
                     self._ids.add(call_id)
         self._external_names = frozenset(spec.name for spec in self.external) if self.external else _NONE
@@ -95,7 +96,7 @@ class Conversation:
     def give_up(self, calls: Sequence[ToolCall]) -> None:
         """Put in results for calls that the caller was to carry out, and will not: the turn is over."""
         results = [ToolResult(call.id, call.name, told(call.name, CancelledError())[0] + NOT_BEGUN) for call in calls]
-        self.messages = answered(self.messages, [result.to_message() for result in results])
+        self.messages = insert_results(self.messages, [result.to_message() for result in results])
 
     def add_handled(self) -> str:
         """Append what is said where the user has been given the answer already; return it as the turn's content: nothing."""
@@ -135,21 +136,6 @@ def files_message(results: Sequence[ToolResult]) -> Message:
     return {"role": "user", "content": parts}
 
 
-def answered(messages: Sequence[Message], results: Sequence[Message]) -> list[Message]:
-    """Return a conversation with ``results`` put to those of its last message with calls, all of them in call order.
-
-    ``results`` are ``tool`` messages. One for a call that is not there comes last: it is not ours to leave out.
-    """
-    begin = next((index for index in range(len(messages) - 1, -1, -1) if _calls_of(messages[index])), -1) + 1
-    end = begin
-    while end < len(messages) and messages[end].get("role") == "tool":
-        end += 1
-    order = {call.get("id"): place for place, call in enumerate(_calls_of(messages[begin - 1]) if begin else ())}
-    known = [*messages[begin:end], *results]
-    known.sort(key=lambda result: order.get(result.get("tool_call_id"), len(order)))  # (stable)
-    return [*messages[:begin], *known, *messages[end:]]
-
-
 def sendable_call(call_id: str, name: str, arguments: str, extra: Mapping[str, Any], tools: Container[str]) -> dict[str, Any]:
     """Return a call as a server will read it back: many refuse arguments that are no object, or a name of no tool that is odd.
 
@@ -186,8 +172,3 @@ def _is_object(text: str) -> bool:
     except ValueError:
         return False
     return text.lstrip().startswith("{")
-
-
-def _calls_of(message: Any) -> list[Mapping[str, Any]]:
-    calls = message.get("tool_calls") if isinstance(message, Mapping) else None
-    return [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, list | tuple) else []

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from patchbay.errors import InvalidRequestError
 from patchbay.executor import Run
-from patchbay.loop.settled import settled
 from patchbay.models.chat import ChatRequest, ModelReply
+from patchbay.transcript import normalize
 from patchbay.types import Reply, ToolCall, ToolSpec
 
 if TYPE_CHECKING:  # patchbay.hooks is imported where there are hooks
@@ -70,7 +70,7 @@ class AskedRequest:
         tools = _specs(changes["tools"], run) if "tools" in changes else request.tools
         self.request = replace(
             request,
-            messages=settled(changes["messages"]) if "messages" in changes else request.messages,
+            messages=normalize(changes["messages"]) if "messages" in changes else request.messages,
             tools=tools,
             tool_choice=self.tool_choice if tools else None,
             parameters=parameters,

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from patchbay.errors import UpstreamError
-from patchbay.history import text_of
 from patchbay.models.choice import Policy
 from patchbay.models.faults import error_message, shown
 from patchbay.models.wire import decode
+from patchbay.transcript import text_of
 from patchbay.types import Reply, ToolCall
 
 

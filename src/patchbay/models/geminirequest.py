@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from patchbay.errors import InvalidRequestError
-from patchbay.history import text_of
+from patchbay.transcript import text_of
 from patchbay.types import Message
 
 SIGNATURE: Final = "thought_signature"

@@ -17,13 +17,13 @@ from patchbay.errors import InvalidRequestError
 from patchbay.formats.contract import render_contract, render_tool_choice
 from patchbay.formats.parts import ToolRules, make_rules
 from patchbay.formats.rows import Format
-from patchbay.history import flatten_messages, text_of
 from patchbay.models.answerformat import AnswerFormat, read_answer_format
 from patchbay.models.body import ChatBody, has_foreign_kind
 from patchbay.models.choice import Policy, read_policy
 from patchbay.models.options import TextOptions
 from patchbay.models.roles import Roles, leading_instructions, with_roles
 from patchbay.models.wire import decode, encode
+from patchbay.transcript import flatten_messages, text_of
 from patchbay.types import Message, ToolSpec, read_specs
 
 _TOOL_FIELDS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "messages"})

@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from patchbay.formats.writing.marks import Marks
-from patchbay.history import text_of
+from patchbay.transcript import text_of
 from patchbay.types import Message
 
 _MOST_READ: Final = 4096

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from patchbay.errors import UpstreamError
-from patchbay.history import text_of
 from patchbay.models.answering import ChoiceStream
 from patchbay.models.completion import Outcome, native_calls
 from patchbay.models.faults import error_message, shown
 from patchbay.models.shapes import BETWEEN, ContentShape, decode_content, learn_shape, quiet_end
 from patchbay.models.sse import ErrorEvent, SseDecoder
 from patchbay.models.wire import CallDelta, Choice, Chunk, Envelope, FunctionDelta, decode, decode_chunk, event
+from patchbay.transcript import text_of
 
 _NULL = Chunk().usage
 _MOST_CHOICES = 128

@@ -9,11 +9,11 @@ from typing import Any, Final, Literal
 
 from patchbay.loop import ReplyEvent
 from patchbay.loop.conversation import files_message, reply_message
-from patchbay.loop.settled import NOT_SHOWN
 from patchbay.realtime.config import RealtimeLimits
 from patchbay.realtime.providers.base import Line
 from patchbay.tools import well_formed
 from patchbay.tools.excerpt import excerpt
+from patchbay.transcript import NOT_SHOWN
 from patchbay.types import Message, ToolCall, ToolResult
 
 _SHORTEST: Final = 1000

@@ -9,12 +9,12 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Self
 
 from patchbay.agents.content import Event
-from patchbay.agents.past import PastTurns
 from patchbay.agents.plain import plain
 from patchbay.agents.sessions import scopes
 from patchbay.agents.sessions.encoding import Record, record
 from patchbay.agents.sessions.locks import RunLocks
 from patchbay.agents.sessions.session import Session, session_key
+from patchbay.agents.view import PastTurns
 from patchbay.errors import InvalidRequestError
 from patchbay.tools import well_formed
 from patchbay.tools.kept import MemoryResultStore, ResultStore

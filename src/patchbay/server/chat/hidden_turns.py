@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from patchbay.loop import answered
 from patchbay.models.wire import decode, encode
 from patchbay.tools.kept import MemoryResultStore
+from patchbay.transcript import insert_results
 from patchbay.types import Message, ToolCall
 
 RESULT_CHARS: Final = 4_000_000
@@ -102,7 +102,7 @@ class HiddenTurnStore:
                 given.append(messages[index])
                 index += 1
             asked = {call["id"] for call in message["tool_calls"]}
-            view += answered(_without(decode(stretch.body), stretch.handed_out - asked), given)
+            view += insert_results(_without(decode(stretch.body), stretch.handed_out - asked), given)
             results = stretch.results.copy()  # what is kept stays as large as it was counted, and each branch has its own
         return RestoredHistory(
             view, results if results is not None else MemoryResultStore(max_chars=RESULT_CHARS), found=results is not None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patchbay.loop.settled import NOT_SHOWN, settled
+from patchbay.transcript import NOT_SHOWN, normalize
 
 
 def asks(*ids: str) -> dict[str, Any]:
@@ -36,9 +36,9 @@ WHOLE = [
 ]
 
 
-def test_what_is_in_order_stays_as_it_is():
-    assert WHOLE == settled(WHOLE)
-    assert all(one is other for one, other in zip(WHOLE, settled(WHOLE), strict=True))
+def test_messages_in_order_are_returned_as_they_are():
+    assert WHOLE == normalize(WHOLE)
+    assert all(one is other for one, other in zip(WHOLE, normalize(WHOLE), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -50,14 +50,14 @@ def test_what_is_in_order_stays_as_it_is():
         ([asks("1"), result("1"), result("1", "twice")], [asks("1"), result("1")]),
         ([result("1"), asks("1")], [asks("1"), result("1", NOT_SHOWN)]),
         ([result("1"), user()], [user()]),
-        ([asks("1"), asks("1"), result("1")], [asks("1"), result("1"), asks("1"), result("1", NOT_SHOWN)]),
+        ([asks("1"), asks("1"), result("1")], [asks("1"), result("1", NOT_SHOWN), asks("1"), result("1")]),
         ([{"role": "assistant", "tool_calls": [5, {"id": 7}]}], [{"role": "assistant", "content": ""}]),
         ([{"role": "assistant", "content": "x", "tool_calls": "y"}], [{"role": "assistant", "content": "x"}]),
         ([{**asks("1"), "tool_calls": [None, *asks("1")["tool_calls"]]}], [asks("1"), result("1", NOT_SHOWN)]),
     ],
 )
-def test_what_is_missing_is_said_and_what_is_too_much_left_out(messages, expected):
-    assert expected == settled(messages)
+def test_missing_results_are_reported_and_surplus_ones_left_out(messages, expected):
+    assert expected == normalize(messages)
 
 
 ids = st.sampled_from(["1", "2", "3"])
@@ -67,8 +67,8 @@ some = st.one_of(
 
 
 @given(st.lists(some, max_size=12))
-def test_whatever_was_left_out_or_moved_each_call_has_its_one_result(messages):
-    view = settled(messages)
+def test_each_call_has_exactly_one_result(messages):
+    view = normalize(messages)
     at = 0
     while at < len(view):
         expected = [call["id"] for call in view[at].get("tool_calls") or ()]
@@ -77,4 +77,4 @@ def test_whatever_was_left_out_or_moved_each_call_has_its_one_result(messages):
         at += len(expected)
         assert at >= len(view) or view[at]["role"] != "tool"
     assert [message for message in messages if message["role"] != "tool"] == [m for m in view if m["role"] != "tool"]
-    assert view == settled(view)
+    assert view == normalize(view)
