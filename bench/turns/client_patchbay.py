@@ -10,7 +10,7 @@ from bench.turns import cases, client
 from patchbay import ToolRunner, wrap
 from patchbay.agents import GenerateContentConfig, InMemorySessionService, LlmAgent, RunConfig, Runner
 from patchbay.agents.content import Event
-from patchbay.agents.messages import from_messages
+from patchbay.agents.convert import from_messages
 from patchbay.tools import collect_tools
 
 

@@ -20,7 +20,7 @@ from patchbay.background import run_blocking
 from patchbay.errors import ConfigurationError, HookAbortError, InvalidRequestError, MaxIterationsError
 from patchbay.executor import MAX_REPEATS, MAX_RESULT_CHARS, Budget, Executor, ToolExecution
 from patchbay.executor.callbacks import Hooks, checked_hooks
-from patchbay.executor.files import checked_media
+from patchbay.executor.results import checked_media
 from patchbay.loop import FinalEvent, LoopEvent, ReplyEvent, ToolCallEvent, ToolResultEvent, turn
 from patchbay.models.hosted import HostedModel
 from patchbay.models.resolve import resolve_model
@@ -73,7 +73,7 @@ class ToolRunner:
     kept in ``RunResult.callback_errors``, and the run goes on.
 
     ``before`` and ``after`` do more: they may answer a call before its tool runs, or change what it returned
-    (``patchbay.executor.callbacks``). ``on_progress(call, progress)`` is told what running tools say of their work. ``hooks`` are
+    (``patchbay.executor.executor``). ``on_progress(call, progress)`` is told what running tools say of their work. ``hooks`` are
     asked about requests, answers and calls, and may end a turn (``patchbay.hooks``). ``media`` has the files that go along with
     results (None: the process's own store, ``patchbay.media.shared_store``).
 

@@ -216,12 +216,12 @@ def test_a_call_that_is_taken_up_again_has_the_same_keys():
         keys.append(tool_context.idempotency_key)
 
     async def scenario() -> None:
-        from patchbay.tools import Surroundings, ToolContext
+        from patchbay.tools import AgentScope, ToolContext
 
         for invocation in ("run1", "run1", "run2"):
             tool = AgentTool(helper(call("key"), "ok", tools=[key]))
-            around = Surroundings(invocation_id=invocation)
-            await tool.run({"request": "go"}, ToolContext(call_id="1", name="helper", surroundings=around))
+            around = AgentScope(invocation_id=invocation)
+            await tool.run({"request": "go"}, ToolContext(call_id="1", name="helper", agent_scope=around))
 
     run(scenario())
     assert keys[0] == keys[1] != keys[2]

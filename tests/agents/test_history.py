@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pytest
 
 from patchbay.agents import DatabaseChatHistoryService, InMemoryChatHistoryService, create_history_tool, history_tool
+from patchbay.agents.chat_history import ChatMessage
 from patchbay.agents.content import new_id
-from patchbay.agents.history import ChatMessage
 from patchbay.tools import FunctionTool
 
 from .saying import run

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from patchbay.agents import AgentTool, BaseSessionService, DatabaseSessionService, InMemorySessionService, SequentialAgent
 from patchbay.agents.sessions import memory
-from patchbay.agents.sessions.results import DatabaseResults
+from patchbay.agents.sessions.database import DatabaseResults
 from patchbay.errors import SessionNotFoundError
 from patchbay.tools.kept import MemoryResultStore
 from patchbay.types import ToolCall

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from patchbay.agents import Blob, Content, DatabaseSessionService, FunctionCall, FunctionResponse, InMemorySessionService, Part
-from patchbay.agents.messages import from_messages, shown_text, to_messages
-from patchbay.loop.shown import LEFT_OUT
+from patchbay.agents.convert import from_messages, response_text, to_messages
+from patchbay.loop.conversation import LEFT_OUT
 from patchbay.testing import ScriptedModel
 from patchbay.tools import ToolContext
 from patchbay.tools.attachments import introduction
@@ -98,7 +98,7 @@ def test_a_call_and_a_response_without_ids_belong_together_by_their_name():
     ],
 )
 def test_the_text_of_a_response_that_has_none_of_its_own(response, expected):
-    assert expected == shown_text(response)
+    assert expected == response_text(response)
 
 
 TEXT = st.text(max_size=5)

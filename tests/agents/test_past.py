@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from patchbay.agents import Blob, Event, EventActions, Part
-from patchbay.agents.messages import to_messages, without_old_files
-from patchbay.agents.sessions.encoding import EventLog, record
-from patchbay.agents.view import PastTurns, settled_contents
+from patchbay.agents.convert import to_messages, without_old_files
+from patchbay.agents.sessions.log import EventLog, record
+from patchbay.agents.view import PastTurns, model_contents
 from patchbay.tools.attachments import introduction
 
 from .saying import answered, called, said
@@ -40,7 +40,7 @@ def kept(events: list[Event]) -> EventLog:
 
 
 def from_the_log(events: list[Event], *, limit: int | None, branch: str | None = None) -> list:
-    contents = settled_contents(events, limit=limit, branch=branch)
+    contents = model_contents(events, limit=limit, branch=branch)
     return to_messages(without_old_files(contents), TOOLS)
 
 

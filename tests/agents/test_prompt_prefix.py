@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from patchbay.agents import DatabaseSessionService, InMemorySessionService, LlmAgent
 from patchbay.errors import ToolFailed
-from patchbay.loop.shown import LEFT_OUT
+from patchbay.loop.conversation import LEFT_OUT
 from patchbay.models.chat import ModelReply
 from patchbay.testing import ScriptedModel
 from patchbay.tools import BaseTool

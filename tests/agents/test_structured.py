@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from patchbay.agents import LlmAgent
-from patchbay.agents.structured import ANSWER_TOOL, REMINDER
+from patchbay.agents.agent_tools import ANSWER_TOOL, REMINDER
 from patchbay.errors import ConfigurationError
 from patchbay.models.chat import ModelReply
 from patchbay.testing import ScriptedModel

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from patchbay.agents import Content, Event, Part
-from patchbay.agents.messages import to_messages
-from patchbay.agents.view import NO_RESULT, is_visible, settled_contents
+from patchbay.agents.convert import to_messages
+from patchbay.agents.view import NO_RESULT, is_visible, model_contents
 
 from .saying import answered, called, changed, said
 
@@ -32,42 +32,42 @@ def shape(contents) -> list[str]:
 def test_a_dangling_call_is_settled_in_the_view_and_not_in_the_log():
     log = [said("hi"), called("1", "2"), answered("1")]
     before = [event.to_json() for event in log]
-    assert ["hi", "?1?2", "!1!2-"] == shape(settled_contents(log))
+    assert ["hi", "?1?2", "!1!2-"] == shape(model_contents(log))
     assert before == [event.to_json() for event in log]
 
 
 def test_a_run_that_was_killed_between_call_and_result_can_be_taken_up_again():
-    assert ["hi", "?1", "!1-", "again"] == shape(settled_contents([said("hi"), called("1"), said("again")]))
+    assert ["hi", "?1", "!1-", "again"] == shape(model_contents([said("hi"), called("1"), said("again")]))
 
 
 def test_responses_recorded_one_by_one_stand_together_in_call_order():
-    assert ["?1?2?3", "!1!2!3"] == shape(settled_contents([called("1", "2", "3"), answered("3"), answered("1"), answered("2")]))
+    assert ["?1?2?3", "!1!2!3"] == shape(model_contents([called("1", "2", "3"), answered("3"), answered("1"), answered("2")]))
 
 
 def test_a_second_response_and_one_without_a_call_are_left_out():
     log = [answered("0"), called("1"), answered("1"), answered("1"), answered("9"), said("done", author="agent")]
-    assert ["?1", "!1", "done"] == shape(settled_contents(log))
+    assert ["?1", "!1", "done"] == shape(model_contents(log))
 
 
 def test_ids_that_come_again_belong_to_the_latest_call():
     log = [called("0"), answered("0"), called("0"), answered("0"), called("0")]
-    assert ["?0", "!0", "?0_2", "!0_2", "?0_3", "!0_3-"] == shape(settled_contents(log))
+    assert ["?0", "!0", "?0_2", "!0_2", "?0_3", "!0_3-"] == shape(model_contents(log))
 
 
 def test_an_id_that_a_call_has_of_its_own_is_given_to_no_other():  # law 1
     log = [called("0", "0"), answered("0", "0"), called("0_2"), answered("0_2"), called("", ""), answered("", "")]
-    assert ["?0?0_2", "!0!0_2", "?0_2_2", "!0_2_2", "??look_2", "!!look_2"] == shape(settled_contents(log))
+    assert ["?0?0_2", "!0!0_2", "?0_2_2", "!0_2_2", "??look_2", "!!look_2"] == shape(model_contents(log))
 
 
 def test_text_beside_a_call_and_beside_a_response_is_kept():
     event = answered("1")
     event.content.parts.append(Part("and more"))
-    assert ["wait?1", "!1", "and more"] == shape(settled_contents([called("1", text="wait"), event]))
+    assert ["wait?1", "!1", "and more"] == shape(model_contents([called("1", text="wait"), event]))
 
 
 def test_pieces_and_events_that_say_nothing_are_left_out():
     log = [said("h", partial=True), Event(author="agent", error_code="TIMEOUT"), Event(content=Content()), said("hi")]
-    assert ["hi"] == shape(settled_contents(log))
+    assert ["hi"] == shape(model_contents(log))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_pieces_and_events_that_say_nothing_are_left_out():
 )
 def test_the_last_turn_is_shown_from_what_the_user_said_whatever_the_limit(limit, expected):
     log = [said("a"), said("b"), called("1"), answered("1")]
-    assert expected == shape(settled_contents(log, limit=limit))
+    assert expected == shape(model_contents(log, limit=limit))
 
 
 @pytest.mark.parametrize(("limit", "starts"), [(16, 12), (40, 3), (100, 1), (None, 1)])
@@ -85,8 +85,8 @@ def test_the_window_begins_at_the_same_event_for_a_quarter_of_its_limit(limit, s
     seen = set()
     for number in range(30):
         log += [said(f"q{number}"), said(f"a{number}", author="agent")]
-        shown = shape(settled_contents(log, limit=limit))
-        assert shape(settled_contents(log))[-len(shown) :] == shown
+        shown = shape(model_contents(log, limit=limit))
+        assert shape(model_contents(log))[-len(shown) :] == shown
         assert len(shown) == len(log) or 3 / 4 * limit < len(shown) <= limit
         seen.add(shown[0])
     assert starts == len(seen)
@@ -95,17 +95,17 @@ def test_the_window_begins_at_the_same_event_for_a_quarter_of_its_limit(limit, s
 def test_a_window_that_would_begin_in_the_middle_of_a_turn_begins_at_the_next_one():
     log = [said("hi"), called("1", "2"), answered("1"), answered("2"), said("so", author="agent"), said("on")]
     log += [called("3"), answered("3")]
-    assert [["on", "?3", "!3"]] * 5 == [shape(settled_contents(log, limit=limit)) for limit in (1, 2, 3, 4, 5)]
+    assert [["on", "?3", "!3"]] * 5 == [shape(model_contents(log, limit=limit)) for limit in (1, 2, 3, 4, 5)]
 
 
 def test_silent_events_and_other_branches_do_not_count():
     log = [said("hi"), *(said(str(number), branch="p.b") for number in range(50)), changed({"k": 1}), said("on", branch="p.a")]
-    assert ["hi", "on"] == shape(settled_contents(log, limit=4, branch="p.a"))
+    assert ["hi", "on"] == shape(model_contents(log, limit=4, branch="p.a"))
 
 
 def test_a_response_whose_call_is_nowhere_does_not_open_the_window():
     log = [said(str(number)) for number in range(5)] + [answered("1"), said("end")]
-    assert ["end"] == shape(settled_contents(log, limit=2))
+    assert ["end"] == shape(model_contents(log, limit=2))
 
 
 @pytest.mark.parametrize(
@@ -123,13 +123,13 @@ def test_a_response_whose_call_is_nowhere_does_not_open_the_window():
 )
 def test_a_branch_sees_its_own_way_and_not_what_is_beside_it(branch, seen_from, expected):
     assert expected is is_visible(branch, from_branch=seen_from)
-    assert (["hi"] if expected else []) == shape(settled_contents([said("hi", branch=branch)], branch=seen_from))
+    assert (["hi"] if expected else []) == shape(model_contents([said("hi", branch=branch)], branch=seen_from))
 
 
 def test_parallel_branches_keep_their_pairs_together():
     log = [called("1", branch="p.a"), called("2", branch="p.b"), answered("2", branch="p.b"), answered("1", branch="p.a")]
-    assert ["?1", "!1", "?2", "!2"] == shape(settled_contents(log))
-    assert ["?2", "!2"] == shape(settled_contents(log, branch="p.b"))
+    assert ["?1", "!1", "?2", "!2"] == shape(model_contents(log))
+    assert ["?2", "!2"] == shape(model_contents(log, branch="p.b"))
 
 
 def test_parallel_branches_that_use_the_same_ids_keep_their_own_results():
@@ -143,7 +143,7 @@ def test_parallel_branches_that_use_the_same_ids_keep_their_own_results():
     log[3].content.parts[0].function_response.response = {"result": "of b"}
     log[4].content.parts[0].function_response.response = {"result": "of a"}
     for limit in (None, 1, 2, 3, 4):
-        contents = settled_contents(log, limit=limit)
+        contents = model_contents(log, limit=limit)
         parts = [content.parts[0].function_response for content in contents]
         assert ["of a", "of b"] == [response.response["result"] for response in parts if response is not None]
 
@@ -153,7 +153,7 @@ def test_editing_a_request_edits_no_history():  # defect 23
     log[1].content.extra_content = {"thought": {"signature": "s"}}
     log[1].content.parts[0].extra_content = {"thought": {"signature": "s"}}
     before = [event.to_json() for event in log]
-    messages = to_messages(settled_contents(log))
+    messages = to_messages(model_contents(log))
     for message in [messages[1], messages[1]["tool_calls"][0]]:
         message["thought"]["signature"] = "another"
         message["id"] = "2"
@@ -173,7 +173,7 @@ LOGS = st.lists(
 
 @given(LOGS, st.none() | st.integers(0, 8))
 def test_for_any_log_each_call_has_exactly_one_response_right_behind_it(log, limit):  # law 1
-    contents = settled_contents(log, limit=limit)
+    contents = model_contents(log, limit=limit)
     waiting: list[str] = []
     for content in contents:
         responses = [part.function_response.id for part in content.parts if part.function_response is not None]
@@ -188,8 +188,8 @@ def test_for_any_log_each_call_has_exactly_one_response_right_behind_it(log, lim
 
 @given(LOGS)
 def test_for_any_log_the_view_of_a_view_is_the_view(log):
-    contents = settled_contents(log)
-    assert contents == settled_contents([Event(content=content) for content in contents])
+    contents = model_contents(log)
+    assert contents == model_contents([Event(content=content) for content in contents])
 
 
 def test_what_stands_behind_a_response_stands_behind_all_of_them_in_the_order_of_the_calls():
@@ -197,13 +197,13 @@ def test_what_stands_behind_a_response_stands_behind_all_of_them_in_the_order_of
     first.content.parts += [Part("two"), Part("more of two")]
     second.content.parts.append(Part("one"))
     log = [called("1", "2"), first, second, said("go on")]
-    assert ["?1?2", "!1!2", "onetwomore of two", "go on"] == shape(settled_contents(log))
+    assert ["?1?2", "!1!2", "onetwomore of two", "go on"] == shape(model_contents(log))
 
 
 def test_what_stands_behind_a_response_that_is_left_out_stays_where_it_is():
     event = answered("9")
     event.content.parts.append(Part("left"))
-    assert ["hi", "left", "go on"] == shape(settled_contents([said("hi"), event, said("go on")]))
+    assert ["hi", "left", "go on"] == shape(model_contents([said("hi"), event, said("go on")]))
 
 
 def test_a_long_session_never_begins_with_a_call():
@@ -215,6 +215,6 @@ def test_a_long_session_never_begins_with_a_call():
             answered(f"c{number}"),
             Event(author="a", content=Content("model", [Part("ok")])),
         ]
-        contents = settled_contents(log, limit=20)
+        contents = model_contents(log, limit=20)
         assert ("user", "q") == (contents[0].role, contents[0].parts[0].text[0])
         assert len(contents) <= 20

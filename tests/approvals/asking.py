@@ -80,7 +80,7 @@ def going(executor: Executor, *calls: ToolCall, scope: HookScope = SCOPE, **opti
     async def work() -> list[ToolExecution]:
         batch = executor.begin(scope=scope, **options).start(calls)
         try:
-            while await batch.next_news() is not None:
+            while await batch.next_event() is not None:
                 pass
         finally:
             await batch.stop()

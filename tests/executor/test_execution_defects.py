@@ -14,21 +14,21 @@ from pydantic import BaseModel
 
 from patchbay.errors import ToolFailed, ToolRetry, ToolTimeoutError
 from patchbay.executor import Executor, ToolExecution
-from patchbay.tools import Surroundings, merge_actions, tool
+from patchbay.tools import AgentScope, merge_actions, tool
 from patchbay.types import ToolCall
 
 SHORT = 0.02
 
 
-def carry_out(tools: list[Any], *calls: ToolCall, state: dict[str, Any] | None = None, **options: Any) -> list[ToolExecution]:
+def run_calls(tools: list[Any], *calls: ToolCall, state: dict[str, Any] | None = None, **options: Any) -> list[ToolExecution]:
     async def main() -> list[ToolExecution]:
-        return await asyncio.wait_for(Executor(tools, **options).run(calls, surroundings=Surroundings(state=state or {})), 30)
+        return await asyncio.wait_for(Executor(tools, **options).run(calls, agent_scope=AgentScope(state=state or {})), 30)
 
     return asyncio.run(main())
 
 
 def one(function: Any, raw: str = "{}", **options: Any) -> ToolExecution:
-    (execution,) = carry_out([function], ToolCall("c1", getattr(function, "name", None) or function.__name__, raw), **options)
+    (execution,) = run_calls([function], ToolCall("c1", getattr(function, "name", None) or function.__name__, raw), **options)
     return execution
 
 
@@ -74,7 +74,7 @@ def test_5_a_cancelled_error_of_a_tool_is_its_own_result_and_its_siblings_have_t
         return "fine"
 
     calls = [ToolCall("1", "fine"), ToolCall("2", "gives_up")]
-    done = carry_out([gives_up, fine], *(calls if sibling_first else calls[::-1]))
+    done = run_calls([gives_up, fine], *(calls if sibling_first else calls[::-1]))
     assert {"fine": None, "gives_up": "cancelled"} == {execution.call.name: execution.result.code for execution in done}
 
 
@@ -165,7 +165,7 @@ def test_11_what_a_failed_call_wrote_is_dropped_and_no_sibling_sees_or_carries_i
             seen.append(tool_context.state.get("from_a"))
             tool_context.state["from_b"] = 2
 
-        return await Executor([a, b]).run([ToolCall("1", "a"), ToolCall("2", "b")], surroundings=Surroundings(state=state))
+        return await Executor([a, b]).run([ToolCall("1", "a"), ToolCall("2", "b")], agent_scope=AgentScope(state=state))
 
     done = asyncio.run(asyncio.wait_for(main(), 30))
     assert ([None], {}) == (seen, state)
@@ -207,9 +207,7 @@ def test_12_calls_that_count_at_the_same_time_lose_no_update():
             await all_have_read.wait()
             tool_context.state["n"] = n + 1
 
-        return await Executor([count]).run(
-            [ToolCall(str(n), "count") for n in range(5)], surroundings=Surroundings(state={"n": 0})
-        )
+        return await Executor([count]).run([ToolCall(str(n), "count") for n in range(5)], agent_scope=AgentScope(state={"n": 0}))
 
     assert {"n": 5} == merge_actions(asyncio.run(asyncio.wait_for(main(), 30))).state_delta
 
@@ -270,7 +268,7 @@ def test_20_a_value_that_fights_back_is_still_a_result(hostile):
     async def sibling() -> str:
         return "fine"
 
-    done = carry_out([give, sibling], ToolCall("1", "give"), ToolCall("2", "sibling"))
+    done = run_calls([give, sibling], ToolCall("1", "give"), ToolCall("2", "sibling"))
     assert "fine" == done[1].content
     assert done[0].content
     json.dumps(done[0].result.to_message())

@@ -29,7 +29,7 @@ def run(coroutine: Any) -> Any:
     return asyncio.run(asyncio.wait_for(coroutine, 30))
 
 
-def carry_out(tools: list[Any], *calls: ToolCall | IncompleteCall, **options: Any) -> list[ToolExecution]:
+def run_calls(tools: list[Any], *calls: ToolCall | IncompleteCall, **options: Any) -> list[ToolExecution]:
     async def main() -> list[ToolExecution]:
         return await Executor(tools, **options).run(calls)
 
@@ -37,7 +37,7 @@ def carry_out(tools: list[Any], *calls: ToolCall | IncompleteCall, **options: An
 
 
 def one(function: Any, raw: str = "{}", **options: Any) -> ToolExecution:
-    (execution,) = carry_out([function], ToolCall("c1", getattr(function, "name", None) or function.__name__, raw), **options)
+    (execution,) = run_calls([function], ToolCall("c1", getattr(function, "name", None) or function.__name__, raw), **options)
     return execution
 
 
@@ -56,7 +56,7 @@ def test_an_unknown_name_lists_the_nearest():
     async def get_weather(): ...
     async def send_mail(): ...
 
-    (done,) = carry_out([get_weather, send_mail], ToolCall("c1", "get_wether"))
+    (done,) = run_calls([get_weather, send_mail], ToolCall("c1", "get_wether"))
     assert isinstance(done.error, UnknownToolError)
     assert ("unknown_tool", ("get_weather",)) == (done.result.code, done.error.nearest)
     assert "Did you mean 'get_weather'? Available tools: get_weather, send_mail." in done.content
@@ -66,7 +66,7 @@ def test_an_unknown_name_lists_the_nearest():
 def test_a_very_long_unknown_name_costs_little_and_is_not_repeated_whole():
     async def f(): ...
 
-    (done,) = carry_out([f], ToolCall("c1", "x" * 1_000_000))
+    (done,) = run_calls([f], ToolCall("c1", "x" * 1_000_000))
     assert len(done.content) < 1000
 
 
@@ -117,7 +117,7 @@ def test_a_call_that_was_cut_off_is_never_run():
     async def f(a: str = ""):
         ran.append(a)
 
-    (done,) = carry_out([f], IncompleteCall("c1", "f", '{"a": "xx', '{"a": "xx'))
+    (done,) = run_calls([f], IncompleteCall("c1", "f", '{"a": "xx', '{"a": "xx'))
     assert [] == ran
     assert isinstance(done.error, IncompleteCallError)
     assert "incomplete_call" == done.result.code
@@ -166,7 +166,7 @@ def test_the_tools_own_limit_comes_before_the_executors():
 
     assert [False, True] == [
         execution.is_error
-        for execution in carry_out([own, none], ToolCall("1", "own"), ToolCall("2", "none"), tool_timeout=SHORT)
+        for execution in run_calls([own, none], ToolCall("1", "own"), ToolCall("2", "none"), tool_timeout=SHORT)
     ]
 
 
@@ -199,7 +199,7 @@ def test_a_cancelled_error_of_a_tool_is_an_error_result_and_not_the_end_of_the_r
         return "fine"
 
     item = tool(handler={"raise": by_raise, "own task": own_task, "sync": sync}[kind], name="f", timeout=limit)
-    done, other = carry_out([item, sibling], ToolCall("1", "f"), ToolCall("2", "sibling"))
+    done, other = run_calls([item, sibling], ToolCall("1", "f"), ToolCall("2", "sibling"))
     assert ("cancelled", True, "fine") == (done.result.code, done.is_error, other.content)
 
 
@@ -464,7 +464,7 @@ def test_context_variables_reach_the_tools():
 
 
 def test_no_calls_are_no_executions():
-    assert [] == carry_out([])
+    assert [] == run_calls([])
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from patchbay.executor import Executor, ToolExecution
 from patchbay.types import ToolCall
 
 
-def carry_out(tools: list[Any], *calls: ToolCall, **options: Any) -> list[ToolExecution]:
+def run_calls(tools: list[Any], *calls: ToolCall, **options: Any) -> list[ToolExecution]:
     async def main() -> list[ToolExecution]:
         return await asyncio.wait_for(Executor(tools, **options).run(calls), 30)
 
@@ -25,7 +25,7 @@ def carry_out(tools: list[Any], *calls: ToolCall, **options: Any) -> list[ToolEx
 
 
 def one(function: Any, raw: str = "{}", **options: Any) -> ToolExecution:
-    (execution,) = carry_out([function], ToolCall("c1", function.__name__, raw), **options)
+    (execution,) = run_calls([function], ToolCall("c1", function.__name__, raw), **options)
     return execution
 
 
@@ -108,11 +108,11 @@ def test_what_was_let_through_can_not_be_changed_any_more():
 
     async def main() -> ToolExecution:
         kept: list[dict[str, Any]] = []
-        let_through, go_on = asyncio.Event(), asyncio.Event()
+        let_through, resume = asyncio.Event(), asyncio.Event()
 
         async def use(box: Box, tags: list[str]) -> Any:
             let_through.set()
-            await go_on.wait()
+            await resume.wait()
             return [*box.items, *tags]
 
         batch = Executor([use], before=lambda call, tool, arguments, context: kept.append(arguments)).start(
@@ -121,7 +121,7 @@ def test_what_was_let_through_can_not_be_changed_any_more():
         await let_through.wait()
         kept[0]["box"].items.append(2)
         kept[0]["tags"].append("b")
-        go_on.set()
+        resume.set()
         return await anext(batch)
 
     done = asyncio.run(asyncio.wait_for(main(), 30))
@@ -213,7 +213,7 @@ def test_calls_that_fail_are_not_shown_to_callbacks_behind_the_tool():
         raise ValueError
 
     calls = [ToolCall("1", "nope"), ToolCall("2", "add", "{}"), ToolCall("3", "fail")]
-    done = carry_out([add, fail], *calls, before=lambda call, *_: asked.append(call.name), after=lambda *_: asked.append("after"))
+    done = run_calls([add, fail], *calls, before=lambda call, *_: asked.append(call.name), after=lambda *_: asked.append("after"))
     assert [True] * 3 == [execution.is_error for execution in done]
     assert ["add", "fail"] == asked  # also where the arguments do not fit, before that is found
 

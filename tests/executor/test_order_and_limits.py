@@ -229,7 +229,7 @@ def test_progress_reaches_whoever_watches_in_order_and_from_threads_too(caplog):
 
         batch = Executor([on_loop, in_thread], on_progress=watch).start(calls("on_loop", "in_thread"))
         news = []
-        while (each := await batch.next_news()) is not None:
+        while (each := await batch.next_event()) is not None:
             news.append((each.call.name, each.progress.message if hasattr(each, "progress") else each.result.code))
         return news, watched
 
@@ -250,7 +250,7 @@ def test_a_flood_of_progress_is_cut_and_results_are_not():
         for _ in range(3):
             await asyncio.sleep(0)
         count = 0
-        while await batch.next_news() is not None:
+        while await batch.next_event() is not None:
             count += 1
         assert 1 == len(batch.executions)
         return count
@@ -266,9 +266,9 @@ def test_what_is_said_of_a_call_that_is_over_is_not_told_any_more():
             kept.append(tool_context)
 
         batch = Executor([keep]).start(calls("keep"))
-        news = [await batch.next_news()]
+        news = [await batch.next_event()]
         kept[0].progress("too late")
-        return [*news, await batch.next_news()]
+        return [*news, await batch.next_event()]
 
     execution, nothing = run(main())
     assert ("keep", None) == (execution.call.name, nothing)

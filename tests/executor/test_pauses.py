@@ -12,7 +12,7 @@ from moved import MovedLoop, later
 
 from patchbay import ToolCall
 from patchbay.executor import Budget, Executor
-from patchbay.executor.clock import Alarm
+from patchbay.executor.limits import PausableTimer
 from patchbay.hooks import HookManager
 from patchbay.loop import FinalEvent, turn
 from patchbay.testing import ScriptedModel
@@ -327,10 +327,10 @@ def test_a_rest_of_time_moves_with_its_budget_and_expires():
 def test_an_alarm_that_was_cancelled_in_a_pause_never_rings():
     async def main():
         rung = []
-        alarm = Alarm(asyncio.get_running_loop(), 10, lambda: rung.append(1))
+        alarm = PausableTimer(asyncio.get_running_loop(), 10, lambda: rung.append(1))
         alarm.pause()
         alarm.cancel()
-        alarm.go_on()
+        alarm.resume()
         await later(1000)
         return rung
 

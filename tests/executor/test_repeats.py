@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from patchbay.errors import RepeatedCallError
 from patchbay.executor import Executor, ToolExecution
-from patchbay.executor.repeats import Repeats
+from patchbay.executor.limits import RepeatedCalls
 from patchbay.types import ToolCall
 
 
@@ -119,7 +119,7 @@ def test_calls_without_arguments_repeat_too(raw):
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xy")), max_size=30), st.integers(1, 4))
 def test_what_never_gave_the_same_result_so_often_is_never_refused(history, most):
     """However calls and results follow each other, a refusal means that this call gave the same result ``most`` times."""
-    repeats = Repeats()
+    repeats = RepeatedCalls()
     done: list[tuple[str, str]] = []
     for name, result in history:
         repeats.next_reply()
@@ -134,7 +134,7 @@ def test_what_never_gave_the_same_result_so_often_is_never_refused(history, most
 
 @given(st.text(max_size=30))
 def test_whatever_a_model_writes_for_arguments_can_be_counted(raw):
-    repeats = Repeats()
+    repeats = RepeatedCalls()
     for expected in range(3):
         repeats.next_reply()
         assert expected == repeats.times(ToolCall("c", "f", raw))

@@ -24,14 +24,14 @@ def run(coroutine: Any) -> Any:
 def test_a_hook_that_swallows_the_stop_does_not_let_the_tool_begin(when):
     async def main() -> tuple[ToolExecution, list[str], asyncio.Event]:
         ran: list[str] = []
-        go_on, let_through = asyncio.Event(), asyncio.Event()
+        resume, let_through = asyncio.Event(), asyncio.Event()
 
         async def ask(*_: Any) -> None:
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
                 if when != "at once":
-                    await go_on.wait()
+                    await resume.wait()
                 let_through.set()
 
         async def act() -> None:
@@ -39,9 +39,9 @@ def test_a_hook_that_swallows_the_stop_does_not_let_the_tool_begin(when):
 
         executor = Executor([act], before=ask, cancel_grace=SHORT)
         (done,) = await executor.run([ToolCall("1", "act")], budget=Budget(max_seconds=SHORT))
-        go_on.set()
+        resume.set()
         await let_through.wait()
-        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task() and "carry_out" in repr(task)]
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task() and "run_calls" in repr(task)]
         if others:
             await asyncio.wait(others)
         return done, ran
@@ -132,7 +132,7 @@ def test_a_thread_is_told_to_stop_also_when_somebody_else_cancels_its_call():
         batch = Executor([wait]).start([ToolCall("1", "wait")])
         await began.wait()
         for task in asyncio.all_tasks():
-            if "carry_out" in repr(task):
+            if "run_calls" in repr(task):
                 task.cancel()
         return await anext(batch)
 

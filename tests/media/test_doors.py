@@ -11,7 +11,7 @@ import pytest
 from agents.turns import Chat, agent, said_to
 from media.pictures import png
 from patchbay.agents import Blob
-from patchbay.loop.shown import LEFT_OUT
+from patchbay.loop.conversation import LEFT_OUT
 from patchbay.server.registry_service import _shown
 from patchbay.testing import ScriptedModel
 from patchbay.tools.attachments import introduction

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from patchbay.executor import Executor
-from patchbay.loop import FinalEvent, shown, turn
-from patchbay.loop.shown import LEFT_OUT, MOST_FILES, FilesShown
+from patchbay.loop import FinalEvent, conversation, turn
+from patchbay.loop.conversation import LEFT_OUT, MOST_FILES, AttachmentWindow
 from patchbay.testing import ScriptedModel
 from patchbay.types import Attachment, ToolCall
 
@@ -71,7 +71,7 @@ def test_of_more_files_than_a_request_may_have_at_once_the_first_are_shown():
 
 
 def test_files_that_are_too_large_together_make_room_and_one_that_is_too_large_alone_is_never_shown(monkeypatch):
-    monkeypatch.setattr(shown, "MOST_CHARS", 4000)
+    monkeypatch.setattr(conversation, "MOST_CHARS", 4000)
     requests, _ = played([image(1, 1200), image(2, 1200), [image(3, 9000), image(4, 100)], image(5, 2200)])
     assert [[], [True], [True] * 2, [True, True, False, True], [False] * 2 + [False, False, True]] == [
         files(each) for each in requests
@@ -107,4 +107,4 @@ def test_a_turn_that_goes_on_in_another_request_goes_on_with_its_files():
     ],
 )
 def test_what_the_caller_says_is_sent_as_it_is(messages):
-    assert messages == FilesShown(messages).view(messages)
+    assert messages == AttachmentWindow(messages).view(messages)

@@ -14,7 +14,7 @@ from agents.turns import agent
 from media.pictures import png
 from patchbay import ToolRunner
 from patchbay.agents import AgentTool, DatabaseSessionService, InMemorySessionService, Runner
-from patchbay.agents.sessions.session import session_key
+from patchbay.agents.sessions.log import session_key
 from patchbay.hooks import HookManager
 from patchbay.media import MediaStore, shared_store
 from patchbay.testing import ScriptedModel

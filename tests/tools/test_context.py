@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from patchbay.tools import Context, Progress, Surroundings, ToolContext
+from patchbay.tools import AgentScope, Context, Progress, ToolContext
 
 
 def make(**given) -> ToolContext:
@@ -13,8 +13,8 @@ def make(**given) -> ToolContext:
 
 def test_the_context_has_the_seeds_names():
     session, invocation = object(), object()
-    around = Surroundings(agent_name="boss", session=session, invocation_id="i1", invocation_context=invocation, state={"k": 1})
-    context = make(surroundings=around)
+    around = AgentScope(agent_name="boss", session=session, invocation_id="i1", invocation_context=invocation, state={"k": 1})
+    context = make(agent_scope=around)
     assert Context is ToolContext
     assert ("c1", "c1", "f") == (context.call_id, context.function_call_id, context.name)
     assert ("boss", "i1", 1) == (context.agent_name, context.invocation_id, context.state["k"])
@@ -31,7 +31,7 @@ def test_without_an_agent_there_is_still_a_state_and_nothing_is_shared():
 
 
 def test_the_outcome_has_what_was_asked_for_and_the_changes_of_the_state():
-    context = make(surroundings=Surroundings(state={"n": 1, "list": [1]}))
+    context = make(agent_scope=AgentScope(state={"n": 1, "list": [1]}))
     assert not context.outcome()
     context.state["n"] += 1
     context.state["list"].append(2)
@@ -46,7 +46,7 @@ def test_the_outcome_has_what_was_asked_for_and_the_changes_of_the_state():
 
 def test_the_idempotency_key_is_the_same_when_the_run_is_taken_up_again():
     def key(call_id: str, invocation_id: str) -> str:
-        return ToolContext(call_id=call_id, name="f", surroundings=Surroundings(invocation_id=invocation_id)).idempotency_key
+        return ToolContext(call_id=call_id, name="f", agent_scope=AgentScope(invocation_id=invocation_id)).idempotency_key
 
     assert key("c1", "i1") == key("c1", "i1")
     assert 3 == len({key("c1", "i1"), key("c2", "i1"), key("c1", "i2")})

@@ -18,10 +18,17 @@ from typing import TYPE_CHECKING
 from patchbay._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from patchbay.agents.agent_tool import AgentTool
+    from patchbay.agents.agent_tools import AgentTool, TransferToAgentTool
     from patchbay.agents.base import BaseAgent
-    from patchbay.agents.bus import BusEvent, EventBus
-    from patchbay.agents.config import GenerateContentConfig, RunConfig
+    from patchbay.agents.callbacks import LlmRequest, LlmResponse
+    from patchbay.agents.chat_history import (
+        BaseChatHistoryService,
+        ChatMessage,
+        InMemoryChatHistoryService,
+        create_history_tool,
+        history_tool,
+    )
+    from patchbay.agents.chat_history_database import DatabaseChatHistoryService
     from patchbay.agents.content import (
         Blob,
         Content,
@@ -33,18 +40,14 @@ if TYPE_CHECKING:
         ToolProgress,
         UserOutput,
     )
-    from patchbay.agents.context import CallbackContext, InvocationContext, ReadonlyContext
-    from patchbay.agents.history import BaseChatHistoryService, ChatMessage, InMemoryChatHistoryService
-    from patchbay.agents.history_database import DatabaseChatHistoryService
-    from patchbay.agents.history_search import create_history_tool, history_tool
+    from patchbay.agents.context import CallbackContext, GenerateContentConfig, InvocationContext, ReadonlyContext, RunConfig
+    from patchbay.agents.event_bus import BusEvent, EventBus
     from patchbay.agents.llm_agent import Agent, LlmAgent
-    from patchbay.agents.request import LlmRequest, LlmResponse
     from patchbay.agents.runner import RunEvents, Runner
     from patchbay.agents.sessions.base import BaseSessionService
     from patchbay.agents.sessions.database import DatabaseSessionService
+    from patchbay.agents.sessions.log import Session
     from patchbay.agents.sessions.memory import InMemorySessionService
-    from patchbay.agents.sessions.session import Session
-    from patchbay.agents.transfer import TransferToAgentTool
     from patchbay.agents.workflow import LoopAgent, ParallelAgent, SequentialAgent, exit_loop
 
 __all__ = [
@@ -93,43 +96,43 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "Agent": "patchbay.agents.llm_agent",
-        "AgentTool": "patchbay.agents.agent_tool",
+        "AgentTool": "patchbay.agents.agent_tools",
         "BaseAgent": "patchbay.agents.base",
-        "BaseChatHistoryService": "patchbay.agents.history",
+        "BaseChatHistoryService": "patchbay.agents.chat_history",
         "BaseSessionService": "patchbay.agents.sessions.base",
         "Blob": "patchbay.agents.content",
-        "BusEvent": "patchbay.agents.bus",
+        "BusEvent": "patchbay.agents.event_bus",
         "CallbackContext": "patchbay.agents.context",
-        "ChatMessage": "patchbay.agents.history",
+        "ChatMessage": "patchbay.agents.chat_history",
         "Content": "patchbay.agents.content",
-        "DatabaseChatHistoryService": "patchbay.agents.history_database",
+        "DatabaseChatHistoryService": "patchbay.agents.chat_history_database",
         "DatabaseSessionService": "patchbay.agents.sessions.database",
         "Event": "patchbay.agents.content",
         "EventActions": "patchbay.agents.content",
-        "EventBus": "patchbay.agents.bus",
+        "EventBus": "patchbay.agents.event_bus",
         "FunctionCall": "patchbay.agents.content",
         "FunctionResponse": "patchbay.agents.content",
-        "GenerateContentConfig": "patchbay.agents.config",
-        "InMemoryChatHistoryService": "patchbay.agents.history",
+        "GenerateContentConfig": "patchbay.agents.context",
+        "InMemoryChatHistoryService": "patchbay.agents.chat_history",
         "InMemorySessionService": "patchbay.agents.sessions.memory",
         "InvocationContext": "patchbay.agents.context",
         "LlmAgent": "patchbay.agents.llm_agent",
-        "LlmRequest": "patchbay.agents.request",
-        "LlmResponse": "patchbay.agents.request",
+        "LlmRequest": "patchbay.agents.callbacks",
+        "LlmResponse": "patchbay.agents.callbacks",
         "LoopAgent": "patchbay.agents.workflow",
         "ParallelAgent": "patchbay.agents.workflow",
         "Part": "patchbay.agents.content",
         "ReadonlyContext": "patchbay.agents.context",
-        "RunConfig": "patchbay.agents.config",
+        "RunConfig": "patchbay.agents.context",
         "RunEvents": "patchbay.agents.runner",
         "Runner": "patchbay.agents.runner",
         "SequentialAgent": "patchbay.agents.workflow",
-        "Session": "patchbay.agents.sessions.session",
+        "Session": "patchbay.agents.sessions.log",
         "ToolProgress": "patchbay.agents.content",
-        "TransferToAgentTool": "patchbay.agents.transfer",
+        "TransferToAgentTool": "patchbay.agents.agent_tools",
         "UserOutput": "patchbay.agents.content",
-        "create_history_tool": "patchbay.agents.history_search",
+        "create_history_tool": "patchbay.agents.chat_history",
         "exit_loop": "patchbay.agents.workflow",
-        "history_tool": "patchbay.agents.history_search",
+        "history_tool": "patchbay.agents.chat_history",
     },
 )

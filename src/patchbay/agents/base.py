@@ -1,8 +1,4 @@
-"""What every agent is: a name in a tree of agents, and a way to work as events.
-
-What lives here: the tree, the callbacks around an agent, and how what it raises becomes an event. What does not: what an agent
-does (``llm_agent``, ``workflow``).
-"""
+"""What every agent is: a name in a tree, callbacks around its work, and errors that become its last event."""
 
 from __future__ import annotations
 
@@ -16,12 +12,12 @@ from typing import Any, ClassVar
 from patchbay.agents import topics
 from patchbay.agents.callbacks import Callbacks, as_callbacks, ask
 from patchbay.agents.content import Content, Event, EventActions, Part
-from patchbay.agents.context import InvocationContext
-from patchbay.agents.failures import NoAnswerError, callbacks_fail, events_in_time, in_time
+from patchbay.agents.context import InvocationContext, RunFailed, callback_errors, events_within_time, within_time
 from patchbay.errors import ConfigurationError, InvalidRequestError, PatchbayError
 from patchbay.tools.results import describe
 
 _logger = logging.getLogger(__name__)
+
 
 USER = "user"
 """The author of what the user says; no agent may be called so."""
@@ -119,7 +115,7 @@ class BaseAgent:
                 if ctx.end_invocation:
                     return
             work = self._run_async_impl(ctx)
-            events = work if self.keeps_time else events_in_time(ctx.budget, work)
+            events = work if self.keeps_time else events_within_time(ctx.budget, work)
             recorded = ctx.shared.recorded
             try:
                 async for event in events:
@@ -185,7 +181,7 @@ def is_being_stopped(error: BaseException) -> bool:
 
 
 def _failed(ctx: InvocationContext, error: BaseException, code: str, words: str) -> Event:
-    if isinstance(error, NoAnswerError):
+    if isinstance(error, RunFailed):
         failure = error.event if error.event is not None else ctx.event()
         failure.error_code, failure.error_message = error.code, str(error)
         return failure
@@ -194,9 +190,9 @@ def _failed(ctx: InvocationContext, error: BaseException, code: str, words: str)
 
 
 async def _said(callbacks: Callbacks, ctx: InvocationContext) -> Event | None:
-    """Return what a callback says, as an event in the log; None where it says nothing. Raises NoAnswerError."""
-    with callbacks_fail():
-        content = as_content(await in_time(ctx.budget, lambda: ask(callbacks, ctx)))
+    """Return what a callback says, as an event in the log; None where it says nothing. Raises RunFailed."""
+    with callback_errors():
+        content = as_content(await within_time(ctx.budget, lambda: ask(callbacks, ctx)))
     if content is None:
         return None
     event = ctx.event()

@@ -1,19 +1,34 @@
-"""Callbacks: code of the caller's that an agent asks at fixed points, sync or async, one or a list.
+"""Callbacks of agents and their models, and how they join the hooks of a turn.
 
-Each is asked in turn; the first that returns something else than None has spoken. ``before_tool(ctx, name, args)`` and
-``after_tool(ctx, name, result)`` may take one more parameter, ``tool_context``; of several ``after_tool`` each sees what the one
-before made of the result. They are asked about tools that do something: not about the one that a model gives its answer by.
+A callback is sync or async, one or a list; the first that returns something else than None decides. ``before_tool(ctx, name,
+args)`` and ``after_tool(ctx, name, result)`` may take one more parameter, ``tool_context``; of several ``after_tool`` each sees
+the result of the one before. They are not called for the tool by which a model gives a typed answer. Calls that a callback of
+the model returns are run as the model's own are.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from patchbay.agents import topics
+from patchbay.agents.content import Content, Part
+from patchbay.agents.context import GenerateContentConfig, InvocationContext, RunFailed, callback_errors
+from patchbay.agents.convert import content_reply, from_messages, renew_calls, reply_content, to_messages
+from patchbay.errors import ConfigurationError
 from patchbay.executor.callbacks import as_hooks, called, first_answer
-from patchbay.tools import Tool, ToolContext
-from patchbay.types import ToolCall
+from patchbay.loop.hooks import RequestHookView, ResponseHookView
+from patchbay.models.chat import ChatRequest, ModelReply
+from patchbay.tools import Tool, ToolContext, collect_tools
+from patchbay.types import Message, ToolCall
+
+if TYPE_CHECKING:
+    from patchbay.agents.llm_agent import LlmAgent
+    from patchbay.hooks import RegisteredHook
+
 
 Callback: TypeAlias = Callable[..., Any]
 Callbacks: TypeAlias = Callback | Sequence[Callback] | None
@@ -54,3 +69,168 @@ def _takes_tool_context(callback: Callback) -> bool:
         return "tool_context" in inspect.signature(callback).parameters
     except (TypeError, ValueError):  # some builtins have no signature
         return False
+
+
+@dataclass(kw_only=True)
+class LlmRequest:
+    """One round's request; a ``before_model_callback`` may change any of it, for this round.
+
+    ``contents`` is the conversation, ``tools_dict`` the tools that the model may call, by name. ``model`` is its name, None for a
+    model that was given as an object: another name asks another model of the same server. ``metadata`` is for callbacks.
+    """
+
+    contents: list[Content]
+    system_instruction: str | None = None
+    model: str | None = None
+    config: GenerateContentConfig = field(default_factory=GenerateContentConfig)
+    tools_dict: dict[str, Tool] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def append_instructions(self, instructions: Sequence[str]) -> None:
+        """Add to the system instruction, a blank line between."""
+        said = [self.system_instruction] if self.system_instruction else []
+        self.system_instruction = "\n\n".join([*said, *instructions])
+
+    def append_tools(self, tools: Sequence[Any]) -> None:
+        """Offer more tools. Raises ConfigurationError for a name that one has already."""
+        self.tools_dict = collect_tools([*self.tools_dict.values(), *tools])
+
+    def get_tools_schema(self) -> list[dict[str, Any]]:
+        """Return what the model is told of the tools, in OpenAI's form."""
+        return [tool.spec.to_openai() for tool in self.tools_dict.values() if tool.offered]
+
+
+@dataclass(kw_only=True)
+class LlmResponse:
+    """One answer of a model, or a callback's in its place. With ``error_code`` the run ends there."""
+
+    content: Content | None = None
+    partial: bool = False
+    error_code: str | None = None
+    error_message: str | None = None
+    usage: dict[str, int] | None = None
+    finish_reason: str | None = None
+
+
+def as_llm_request(
+    request: ChatRequest, *, config: GenerateContentConfig, tools: Mapping[str, Tool], model: str | None, metadata: dict[str, Any]
+) -> LlmRequest:
+    """Return a request of the loop's as callbacks see it."""
+    return LlmRequest(
+        contents=from_messages(request.messages),
+        system_instruction=_system(request.messages),
+        model=model,
+        config=replace(config, stop_sequences=list(config.stop_sequences), extra=dict(config.extra)),
+        tools_dict=dict(tools),
+        metadata=metadata,
+    )
+
+
+def changed(request: ChatRequest, asked: LlmRequest, *, model: str | None) -> ChatRequest:
+    """Return ``request`` as callbacks left it, but for the tools; ``model`` is the name that they were told."""
+    parameters = asked.config.parameters()
+    if asked.model is not None and asked.model != model:
+        parameters["model"] = asked.model
+    messages: Sequence[Message] = request.messages
+    if asked.contents != from_messages(messages) or asked.system_instruction != _system(messages):
+        renew_calls(asked.contents)
+        system = [{"role": "system", "content": asked.system_instruction}] if asked.system_instruction else []
+        messages = [*system, *to_messages(asked.contents, asked.tools_dict)]
+    return replace(request, messages=messages, parameters=parameters)
+
+
+def as_llm_response(end: ModelReply) -> LlmResponse:
+    """Return a model's whole answer as callbacks see it."""
+    reply = end.reply
+    content = reply_content(reply, reply.tool_calls)
+    return LlmResponse(content=content, usage=end.usage.counts(), finish_reason=end.finish_reason)
+
+
+def as_model_reply(response: LlmResponse, *, instead_of: ModelReply | None = None) -> ModelReply:
+    """Return a callback's answer as the loop takes it."""
+    reply = content_reply(response.content) if response.content is not None else content_reply(Content())
+    reason = response.finish_reason or ("tool_calls" if reply.tool_calls else "stop")
+    if instead_of is not None:
+        # What was cut off in the model's own answer stays cut off, unless the callback wrote calls of its own.
+        incomplete = instead_of.reply.incomplete if not reply.tool_calls else ()
+        return ModelReply(replace(reply, incomplete=incomplete), reason, instead_of.usage)
+    return ModelReply(reply, reason)
+
+
+def as_response(answer: Any) -> LlmResponse:
+    """Return what a callback returned as an LlmResponse: one, a Content or text. Raises TypeError for anything else."""
+    if isinstance(answer, LlmResponse):
+        return answer
+    if isinstance(answer, Content):
+        return LlmResponse(content=answer)
+    if isinstance(answer, str):
+        return LlmResponse(content=Content("model", [Part(answer)]))
+    raise TypeError(f"A callback of a model must return an LlmResponse, a Content, a text or None, not {type(answer).__name__}.")
+
+
+def _system(messages: Sequence[Message]) -> str | None:
+    return messages[0]["content"] if messages and messages[0]["role"] == "system" else None
+
+
+def model_links(agent: LlmAgent) -> tuple[RegisteredHook, ...]:
+    """Return the callbacks around an agent's model as links; the callbacks are those that it has when it is asked."""
+    points: dict[str, Any] = {}
+    if agent.before_model_callback:
+        points["before_llm"] = partial(_before, agent)
+    if agent.after_model_callback:
+        points["after_llm"] = partial(_after, agent)
+    if not points:
+        return ()
+    from patchbay.hooks import native
+
+    return (native("callbacks of the model", **points),)
+
+
+async def _before(agent: LlmAgent, asked: RequestHookView) -> ModelReply | None:
+    """Ask what is to be asked; return the answer if it has been given. Raises RunFailed."""
+    ctx: InvocationContext = asked.run.agent_scope.invocation_context
+    run, request = asked.run, asked.request
+    try:
+        name = getattr(agent.chat_model(), "name", None)
+    except ConfigurationError:  # it is no use, and may not be asked
+        name = agent.model_name or None
+    with callback_errors():
+        shown = as_llm_request(
+            request,
+            config=agent.generate_content_config or GenerateContentConfig(),
+            tools=run.tools,
+            model=name,
+            metadata={"user_id": ctx.user_id},
+        )
+        answer = await ask(agent.before_model_callback, ctx, shown)
+        before = run.tools
+        run.override_tools(collect_tools(shown.tools_dict.values()))
+        if answer is not None:
+            return as_model_reply(await _checked(ctx, as_response(answer)))
+        request = changed(request, shown, model=name)
+        if run.tools is not before:
+            request = replace(request, tools=run.specs, tool_choice=asked.tool_choice if run.specs else None)
+        asked.request = request
+    return None
+
+
+async def _after(agent: LlmAgent, asked: ResponseHookView) -> None:
+    """Ask about the answer, and put another one in its place if there is one. Raises RunFailed."""
+    ctx: InvocationContext = asked.run.agent_scope.invocation_context
+    end = asked.end
+    with callback_errors():
+        response = as_llm_response(end)
+        answer = await ask(agent.after_model_callback, ctx, response)
+        if answer is None and response == as_llm_response(end):
+            return
+        # It may also have changed what it was given.
+        answer = response if answer is None else as_response(answer)
+        asked.end = as_model_reply(await _checked(ctx, answer), instead_of=end)
+
+
+async def _checked(ctx: InvocationContext, response: LlmResponse) -> LlmResponse:
+    if response.error_code is not None:
+        failure = RunFailed(response.error_code, response.error_message or "")
+        await ctx.publish(topics.LLM_ERROR, {"error": failure.code, "message": str(failure)})
+        raise failure
+    return response

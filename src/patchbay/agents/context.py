@@ -1,28 +1,161 @@
-"""One run as its agents, callbacks and tools see it, and the one way an event gets into the session's log.
-
-What lives here: what is shared by all who work in a run, and what is one agent's own. What does not: what an agent does with it.
-"""
+"""One run as its agents, callbacks and tools see it: its limits, what is shared, and the one way an event is recorded."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from patchbay.agents.bus import BusEvent, EventBus
-from patchbay.agents.config import RunConfig
 from patchbay.agents.content import Content, Event, EventActions, Part
+from patchbay.agents.event_bus import BusEvent, EventBus
+from patchbay.errors import ConfigurationError
 from patchbay.executor import Budget
+from patchbay.executor.limits import checked_count
 from patchbay.tools import State
+from patchbay.tools.base import checked_timeout
+from patchbay.tools.results import describe
 from patchbay.types import NO_USAGE, Usage
 
 if TYPE_CHECKING:
     from patchbay.agents.base import BaseAgent
     from patchbay.agents.sessions.base import BaseSessionService
-    from patchbay.agents.sessions.session import Session
+    from patchbay.agents.sessions.log import Session
     from patchbay.hooks import HookManager, HookScope
     from patchbay.media import MediaStore
+
+
+T = TypeVar("T")
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Limits and manners of one run; times are in seconds, None is no limit.
+
+    ``max_llm_calls`` and ``max_tool_calls`` count over all agents of the run, those of parallel branches included.
+    ``run_timeout`` is for the whole run, callbacks and agents of one's own included, from the moment on when it has its session;
+    ``llm_timeout`` for each answer of a model, ``tool_timeout`` for tools without a limit of their own. With ``streaming`` the
+    run's events include partial ones, as a model writes.
+
+    A model is shown what was said in the last ``max_history_events`` events of a session; of a longer one down to three quarters
+    of that, since what it is shown begins at the same event for as long as it can, so that its server's prompt cache holds. A
+    message of more than ``max_message_length`` characters is refused. ``context`` is the caller's own, for callbacks and tools.
+    Raises ConfigurationError for a limit that cannot be kept.
+    """
+
+    max_llm_calls: int | None = 50
+    max_tool_calls: int | None = None
+    run_timeout: float | None = None
+    llm_timeout: float | None = None
+    tool_timeout: float | None = None
+    streaming: bool = False
+    max_history_events: int | None = 100
+    max_message_length: int | None = None
+    context: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("max_llm_calls", "max_tool_calls", "max_history_events", "max_message_length"):
+            checked_count(getattr(self, name), name)
+        for name in ("run_timeout", "llm_timeout", "tool_timeout"):
+            checked_timeout(getattr(self, name), name)
+
+    def budget(self) -> Budget:
+        """Return a Budget of these limits, unused."""
+        return Budget(max_iterations=self.max_llm_calls, max_calls=self.max_tool_calls, max_seconds=self.run_timeout)
+
+
+@dataclass(kw_only=True)
+class GenerateContentConfig:
+    """How a model is asked to write. What is None is left to the model's server; ``extra`` is passed on in OpenAI's words.
+
+    Raises ConfigurationError for what no server takes.
+    """
+
+    temperature: float | None = None
+    max_output_tokens: int | None = None
+    top_p: float | None = None
+    stop_sequences: list[str] = field(default_factory=list)
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("temperature", "top_p"):
+            number = getattr(self, name)
+            if number is not None and (isinstance(number, bool) or not isinstance(number, int | float)):
+                raise ConfigurationError(f"{name} must be a number, or None; not {number!r}.")
+        checked_count(self.max_output_tokens, "max_output_tokens")
+        stops = self.stop_sequences
+        if not isinstance(stops, list | tuple) or not all(isinstance(stop, str) for stop in stops):
+            raise ConfigurationError(f"stop_sequences must be a list of texts, not {stops!r}.")
+
+    def parameters(self) -> dict[str, Any]:
+        """Return these in OpenAI's words."""
+        said = {
+            "temperature": self.temperature,
+            "max_tokens": self.max_output_tokens,
+            "top_p": self.top_p,
+            "stop": list(self.stop_sequences) or None,
+        }
+        return {**{name: value for name, value in said.items() if value is not None}, **self.extra}
+
+
+class RunFailed(Exception):  # noqa: N818  (it is an outcome of a run, which no caller catches)
+    """An agent ends without an answer; ``code`` and the message are those of its last event.
+
+    ``event`` is that event, where there is something to keep of the answer that is none: its text so far, the tokens it took.
+    """
+
+    def __init__(self, code: str, message: str, event: Event | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.event = event
+
+
+@contextmanager
+def callback_errors() -> Iterator[None]:
+    """Make what a callback raises, or what is wrong with what it returned, a RunFailed with the code CALLBACK_ERROR."""
+    try:
+        yield
+    except RunFailed:
+        raise
+    except Exception as error:
+        _logger.exception("A callback failed")
+        raise RunFailed("CALLBACK_ERROR", describe(error)) from error
+
+
+def time_exceeded(budget: Budget, event: Event | None = None) -> RunFailed:
+    """Return the end of a run whose time is up."""
+    budget.out_of_time()
+    return RunFailed("RUN_TIMEOUT", f"The run timed out after {budget.max_seconds}s", event)
+
+
+async def within_time(budget: Budget, work: Callable[[], Awaitable[T]]) -> T:
+    """Wait for ``work()`` as long as the run has time. Raises RunFailed then, and where there was none left."""
+    if budget.loop is None:
+        return await work()
+    if budget.ends is not None and budget.loop.time() >= budget.ends:
+        raise time_exceeded(budget)
+    try:
+        async with budget.time_left() as limit:
+            return await work()
+    except TimeoutError:
+        # A TimeoutError of its own is none of ours.
+        if not limit.expired():
+            raise
+        raise time_exceeded(budget) from None
+
+
+async def events_within_time(budget: Budget, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
+    """Yield what comes while the run has time; the limit is on each wait, and never on a consumer (law 10)."""
+    async with aclosing(events):
+        while True:
+            try:
+                event = await within_time(budget, lambda: anext(events))
+            except StopAsyncIteration:
+                return
+            yield event
 
 
 @dataclass
@@ -31,7 +164,7 @@ class Shared:
 
     ``recorded`` are the ids of events in the log, ``escalations_met`` those of events that have ended a loop,
     ``call_ids`` those of calls. ``writing`` is held by the one parallel branch that works out its changes and records them.
-    ``turns`` counts the turns of its agents, ``taken_back`` says that a hook wants all of the run out of the model's sight.
+    ``turns`` counts the turns of its agents, ``rewound`` says that a hook wants all of the run out of the model's sight.
     """
 
     budget: Budget
@@ -42,7 +175,7 @@ class Shared:
     call_ids: set[str] = field(default_factory=set)
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     turns: int = 0
-    taken_back: bool = False
+    rewound: bool = False
 
 
 class InvocationContext:
@@ -194,7 +327,7 @@ class InvocationContext:
         """Return what was changed in ``state`` and is in no event yet; it is the caller's to record."""
         return self._state.take() if self._state is not None else {}
 
-    def told(self, event: Event) -> None:
+    def mark_recorded(self, event: Event) -> None:
         """Take note that what ``event`` says is in the log already, in pieces."""
         self.shared.recorded.add(event.id)
 

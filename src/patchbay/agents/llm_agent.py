@@ -8,16 +8,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Collection, Sequence
 from typing import Any, Final
 
+from patchbay.agents.agent_run import AgentRun, Instruction
+from patchbay.agents.agent_tools import AnswerTool, TransferToAgentTool
 from patchbay.agents.base import BaseAgent
-from patchbay.agents.callbacks import Callbacks, after_hook, as_callbacks, before_hook
-from patchbay.agents.config import GenerateContentConfig
+from patchbay.agents.callbacks import Callbacks, after_hook, as_callbacks, before_hook, model_links
 from patchbay.agents.content import Event
-from patchbay.agents.context import InvocationContext
-from patchbay.agents.instructions import Instruction
-from patchbay.agents.model_callbacks import model_links
-from patchbay.agents.structured import AnswerTool
-from patchbay.agents.transfer import TransferToAgentTool
-from patchbay.agents.work import Work
+from patchbay.agents.context import GenerateContentConfig, InvocationContext
 from patchbay.errors import ConfigurationError
 from patchbay.executor import Executor
 from patchbay.models.chat import ChatModel
@@ -185,7 +181,7 @@ class LlmAgent(BaseAgent):
         )
 
     def _run_async_impl(self, ctx: InvocationContext) -> AsyncGenerator[Event, None]:
-        return Work(self, ctx).events()
+        return AgentRun(self, ctx).events()
 
 
 def _checked_model(model: Any, tool_mode: str | None) -> Any:

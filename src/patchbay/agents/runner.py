@@ -16,20 +16,19 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from patchbay.agents import topics
-from patchbay.agents.agent_tool import AgentTool
+from patchbay.agents.agent_tools import AgentTool
 from patchbay.agents.base import USER, BaseAgent
-from patchbay.agents.bus import EventBus
-from patchbay.agents.config import RunConfig
+from patchbay.agents.chat_history import BaseChatHistoryService
 from patchbay.agents.content import Content, Event, EventActions, Part, new_id
-from patchbay.agents.context import InvocationContext
-from patchbay.agents.history import BaseChatHistoryService
+from patchbay.agents.context import InvocationContext, RunConfig
+from patchbay.agents.event_bus import EventBus
 from patchbay.agents.llm_agent import LlmAgent
 from patchbay.agents.sessions.base import BaseSessionService
+from patchbay.agents.sessions.log import Session
 from patchbay.agents.sessions.memory import InMemorySessionService
-from patchbay.agents.sessions.session import Session
 from patchbay.background import run_blocking
 from patchbay.executor.callbacks import checked_hooks
-from patchbay.executor.files import checked_media
+from patchbay.executor.results import checked_media
 from patchbay.types import NO_USAGE, Usage
 
 if TYPE_CHECKING:
@@ -137,7 +136,7 @@ class Runner:
                 yield Event(author="system", error_code="MESSAGE_TOO_LONG", error_message=words)
                 return
             async with self.session_service.lock(self.app_name, user_id, session_id):
-                ctx = run.context = await self._begun(user_id, session_id, said, config)
+                ctx = run.context = await self._begin(user_id, session_id, said, config)
                 try:
                     events = self.agent.run_async(ctx)
                     try:
@@ -150,12 +149,12 @@ class Runner:
                     finally:
                         await events.aclose()
                 finally:
-                    if ctx.shared.taken_back:
-                        await _take_back(ctx)
+                    if ctx.shared.rewound:
+                        await _record_rewind(ctx)
         finally:
             run.ended.set()
 
-    async def _begun(self, user_id: str, session_id: str, said: Content, config: RunConfig) -> InvocationContext:
+    async def _begin(self, user_id: str, session_id: str, said: Content, config: RunConfig) -> InvocationContext:
         """Record what the user said, in a session that may be new."""
         session, is_new = await self._session(user_id, session_id, said)
         ctx = InvocationContext(
@@ -215,7 +214,7 @@ class Runner:
             _logger.exception("A message of the session %r could not be written into the history", session.id)
 
 
-async def _take_back(ctx: InvocationContext) -> None:
+async def _record_rewind(ctx: InvocationContext) -> None:
     """Say at the end of the log too that this run was taken back, where parallel branches have written behind the first word."""
     last = ctx.session.events[-1]
     if last.actions.rewind_before_invocation_id is None:
@@ -241,7 +240,7 @@ class RunEvents:
 
     def __init__(self, state: _State, events: AsyncGenerator[Event, None]) -> None:
         self._state = state
-        # Held until a loop has it: who leaves the loop drops it then, and the event loop closes it. Were it still held here, the
+        # Held until a loop has it: leaving the loop drops it then, and the event loop closes it. Were it still held here, the
         # session would stay locked for as long as somebody has this object.
         self._held: AsyncGenerator[Event, None] | None = events
         self._source = weakref.ref(events)

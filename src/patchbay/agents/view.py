@@ -15,8 +15,8 @@ from typing import Final
 import msgspec
 
 from patchbay.agents.content import Content, Event, FunctionCall, FunctionResponse, Part
-from patchbay.agents.messages import to_messages, without_old_files
-from patchbay.agents.sessions.encoding import EventLog
+from patchbay.agents.convert import to_messages, without_old_files
+from patchbay.agents.sessions.log import EventLog
 from patchbay.cache import SizedCache
 from patchbay.models.wire import decode, encode
 from patchbay.transcript import Pairs, pair_results
@@ -37,17 +37,17 @@ _LOOK_BACK: Final = 1000
 _MOST_SESSIONS: Final = 1000
 _MOST_BYTES: Final = 32 * 1024 * 1024
 
-Said = tuple[Content, str | None]
+BranchContent = tuple[Content, str | None]
 """An event's content and branch."""
 
-Placed = tuple[int, Said]
+PlacedContent = tuple[int, BranchContent]
 """The same with its index in the log."""
 
 _Key = tuple[str | None, str]
 """Pairs a call and its response: the branch and the id, or the name where there is no id."""
 
 
-def settled_contents(events: Sequence[Event], *, limit: int | None = None, branch: str | None = None) -> list[Content]:
+def model_contents(events: Sequence[Event], *, limit: int | None = None, branch: str | None = None) -> list[Content]:
     """Return what was said in ``events``, oldest first, for a model; contents that need no change are the log's own.
 
     Partial events and those without content are left out, and so is what parallel branches beside ``branch`` said, and all of
@@ -63,10 +63,10 @@ def settled_contents(events: Sequence[Event], *, limit: int | None = None, branc
     that of its response too: branches, and turns that did not see each other, may have used the same.
     """
     shown, _ = visible_window(events, limit, branch)
-    return settle([said for _, said in shown], {})
+    return complete_calls([said for _, said in shown], {})
 
 
-def settle(window: Sequence[Said], taken: dict[str, int], pairs: Pairs[_Key] | None = None) -> list[Content]:
+def complete_calls(window: Sequence[BranchContent], taken: dict[str, int], pairs: Pairs[_Key] | None = None) -> list[Content]:
     """Return what was said with each call's response behind it; ``taken`` are the ids that earlier calls have, and grows.
 
     ``pairs`` are those of ``window``, or of a longer one that begins with it, where they are known.
@@ -107,7 +107,7 @@ def _is_text(content: Content) -> bool:
     return len(content.parts) == 1 and content.parts[0].text is not None
 
 
-def _pair(window: Sequence[Said]) -> Pairs[_Key]:
+def _pair(window: Sequence[BranchContent]) -> Pairs[_Key]:
     """Pair calls and responses: by id within a branch, since branches that run at the same time may use the same ids."""
     return pair_results([((), ()) if _is_text(content) else _keys(content, branch) for content, branch in window])
 
@@ -164,8 +164,8 @@ def is_visible(branch: str | None, *, from_branch: str | None) -> bool:
     return from_branch.startswith(f"{branch}.") or branch.startswith(f"{from_branch}.")
 
 
-def visible_window(events: Sequence[Event], limit: int | None, branch: str | None) -> tuple[list[Placed], list[int]]:
-    """Return the last contents, as ``settled_contents`` says, the oldest first, and the places of the last ``limit``.
+def visible_window(events: Sequence[Event], limit: int | None, branch: str | None) -> tuple[list[PlacedContent], list[int]]:
+    """Return the last contents, as ``model_contents`` says, the oldest first, and the places of the last ``limit``.
 
     Before these stands that of the next older one, if there is one.
     """
@@ -187,22 +187,22 @@ def window_begin(places: Sequence[int]) -> int:
     return -(-places[1] // step) * step
 
 
-def visible(events: Sequence[Event], branch: str | None) -> Iterator[Placed]:
+def visible(events: Sequence[Event], branch: str | None) -> Iterator[PlacedContent]:
     """Yield what was said and is seen from ``branch``, the newest first, each with its place in the log."""
-    taken_back: str | None = None
+    rewound: str | None = None
     look = events.peek if isinstance(events, EventLog) else events.__getitem__
     for place in range(len(events) - 1, -1, -1):
         event = look(place)
         content = event.content
         if (run := event.actions.rewind_before_invocation_id) is not None:
-            taken_back = run
-        if taken_back is not None and event.invocation_id == taken_back:
+            rewound = run
+        if rewound is not None and event.invocation_id == rewound:
             continue
         if content is not None and content.parts and not event.partial and is_visible(event.branch, from_branch=branch):
             yield place, (content, event.branch)
 
 
-def _from_a_question(backward: list[Placed]) -> list[Placed]:
+def _from_a_question(backward: list[PlacedContent]) -> list[PlacedContent]:
     """Return these without the oldest that come before the first thing the user said; none where that is not among them."""
     for count in range(len(backward), 0, -1):
         if is_question(backward[count - 1][1][0]):
@@ -210,9 +210,9 @@ def _from_a_question(backward: list[Placed]) -> list[Placed]:
     return []
 
 
-def _last_turn(backward: Iterable[Placed]) -> list[Placed]:
+def _last_turn(backward: Iterable[PlacedContent]) -> list[PlacedContent]:
     """Return these up to the last thing the user said; none where that is nowhere."""
-    gone: list[Placed] = []
+    gone: list[PlacedContent] = []
     for item in backward:
         gone.append(item)
         if is_question(item[1][0]):
@@ -243,7 +243,7 @@ CacheKey = tuple[tuple[str, str, str], str, str | None, int | None]
 
 
 @dataclass(frozen=True)
-class _Past:
+class _CachedTurns:
     """What a model is shown of the events before ``end``, which is the place of a question; ``last`` is the id of the one before.
 
     ``body`` are the messages, an array of JSON without its brackets. ``places`` are those of the window and of one event before
@@ -269,13 +269,13 @@ class PastTurns:
     """What is kept of the past turns of a service's sessions."""
 
     def __init__(self) -> None:
-        self._kept: SizedCache[CacheKey, _Past] = SizedCache(most=_MOST_SESSIONS, most_bytes=_MOST_BYTES)
+        self._kept: SizedCache[CacheKey, _CachedTurns] = SizedCache(most=_MOST_SESSIONS, most_bytes=_MOST_BYTES)
 
     def messages(self, key: CacheKey, events: EventLog, tools: Container[str]) -> list[Message]:
-        """Return the messages of a session as ``settled_contents`` and ``to_messages`` make them of ``events``."""
+        """Return the messages of a session as ``model_contents`` and ``to_messages`` make them of ``events``."""
         _, _, branch, limit = key
         if len(events) == 1:  # nothing is past
-            return to_messages(settle([said for _, said in visible(events, branch)], {}), tools)
+            return to_messages(complete_calls([said for _, said in visible(events, branch)], {}), tools)
         past = self._kept.get(key)
         if past is not None and past.tools is tools and past.is_of(events):
             new = _since(past, events, branch)
@@ -288,15 +288,15 @@ class PastTurns:
         questions = [place for place, (content, _) in shown if is_question(content)]
         begin = shown[0][0] if shown else -1
         if begin < 0 or begin != _begin(places, questions, limit):
-            return to_messages(without_old_files(settle([said for _, said in shown], {})), tools)
-        nothing = _Past(tools, begin, begin, "", [], [], {}, b"")
+            return to_messages(without_old_files(complete_calls([said for _, said in shown], {})), tools)
+        nothing = _CachedTurns(tools, begin, begin, "", [], [], {}, b"")
         return self._extend(key, nothing, shown, None, events, places, questions)
 
     def _extend(
         self,
         key: CacheKey,
-        past: _Past,
-        new: list[Placed],
+        past: _CachedTurns,
+        new: list[PlacedContent],
         pairs: Pairs[_Key] | None,
         events: EventLog,
         places: list[int],
@@ -310,19 +310,21 @@ class PastTurns:
             turn, older, end = older + turn, [], past.end
         taken = dict(past.taken)
         body = past.body
-        if older and (more := to_messages(without_old_files([*settle(older, taken, pairs), Content("user")])[:-1], past.tools)):
+        if older and (
+            more := to_messages(without_old_files([*complete_calls(older, taken, pairs), Content("user")])[:-1], past.tools)
+        ):
             body = b",".join([body, encode(more)[1:-1]]) if body else encode(more)[1:-1]
         if 0 < end <= events.first_touched:
             places, questions = [at for at in places if at < end], [at for at in questions if at < end]
-            kept = _Past(past.tools, past.begin, end, events.id_at(end - 1), places, questions, taken, body)
+            kept = _CachedTurns(past.tools, past.begin, end, events.id_at(end - 1), places, questions, taken, body)
             self._kept.put(key, kept, len(body) + 64 * (len(places) + len(taken)))
         messages: list[Message] = decode(b"[" + body + b"]")
-        return messages + to_messages(without_old_files(settle(turn, dict(taken))), past.tools)
+        return messages + to_messages(without_old_files(complete_calls(turn, dict(taken))), past.tools)
 
 
-def _since(past: _Past, events: EventLog, branch: str | None) -> list[Placed] | None:
+def _since(past: _CachedTurns, events: EventLog, branch: str | None) -> list[PlacedContent] | None:
     """What was said since ``past`` and is seen from ``branch``; None where a turn was taken back."""
-    new: list[Placed] = []
+    new: list[PlacedContent] = []
     for place in range(past.end, len(events)):
         event = events.peek(place)
         content = event.content
@@ -333,7 +335,7 @@ def _since(past: _Past, events: EventLog, branch: str | None) -> list[Placed] | 
     return new
 
 
-def _window(past: _Past, new: list[Placed], limit: int | None) -> tuple[list[int], list[int]]:
+def _window(past: _CachedTurns, new: list[PlacedContent], limit: int | None) -> tuple[list[int], list[int]]:
     """The places of the window, and those of the questions in it."""
     places = past.places + [place for place, _ in new]
     questions = past.questions + [place for place, (content, _) in new if is_question(content)]

@@ -15,7 +15,7 @@ from patchbay.agents.base import BaseAgent
 from patchbay.agents.callbacks import Callbacks
 from patchbay.agents.content import Event
 from patchbay.agents.context import InvocationContext
-from patchbay.executor.budget import checked_count
+from patchbay.executor.limits import checked_count
 from patchbay.tools import ToolContext
 
 _WAITING = 100

@@ -8,9 +8,9 @@ when a model is asked again lives in ``patchbay.loop``.
 from __future__ import annotations
 
 from patchbay.executor.batch import Batch, ToolProgress
-from patchbay.executor.budget import Budget
-from patchbay.executor.execution import ToolExecution
 from patchbay.executor.executor import CANCEL_GRACE, MAX_REPEATS, MAX_RESULT_CHARS, Executor
+from patchbay.executor.limits import Budget
+from patchbay.executor.results import ToolExecution
 from patchbay.executor.run import Run
 
 __all__ = [

@@ -1,27 +1,27 @@
-"""The executor: which tools there are, and the rules that every call of them is carried out by."""
+"""The executor: which tools there are, and the rules by which every call of them is run."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
 
 from patchbay.errors import ConfigurationError
 from patchbay.executor.batch import Batch
-from patchbay.executor.budget import Budget, checked_count
 from patchbay.executor.callbacks import Hooks, as_hooks, links_of
-from patchbay.executor.execution import ToolExecution
-from patchbay.executor.find import find_tool
-from patchbay.executor.run import Run
+from patchbay.executor.invocation import find_tool
+from patchbay.executor.limits import Budget, checked_count
+from patchbay.executor.results import ToolExecution
+from patchbay.executor.run import Run, RunOptions
 from patchbay.tools import Tool, Validation, collect_tools
 from patchbay.tools.base import checked_timeout
-from patchbay.tools.context import NOWHERE, Progress, Surroundings
-from patchbay.tools.kept import ResultStore
+from patchbay.tools.context import NO_SCOPE, AgentScope, Progress
 from patchbay.types import IncompleteCall, Message, ToolCall
 
-if TYPE_CHECKING:  # patchbay.hooks is imported where there are hooks
+if TYPE_CHECKING:
     from patchbay.hooks import Chains, HookManager, HookScope, RegisteredHook, TurnHooks
     from patchbay.media import MediaStore
+
 
 CANCEL_GRACE = 5.0
 """Seconds that a tool which was cancelled is waited for before it is left to itself."""
@@ -46,7 +46,7 @@ class Executor:
     (None: all of it).
 
     ``hooks`` are those that are mounted (``patchbay.hooks``), ``before`` and ``after`` callbacks of the caller's own, or lists of
-    them (``patchbay.executor.callbacks``): the former are asked first, the latter are links of the same chain, as are ``links``.
+    them (``patchbay.executor.executor``): the former are asked first, the latter are links of the same chain, as are ``links``.
     ``on_progress(call, progress)`` is told what running tools say of their work, and must not block.
     ``media`` has the files that go along with results (None: the
     process's own store, ``patchbay.media.shared_store``).
@@ -95,45 +95,13 @@ class Executor:
         self.on_progress = on_progress
         self.media = media
 
-    def begin(
-        self,
-        *,
-        budget: Budget | None = None,
-        surroundings: Surroundings = NOWHERE,
-        attachments: Collection[str] = (),
-        results: ResultStore | None = None,
-        offer_reader: bool = False,
-        tool_timeout: float | None = None,
-        call_ids: set[str] | None = None,
-        on_settled: Callable[[ToolExecution], None] | None = None,
-        scope: HookScope | None = None,
-        hooks: HookManager | None = None,
-        media: MediaStore | None = None,
-    ) -> Run:
-        """Begin a run: what its calls share. Starts the budget's clock, so it needs a running event loop.
-
-        ``surroundings`` is what an agent adds to the tools' contexts. ``attachments`` are the kinds ("image", "audio", "file")
-        that the model is shown; of others it is told that they are there. ``results`` keeps what is too long to be shown;
-        without one, memory does, for this run. With ``offer_reader`` the tool that reads from it is there from the start, and not
-        from the first such result on: ``results`` holds those of earlier runs. ``tool_timeout`` stands for the executor's own in
-        this run. ``call_ids`` are ids that its calls must not have, kept up to date: those who work side by side share one set.
-        ``on_settled`` is told of each call the moment it settles, whoever is slow to take it; what it raises is logged. ``scope``
-        is what hooks are told of whose turn it is; ``hooks`` and ``media`` stand for the executor's own in this run.
-        """
-        manager = hooks if hooks is not None else self.hooks
-        return Run(
-            self,
-            budget=budget,
-            surroundings=surroundings,
-            attachments=attachments,
-            results=results,
-            offer_reader=offer_reader,
-            tool_timeout=checked_timeout(tool_timeout, "tool_timeout") if tool_timeout is not None else None,
-            call_ids=call_ids,
-            on_settled=on_settled,
-            hooks=self.turn_hooks(scope, manager) if self._links else manager.begin(scope) if manager is not None else None,
-            media=media,
-        )
+    def begin(self, **options: Unpack[RunOptions]) -> Run:
+        """Begin a run: what its calls share. Starts the budget's clock, so it needs a running event loop."""
+        given, scope = options.get("hooks"), options.get("scope")
+        manager = given if given is not None else self.hooks
+        if self._links:
+            return Run(self, options, self.turn_hooks(scope, manager))
+        return Run(self, options, manager.begin(scope) if manager is not None else None)
 
     def turn_hooks(self, scope: HookScope | None, hooks: HookManager | None) -> TurnHooks | None:
         """Return the hooks of a turn that begins now; None where nobody is to be asked or told."""
@@ -153,11 +121,11 @@ class Executor:
         *,
         messages: Sequence[Message] = (),
         iteration: int = 1,
-        surroundings: Surroundings = NOWHERE,
+        agent_scope: AgentScope = NO_SCOPE,
         budget: Budget | None = None,
     ) -> Batch:
         """Start ``calls`` as a run of their own (see ``Run.start``)."""
-        return self.begin(surroundings=surroundings, budget=budget).start(calls, messages=messages, iteration=iteration)
+        return self.begin(agent_scope=agent_scope, budget=budget).start(calls, messages=messages, iteration=iteration)
 
     async def run(
         self,
@@ -165,7 +133,7 @@ class Executor:
         *,
         messages: Sequence[Message] = (),
         iteration: int = 1,
-        surroundings: Surroundings = NOWHERE,
+        agent_scope: AgentScope = NO_SCOPE,
         budget: Budget | None = None,
         on_settled: Callable[[ToolExecution], None] | None = None,
     ) -> list[ToolExecution]:
@@ -174,7 +142,7 @@ class Executor:
         ``on_settled`` is told each the moment it settles; what it raises is raised here. Either way, and when this is cancelled,
         the tools are stopped and waited for first.
         """
-        batch = self.start(calls, messages=messages, iteration=iteration, surroundings=surroundings, budget=budget)
+        batch = self.start(calls, messages=messages, iteration=iteration, agent_scope=agent_scope, budget=budget)
         try:
             async for execution in batch:
                 if on_settled is not None:

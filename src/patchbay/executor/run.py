@@ -1,34 +1,59 @@
-"""What all calls of one run share: its budget, its slots, what it remembers of calls, and the results it keeps."""
+"""What all calls of one run share: its budget, its permits, the results it keeps, and the files of those."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from patchbay.executor.batch import Batch
-from patchbay.executor.budget import Budget
-from patchbay.executor.files import illustrated
-from patchbay.executor.find import find_tool
-from patchbay.executor.repeats import Repeats
-from patchbay.executor.slots import Gate
+from patchbay.executor.invocation import find_tool
+from patchbay.executor.limits import Budget, FifoSemaphore, RepeatedCalls
+from patchbay.executor.results import attach_files
 from patchbay.media.content import MIN_URL, may_have_base64, omission_note, replace_base64
 from patchbay.tools import Tool, render_result
 from patchbay.tools.attachments import attachments_of, checked_kinds, described
-from patchbay.tools.context import NOWHERE, Surroundings
+from patchbay.tools.base import checked_timeout
+from patchbay.tools.context import NO_SCOPE, AgentScope
 from patchbay.tools.excerpt import excerpt
 from patchbay.tools.kept import MemoryResultStore, ReadResult, ResultStore
 from patchbay.tools.output import ToolOutput
 from patchbay.types import Attachment, IncompleteCall, Message, ToolCall, ToolSpec
 
 if TYPE_CHECKING:
-    from patchbay.executor.execution import ToolExecution
     from patchbay.executor.executor import Executor
-    from patchbay.hooks import TurnHooks
+    from patchbay.executor.results import ToolExecution
+    from patchbay.hooks import HookManager, HookScope, TurnHooks
     from patchbay.media import MediaStore
+
 
 _logger = logging.getLogger(__name__)
 _NO_KINDS: Final[frozenset[str]] = frozenset()
+
+
+class RunOptions(TypedDict, total=False):
+    """What a run may be given; None is the same as nothing.
+
+    ``agent_scope`` is what an agent adds to the tools' contexts. ``attachments`` are the kinds ("image", "audio", "file") that
+    the model is shown; others are only announced to it. ``results`` stores what is too long to be shown; without one, memory
+    does, for this run. With ``offer_reader`` the tool that reads from it is there from the start, and not from the first such
+    result on: ``results`` holds those of earlier runs. ``tool_timeout`` replaces the executor's own. ``call_ids`` are ids that
+    the run's calls must not have, kept up to date: agents that work side by side share one set. ``on_settled`` is called with
+    each call the moment it settles, however slow the consumer of the batch is; what it raises is logged. ``scope`` tells hooks
+    whose turn it is; ``hooks`` and ``media`` replace the executor's own.
+    """
+
+    budget: Budget | None
+    agent_scope: AgentScope
+    attachments: Collection[str]
+    results: ResultStore | None
+    offer_reader: bool
+    tool_timeout: float | None
+    call_ids: set[str] | None
+    on_settled: Callable[[ToolExecution], None] | None
+    scope: HookScope | None
+    hooks: HookManager | None
+    media: MediaStore | None
 
 
 class Run:
@@ -39,42 +64,30 @@ class Run:
     model was told stays a prefix of what it is told; whoever runs the turn may say otherwise (``use``).
     """
 
-    def __init__(
-        self,
-        executor: Executor,
-        *,
-        budget: Budget | None = None,
-        surroundings: Surroundings = NOWHERE,
-        attachments: Collection[str] = (),
-        results: ResultStore | None = None,
-        offer_reader: bool = False,
-        tool_timeout: float | None = None,
-        call_ids: set[str] | None = None,
-        on_settled: Callable[[ToolExecution], None] | None = None,
-        hooks: TurnHooks | None = None,
-        media: MediaStore | None = None,
-    ) -> None:
+    def __init__(self, executor: Executor, options: RunOptions, hooks: TurnHooks | None = None) -> None:
         self.executor = executor
-        self.budget = budget if budget is not None else Budget()
+        self.budget = options.get("budget") or Budget()
         self.budget.start()
-        self.surroundings = surroundings
-        self.attachments = checked_kinds(attachments) if attachments else _NO_KINDS
-        self.repeats = Repeats()
-        self.tool_timeout = tool_timeout if tool_timeout is not None else executor.tool_timeout
-        self.call_ids = call_ids if call_ids is not None else set()
-        self.on_settled = on_settled
+        self.agent_scope = options.get("agent_scope", NO_SCOPE)
+        self.attachments = checked_kinds(kinds) if (kinds := options.get("attachments")) else _NO_KINDS
+        self.repeats = RepeatedCalls()
+        timeout = options.get("tool_timeout")
+        self.tool_timeout = checked_timeout(timeout, "tool_timeout") if timeout is not None else executor.tool_timeout
+        call_ids, media = options.get("call_ids"), options.get("media")
+        self.call_ids: set[str] = call_ids if call_ids is not None else set()
+        self.on_settled = options.get("on_settled")
         self.hooks = hooks
         self.media = media if media is not None else executor.media
-        self.slots = Gate(executor.max_parallel)
+        self.permits = FifoSemaphore(executor.max_parallel)
         self.tools: Mapping[str, Tool] = executor.tools
-        self._results = results
+        self._results = options.get("results")
         self._reader: ReadResult | None = None
         self._specs: tuple[ToolSpec, ...] | None = None
-        self._lent: tuple[Mapping[str, Tool], Mapping[str, Tool]] | None = None
-        self.is_withdrawn = False
+        self._overridden: tuple[Mapping[str, Tool], Mapping[str, Tool]] | None = None
+        self.tools_disabled = False
         """Whether the model may call no tool of this run any more: it is asked for a closing answer."""
-        if offer_reader and results is not None:
-            self._offered_reader(results)
+        if options.get("offer_reader") and self._results is not None:
+            self._ensure_reader(self._results)
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -85,28 +98,28 @@ class Run:
 
     def use(self, tools: Mapping[str, Tool]) -> None:
         """Let the model call these, by their names, from now on, and tell it of no others; none where they were withdrawn."""
-        if not self.is_withdrawn:
+        if not self.tools_disabled:
             self.tools = tools
             self._specs = None
 
-    def withdraw(self) -> None:
+    def disable_tools(self) -> None:
         """Let the model call nothing any more."""
-        self._lent = None
+        self._overridden = None
         self.use({})
-        self.is_withdrawn = True
+        self.tools_disabled = True
 
-    def lend(self, tools: Mapping[str, Tool]) -> None:
+    def override_tools(self, tools: Mapping[str, Tool]) -> None:
         """Do as ``use``, for this round."""
         if tools != dict(self.tools):
-            self._lent = self.tools, tools
+            self._overridden = self.tools, tools
             self.use(tools)
 
-    def take_back(self) -> None:
-        """Begin a round: with what there is without tools that were lent, and what the run itself has added meanwhile."""
-        if self._lent is not None:
-            before, lent = self._lent
-            self._lent = None
-            self.use({**before, **{name: tool for name, tool in self.tools.items() if name not in lent}})
+    def restore_tools(self) -> None:
+        """Begin a round: with what there is without tools that were overridden, and what the run itself has added meanwhile."""
+        if self._overridden is not None:
+            before, overridden = self._overridden
+            self._overridden = None
+            self.use({**before, **{name: tool for name, tool in self.tools.items() if name not in overridden}})
 
     def find(self, name: str) -> Tool:
         """Return the tool of this name. Raises UnknownToolError with the nearest names."""
@@ -125,7 +138,7 @@ class Run:
         is_whole = text.isascii() and (limit is None or len(text) <= limit)
         return is_whole and (len(text) < MIN_URL or not may_have_base64(text))
 
-    async def rendered(self, value: Any, tool: str = "") -> tuple[str, tuple[Attachment, ...]]:
+    async def render(self, value: Any, tool: str = "") -> tuple[str, tuple[Attachment, ...]]:
         """Return what the model is shown of a value of the tool of this name: a text, and what goes with it."""
         media: tuple[str, ...] = ()
         if type(value) is ToolOutput:
@@ -135,24 +148,24 @@ class Run:
             attachments = attachments_of(value)  # first: it says what is wrong with one
             content = render_result(value)
         if media or may_have_base64(content):
-            content, files = await illustrated(self, content, media, tool)
+            content, files = await attach_files(self, content, media, tool)
             attachments += files
         limit = self.executor.max_result_chars
         if limit is not None and len(content) > limit:
-            content = await self._kept(content, limit)
+            content = await self._store_long(content, limit)
         if not attachments:
             return content, ()
         shown = tuple(each for each in attachments if each.kind in self.attachments)
         return described(content, attachments, shown), shown
 
-    def shortened(self, text: str) -> str:
+    def shorten(self, text: str) -> str:
         """Return a text of no more than the limit, its middle left out if need be."""
         limit = self.executor.max_result_chars
         if may_have_base64(text):
             text = replace_base64(text, omission_note)
         return text if limit is None or len(text) <= limit else excerpt(text, limit)
 
-    async def _kept(self, text: str, limit: int) -> str:
+    async def _store_long(self, text: str, limit: int) -> str:
         """Keep a long result whole, offer the reader for it, and return head and tail."""
         if (results := self._results) is None:
             results = self._results = MemoryResultStore()
@@ -162,9 +175,9 @@ class Run:
             # The store is the caller's own. Without it the model still gets what it can be shown.
             _logger.exception("A result of %d characters could not be kept", len(text))
             return excerpt(text, limit)
-        return excerpt(text, limit, how_to_read=self._offered_reader(results).advice(result_id))
+        return excerpt(text, limit, how_to_read=self._ensure_reader(results).advice(result_id))
 
-    def _offered_reader(self, results: ResultStore) -> ReadResult:
+    def _ensure_reader(self, results: ResultStore) -> ReadResult:
         reader = self._reader
         if reader is None or self.tools.get(reader.name) is not reader:  # other tools may have been put in place meanwhile
             reader = ReadResult(results, {**self.executor.tools, **self.tools}, self.executor.max_result_chars)

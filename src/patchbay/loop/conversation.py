@@ -1,7 +1,9 @@
-"""The conversation of one turn as it grows: what a model is sent, always one that a server will take.
+"""The conversation of one turn as it grows: what a model is sent, always one that a server accepts.
 
-Duplicate or missing call ids, names and arguments that a server would refuse to read back are mended here, in the view, never in
-the record of what the model wrote (laws 1, 2, 7).
+Duplicate or missing call ids, names and arguments that a server would refuse to read back are repaired in this view, never in the
+record of what the model wrote (laws 1, 2, 7). Files of results are shown for one turn, the newest first, within ``MOST_FILES``
+and ``MOST_CHARS``. A file that is left out is replaced by a note and stays out; where there are too many, the oldest go, and
+some more with them, so that what a model was sent stays a prefix of what it is sent for as long as possible (prompt cache).
 """
 
 from __future__ import annotations
@@ -10,19 +12,125 @@ import json
 import re
 import uuid
 from asyncio import CancelledError
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from patchbay.executor import Run, ToolExecution
-from patchbay.executor.settle import NOT_BEGUN, told
-from patchbay.loop.shown import FilesShown
+from patchbay.executor.results import NOT_BEGUN, error_for_model
 from patchbay.models.chat import ChatRequest
 from patchbay.schema import read_arguments
 from patchbay.tools import well_formed
-from patchbay.tools.attachments import introduction
+from patchbay.tools.attachments import introduction, is_introduction
 from patchbay.transcript import insert_results, tool_calls
 from patchbay.types import NO_USAGE, IncompleteCall, Message, Reply, ToolCall, ToolResult, ToolSpec, Usage
+
+MOST_FILES: Final = 16
+"""How many files of results a request has."""
+
+MOST_CHARS: Final = 28 * 1024 * 1024
+"""How many characters of base64 they have together: 21 MiB in files."""
+
+LEFT_OUT: Final = (
+    f"(It is left out: a request has the newest files of the turn, {MOST_FILES} of {MOST_CHARS * 3 // 4 >> 20} MiB together at "
+    "most. To see this one, get it again.)"
+)
+"""What stands in the place of a file that is not shown (any more)."""
+
+_KEPT: Final = 0.75
+"""How much of the limits is left in use where something has to go."""
+
+_Files = dict[int, int]
+"""The files of a message that are shown: the place of each among the parts, and its characters."""
+
+
+class AttachmentWindow:
+    """Which files of the results in ``messages`` are shown; ``added`` is told of each message of more."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self._shown: dict[int, _Files] = {}
+        self._views: dict[int, Message] = {}
+        places = [
+            place
+            for place, message in enumerate(messages)  # (every message of every turn comes here)
+            if isinstance(message, dict) and type(message.get("content")) is list and _is_of_results(messages, place)
+        ]
+        if not places:
+            return
+        own = set(places)
+        asked = max((place for place, each in enumerate(messages) if _role(each) == "user" and place not in own), default=-1)
+        for place in places:
+            if place > asked:
+                self.added(messages, place)
+            else:
+                self._views[place] = _without(messages[place], {})
+
+    def added(self, messages: Sequence[Message], place: int) -> None:
+        """Take up the files of the message at ``place``, which are the newest."""
+        files = self._shown[place] = _files_of(messages[place])
+        if not _fit((files,), 1):
+            count = chars = 0
+            for part, size in list(files.items()):
+                if count == MOST_FILES or chars + size > MOST_CHARS:
+                    del files[part]
+                else:
+                    count, chars = count + 1, chars + size
+            self._views[place] = _without(messages[place], files)
+        if _fit(self._shown.values(), 1):
+            return
+        for older in [each for each in self._shown if each != place]:
+            if _fit(self._shown.values(), _KEPT):
+                break
+            del self._shown[older]
+            self._views[older] = _without(messages[older], {})
+
+    def view(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the messages as the model is sent them, in a list of its own."""
+        view = list(messages)
+        for place, message in self._views.items():
+            view[place] = message
+        return view
+
+
+def _role(message: Any) -> Any:
+    return message.get("role") if isinstance(message, dict) else None
+
+
+def _is_of_results(messages: Sequence[Message], place: int) -> bool:
+    """Whether a message shows the files of results; ``patchbay.loop.conversation`` has written it, in this turn or another."""
+    first = messages[place]["content"][:1]
+    is_behind = place > 0 and _role(messages[place - 1]) == "tool" and _role(messages[place]) == "user"
+    return is_behind and bool(first) and is_introduction(_text(first[0]))
+
+
+def _files_of(message: Message) -> _Files:
+    return {at: _chars(part) for at, part in enumerate(message["content"]) if _text(part) is None}
+
+
+def _text(part: Any) -> Any:
+    return part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None
+
+
+def _chars(part: Any) -> int:
+    """Return how many characters a part has, in all the texts of it."""
+    if isinstance(part, Mapping):
+        return sum(map(_chars, part.values()))
+    return len(part) if isinstance(part, str) else 0
+
+
+def _fit(shown: Iterable[_Files], share: float) -> bool:
+    sizes = [size for files in shown for size in files.values()]
+    return len(sizes) <= MOST_FILES * share and sum(sizes) <= MOST_CHARS * share
+
+
+def _without(message: Message, shown: _Files) -> Message:
+    """Return a message with words in the place of the files that are not among ``shown``."""
+    parts = [
+        part if at in shown or _text(part) is not None else {"type": "text", "text": LEFT_OUT}
+        for at, part in enumerate(message["content"])
+    ]
+    return {**message, "content": parts}
+
 
 DELIVERED = "Requested output delivered via tool attachment."
 """What the history says of an answer that a tool has given to the user."""
@@ -52,7 +160,7 @@ class Conversation:
                 if isinstance(call_id := call.get("id"), str):
                     self._ids.add(call_id)
         self._external_names = frozenset(spec.name for spec in self.external) if self.external else _NONE
-        self._files = FilesShown(self.messages)
+        self._files = AttachmentWindow(self.messages)
 
     def request(self, tool_choice: Any, *, stream: bool) -> ChatRequest:
         """Return what the model is asked now. The list is the model's own, so that a recorded request stays what it was."""
@@ -62,7 +170,7 @@ class Conversation:
             specs = (*self.external, *(spec for spec in specs if spec.name not in self._external_names))
         return ChatRequest(self._files.view(self.messages), specs, tool_choice if specs else None, self.parameters, stream)
 
-    def left_to_caller(self, calls: Sequence[ToolCall | IncompleteCall]) -> tuple[ToolCall, ...]:
+    def external_calls(self, calls: Sequence[ToolCall | IncompleteCall]) -> tuple[ToolCall, ...]:
         """Return those of ``calls`` that are the caller's to carry out. One that was cut off is nobody's: it gets an error."""
         names = self._external_names
         return tuple(call for call in calls if isinstance(call, ToolCall) and call.name in names) if names else ()
@@ -93,12 +201,12 @@ class Conversation:
             self.messages.append(files_message([execution.result for execution in executions]))
             self._files.added(self.messages, len(self.messages) - 1)
 
-    def give_up(self, calls: Sequence[ToolCall]) -> None:
+    def answer_as_cancelled(self, calls: Sequence[ToolCall]) -> None:
         """Put in results for calls that the caller was to carry out, and will not: the turn is over."""
-        results = [ToolResult(call.id, call.name, told(call.name, CancelledError())[0] + NOT_BEGUN) for call in calls]
+        results = [ToolResult(call.id, call.name, error_for_model(call.name, CancelledError())[0] + NOT_BEGUN) for call in calls]
         self.messages = insert_results(self.messages, [result.to_message() for result in results])
 
-    def add_handled(self) -> str:
+    def add_delivered(self) -> str:
         """Append what is said where the user has been given the answer already; return it as the turn's content: nothing."""
         self.messages.append({"role": "assistant", "content": DELIVERED})
         return ""

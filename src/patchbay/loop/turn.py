@@ -1,34 +1,59 @@
-"""One turn: ask the model, carry out its calls, give it the results, until it answers or a limit is met."""
+"""One turn: the model is asked, its calls are run, it is asked again, until an answer or a limit."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Container, Mapping, Sequence
+from collections.abc import AsyncGenerator, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from patchbay.errors import HookAbortError
-from patchbay.executor import Batch, Executor, Run, ToolProgress
+from patchbay.executor import Batch, Executor, Run, ToolExecution, ToolProgress
 from patchbay.executor.batch import as_call
-from patchbay.executor.budget import checked_count
-from patchbay.loop.answer import Answer, OutOfTimeError, in_time, next_event
+from patchbay.executor.limits import checked_count
 from patchbay.loop.conversation import Conversation
 from patchbay.loop.events import (
     FinalEvent,
     IterationEndEvent,
     LoopEvent,
+    ModelAnswer,
+    OutOfTimeError,
     ReplyEvent,
     ToolCallEvent,
     ToolProgressEvent,
     ToolResultEvent,
+    UserOutputEvent,
+    in_time,
+    next_model_event,
 )
-from patchbay.loop.hooked import AskedReply, AskedRequest
-from patchbay.loop.outputs import all_handled, user_outputs
-from patchbay.loop.told import observed_turn, tell_output, tell_request, tell_response
+from patchbay.loop.hooks import RequestHookView, ResponseHookView
+from patchbay.loop.observers import emit_output, emit_request, emit_response, observed_turn
 from patchbay.models.chat import ChatModel, ChatRequest
 from patchbay.types import IncompleteCall, Message, ToolCall, ToolSpec
 
-if TYPE_CHECKING:  # patchbay.hooks is imported where there are hooks
+if TYPE_CHECKING:
     from patchbay.hooks import TurnHooks
+
+
+def user_outputs(executions: Sequence[ToolExecution]) -> Iterator[UserOutputEvent]:
+    """Yield an event for each call that has something for the user, in call order."""
+    for execution in executions:
+        output = execution.output
+        if output is None:
+            continue
+        handled = output.response_handled and not execution.is_error
+        media = output.media if handled else ()
+        if output.shown or media:
+            yield UserOutputEvent(execution.call, output.shown, media, handled)
+
+
+def all_handled(executions: Sequence[ToolExecution]) -> bool:
+    """Whether each of these calls has given the user the answer, so that the model need not."""
+    outputs = [execution.output for execution in executions]
+    return bool(outputs) and all(
+        output is not None and output.response_handled and not execution.is_error
+        for output, execution in zip(outputs, executions, strict=True)
+    )
+
 
 _ENDINGS = {"length", "content_filter"}
 
@@ -44,11 +69,11 @@ def turn(
     stream: bool = False,
     external: Sequence[ToolSpec] = (),
     without: Container[type[LoopEvent]] = (),
-    last_word: bool = False,
+    final_answer_without_tools: bool = False,
 ) -> AsyncGenerator[LoopEvent, None]:
     """Ask ``model`` until it answers without calling a tool, or a limit is met: ``max_iterations`` rounds, or the run's budget.
 
-    ``executor`` may be a Run that has begun, with its budget, surroundings and attachments; of an Executor one is begun here. The
+    ``executor`` may be a Run that has begun, with its budget, agent_scope and attachments; of an Executor one is begun here. The
     last event is a FinalEvent, also where a limit ends the turn, and by then every call has its result: those of the last round
     are carried out, one beyond the budget is told so, one that the end of the time finds running is stopped. A ``tool_choice``
     that demands a call is for the first round, then it is "auto": the model must be able to answer. ``messages`` is not changed.
@@ -58,8 +83,8 @@ def turn(
     name of one. A reply that calls one ends the turn with the finish_reason "tool_calls": its other calls are carried out, and
     those of external tools are the FinalEvent's ``pending``.
 
-    With ``last_word`` the model is asked once more where the rounds or the calls are used up, without the run's tools. Where it
-    calls one all the same, and at another limit, the limit is what the turn has ended by.
+    With ``final_answer_without_tools`` the model is asked once more where the rounds or the calls are used up, without the
+    run's tools. Where it calls one all the same, and at another limit, the limit is what the turn has ended by.
 
     Hooks of the run are asked before and after each request. One that ends the turn does so with finish_reason "abort_turn", or
     "hard_abort" and the messages as they were. What the model's server does wrong is raised as UpstreamError. Raises
@@ -69,8 +94,10 @@ def turn(
         checked_count(max_iterations, "max_iterations")
     run = executor if isinstance(executor, Run) else executor.begin()
     conversation = Conversation(list(messages), dict(parameters or {}), run, tuple(external))
-    under_way = _Turn(run, run.hooks, model, conversation, messages, tool_choice, max_iterations, stream, without, last_word)
-    events = under_way.events()
+    state = _Turn(
+        run, run.hooks, model, conversation, messages, tool_choice, max_iterations, stream, without, final_answer_without_tools
+    )
+    events = state.events()
     return events if run.hooks is None or not run.hooks.observed else observed_turn(run.hooks, events, messages)
 
 
@@ -91,10 +118,10 @@ class _Turn:
     max_iterations: int | None
     stream: bool
     without: Container[type[LoopEvent]]
-    last_word: bool
+    final_answer_without_tools: bool
     iteration: int = 0
     request: ChatRequest = field(init=False)
-    answer: Answer = field(init=False)
+    answer: ModelAnswer = field(init=False)
     calls: Sequence[ToolCall | IncompleteCall] = ()
     ending: str = ""
     content: str | None = None
@@ -113,7 +140,7 @@ class _Turn:
                 responses = self.model.respond(self.request)
                 source = aiter(responses)
                 try:
-                    while (said := await next_event(source, budget)) is not None:
+                    while (said := await next_model_event(source, budget)) is not None:
                         if (event := answer.take(said)) is not None:
                             yield event
                 except OutOfTimeError:
@@ -135,11 +162,11 @@ class _Turn:
             # The tools' own list: what they do to it, at once or when they were left to themselves, is not the conversation's.
             batch = self.run.start(self.calls, messages=list(self.conversation.messages), iteration=self.iteration)
             try:
-                while (news := await batch.next_news()) is not None:
-                    if isinstance(news, ToolProgress):
-                        yield ToolProgressEvent(news.call, news.progress, self.iteration)
+                while (settled := await batch.next_event()) is not None:
+                    if isinstance(settled, ToolProgress):
+                        yield ToolProgressEvent(settled.call, settled.progress, self.iteration)
                     elif ToolResultEvent not in self.without:
-                        yield ToolResultEvent(news, self.iteration)
+                        yield ToolResultEvent(settled, self.iteration)
             finally:
                 await batch.stop()
             for event in self.results(batch):
@@ -150,24 +177,24 @@ class _Turn:
         """Begin a round with a request; False where the turn is over, or may have no more rounds."""
         was_last = self.max_iterations is not None and self.iteration >= self.max_iterations
         is_over = was_last or self.ending or not self.run.budget.take_iteration()
-        if is_over and not self.has_last_word():
+        if is_over and not self.has_closing_round():
             return False
         self.iteration += 1
         if self.iteration == 2 and self.tool_choice is not None:
             self.tool_choice = relaxed(self.tool_choice)
-        self.answer = Answer()
+        self.answer = ModelAnswer()
         if self.hooks is not None:
-            self.run.take_back()
+            self.run.restore_tools()
         self.request = self.conversation.request(self.tool_choice, stream=self.stream)
         return True
 
-    def has_last_word(self) -> bool:
+    def has_closing_round(self) -> bool:
         """Where a limit has ended the turn, let the model answer without tools, once; return whether it is to."""
-        if not self.last_word or self.limit() not in ("max_iterations", "max_calls"):
+        if not self.final_answer_without_tools or self.limit() not in ("max_iterations", "max_calls"):
             return False
-        self.last_word = False
+        self.final_answer_without_tools = False
         self.ending, self.tool_choice = "", None
-        self.run.withdraw()
+        self.run.disable_tools()
         return True
 
     def limit(self) -> str:
@@ -177,7 +204,7 @@ class _Turn:
     async def ask_before(self, hooks: TurnHooks) -> None:
         """Let hooks see the request. They may change it, have an answer in the model's place, or end the turn."""
         if hooks.chains.before_llm:
-            asked = AskedRequest(hooks, self.run, self.request, self.iteration, self.tool_choice)
+            asked = RequestHookView(hooks, self.run, self.request, self.iteration, self.tool_choice)
             try:
                 if (going := hooks.before_llm(asked)) is not None:
                     given = await in_time(going, self.run.budget)
@@ -189,17 +216,17 @@ class _Turn:
                 self.out_of_time()
             self.request = asked.request
         if hooks.observed and self.answer.end is None and not self.ending:
-            tell_request(hooks, self.request, self.iteration)
+            emit_request(hooks, self.request, self.iteration)
 
     async def ask_after(self, hooks: TurnHooks) -> None:
-        """Let hooks see the model's answer. They may change it, or end the turn. Raises UnfinishedError."""
+        """Let hooks see the model's answer. They may change it, or end the turn. Raises IncompleteAnswerError."""
         answer = self.answer
         end = answer.ended()
         if hooks.observed:
-            tell_response(hooks, end, self.iteration)
+            emit_response(hooks, end, self.iteration)
         if not hooks.chains.after_llm:
             return
-        asked = AskedReply(hooks, self.run, self.request, end, self.iteration)
+        asked = ResponseHookView(hooks, self.run, self.request, end, self.iteration)
         try:
             if (going := hooks.after_llm(asked)) is not None:
                 await in_time(going, self.run.budget)
@@ -219,11 +246,11 @@ class _Turn:
         return IterationEndEvent(self.iteration, "max_seconds")
 
     def reply(self) -> list[LoopEvent]:
-        """Take the answer into the conversation. Without calls it is the turn's last. Raises UnfinishedError."""
+        """Take the answer into the conversation. Without calls it is the turn's last. Raises IncompleteAnswerError."""
         answer, conversation, iteration = self.answer, self.conversation, self.iteration
         end = answer.ended()
         reply, reason, usage = end.reply, end.finish_reason, end.usage
-        events = answer.unsaid(reply)
+        events = answer.missing_deltas(reply)
         if reply.content is not None:
             self.content = reply.content
         written = conversation.add_reply(reply, usage)
@@ -234,7 +261,7 @@ class _Turn:
             self.ending = reason if reason in _ENDINGS else "stop"
             events.append(IterationEndEvent(iteration, self.ending))
             return events
-        if conversation.external and (pending := conversation.left_to_caller(written)):
+        if conversation.external and (pending := conversation.external_calls(written)):
             self.pending = pending
             written = [call for call in written if call not in pending]
             calls = tuple(map(as_call, written))
@@ -251,7 +278,7 @@ class _Turn:
         if batch.has_outputs:
             for shown in user_outputs(executions):
                 if self.hooks is not None and self.hooks.observed:
-                    tell_output(self.hooks, shown, self.iteration)
+                    emit_output(self.hooks, shown, self.iteration)
                 events.append(shown)
         end_of_round = "tool_calls"
         if batch.aborted is not None:
@@ -262,7 +289,7 @@ class _Turn:
             self.ending = self.run.budget.exceeded
         elif batch.has_outputs and all_handled(executions):
             self.handled = True
-            self.content, self.ending = self.conversation.add_handled(), "stop"
+            self.content, self.ending = self.conversation.add_delivered(), "stop"
         events.append(IterationEndEvent(self.iteration, end_of_round))
         return events
 
@@ -287,7 +314,7 @@ class _Turn:
         self.ending = ending = "hard_abort" if why.hard else "abort_turn"
         self.content = None
         if self.pending:
-            self.conversation.give_up(self.pending)
+            self.conversation.answer_as_cancelled(self.pending)
             self.pending = ()
         return ending
 

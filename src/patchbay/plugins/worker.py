@@ -58,8 +58,8 @@ from patchbay.plugins.protocol import (
     tool_deadline,
 )
 from patchbay.plugins.sdk import NekoPluginBase, PluginConfig, PluginContext, call_hook, hooks_of, startup_task
+from patchbay.tools.context import AgentScope
 from patchbay.tools.context import Progress as ToolProgress
-from patchbay.tools.context import Surroundings
 from patchbay.tools.results import describe, well_formed
 from patchbay.types import ToolCall
 
@@ -266,7 +266,7 @@ class PluginRuntime:
         self._batches[trigger.req_id] = (trigger, None)
         self._idle.clear()
         run = self._executor.begin(
-            surroundings=Surroundings(idempotency_key=trigger.idempotency_key),
+            agent_scope=AgentScope(idempotency_key=trigger.idempotency_key),
             tool_timeout=tool_deadline(timeout),
             on_settled=self._on_settled,
         )

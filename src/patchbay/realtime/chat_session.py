@@ -131,7 +131,7 @@ class ChatTurn:
             max_iterations=chat.limits.max_rounds,
             stream=True,
             without=(ToolResultEvent,),  # results are emitted when they settle, also in an interrupted turn
-            last_word=True,
+            final_answer_without_tools=True,
         )
         task = asyncio.current_task()
         async with aclosing(events):

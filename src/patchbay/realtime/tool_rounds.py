@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol
 
 from patchbay.executor import ToolExecution
 from patchbay.loop import ToolProgressEvent, ToolResultEvent
-from patchbay.loop.outputs import all_handled, user_outputs
-from patchbay.loop.told import tell_output
+from patchbay.loop.observers import emit_output
+from patchbay.loop.turn import all_handled, user_outputs
 from patchbay.realtime.call_assembly import PartialCall
 from patchbay.realtime.config import RealtimeLimits
 from patchbay.realtime.events import DroppedEvent, ErrorEvent, RealtimeEvent
@@ -382,7 +382,7 @@ class ToolCallRounds:
             self._host.emit(shown)
             hooks = current.turn.run.hooks if current.turn is not None else None
             if hooks is not None and hooks.observed:
-                tell_output(hooks, shown, current.number)
+                emit_output(hooks, shown, current.number)
 
     def _remove_if_done(self, current: Round) -> None:
         if current.is_delivered and current in self._rounds and not any(call.call.id in self._pending for call in current.calls):

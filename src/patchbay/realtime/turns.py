@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from patchbay.errors import HookAbortError, PatchbayError
 from patchbay.executor import Budget, Executor, Run, ToolExecution
 from patchbay.hooks.types import HookScope
-from patchbay.loop.told import ObservedTurn, summary_of, tell_answered, tell_asked
+from patchbay.loop.observers import ObservedTurn, emit_request_counts, emit_response_counts, summary_of
 from patchbay.realtime.config import RESULT_CHARS
 from patchbay.realtime.history import Transcript
 from patchbay.realtime.providers.base import Line
@@ -72,14 +72,14 @@ class Turn:
         self.responses += 1
         self.is_answered = False
         if self._observed is not None and self._hooks is not None:
-            tell_asked(self._hooks, self.responses, messages=messages, tools=tools)
+            emit_request_counts(self._hooks, self.responses, messages=messages, tools=tools)
 
     def on_response_done(self, status: Status, *, chars: int, calls: int) -> None:
         """Record how a response ended."""
         self._status = status
         self.is_answered = status in ("completed", "incomplete") and not calls
         if self._observed is not None and self._hooks is not None:
-            tell_answered(self._hooks, self.responses, chars=chars, calls=calls)
+            emit_response_counts(self._hooks, self.responses, chars=chars, calls=calls)
 
     def on_settled(self, execution: ToolExecution) -> None:
         """Record an execution."""

@@ -250,7 +250,7 @@ class CallbackTool(Tool):
         }
         body = json.dumps(call, separators=(",", ":")).encode()
         headers = [*_HEADERS, (IDEMPOTENCY.encode(), context.idempotency_key.encode())]
-        if context.surroundings.idempotency_key:  # the caller's own, by which it can ask for the result again
+        if context.agent_scope.idempotency_key:  # the caller's own, by which it can ask for the result again
             headers.append((GRACE.encode(), b"%d" % GRACE_SECONDS))
         if self._secret is not None:
             headers.append((SIGNATURE.encode(), signature_of(body, self._secret).encode()))

@@ -16,14 +16,14 @@ import msgspec
 
 from patchbay.errors import ConfigurationError, ToolError, UnknownToolError
 from patchbay.executor import Executor, ToolExecution
-from patchbay.executor.find import find_tool
-from patchbay.executor.settle import told
+from patchbay.executor.invocation import find_tool
+from patchbay.executor.results import error_for_model
 from patchbay.hooks import HookScope
 from patchbay.server.callbacks import CallbackEndpoint, CallbackHealth
 from patchbay.server.governance import Governance
 from patchbay.server.registrations import RegistrationWriter
 from patchbay.server.registry_models import CallBody, ClearBody, RegisterBody, UnregisterBody
-from patchbay.tools import Surroundings, Tool
+from patchbay.tools import AgentScope, Tool
 from patchbay.tools.manager import LLMSessionManager
 from patchbay.tools.output import ToolOutput
 from patchbay.tools.registry import Change, Failure, Key, Registration, ToolRegistry
@@ -148,7 +148,7 @@ class RegistryService:
             tool = find_tool(snapshot.tools, body.name)
         except UnknownToolError as unknown:
             error = HiddenToolError(body.name) if body.name in snapshot.hidden else unknown
-            message, code = told(body.name, error)
+            message, code = error_for_model(body.name, error)
             return self._called(role, call, content=message, error=str(error), code=code, ran="no")
         execution = await self._carried_out(role, tool, call, body, session)
         if execution.error is not None:
@@ -168,8 +168,8 @@ class RegistryService:
         executor = Executor([tool], max_result_chars=None, hooks=self._governance.hooks, media=self._governance.media)
         context = {"inbound": {"channel": "api"}, "scope": {"role": role}}
         scope = HookScope(role, f"call-{secrets.token_hex(6)}", session_key=session, context=context)
-        around = Surroundings(idempotency_key=body.idempotency_key or "")
-        batch = executor.begin(surroundings=around, scope=scope).start([call])
+        around = AgentScope(idempotency_key=body.idempotency_key or "")
+        batch = executor.begin(agent_scope=around, scope=scope).start([call])
         try:
             return await anext(batch)
         finally:

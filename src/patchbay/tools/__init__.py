@@ -7,23 +7,26 @@ state and its actions, and how what a tool returned is written for a model. What
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
 from patchbay.tools.actions import ToolActions, merge_actions
 from patchbay.tools.base import Tool, Validation
 from patchbay.tools.basetool import BaseTool
 from patchbay.tools.collect import as_tool, collect_tools
-from patchbay.tools.context import Context, Progress, Surroundings, ToolContext
+from patchbay.tools.context import AgentScope, Context, Progress, ToolContext
 from patchbay.tools.definition import ToolDefinition
 from patchbay.tools.function import FunctionTool, tool
 from patchbay.tools.results import render_error, render_result, well_formed
 from patchbay.tools.state import State
 
 __all__ = [
+    "AgentScope",
     "BaseTool",
     "Context",
     "FunctionTool",
     "Progress",
     "State",
-    "Surroundings",
     "Tool",
     "ToolActions",
     "ToolContext",
@@ -37,3 +40,10 @@ __all__ = [
     "tool",
     "well_formed",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Surroundings":
+        warnings.warn("patchbay.tools.Surroundings is deprecated: use AgentScope", DeprecationWarning, stacklevel=2)
+        return AgentScope
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

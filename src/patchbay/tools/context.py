@@ -1,7 +1,7 @@
 """What a tool may know of the call it carries out, and what it may say while it runs.
 
 What lives here: the context as tools see it. What does not: who fills it in (``patchbay.executor``; the part about agents comes
-as ``Surroundings`` from whoever runs the turn), and what becomes of the actions (``actions``).
+as ``AgentScope`` from whoever runs the turn), and what becomes of the actions (``actions``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class AgentScope:
     """What is around a turn's calls, the same for all of them: given by an agent, empty without one.
 
     ``state`` is what the calls' states read through to; it is never written to. ``session`` and ``invocation_context`` are the
@@ -49,8 +49,8 @@ class Surroundings:
     idempotency_key: str = ""
 
 
-NOWHERE = Surroundings()
-"""The surroundings of a call that no agent made."""
+NO_SCOPE = AgentScope()
+"""The scope of a call that no agent made."""
 
 
 class ToolContext:
@@ -85,7 +85,7 @@ class ToolContext:
         messages: Sequence[Message] = (),
         iteration: int = 1,
         cancelled: threading.Event | None = None,
-        surroundings: Surroundings = NOWHERE,
+        agent_scope: AgentScope = NO_SCOPE,
         on_progress: Callable[[Progress], object] | None = None,
     ) -> None:
         self.call_id = call_id
@@ -95,7 +95,7 @@ class ToolContext:
         self.iteration = iteration
         self._cancelled = cancelled
         self._is_stopped = False
-        self.surroundings = surroundings
+        self.agent_scope = agent_scope
         self._on_progress = on_progress
         self._actions: ToolActions | None = None
         self._state: State | None = None
@@ -127,7 +127,7 @@ class ToolContext:
     def state(self) -> State:
         """The state as this call sees it; ``state.delta`` has the call's own changes."""
         if self._state is None:
-            self._state = State(self.surroundings.state)
+            self._state = State(self.agent_scope.state)
         return self._state
 
     @property
@@ -140,22 +140,22 @@ class ToolContext:
     @property
     def agent_name(self) -> str:
         """The name of the agent that made the call, "" without one."""
-        return self.surroundings.agent_name
+        return self.agent_scope.agent_name
 
     @property
     def session(self) -> Any:
         """The agent's session, None without one."""
-        return self.surroundings.session
+        return self.agent_scope.session
 
     @property
     def invocation_id(self) -> str:
         """The id of the run, "" without an agent."""
-        return self.surroundings.invocation_id
+        return self.agent_scope.invocation_id
 
     @property
     def invocation_context(self) -> Any:
         """The agent's own context of the run, None without one."""
-        return self.surroundings.invocation_context
+        return self.agent_scope.invocation_context
 
     @property
     def idempotency_key(self) -> str:
@@ -165,8 +165,8 @@ class ToolContext:
         key has that one, whatever it looks like.
         """
         if not self._key:
-            if self.surroundings.idempotency_key:
-                self._key = self.surroundings.idempotency_key
+            if self.agent_scope.idempotency_key:
+                self._key = self.agent_scope.idempotency_key
             elif self.invocation_id:
                 text = f"{self.invocation_id}\n{self.call_id}"
                 self._key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -1,19 +1,19 @@
-"""What every session service does: the interface, and the parts that do not depend on where sessions are kept."""
+"""What every session service does: the interface, the locks of runs, and the parts that do not depend on the storage."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Hashable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Self
 
 from patchbay.agents.content import Event
-from patchbay.agents.plain import plain
-from patchbay.agents.sessions import scopes
-from patchbay.agents.sessions.encoding import Record, record
-from patchbay.agents.sessions.locks import RunLocks
-from patchbay.agents.sessions.session import Session, session_key
+from patchbay.agents.json_copy import json_copy
+from patchbay.agents.sessions.log import Record, Session, apply_changes, lasting_changes, record, session_key, temporary_changes
 from patchbay.agents.view import PastTurns
 from patchbay.errors import InvalidRequestError
 from patchbay.tools import well_formed
@@ -22,6 +22,76 @@ from patchbay.tools.threads import run_in_thread
 
 if TYPE_CHECKING:
     from patchbay.media import MediaStore
+
+
+_Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
+
+
+class _LockScope:
+    """One lock for the length of a block. A class, since a generator would cost three times as much."""
+
+    __slots__ = ("_key", "_locks")
+
+    def __init__(self, locks: RunLocks, key: Hashable) -> None:
+        self._locks = locks
+        self._key = key
+
+    async def __aenter__(self) -> None:
+        await self._locks.acquire(self._key)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._locks.release(self._key)
+
+
+class RunLocks:
+    """One lock for each key that is in use."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._queues: dict[Hashable, deque[_Waiter]] = {}  # held keys, with those who wait
+
+    def hold(self, key: Hashable) -> _LockScope:
+        """Return what waits for the lock of ``key`` and holds it for the length of an ``async with`` block."""
+        return _LockScope(self, key)
+
+    async def acquire(self, key: Hashable) -> None:
+        """Wait for the lock of ``key``; every one that is got must be released."""
+        with self._guard:
+            queue = self._queues.get(key)
+            if queue is None:
+                self._queues[key] = deque()
+                return
+            loop = asyncio.get_running_loop()
+            turn: asyncio.Future[None] = loop.create_future()
+            queue.append((loop, turn))
+        try:
+            await turn
+        except BaseException:
+            with self._guard:
+                waiting = (loop, turn) in queue
+                if waiting:
+                    queue.remove((loop, turn))
+            if not waiting:
+                self.release(key)  # the turn had been handed over just as the waiter gave up
+            raise
+
+    def release(self, key: Hashable) -> None:
+        """Hand the lock over to the first who waits, if anybody does."""
+        with self._guard:
+            queue = self._queues[key]
+            while queue:
+                loop, turn = queue.popleft()
+                try:
+                    loop.call_soon_threadsafe(_wake, turn)
+                except RuntimeError:  # its loop was closed while it waited
+                    continue
+                return
+            del self._queues[key]
+
+
+def _wake(turn: asyncio.Future[None]) -> None:
+    if not turn.done():
+        turn.set_result(None)
 
 
 class BaseSessionService(ABC):
@@ -112,7 +182,7 @@ class BaseSessionService(ABC):
         entry = record(event)
         session.follow(await self._append(session, entry))
         if event.actions.state_delta:
-            scopes.apply(scopes.temporary(event.actions.state_delta), session.state)
+            apply_changes(temporary_changes(event.actions.state_delta), session.state)
         return event
 
     @abstractmethod
@@ -159,5 +229,5 @@ def shown(text: str) -> str:
 
 def initial_state(state: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the part of a new session's state that is kept, made safe."""
-    given = plain({key: value for key, value in scopes.kept(state or {}).items() if value is not None})
+    given = json_copy({key: value for key, value in lasting_changes(state or {}).items() if value is not None})
     return given if isinstance(given, dict) else {}

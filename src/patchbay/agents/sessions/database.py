@@ -1,34 +1,172 @@
-"""Sessions in a database: SQLite or PostgreSQL, by URL.
+"""Sessions in a database, with their long results: SQLite or PostgreSQL, by URL.
 
-An event is appended in one transaction, together with the rows of the state that it changes. It begins by counting up the
-session's last number, which holds that row until the commit: so writers of one session, in whatever processes, get one order, and
-a process that is killed leaves either the whole event or nothing.
+The log is the truth; the state's rows are what its deltas have come to, one row per key, changed in the transaction that appends
+the event. That begins by incrementing the session's last number, which locks its row until the commit: so writers of one session,
+in whatever processes, get one order, and a process that is killed leaves either the whole event or nothing. Bodies and values
+are JSON text, and so are state keys: PostgreSQL's text cannot hold every string that JSON can.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
-from sqlalchemy import Connection
+from sqlalchemy import Column, Connection, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, Text, UniqueConstraint
 from sqlalchemy.dialects import postgresql, sqlite
 
 from patchbay.agents.content import Event, new_id
-from patchbay.agents.sessions import scopes
 from patchbay.agents.sessions.base import BaseSessionService, initial_state, readable, shown
-from patchbay.agents.sessions.encoding import EventLog, Record
-from patchbay.agents.sessions.processlocks import AdvisoryLocks, FileLocks, ProcessLocks, lock_number
-from patchbay.agents.sessions.results import HAS_RESULTS, DatabaseResults
-from patchbay.agents.sessions.session import Session
-from patchbay.agents.sessions.tables import VERSION, events, metadata, session_state, sessions, shared_state
+from patchbay.agents.sessions.log import APP_PREFIX, USER_PREFIX, EventLog, Record, Session
+from patchbay.agents.sessions.process_locks import AdvisoryLocks, FileLocks, ProcessLocks, lock_number
 from patchbay.errors import SessionExistsError, SessionNotFoundError
 from patchbay.store import Store
-from patchbay.tools.kept import ResultStore
+from patchbay.tools.kept import KEPT_CHARS, ResultStore
+
+VERSION: Final = 1
+
+metadata = MetaData()
+
+sessions = Table(
+    "patchbay_sessions",
+    metadata,
+    Column("pk", Integer, primary_key=True, autoincrement=True),
+    Column("app_name", Text, nullable=False),
+    Column("user_id", Text, nullable=False),
+    Column("id", Text, nullable=False),
+    Column("agent_name", Text, nullable=False),
+    Column("title", Text, nullable=False),
+    Column("last_agent", Text, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("updated_at", Float, nullable=False),
+    Column("last_seq", Integer, nullable=False),  # whoever counts it up has the row, and so the next place in the log
+    UniqueConstraint("app_name", "user_id", "id", name="uq_patchbay_sessions"),
+    Index("ix_patchbay_sessions_updated", "app_name", "user_id", "updated_at"),
+    sqlite_autoincrement=True,  # a deleted session's number is not given to another one
+)
+
+events = Table(
+    "patchbay_events",
+    metadata,
+    Column("session_pk", Integer, ForeignKey(sessions.c.pk, ondelete="CASCADE"), primary_key=True),
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("event_id", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    UniqueConstraint("session_pk", "event_id", name="uq_patchbay_events"),  # an event is kept once
+)
+
+session_state = Table(
+    "patchbay_session_state",
+    metadata,
+    Column("session_pk", Integer, ForeignKey(sessions.c.pk, ondelete="CASCADE"), primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+shared_state = Table(
+    "patchbay_shared_state",
+    metadata,
+    Column("app_name", Text, primary_key=True),
+    Column("user_id", Text, primary_key=True),  # "" for the keys of the application; the keys' prefixes keep them apart
+    Column("key", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+results = Table(
+    "patchbay_results",
+    metadata,
+    Column("session_pk", Integer, ForeignKey(sessions.c.pk, ondelete="CASCADE"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("size", Integer, nullable=False),  # in characters
+    # UTF-8. Last: SQLite need not walk through it to the other columns.
+    Column("text", LargeBinary, nullable=False),
+    UniqueConstraint("session_pk", "digest", name="uq_patchbay_results"),  # a text is kept once
+)
+
+
+_ID: Final = re.compile(r"result_([1-9][0-9]{0,8})", re.ASCII)
+_UTF8: Final = ("utf-8", "surrogatepass")
+
+HAS_RESULTS: Final = sa.exists().where(results.c.session_pk == sessions.c.pk).correlate(sessions).label("has_results")
+"""A column of a query of ``sessions``: whether there are texts of the session."""
+
+
+class DatabaseResults:
+    """The texts of ``session`` in ``store``, ``max_chars`` characters at most: the oldest go first, the newest always stays.
+
+    A text is kept in one transaction, which holds the session's row first: so texts of one session get one order, whatever
+    processes they come from, and no number is given twice.
+    """
+
+    __slots__ = ("_max_chars", "_session", "_store")
+
+    def __init__(self, store: Store, session: Session, *, max_chars: int = KEPT_CHARS) -> None:
+        self._store = store
+        self._session = session
+        self._max_chars = max_chars
+
+    async def keep(self, text: str) -> str:
+        """Keep ``text`` and return its id, the same for the same text. Raises SessionNotFoundError."""
+        number = await self._store.write(lambda connection: self._put(connection, text))
+        self._session.has_results = True
+        return f"result_{number}"
+
+    async def read(self, result_id: str) -> str | None:
+        """Return the text, or None if it is not kept."""
+        if (found := _ID.fullmatch(result_id)) is None:
+            return None
+        query = (
+            sa.select(results.c.text)
+            .join(sessions, results.c.session_pk == sessions.c.pk)
+            .where(self._mine(), results.c.number == int(found[1]))
+        )
+
+        def work(connection: Connection) -> str | None:
+            kept: bytes | None = connection.scalar(query)
+            return None if kept is None else kept.decode(*_UTF8)
+
+        return await self._store.read(work)
+
+    def _mine(self) -> sa.ColumnElement[bool]:
+        mine = self._session
+        return sa.and_(sessions.c.app_name == mine.app_name, sessions.c.user_id == mine.user_id, sessions.c.id == mine.id)
+
+    def _put(self, connection: Connection, text: str) -> int:
+        pk = connection.scalar(sa.select(sessions.c.pk).where(self._mine()).with_for_update())
+        if pk is None:
+            raise SessionNotFoundError(self._session.id)
+        of_session = results.c.session_pk == pk
+        data = text.encode(*_UTF8)
+        digest = hashlib.sha256(data).digest()
+        known: int | None = connection.scalar(sa.select(results.c.number).where(of_session, results.c.digest == digest))
+        if known is not None:
+            return known
+        counted = sa.select(sa.func.coalesce(sa.func.max(results.c.number), 0), sa.func.coalesce(sa.func.sum(results.c.size), 0))
+        last, size = connection.execute(counted.where(of_session)).one()
+        number = int(last) + 1  # of the last one, which always stays: so no number comes back
+        row = {"session_pk": pk, "number": number, "digest": digest, "size": len(text), "text": data}
+        connection.execute(results.insert().values(row))
+        if size + len(text) > self._max_chars:
+            self._drop_oldest(connection, pk, number)
+        return number
+
+    def _drop_oldest(self, connection: Connection, pk: int, newest: int) -> None:
+        of_session = results.c.session_pk == pk
+        sizes = sa.select(results.c.number, results.c.size).where(of_session).order_by(results.c.number.desc())
+        size = 0
+        for number, chars in connection.execute(sizes).all():
+            size += chars
+            if size > self._max_chars and number != newest:
+                connection.execute(sa.delete(results).where(of_session, results.c.number <= number))
+                return
+
 
 DEFAULT_URL = "sqlite:///sessions.db"
 
@@ -176,14 +314,14 @@ class DatabaseSessionService(BaseSessionService):
             place = {"session_pk": pk, "seq": seq, "event_id": entry.id, "body": entry.body.decode()}
             put = self._insert(events).values(place).on_conflict_do_nothing().returning(events.c.seq)
             if connection.scalar(put) is None:
-                raise _KeptAlreadyError(pk)
+                raise _AlreadyStoredError(pk)
             self._change(connection, pk, session.app_name, session.user_id, entry.delta)
             missed = _between(connection, pk, known, seq) if seq > known + 1 else []
             return [*missed, (seq, entry.event)]
 
         try:
             return await self._store.write(work)
-        except _KeptAlreadyError as kept:
+        except _AlreadyStoredError as kept:
             pk = kept.session_pk
             return await self._store.read(lambda connection: _between(connection, pk, known, None))
 
@@ -203,9 +341,9 @@ class DatabaseSessionService(BaseSessionService):
         # In one order everywhere, so that two transactions never wait for each other's rows crosswise.
         for key in sorted(delta):
             value = delta[key]
-            if key.startswith((scopes.APP, scopes.USER)):
+            if key.startswith((APP_PREFIX, USER_PREFIX)):
                 table = shared_state
-                home: dict[str, Any] = {"app_name": app_name, "user_id": user_id if key.startswith(scopes.USER) else ""}
+                home: dict[str, Any] = {"app_name": app_name, "user_id": user_id if key.startswith(USER_PREFIX) else ""}
             else:
                 table, home = session_state, {"session_pk": pk}
             home["key"] = _json(key)
@@ -236,7 +374,7 @@ class DatabaseSessionService(BaseSessionService):
             .order_by(shared_state.c.key)
         )
         own = sa.select(session_state).where(session_state.c.session_pk == row.pk).order_by(session_state.c.key)
-        theirs = [item for item in connection.execute(shared) if item.user_id == user_id or item.key.startswith(f'"{scopes.APP}')]
+        theirs = [item for item in connection.execute(shared) if item.user_id == user_id or item.key.startswith(f'"{APP_PREFIX}')]
         session.state = {**_state(theirs), **_state(connection.execute(own))}
         return session
 
@@ -248,7 +386,7 @@ class DatabaseSessionService(BaseSessionService):
         return [body for _, body in entries]
 
 
-class _KeptAlreadyError(Exception):
+class _AlreadyStoredError(Exception):
     """The event was appended before: an append whose answer had been lost is made again."""
 
     def __init__(self, session_pk: int) -> None:

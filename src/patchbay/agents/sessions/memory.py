@@ -8,11 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from patchbay.agents.content import Event, new_id
-from patchbay.agents.plain import plain
-from patchbay.agents.sessions import scopes
+from patchbay.agents.json_copy import json_copy
 from patchbay.agents.sessions.base import BaseSessionService, initial_state, readable, shown
-from patchbay.agents.sessions.encoding import EventLog, Record
-from patchbay.agents.sessions.session import Session
+from patchbay.agents.sessions.log import APP_PREFIX, USER_PREFIX, EventLog, Record, Session, apply_changes
 from patchbay.errors import SessionExistsError, SessionNotFoundError
 from patchbay.tools.kept import MemoryResultStore, ResultStore
 
@@ -20,7 +18,7 @@ _Key = tuple[str, str, str]
 
 
 @dataclass
-class _Kept:
+class _StoredSession:
     """A session as it is kept: ``about`` has everything but state and events."""
 
     about: Session
@@ -35,7 +33,7 @@ class InMemorySessionService(BaseSessionService):
 
     def __init__(self) -> None:
         super().__init__()
-        self._sessions: dict[_Key, _Kept] = {}
+        self._sessions: dict[_Key, _StoredSession] = {}
         self._users: dict[tuple[str, str], dict[str, Any]] = {}
         self._apps: dict[str, dict[str, Any]] = {}
 
@@ -56,7 +54,7 @@ class InMemorySessionService(BaseSessionService):
             raise SessionExistsError(key[2])
         about = Session(key[2], app_name, user_id, agent_name, shown(title or ""), agent_name)
         about.last_update_time = about.created_at
-        kept = self._sessions[key] = _Kept(about)
+        kept = self._sessions[key] = _StoredSession(about)
         if state:
             self._change(kept, initial_state(state))
         return self._copy(kept)
@@ -96,37 +94,37 @@ class InMemorySessionService(BaseSessionService):
             kept.bodies.append(entry.body)
             kept.about.last_update_time = time.time()
             if event.actions.state_delta:
-                self._change(kept, plain(event.actions.state_delta))
+                self._change(kept, json_copy(event.actions.state_delta))
             if session.seq == len(kept.bodies) - 1:
                 return [(len(kept.bodies), event)]  # the usual case: no other writer
         known = session.seq
         return [(known + number, body) for number, body in enumerate(kept.bodies[known:], 1)]
 
-    def _find(self, key: _Key) -> _Kept:
+    def _find(self, key: _Key) -> _StoredSession:
         kept = self._sessions.get(key)
         if kept is None:
             raise SessionNotFoundError(key[2])
         return kept
 
-    def _change(self, kept: _Kept, delta: dict[str, Any]) -> None:
+    def _change(self, kept: _StoredSession, delta: dict[str, Any]) -> None:
         about = kept.about
         for key, value in delta.items():
-            if key.startswith(scopes.APP):
+            if key.startswith(APP_PREFIX):
                 home = self._apps.setdefault(about.app_name, {})
-            elif key.startswith(scopes.USER):
+            elif key.startswith(USER_PREFIX):
                 home = self._users.setdefault((about.app_name, about.user_id), {})
             else:
                 home = kept.state
-            scopes.apply({key: value}, home)
+            apply_changes({key: value}, home)
 
-    def _copy(self, kept: _Kept) -> Session:
+    def _copy(self, kept: _StoredSession) -> Session:
         about = kept.about
         shared = self._apps.get(about.app_name), self._users.get((about.app_name, about.user_id))
         state = {**(shared[0] or {}), **(shared[1] or {}), **kept.state}
         own = Session.__new__(Session)  # (``replace`` costs five times as much)
         vars(own).update(
             vars(about),
-            state=plain(state) if state else state,
+            state=json_copy(state) if state else state,
             events=EventLog(kept.bodies),
             seq=len(kept.bodies),
             has_results=kept.results is not None,
@@ -139,7 +137,7 @@ class _Results:
 
     __slots__ = ("_session", "_sessions")
 
-    def __init__(self, sessions: Mapping[_Key, _Kept], session: Session) -> None:
+    def __init__(self, sessions: Mapping[_Key, _StoredSession], session: Session) -> None:
         self._sessions = sessions
         self._session = session
 
@@ -155,5 +153,5 @@ class _Results:
         kept = self._kept()
         return None if kept is None or kept.results is None else await kept.results.read(result_id)
 
-    def _kept(self) -> _Kept | None:
+    def _kept(self) -> _StoredSession | None:
         return self._sessions.get((self._session.app_name, self._session.user_id, self._session.id))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from patchbay.errors import ConfigurationError, PatchbayError
 from patchbay.executor import Budget, Executor, ToolExecution
-from patchbay.executor.budget import checked_count
+from patchbay.executor.limits import checked_count
 from patchbay.hooks import HookScope
 from patchbay.loop import (
     FinalEvent,

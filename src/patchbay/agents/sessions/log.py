@@ -1,22 +1,47 @@
-"""Events and values as the log keeps them: JSON, whatever tools and callbacks put into them.
+"""A session as a run holds it: its state, and its log of events in JSON, read when they are first used.
 
-What has JSON is written as it is (bytes as base64, sets as lists, dates in ISO format); the rest is brought into it as tools'
-results are. An event is read back before it is kept, so the log never holds one that cannot be read.
+What has JSON is written as it is (bytes as base64, sets as lists, dates in ISO format); the rest is converted as tools' results
+are. An event is read back before it is stored, so the log never holds one that cannot be read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias, overload
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias, overload
 
 import msgspec
 from msgspec.structs import replace as _but
 
 from patchbay.agents.content import Event, FunctionCall, FunctionResponse, Part
-from patchbay.agents.plain import plain
-from patchbay.agents.sessions.scopes import kept
+from patchbay.agents.json_copy import json_copy
 from patchbay.errors import InvalidRequestError
 from patchbay.tools import well_formed
+
+APP_PREFIX: Final = "app:"
+USER_PREFIX: Final = "user:"
+TEMP_PREFIX: Final = "temp:"
+
+
+def lasting_changes(delta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the changes that outlive their run."""
+    return {key: value for key, value in delta.items() if not str(key).startswith(TEMP_PREFIX)}
+
+
+def temporary_changes(delta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the changes that are the run's own."""
+    return {key: value for key, value in delta.items() if str(key).startswith(TEMP_PREFIX)}
+
+
+def apply_changes(delta: Mapping[str, Any], state: MutableMapping[str, Any]) -> None:
+    """Make the changes; None deletes a key."""
+    for key, value in delta.items():
+        if value is None:
+            state.pop(key, None)
+        else:
+            state[key] = value
+
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Event)
@@ -49,7 +74,7 @@ class Record(msgspec.Struct, frozen=True):
 def record(event: Event) -> Record:
     """Return what is kept of ``event``; it is not changed. Raises InvalidRequestError where its fields are of wrong types."""
     delta = event.actions.state_delta
-    if delta and len(lasting := kept(delta)) != len(delta):
+    if delta and len(lasting := lasting_changes(delta)) != len(delta):
         event = msgspec.structs.replace(event, actions=msgspec.structs.replace(event.actions, state_delta=lasting))
     try:
         body = _encoder.encode(event)
@@ -179,5 +204,51 @@ def _safe(value: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _object(value: Any, name: str) -> dict[str, Any]:
-    safe = plain(value)
+    safe = json_copy(value)
     return safe if isinstance(safe, dict) else {name: safe}
+
+
+def session_key(app_name: str, user_id: str, session_id: str) -> str:
+    """Return ``Session.key`` of the session of this name. A colon in one of the three is written as ``%3A``."""
+    return ":".join([each.replace("%", "%25").replace(":", "%3A") for each in (app_name, user_id, session_id)])
+
+
+@dataclass
+class Session:
+    """One conversation of a user with an application.
+
+    ``state`` has the session's own keys and those of its user (``user:``) and application (``app:``), as they were when it was
+    read, and the run's ``temp:`` keys. ``seq`` is the number of the last event in ``events``; they count from 1.
+    ``has_results`` is whether long results of it are kept (the service's ``results``). Times are in seconds since the epoch.
+    """
+
+    id: str
+    app_name: str
+    user_id: str
+    agent_name: str = ""
+    title: str = ""
+    last_agent: str = ""
+    created_at: float = field(default_factory=time.time)
+    last_update_time: float = field(default_factory=time.time)
+    state: dict[str, Any] = field(default_factory=dict)
+    events: EventLog = field(default_factory=EventLog)
+    seq: int = 0
+    has_results: bool = False
+
+    @property
+    def key(self) -> str:
+        """What the session is called where all of an installation's are: ``app:user:id``, and no other session so."""
+        return session_key(self.app_name, self.user_id, self.id)
+
+    def follow(self, entries: Iterable[tuple[int, bytes | str | Event]]) -> None:
+        """Take up (number, event) entries of the log, in order; those that are here already are passed over.
+
+        For session services: this is how a session hears of what others wrote into it meanwhile.
+        """
+        for number, entry in entries:
+            if number > self.seq:
+                event = self.events.add(entry)
+                if delta := event.actions.state_delta:
+                    apply_changes(delta, self.state)
+                self.last_update_time = max(self.last_update_time, event.timestamp)
+                self.seq = number

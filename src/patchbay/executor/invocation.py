@@ -1,27 +1,33 @@
-"""The way of one call: callbacks -> before -> frozen -> approved -> a slot -> run under its deadline -> after -> settle.
+"""One tool call: callbacks -> hooks -> frozen -> approved -> a permit -> run under its deadline -> after hooks -> settled.
 
-A tool that finds out facts about its calls (``Tool.facts``) does so before it is approved, and again under its deadline.
-
-What lives here: that line, once. What does not: when it begins and who else is under way (``batch``), and what a failure is told
-as (``settle``).
+A tool that has facts about its calls (``Tool.facts``) finds them before the call is approved, and checks them again under the
+tool's deadline. Arguments are frozen once the call is allowed: only its tool can change what it runs with (law 9).
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
+import difflib
 import json
 import time
+from collections import deque
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from patchbay.errors import ConfigurationError, HookAbortError, RepeatedCallError, ToolArgumentsError, ToolDeniedError
+from patchbay.errors import (
+    ConfigurationError,
+    HookAbortError,
+    RepeatedCallError,
+    ToolArgumentsError,
+    ToolDeniedError,
+    UnknownToolError,
+)
 from patchbay.executor.callbacks import first_answer
-from patchbay.executor.clock import Alarm, standing_still, within
-from patchbay.executor.execution import ToolExecution
-from patchbay.executor.files import has_files, with_files
-from patchbay.executor.freeze import frozen_copy
-from patchbay.executor.slots import Slots
-from patchbay.executor.told import tell_begun
+from patchbay.executor.limits import PausableTimer, Permits, count_within, paused
+from patchbay.executor.results import NAME_SHOWN, ToolExecution, has_files, store_files
 from patchbay.hooks.calls import PendingCall, is_same_json, to_json_arguments
 from patchbay.schema.arguments import read_arguments
 from patchbay.tools import Tool
@@ -34,10 +40,121 @@ from patchbay.types import Attachment, ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from patchbay.executor.batch import Batch
-    from patchbay.hooks import HookScope
+    from patchbay.hooks import DecisionLog, HookScope, TurnHooks
 
 
-class Flight(PendingCall):
+_UNCHANGING = frozenset({str, int, float, bool, type(None)})
+_MARKS = ("__pydantic_validator__", "__attrs_attrs__", "__struct_fields__")
+_CONTAINERS = (list, dict, tuple, set, frozenset, deque, bytearray)  # and what is derived from them
+
+
+def frozen_copy(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return ``arguments`` with containers, pydantic models, dataclasses, and objects of attrs and msgspec of its own.
+
+    All other objects are shared: they are immutable, or the function's own defaults, which may be compared by identity.
+    """
+    for value in arguments.values():
+        if type(value) not in _UNCHANGING:
+            break
+    else:
+        return dict(arguments)  # nearly all calls
+    try:
+        return {name: _copy(value) for name, value in arguments.items()}
+    except RecursionError:
+        return dict(arguments)
+
+
+def _copy(value: Any) -> Any:
+    kind = type(value)
+    if kind in _UNCHANGING:
+        return value
+    if kind is list:
+        return [_copy(item) for item in value]
+    if kind is dict:
+        return {key: _copy(item) for key, item in value.items()}
+    if kind is tuple:
+        return tuple(_copy(item) for item in value)
+    if isinstance(value, _CONTAINERS) or is_dataclass(kind) or any(hasattr(kind, mark) for mark in _MARKS):
+        try:
+            return copy.deepcopy(value)
+        except Exception:  # noqa: BLE001  (what a model holds may refuse to be copied, in any way)
+            return value
+    return value
+
+
+_POINT = "turn.tool.after"
+
+
+def emit_started(hooks: TurnHooks, invocation: Invocation) -> None:
+    """Say that a call's tool is about to run."""
+    attrs = {"call_id": invocation.call.id}
+    if invocation.tool.owner:
+        attrs["responded_by"] = invocation.tool.owner
+    _exec_start(hooks, invocation.iteration, invocation.tool.name, invocation.json_arguments, attrs)
+
+
+def emit_settled(hooks: TurnHooks, iteration: int, execution: ToolExecution, invocation: Invocation | None) -> None:
+    """Say what became of a call, and have it recorded. ``invocation`` is its way, None where it never was on one."""
+    if hooks.observed:
+        _emit_end(hooks, iteration, execution, invocation)
+    if hooks.recorders:
+        call, tool = execution.call, invocation.tool if invocation is not None else None
+        arguments = execution.arguments
+        if arguments is None:
+            arguments = invocation.json_arguments if invocation is not None else call.arguments
+        hooks.record(
+            iteration,
+            call.id,
+            tool.name if tool is not None else call.name[:NAME_SHOWN],
+            tool.source or "" if tool is not None else "",
+            arguments,
+            invocation.decision_log if invocation is not None else None,
+            execution.result.code if execution.error is not None else "",
+            len(execution.result.content),
+            execution.seconds,
+        )
+
+
+def _exec_start(hooks: TurnHooks, iteration: int, tool: str, arguments: Any, attrs: dict[str, Any]) -> None:
+    from patchbay.hooks.types import copied
+
+    payload = {"Tool": tool, "Arguments": copied(arguments)}
+    hooks.emit("agent.tool.exec_start", "turn.tool.before", iteration, payload, attrs=attrs)
+
+
+def _emit_end(hooks: TurnHooks, iteration: int, execution: ToolExecution, invocation: Invocation | None) -> None:
+    decision_log = invocation.decision_log if invocation is not None else None
+    begun: dict[str, Any] = {"call_id": execution.call.id}
+    if decision_log is not None and decision_log.responded_by:
+        begun["responded_by"] = decision_log.responded_by
+    attrs = {**begun, "decisions": _decisions(decision_log)} if decision_log is not None and decision_log.decisions else begun
+    tool = invocation.tool.name if invocation is not None else execution.call.name[:NAME_SHOWN]
+    if execution.arguments is None:  # its tool did not run
+        if execution.is_error:
+            why = {"Tool": tool, "Reason": str(execution.error)}
+            hooks.emit("agent.tool.exec_skipped", _POINT, iteration, why, severity="warn", attrs=attrs)
+            return
+        # Somebody answered in its place: told as the call that the model made.
+        tool = execution.call.name[:NAME_SHOWN]
+        _exec_start(hooks, iteration, tool, execution.call.arguments, begun)
+    output = execution.output
+    payload: dict[str, Any] = {
+        "Tool": tool,
+        "Duration": round(execution.seconds * 1e9),
+        "ForLLMLen": len(execution.content),
+        "ForUserLen": len(output.for_user) if output is not None else 0,
+        "IsError": execution.is_error,
+        "Async": output.is_async if output is not None else False,
+    }
+    severity = "warn" if execution.is_error else "info"
+    hooks.emit("agent.tool.exec_end", _POINT, iteration, payload, severity=severity, attrs=attrs)
+
+
+def _decisions(decision_log: DecisionLog) -> list[dict[str, str]]:
+    return [{"by": by, "point": point, "decision": decision} for by, point, decision in decision_log.decisions]
+
+
+class Invocation(PendingCall):
     """One call on its way. ``given`` is what its tool was given (None: it has not begun), ``ending`` why it is being stopped.
 
     ``misfit`` is what is wrong with ``arguments`` (None: nothing): only callbacks may see those, and mend them.
@@ -45,7 +162,7 @@ class Flight(PendingCall):
     It is also what hooks are asked about.
     """
 
-    __slots__ = ("_batch", "_ended", "_started", "ending", "given", "grace", "index", "misfit", "slots", "task")
+    __slots__ = ("_batch", "_ended", "_started", "ending", "given", "grace", "index", "misfit", "permits", "task")
 
     def __init__(
         self,
@@ -64,7 +181,7 @@ class Flight(PendingCall):
         self.tool = tool
         self.arguments = arguments
         self.misfit = misfit
-        self.slots = Slots(tool, batch.run.slots)
+        self.permits = Permits(tool, batch.run.permits)
         self.context: ToolContext | None = None
         self.given: dict[str, Any] | None = None
         self.ending: BaseException | None = None
@@ -85,7 +202,7 @@ class Flight(PendingCall):
 
     def paused(self) -> AbstractContextManager[None]:
         """Let the clocks stand still that run while the call waits for somebody to approve it."""
-        return standing_still(self._batch.run.budget)
+        return paused(self._batch.run.budget)
 
     @property
     def has_run(self) -> bool:
@@ -97,7 +214,7 @@ class Flight(PendingCall):
         """How long the tool has run."""
         return (self._ended or time.perf_counter()) - self._started if self._started else 0.0
 
-    async def carry_out(self) -> None:
+    async def run(self) -> None:
         """Go the whole way. Whatever happens becomes the call's result, but for what the batch settles itself: a cancellation."""
         batch = self._batch
         run = batch.run
@@ -107,8 +224,8 @@ class Flight(PendingCall):
             raw_arguments=self.call.raw_arguments,
             messages=batch.messages,
             iteration=batch.iteration,
-            surroundings=batch.surroundings,
-            on_progress=self._tell,
+            agent_scope=batch.agent_scope,
+            on_progress=self._report_progress,
         )
         if run.media is not None:
             self.context.media = run.media
@@ -117,19 +234,19 @@ class Flight(PendingCall):
             if type(value) is ToolOutput:
                 batch.has_outputs = True
                 if has_files(value):
-                    value = await with_files(run, value, self.tool.name)
+                    value = await store_files(run, value, self.tool.name)
                 if value.is_error:
                     raise OutputError(value, tool_name=self.tool.name)  # noqa: TRY301  (it ends like all that a tool raises)
-            self._go_on()
+            self._check_running()
             content: str
             attachments: tuple[Attachment, ...] = ()
             if type(value) is str and run.is_short(value):
                 content = value
             else:
-                content, attachments = await run.rendered(value, self.tool.name)
-                self._go_on()
+                content, attachments = await run.render(value, self.tool.name)
+                self._check_running()
             actions = self.context.outcome()
-            if (check := batch.surroundings.check) is not None and actions:
+            if (check := batch.agent_scope.check) is not None and actions:
                 check(actions)
         except asyncio.CancelledError:
             self.context.stop()  # for a thread, also where the task was cancelled by somebody else
@@ -151,10 +268,10 @@ class Flight(PendingCall):
         if self.task is not None:
             self.task.cancel()
 
-    def _tell(self, progress: Progress) -> None:
-        self._batch.tell(self, progress)
+    def _report_progress(self, progress: Progress) -> None:
+        self._batch.report_progress(self, progress)
 
-    def _go_on(self) -> None:
+    def _check_running(self) -> None:
         """Raise CancelledError if the call is being stopped, and whatever was awaited has swallowed that."""
         if self.ending is not None:
             raise asyncio.CancelledError
@@ -169,9 +286,9 @@ class Flight(PendingCall):
         if hooks is not None:
             context.hooks = hooks
         if executor.before and tool.acts:
-            if (answer := await first_answer(executor.before, call, tool, self._shown_to_callbacks(), context)) is not None:
+            if (answer := await first_answer(executor.before, call, tool, self._arguments_for_callbacks(), context)) is not None:
                 return answer
-            self._take_from_callbacks(context)
+            self._check_changed_arguments(context)
         mine = self.arguments
         if hooks is not None:
             chains = hooks.chains
@@ -183,7 +300,7 @@ class Flight(PendingCall):
                         return answer
                     if self.tool is not tool:
                         tool = self.tool
-                        self.slots = Slots(tool, run.slots)
+                        self.permits = Permits(tool, run.permits)
                 is_other = self.arguments is not mine
                 mine = self.arguments  # from here on they are what they are: hooks are shown copies
                 is_asked = chains.approve_tool and (not tool.owner or chains.policy.respond_approval == "always")
@@ -194,15 +311,15 @@ class Flight(PendingCall):
                 if is_other:  # the text too: what the model wrote may be spelled so that somebody else reads it otherwise (law 9)
                     context.raw_arguments = json.dumps(self.json_arguments)
         if tool.sequential and tool is not called:
-            await self._batch.alone()
-        if self.ending is not None:  # (``_go_on``, which costs more)
+            await self._batch.wait_exclusive()
+        if self.ending is not None:  # (``_check_running``, which costs more)
             raise asyncio.CancelledError
         try:
-            if not self.slots.take_now():
-                await self.slots.take()
+            if not self.permits.try_acquire():
+                await self.permits.acquire()
             value = await self._run(mine, context)
         finally:
-            self.slots.free()
+            self.permits.release()
         if hooks is None:
             return value
         if self.ending is not None:
@@ -213,12 +330,12 @@ class Flight(PendingCall):
         going = hooks.after_tool(self, value)
         return value if going is None else await going
 
-    def _shown_to_callbacks(self) -> dict[str, Any]:
+    def _arguments_for_callbacks(self) -> dict[str, Any]:
         """Return the arguments for callbacks to change; they may hold on to them."""
         _ = self.json_arguments  # as they are now
         return self.arguments
 
-    def _take_from_callbacks(self, context: ToolContext) -> None:
+    def _check_changed_arguments(self, context: ToolContext) -> None:
         """Take the arguments as callbacks left them, checked again if they have changed. Raises ToolArgumentsError.
 
         What has not changed is checked as the model wrote it: not all defaults are JSON.
@@ -259,27 +376,27 @@ class Flight(PendingCall):
         """Return what the tool finds out about the call, within its own limit: before anybody is asked about it."""
         timer = self._timer()
         try:
-            return await self._found_out(self.arguments)
+            return await self._find_facts(self.arguments)
         finally:
             if timer is not None:
                 timer.cancel()
 
-    async def _found_out(self, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def _find_facts(self, arguments: dict[str, Any]) -> dict[str, Any]:
         try:
             facts = await facts_of(self.tool, frozen_copy(arguments))
         except ToolDeniedError as error:
             self.log.add(error.by, "facts", "denied", error.reason)
             raise
-        self._go_on()
+        self._check_running()
         return facts
 
-    async def _still_so(self, arguments: dict[str, Any], context: ToolContext) -> None:
+    async def _recheck_facts(self, arguments: dict[str, Any], context: ToolContext) -> None:
         """Give the tool its facts: those that were approved, if the call was. Raises ToolDeniedError where they are others now.
 
         This is done last of all: between a yes and the run a call may wait for its turn, and what it is about may be another by
         then. What the tool does itself between its first line and its last is for it to see to.
         """
-        facts = await self._found_out(arguments)
+        facts = await self._find_facts(arguments)
         approved = self.decision_log.facts if self.decision_log is not None else None
         if approved is not None and (others := changed_facts(approved, facts)):
             reason = f"since it was approved, this has become another: {', '.join(others):.200}"
@@ -287,25 +404,25 @@ class Flight(PendingCall):
             raise ToolDeniedError(DENIED, reason, tool_name=self.tool.name, by=self.tool.name)
         context.facts = facts
 
-    def _timer(self) -> Alarm | None:
+    def _timer(self) -> PausableTimer | None:
         limit = self.tool.timeout if self.tool.timeout is not None else self._batch.run.tool_timeout
         return self._batch.limit(self, limit) if limit is not None else None
 
     async def _run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         timer = self._timer()
         if timer is not None:
-            within(timer, self._batch.run.budget)
+            count_within(timer, self._batch.run.budget)
         elif self._batch.run.budget.loop is not None:
-            within(self._batch.run.budget)
+            count_within(self._batch.run.budget)
         try:
             if self.tool.facts is not None:
-                await self._still_so(arguments, context)
+                await self._recheck_facts(arguments, context)
             self.given = frozen_copy(arguments)
             if (hooks := self._batch.run.hooks) is not None:
                 if arguments is self.arguments:
                     self.arguments = self.given  # what the tool does to its own is no hook's business
                 if hooks.observed:
-                    tell_begun(hooks, self)
+                    emit_started(hooks, self)
             self._started = time.perf_counter()
             value = await self.tool.run(arguments, context)
         finally:
@@ -313,3 +430,14 @@ class Flight(PendingCall):
                 timer.cancel()
         self._ended = time.perf_counter()
         return value
+
+
+def find_tool(tools: Mapping[str, Tool], name: str) -> Tool:
+    """Return the tool of this name. Raises UnknownToolError with the nearest names."""
+    tool = tools.get(name)
+    if tool is None:
+        available = tuple(each.name for each in tools.values() if each.offered)
+        # Matching is quadratic in the name, and the name is whatever the model wrote.
+        shown = name[:NAME_SHOWN]
+        raise UnknownToolError(shown, nearest=tuple(difflib.get_close_matches(shown, available)), available=available)
+    return tool

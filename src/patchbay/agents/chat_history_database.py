@@ -1,4 +1,4 @@
-"""The history of messages in a database: SQLite or PostgreSQL, by URL."""
+"""Chat histories in a database: SQLite or PostgreSQL, by URL."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from patchbay.agents.history import BaseChatHistoryService, ChatMessage
+from patchbay.agents.chat_history import BaseChatHistoryService, ChatMessage
 from patchbay.agents.sessions.base import shown
 from patchbay.store import Store
 

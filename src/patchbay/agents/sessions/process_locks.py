@@ -1,7 +1,7 @@
-"""Locks by number between processes that share a database; a process that dies lets go of its own at once.
+"""Locks by number between processes that share a database; the lock of a process that dies is free at once.
 
-That is why these are the kernel's and the database server's locks and not rows with an expiry: after a kill -9 the next run need
-not wait for anything, and a run that was only slow is not taken for dead.
+These are locks of the kernel and the database server, not rows with an expiry: after a kill -9 the next run need not wait, and
+a run that was only slow is not taken for dead.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from patchbay.agents.sessions.locks import RunLocks
+from patchbay.agents.sessions.base import RunLocks
 from patchbay.store import Store
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
+
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.002, 0.1
 """Seconds between two tries for a lock that another process holds."""

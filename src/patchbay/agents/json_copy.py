@@ -1,7 +1,7 @@
-"""Values as JSON, whatever they are: for what is kept, and for what is handed to others as a copy.
+"""Values as JSON, whatever they are: for storage, and for copies that share nothing.
 
 What has JSON is written as it is: bytes as base64, sets as lists, dates in ISO format, NaN as null. The rest is
-brought into it as tools' results are.
+converted as tools' results are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from patchbay.tools import render_result
 _encoder = msgspec.json.Encoder()
 
 
-def packed(value: Any) -> bytes:
+def dumps(value: Any) -> bytes:
     """Return ``value`` as JSON."""
     try:
         body = _encoder.encode(value)
@@ -26,7 +26,7 @@ def packed(value: Any) -> bytes:
     return body
 
 
-def plain(value: Any) -> Any:
+def json_copy(value: Any) -> Any:
     """Return ``value`` in JSON's own types, with no part of it shared."""
     try:
         return msgspec.json.decode(_encoder.encode(value))

@@ -1,10 +1,4 @@
-"""The event bus: what happens in runs, told to whoever wants to know.
-
-What lives here: publishing and subscribing. What does not: any topic; those belong to who publishes them.
-
-Listeners cannot harm a run (nor each other). Publishing only puts the event into each listener's own bounded queue; handlers and
-filters run in tasks and threads of their own, on copies, and what they raise becomes a dead letter.
-"""
+"""The event bus: what runs publish under topics (``patchbay.agents.topics``), delivered to subscribers."""
 
 from __future__ import annotations
 
@@ -21,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from patchbay.agents.plain import packed
+from patchbay.agents.json_copy import dumps
 from patchbay.errors import ConfigurationError
 from patchbay.tools.results import describe
 from patchbay.tools.threads import run_in_thread
@@ -55,7 +49,7 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _StoredSession:
     """An event as the bus keeps it: nobody has a hand on it."""
 
     type: str
@@ -74,7 +68,7 @@ class _Subscription:
     handler: Handler
     priority: int
     filter_func: Filter | None
-    queue: deque[_Kept] = field(default_factory=deque)
+    queue: deque[_StoredSession] = field(default_factory=deque)
     task: asyncio.Task[None] | None = None
     loop: asyncio.AbstractEventLoop | None = None
 
@@ -95,7 +89,7 @@ class EventBus:
         self._queue_size = queue_size
         self._subscriptions: list[_Subscription] = []
         self._matching: dict[str, tuple[_Subscription, ...]] = {}
-        self._history: deque[_Kept] = deque(maxlen=history_size)
+        self._history: deque[_StoredSession] = deque(maxlen=history_size)
         self._dead_letters: deque[DeadLetter] = deque(maxlen=dead_letter_size)
         self._guard = threading.Lock()  # loops of several threads may publish
         self._counts = {"published": 0, "delivered": 0, "failed": 0, "dropped": 0}
@@ -124,7 +118,7 @@ class EventBus:
 
     async def publish(self, event: BusEvent) -> int:
         """Hand ``event`` to its listeners, without waiting for them; returns how many it was handed to. Never raises."""
-        kept = _Kept(event.type, packed(event.data), event.timestamp, event.source)
+        kept = _StoredSession(event.type, dumps(event.data), event.timestamp, event.source)
         handed = 0
         with self._guard:
             self._counts["published"] += 1
@@ -218,7 +212,7 @@ class EventBus:
                 kept = subscription.queue.popleft()
             await self._deliver(subscription.handler, subscription.filter_func, kept)
 
-    async def _deliver(self, handler: Handler, filter_func: Filter | None, kept: _Kept) -> bool:
+    async def _deliver(self, handler: Handler, filter_func: Filter | None, kept: _StoredSession) -> bool:
         try:
             told = await _tell(handler, filter_func, kept)
         except (KeyboardInterrupt, GeneratorExit):
@@ -237,7 +231,7 @@ class EventBus:
                 self._counts["delivered"] += 1
         return True
 
-    def _bury(self, handler: Handler, kept: _Kept, error: str) -> None:
+    def _bury(self, handler: Handler, kept: _StoredSession, error: str) -> None:
         name = getattr(handler, "__qualname__", None) or type(handler).__name__
         self._dead_letters.append(DeadLetter(kept.copy(), name, error))
         _logger.warning("The event %r did not get to the handler %s: %s", kept.type, name, error)
@@ -250,7 +244,7 @@ def _matches(pattern: str, event_type: str) -> bool:
     return event_type.startswith(pattern[:-1]) if pattern.endswith(".*") else event_type == pattern
 
 
-async def _tell(handler: Handler, filter_func: Filter | None, kept: _Kept) -> bool:
+async def _tell(handler: Handler, filter_func: Filter | None, kept: _StoredSession) -> bool:
     """Run the filter and the handler, what is not async in a thread; returns whether the filter let the event through."""
     if filter_func is not None and not await run_in_thread(lambda: bool(filter_func(kept.copy()))):
         return False

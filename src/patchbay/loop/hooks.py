@@ -1,8 +1,4 @@
-"""Requests and replies while hooks are asked about them: what they are shown, and what they change.
-
-What lives here: the way into what hooks know, and back. What does not: who is asked, and what a hook may do
-(``patchbay.hooks``). A member is made when a hook looks at it: a request that nobody looks at is the same object all the way.
-"""
+"""The hooks around a turn's requests and answers."""
 
 from __future__ import annotations
 
@@ -17,9 +13,10 @@ from patchbay.models.chat import ChatRequest, ModelReply
 from patchbay.transcript import normalize
 from patchbay.types import Reply, ToolCall, ToolSpec
 
-if TYPE_CHECKING:  # patchbay.hooks is imported where there are hooks
+if TYPE_CHECKING:
     from patchbay.hooks import TurnHooks
     from patchbay.hooks.tools import Injection
+
 
 _NOT_OPTIONS: Final = frozenset(
     {
@@ -36,7 +33,7 @@ _NOT_OPTIONS: Final = frozenset(
 """What no hook says by an option: it could say more by that than it may. What the caller says by it stays, and is not shown."""
 
 
-class AskedRequest:
+class RequestHookView:
     """``request`` as it is now; a program's own callback is given this, and may put another one there.
 
     ``tool_choice`` is what was asked for, also where there are no tools to choose from yet.
@@ -81,7 +78,7 @@ class AskedRequest:
         return tool.owner if (tool := self.run.tools.get(name)) is not None else None
 
 
-class AskedReply:
+class ResponseHookView:
     """``end``, a model's answer, as it is now; a program's own callback is given this, and may put another one there."""
 
     __slots__ = ("end", "hooks", "iteration", "request", "run")
@@ -114,12 +111,12 @@ class AskedReply:
         self.end = replace(self.end, reply=changed, finish_reason=changes.get("finish_reason", self.end.finish_reason) or None)
 
 
-def _model(asked: AskedRequest | AskedReply, _point: str) -> str:
+def _model(asked: RequestHookView | ResponseHookView, _point: str) -> str:
     named = asked.request.parameters.get("model")
     return named if isinstance(named, str) else asked.hooks.scope.model
 
 
-def _options(asked: AskedRequest, _point: str) -> dict[str, Any]:
+def _options(asked: RequestHookView, _point: str) -> dict[str, Any]:
     return {name: value for name, value in asked.request.parameters.items() if name not in _NOT_OPTIONS}
 
 
@@ -133,7 +130,7 @@ def _with_options(parameters: Mapping[str, Any], options: Mapping[str, Any]) -> 
     }
 
 
-def _usage(asked: AskedReply, _point: str) -> dict[str, int]:
+def _usage(asked: ResponseHookView, _point: str) -> dict[str, int]:
     usage = asked.end.usage
     return {
         "prompt_tokens": usage.prompt_tokens,
@@ -147,14 +144,14 @@ _AROUND: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "context": lambda asked, _point: asked.hooks.scope.context,
     "model": _model,
 }
-_OF_REQUEST: Final[Mapping[str, Callable[[AskedRequest, str], Any]]] = {
+_OF_REQUEST: Final[Mapping[str, Callable[[RequestHookView, str], Any]]] = {
     **_AROUND,
     "messages": lambda asked, _point: asked.request.messages,
     "tools": lambda asked, _point: [spec.to_openai() for spec in asked.request.tools],
     "options": _options,
-    "graceful_terminal": lambda asked, _point: asked.run.is_withdrawn,
+    "graceful_terminal": lambda asked, _point: asked.run.tools_disabled,
 }
-_OF_REPLY: Final[Mapping[str, Callable[[AskedReply, str], Any]]] = {
+_OF_REPLY: Final[Mapping[str, Callable[[ResponseHookView, str], Any]]] = {
     **_AROUND,
     "content": lambda asked, _point: asked.end.reply.content or "",
     "reasoning": lambda asked, _point: asked.end.reply.reasoning or "",

@@ -2,8 +2,7 @@
 
 What a model is shown of a session in a later turn is, byte for byte, what it was shown in the turn itself, so that its server's
 prompt cache holds: where a text does not follow from the data, the data keep it (``FunctionCall.written``,
-``FunctionResponse.shown``). Files of results are for their turn alone: later turns have words in their place
-(``patchbay.loop.shown``).
+``FunctionResponse.shown``). Files of results are for their turn alone: later turns have a note in their place.
 """
 
 from __future__ import annotations
@@ -16,11 +15,10 @@ from typing import Any
 import msgspec
 
 from patchbay.agents.content import Blob, Content, FunctionCall, FunctionResponse, Part
-from patchbay.agents.plain import plain
+from patchbay.agents.json_copy import json_copy
 from patchbay.errors import ToolTimeoutError
 from patchbay.executor import ToolExecution
-from patchbay.loop.conversation import sendable_call
-from patchbay.loop.shown import LEFT_OUT
+from patchbay.loop.conversation import LEFT_OUT, sendable_call
 from patchbay.tools import render_result
 from patchbay.tools.attachments import introduction, is_introduction
 from patchbay.tools.results import describe
@@ -49,7 +47,7 @@ def to_messages(contents: Iterable[Content], tools: Container[str] = ()) -> list
         said = []
         for part in content.parts:
             if (response := part.function_response) is not None:
-                text = response.shown if response.shown is not None else shown_text(response.response)
+                text = response.shown if response.shown is not None else response_text(response.response)
                 messages.append({"role": "tool", "tool_call_id": response.id or response.name, "content": text})
             elif part.text is not None or part.inline_data is not None:
                 said.append(part)
@@ -145,14 +143,14 @@ def renew_calls(contents: Iterable[Content]) -> None:
 
 
 def _written(call: FunctionCall) -> str:
-    return call.written if call.written is not None else _write(plain(call.args))
+    return call.written if call.written is not None else _write(json_copy(call.args))
 
 
 def response_part(execution: ToolExecution) -> Part:
     """Return what became of a call as a part: what the tool returned as a dict, or ``{"error": …}``."""
     result = execution.result
     response = _response(execution)
-    shown = None if shown_text(response) == result.content else result.content
+    shown = None if response_text(response) == result.content else result.content
     return Part(function_response=FunctionResponse(result.name, response, result.call_id, shown))
 
 
@@ -165,7 +163,7 @@ def result_parts(execution: ToolExecution) -> list[Part]:
     return parts
 
 
-def shown_text(response: dict[str, Any]) -> str:
+def response_text(response: dict[str, Any]) -> str:
     """Return the text that a model is shown of a response, where nothing else is said of it."""
     if len(response) == 1:
         if "result" in response:

@@ -1,4 +1,4 @@
-"""A turn as observers are told of it. Only where there are any."""
+"""What observers are told of a turn."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from patchbay.types import Message
 
 if TYPE_CHECKING:
     from patchbay.hooks import TurnHooks
+
 
 _SUMMARY = 200
 """How much of an error is told with the turn's end."""
@@ -74,7 +75,7 @@ async def observed_turn(
     hooks: TurnHooks, events: AsyncGenerator[LoopEvent, None], messages: Sequence[Message]
 ) -> AsyncGenerator[LoopEvent, None]:
     """Yield ``events``, and tell of the turn's beginning, its end and what went wrong."""
-    observed = ObservedTurn(hooks, *_asked_by_user(messages))
+    observed = ObservedTurn(hooks, *_last_user_message(messages))
     end: FinalEvent | None = None
     status = "aborted"  # where it is left before its end
     try:
@@ -94,7 +95,7 @@ async def observed_turn(
             observed.over(status, end.iterations, end.content or "", [summary_of(each) for each in end.tool_executions])
 
 
-def tell_request(hooks: TurnHooks, request: ChatRequest, iteration: int) -> None:
+def emit_request(hooks: TurnHooks, request: ChatRequest, iteration: int) -> None:
     """Say that a model is about to be asked."""
     parameters = request.parameters
     model, most = parameters.get("model"), parameters.get("max_tokens", parameters.get("max_completion_tokens"))
@@ -104,29 +105,29 @@ def tell_request(hooks: TurnHooks, request: ChatRequest, iteration: int) -> None
         "MaxTokens": most if isinstance(most, int) else 0,
         "Temperature": temperature if isinstance(temperature, int | float) else 0,
     }
-    tell_asked(hooks, iteration, messages=len(request.messages), tools=len(request.tools), **about)
+    emit_request_counts(hooks, iteration, messages=len(request.messages), tools=len(request.tools), **about)
 
 
-def tell_asked(hooks: TurnHooks, iteration: int, *, messages: int, tools: int, **about: Any) -> None:
+def emit_request_counts(hooks: TurnHooks, iteration: int, *, messages: int, tools: int, **about: Any) -> None:
     """Say that a model is asked, with so many messages and tools."""
     payload = {"Model": hooks.scope.model, "MessagesCount": messages, "ToolsCount": tools, "MaxTokens": 0, "Temperature": 0}
     hooks.emit("agent.llm.request", "turn.llm.request", iteration, payload | about)
 
 
-def tell_response(hooks: TurnHooks, end: ModelReply, iteration: int) -> None:
+def emit_response(hooks: TurnHooks, end: ModelReply, iteration: int) -> None:
     """Say that a model has answered."""
     reply = end.reply
     calls = len(reply.tool_calls) + len(reply.incomplete)
-    tell_answered(hooks, iteration, chars=len(reply.content or ""), calls=calls, reasoning=bool(reply.reasoning))
+    emit_response_counts(hooks, iteration, chars=len(reply.content or ""), calls=calls, reasoning=bool(reply.reasoning))
 
 
-def tell_answered(hooks: TurnHooks, iteration: int, *, chars: int, calls: int, reasoning: bool = False) -> None:
+def emit_response_counts(hooks: TurnHooks, iteration: int, *, chars: int, calls: int, reasoning: bool = False) -> None:
     """Say that a model has answered, with so many characters and calls."""
     payload = {"ContentLen": chars, "ToolCalls": calls, "HasReasoning": reasoning}
     hooks.emit("agent.llm.response", "turn.llm.response", iteration, payload)
 
 
-def tell_output(hooks: TurnHooks, shown: UserOutputEvent, iteration: int) -> None:
+def emit_output(hooks: TurnHooks, shown: UserOutputEvent, iteration: int) -> None:
     """Say what a tool has for the user: the words and the files themselves, for whoever brings them there."""
     payload = {"Tool": shown.tool_call.name, "Text": shown.text, "Media": list(shown.media), "Handled": shown.handled}
     hooks.emit("agent.user_output", "turn.tool.after", iteration, payload, attrs={"call_id": shown.tool_call.id})
@@ -140,7 +141,7 @@ def summary_of(execution: Any) -> dict[str, Any]:
     return about
 
 
-def _asked_by_user(messages: Sequence[Message]) -> tuple[str, int]:
+def _last_user_message(messages: Sequence[Message]) -> tuple[str, int]:
     """Return the text of the user's last message, and how many images and files go with it."""
     for message in reversed(messages):
         if message.get("role") != "user":

@@ -1,0 +1,372 @@
+"""What limits the calls of a run: budgets of rounds, calls and time, timers that pause, parallel calls, and repeated calls.
+
+While a person is asked about a call, the timers that run meanwhile are paused: the tool's, the run's, and where a tool has begun
+that run, those of the call that it is part of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Protocol
+
+from patchbay.errors import ConfigurationError
+from patchbay.tools import Tool
+from patchbay.tools.base import checked_timeout
+from patchbay.types import ToolCall
+
+
+class Budget:
+    """The rounds, calls and seconds of one run; None for no limit. Raises ConfigurationError for a limit that cannot be kept.
+
+    Agents that run side by side in one run share one Budget, so their number does not multiply it. Calls that fail count too.
+    The clock starts with ``start()``. ``exceeded`` names the first limit that was met: "max_iterations", "max_calls" or
+    "max_seconds", the words that a run's end says it with. The clock stands still while a person is asked (``paused``).
+    """
+
+    def __init__(
+        self, *, max_iterations: int | None = None, max_calls: int | None = None, max_seconds: float | None = None
+    ) -> None:
+        self.max_iterations = checked_count(max_iterations, "max_iterations") if max_iterations is not None else None
+        self.max_calls = checked_count(max_calls, "max_calls") if max_calls is not None else None
+        self.max_seconds = checked_timeout(max_seconds, "max_seconds") if max_seconds is not None else None
+        self.iterations = 0
+        self.calls = 0
+        self.exceeded: str | None = None
+        self.ends: float | None = None
+        """The end of the time, by the event loop's clock; None before ``start()``, without a limit, and during a pause."""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The event loop by whose clock it goes; None before ``start()`` and without a limit."""
+        self._left = 0.0
+        self._pauses = 0
+        self._watchers: set[Callable[[float | None], None]] = set()
+
+    def start(self) -> None:
+        """Start the clock, if it is not running already."""
+        if self.max_seconds is not None and self.loop is None:
+            self.loop = asyncio.get_running_loop()
+            self._left = self.max_seconds
+            if not self._pauses:
+                self._set(self.loop.time() + self._left)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop the clock meanwhile. Any number may do so at once: it goes on when the last of them has ended."""
+        self.pause()
+        try:
+            yield
+        finally:
+            self.resume()
+
+    def pause(self) -> None:
+        """Stop the clock until ``resume`` has been called as often as this."""
+        self._pauses += 1
+        if self._pauses == 1 and self.loop is not None and self.ends is not None:
+            self._left = self.ends - self.loop.time()
+            self._set(None)
+
+    def resume(self) -> None:
+        """Take one pause back."""
+        self._pauses -= 1
+        if not self._pauses and self.loop is not None:
+            self._set(self.loop.time() + self._left)
+
+    def time_left(self) -> TimeLeft:
+        """Return the rest of the time as a scope, to be entered with ``async with``."""
+        return TimeLeft(self)
+
+    def watch(self, moved: Callable[[float | None], None]) -> None:
+        """Call ``moved`` with ``ends`` whenever that is another one."""
+        self._watchers.add(moved)
+
+    def unwatch(self, moved: Callable[[float | None], None]) -> None:
+        """Call it no more."""
+        self._watchers.discard(moved)
+
+    def take_iteration(self) -> bool:
+        """Use one round; False if there was none left, or no time for it."""
+        if self.max_iterations is not None and self.iterations >= self.max_iterations:
+            self.exceeded = self.exceeded or "max_iterations"
+            return False
+        if self.ends is not None and asyncio.get_running_loop().time() >= self.ends:
+            self.out_of_time()
+            return False
+        self.iterations += 1
+        return True
+
+    def take_call(self) -> bool:
+        """Use one call; False if there was none left."""
+        if self.max_calls is not None and self.calls >= self.max_calls:
+            self.exceeded = self.exceeded or "max_calls"
+            return False
+        self.calls += 1
+        return True
+
+    def out_of_time(self) -> None:
+        """Take note that the time was up before the work was done."""
+        self.exceeded = self.exceeded or "max_seconds"
+
+    def _set(self, ends: float | None) -> None:
+        self.ends = ends
+        for moved in list(self._watchers):
+            moved(ends)
+
+
+class TimeLeft:
+    """What is left of a budget's time: as ``asyncio.timeout_at()``, but it moves along where the clock stands still meanwhile."""
+
+    __slots__ = ("_budget", "_timeout")
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._timeout = asyncio.timeout_at(None)
+
+    async def __aenter__(self) -> asyncio.Timeout:
+        """Return the timeout, which can be asked whether it has expired."""
+        timeout = self._timeout = asyncio.timeout_at(self._budget.ends)
+        await timeout.__aenter__()
+        self._budget.watch(self._move)
+        return timeout
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Raise TimeoutError where the time was up."""
+        self._budget.unwatch(self._move)
+        await self._timeout.__aexit__(kind, error, trace)
+
+    def _move(self, ends: float | None) -> None:
+        if not self._timeout.expired():
+            self._timeout.reschedule(ends)
+
+
+def checked_count(count: int | None, what: str) -> int | None:
+    """Return ``count``, or raise ConfigurationError for a number that limits nothing."""
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        raise ConfigurationError(f"{what} must be a whole number of at least 1, or None for no limit; not {count!r}.")
+    return count
+
+
+class Clock(Protocol):
+    """Something that ends after a time, and can be made to stand still any number of times at once."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop that it belongs to; None for one that has not been started."""
+
+    def pause(self) -> None:
+        """Stand still until ``resume`` has been called as often as this."""
+
+    def resume(self) -> None:
+        """Take one pause back."""
+
+
+# The clocks of the calls that the current code is part of.
+_around: ContextVar[tuple[Clock, ...]] = ContextVar("_around", default=())
+
+
+class PausableTimer:
+    """Calls ``then`` after ``seconds``; for tools' limits."""
+
+    __slots__ = ("_handle", "_left", "_pauses", "_then", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float, then: Callable[[], None]) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = loop
+        self._then = then
+        self._left = 0.0
+        self._pauses = 0
+        self._handle: asyncio.TimerHandle | None = loop.call_later(seconds, then)
+
+    def pause(self) -> None:
+        """Stand still until ``resume`` has been called as often as this."""
+        self._pauses += 1
+        if self._pauses == 1 and self.loop is not None and self._handle is not None:
+            self._left = self._handle.when() - self.loop.time()
+            self._handle.cancel()
+
+    def resume(self) -> None:
+        """Take one pause back."""
+        self._pauses -= 1
+        if not self._pauses and self.loop is not None and self._handle is not None:
+            self._handle = self.loop.call_later(self._left, self._then)
+
+    def cancel(self) -> None:
+        """Never call it."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+
+def count_within(*clocks: Clock) -> None:
+    """Say that what the current task does from now on is within the time of these."""
+    _around.set((*_around.get(), *clocks))
+
+
+@contextmanager
+def paused(clock: Clock) -> Iterator[None]:
+    """Let ``clock`` stand still, and all that the current task is within."""
+    clocks = (*_around.get(), clock)
+    for each in clocks:
+        _in_its_loop(each, each.pause)
+    try:
+        yield
+    finally:
+        for each in clocks:
+            _in_its_loop(each, each.resume)
+
+
+def _in_its_loop(clock: Clock, what: Callable[[], None]) -> None:
+    # A tool in a thread may have begun a run of its own, in another loop.
+    if clock.loop is None or clock.loop is asyncio.get_running_loop():
+        what()
+        return
+    try:
+        clock.loop.call_soon_threadsafe(what)
+    except RuntimeError:  # that loop is closed, and nothing in it has a limit any more
+        pass
+
+
+# The tools whose calls the current code is part of: what a tool's own call leads to must not wait for that call to end.
+_inside: ContextVar[tuple[Tool, ...]] = ContextVar("_inside", default=())
+
+
+class FifoSemaphore:
+    """A number of places; whoever finds none waits, and they are let in as they came.
+
+    Not ``asyncio.Semaphore``: to take a place that is free must not cost an await, since nearly all are.
+    """
+
+    def __init__(self, places: int) -> None:
+        self._free = places
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def try_acquire(self) -> bool:
+        """Take a place if there is one."""
+        if not self._free or self._waiting:
+            return False
+        self._free -= 1
+        return True
+
+    async def acquire(self) -> None:
+        """Take a place, as soon as there is one."""
+        if self.try_acquire():
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                self.release()  # it was handed over just as the waiting ended
+            elif turn in self._waiting:
+                self._waiting.remove(turn)
+            raise
+
+    def release(self) -> None:
+        """Give a place back: to the first who waits, if anybody does."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
+
+
+class Permits:
+    """The places that one call takes while its tool runs: one of its tool's, where that has a limit, and one of its run's."""
+
+    __slots__ = ("_held", "_run_semaphore", "_tool")
+
+    def __init__(self, tool: Tool, run_semaphore: FifoSemaphore) -> None:
+        self._tool = tool
+        self._run_semaphore = run_semaphore
+        self._held: list[FifoSemaphore] = []
+
+    def try_acquire(self) -> bool:
+        """Take both places if that needs no waiting; for a tool without a limit of its own."""
+        if self._tool.max_parallel is not None or not self._run_semaphore.try_acquire():
+            return False
+        self._held.append(self._run_semaphore)
+        return True
+
+    async def acquire(self) -> None:
+        """Wait until both are free; calls are let in as they came. One that waits for its tool takes no place of the run.
+
+        A call that is made, however indirectly, by a call of the same tool does not wait for a place of the tool.
+        """
+        if self._tool.max_parallel is not None and not any(self._tool is each for each in _inside.get()):
+            await self._acquire(_semaphore(self._tool, self._tool.max_parallel))
+            _inside.set((*_inside.get(), self._tool))
+        await self._acquire(self._run_semaphore)
+
+    def release(self) -> None:
+        """Give back what is held; also for a tool that is left to itself, which must not hold up others."""
+        while self._held:
+            self._held.pop().release()
+
+    async def _acquire(self, semaphore: FifoSemaphore) -> None:
+        await semaphore.acquire()
+        self._held.append(semaphore)
+
+
+def _semaphore(tool: Tool, most: int) -> FifoSemaphore:
+    """The places of a tool, one set for each event loop; they are kept with the tool, and end with it."""
+    loop = asyncio.get_running_loop()
+    by_loop: dict[asyncio.AbstractEventLoop, FifoSemaphore] = vars(tool).setdefault("_permits_by_loop", {})
+    semaphore = by_loop.get(loop)
+    if semaphore is None:
+        for other in [each for each in list(by_loop) if each.is_closed()]:  # a list: other threads' loops add theirs
+            by_loop.pop(other, None)
+        semaphore = by_loop[loop] = FifoSemaphore(most)
+    return semaphore
+
+
+class RepeatedCalls:
+    """Counts, for one run, how often a call gave the same result, as long as no call of the run gives anything new.
+
+    Tests that are run again after each edit are no repetition, since each edit is a call that was not there before; two calls
+    that take turns are. Counted is what earlier replies asked for: ``next_reply`` says that another one begins. What is kept of
+    each call is two numbers.
+    """
+
+    def __init__(self) -> None:
+        self._fresh: list[tuple[ToolCall, str]] = []
+        self._seen: set[int] = set()
+        self._counts: dict[int, tuple[int, int]] = {}  # call -> (its last result, how often it came in a row)
+
+    def add(self, call: ToolCall, content: str) -> None:
+        """Take note of a call that was carried out, and of its result."""
+        self._fresh.append((call, content))
+
+    def next_reply(self) -> None:
+        """Count what was added: only now, since most turns have no second reply with calls."""
+        if not self._fresh:
+            return
+        # Equal calls of one reply are one: each was made before the others' results were known.
+        for key, result in dict.fromkeys((_key(call), hash(content)) for call, content in self._fresh):
+            self._count(key, result)
+        self._fresh.clear()
+
+    def times(self, call: ToolCall) -> int:
+        """Return how often this call gave the same result, the last times that it was made."""
+        return self._counts.get(_key(call), (0, 0))[1] if self._counts else 0
+
+    def _count(self, key: int, result: int) -> None:
+        pair = hash((key, result))
+        if pair not in self._seen:
+            self._seen.add(pair)
+            self._counts.clear()
+        last, times = self._counts.get(key, (result, 0))
+        self._counts[key] = (result, times + 1 if last == result else 1)
+
+
+def _key(call: ToolCall) -> int:
+    """The same number for the same call, however its arguments are spaced and ordered."""
+    # Of the text, since Python's numbers are not told apart by their hash: -1 and -2 have the same.
+    try:
+        return hash((call.name, json.dumps(call.arguments, sort_keys=True) if call.arguments else call.raw_arguments.strip()))
+    except RecursionError:
+        return hash((call.name, call.raw_arguments))
