@@ -119,7 +119,7 @@ def test_what_runs_beside_a_call_that_waits_keeps_its_own_limit_and_the_run_goes
         person.answer.set()
         assert "quick" == (await anext(batch)).call.name
         await later(9)
-        assert not batch._news
+        assert not batch._events
         await later(1.1)
         return codes(await ended(batch)), budget.exceeded
 
@@ -201,7 +201,7 @@ def test_the_limit_of_such_a_tool_goes_on_from_where_it_stood():
         await later(1000)
         person.answer.set()
         await later(3)
-        assert not batch._news
+        assert not batch._events
         await later(1.1)
         return codes(await ended(batch))
 
