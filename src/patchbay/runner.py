@@ -25,7 +25,7 @@ from patchbay.loop import FinalEvent, LoopEvent, ReplyEvent, ToolCallEvent, Tool
 from patchbay.models.hosted import HostedModel
 from patchbay.models.resolve import resolve_model
 from patchbay.tools import Progress, Validation
-from patchbay.tools.attachments import checked_kinds
+from patchbay.tools.output import checked_kinds
 from patchbay.types import Message, ToolCall, Usage
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from patchbay.agents import AgentTool, BaseSessionService, DatabaseSessionServic
 from patchbay.agents.sessions import memory
 from patchbay.agents.sessions.database import DatabaseResults
 from patchbay.errors import SessionNotFoundError
-from patchbay.tools.kept import MemoryResultStore
+from patchbay.tools.result_store import MemoryResultStore
 from patchbay.types import ToolCall
 
 from .keeper import read_log

@@ -15,7 +15,7 @@ from patchbay.agents.convert import from_messages, response_text, to_messages
 from patchbay.loop.conversation import LEFT_OUT
 from patchbay.testing import ScriptedModel
 from patchbay.tools import ToolContext
-from patchbay.tools.attachments import introduction
+from patchbay.tools.output import introduction
 from patchbay.types import Attachment, Reply, ToolCall
 
 from .turns import Chat, agent, assert_settled, kinds, play, said_to

@@ -9,7 +9,7 @@ from patchbay.agents import Blob, Event, EventActions, Part
 from patchbay.agents.convert import to_messages, without_old_files
 from patchbay.agents.sessions.log import EventLog, record
 from patchbay.agents.view import PastTurns, model_contents
-from patchbay.tools.attachments import introduction
+from patchbay.tools.output import introduction
 
 from .saying import answered, called, said
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from patchbay.server.chat.hidden_turns import HiddenTurnStore, hides
-from patchbay.tools.kept import MemoryResultStore
+from patchbay.tools.result_store import MemoryResultStore
 from patchbay.types import ToolCall
 
 USER = {"role": "user", "content": "hi"}

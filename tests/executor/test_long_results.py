@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from patchbay.executor import Executor, Run, ToolExecution
-from patchbay.tools.excerpt import excerpt
-from patchbay.tools.kept import MemoryResultStore
+from patchbay.tools.result_store import MemoryResultStore
+from patchbay.tools.results import excerpt
 from patchbay.types import ToolCall
 
 LIMIT = 1000

@@ -14,8 +14,7 @@ from patchbay.agents import Blob
 from patchbay.loop.conversation import LEFT_OUT
 from patchbay.server.registry_service import _shown
 from patchbay.testing import ScriptedModel
-from patchbay.tools.attachments import introduction
-from patchbay.tools.output import ToolOutput
+from patchbay.tools.output import ToolOutput, introduction
 from patchbay.types import Illustrated, ToolCall
 from tools_server.rig import calling_back, says, serving
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from media.pictures import jpeg, png
 from patchbay.executor import Executor
 from patchbay.tools import ToolDefinition
-from patchbay.tools.envelope import ReportedError, open_envelope
-from patchbay.tools.images import image_size, image_type, with_images
+from patchbay.tools.envelope import ReportedError, image_size, image_type, unwrap_tool_response, with_images
 from patchbay.tools.results import render_result
 from patchbay.types import Attachment, Illustrated, ToolCall
 
@@ -63,7 +62,9 @@ def test_whatever_follows_the_first_bytes_no_header_breaks_the_reader(data):
 
 
 def test_images_become_attachments_and_the_output_stays_what_it_was():
-    value = open_envelope({"output": {"city": "Oslo"}, "images": [{"data": code(png()), "mime_type": "image/png"}, code(jpeg())]})
+    value = unwrap_tool_response(
+        {"output": {"city": "Oslo"}, "images": [{"data": code(png()), "mime_type": "image/png"}, code(jpeg())]}
+    )
     assert isinstance(value, Illustrated)
     assert {"city": "Oslo"} == value.output
     assert '{"city": "Oslo"}' == render_result(value)
@@ -78,10 +79,10 @@ def test_an_image_is_taken_however_it_is_given(image):
 
 
 def test_an_envelope_without_images_is_what_it_always_was():
-    assert {"is_error": False, "a": 1} == open_envelope({"is_error": False, "a": 1, "images": []})
-    assert "x" == open_envelope({"output": "x", "images": []})
+    assert {"is_error": False, "a": 1} == unwrap_tool_response({"is_error": False, "a": 1, "images": []})
+    assert "x" == unwrap_tool_response({"output": "x", "images": []})
     with pytest.raises(ReportedError):
-        open_envelope({"output": "x", "is_error": True, "images": [code(png())]})
+        unwrap_tool_response({"output": "x", "is_error": True, "images": [code(png())]})
 
 
 def test_what_is_wrong_with_an_image_is_told():

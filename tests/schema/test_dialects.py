@@ -7,7 +7,7 @@ import json
 import pytest
 
 from patchbay.schema.dialects import DIALECTS
-from patchbay.schema.subsets import Inexpressible
+from patchbay.schema.subsets import Unsupported
 from patchbay.tools import tool
 from patchbay.types import ToolSpec
 
@@ -17,7 +17,7 @@ WEATHER = ToolSpec("get_weather", "Tell the weather.", CITY)
 
 def told(name: str, spec: ToolSpec) -> dict:
     expressed = DIALECTS[name].express(spec)
-    assert not isinstance(expressed, Inexpressible)
+    assert not isinstance(expressed, Unsupported)
     return DIALECTS[name].shape(expressed)
 
 
@@ -25,7 +25,7 @@ def told(name: str, spec: ToolSpec) -> dict:
 def test_a_tool_that_cannot_be_told_of_has_a_reason(name):
     broken = ToolSpec("broken", "", {"type": "object", "properties": {"a": {"$ref": "https://example.com"}}})
     expressed = DIALECTS[name].express(broken)
-    assert isinstance(expressed, Inexpressible)
+    assert isinstance(expressed, Unsupported)
     assert "https://example.com" in expressed.reason
 
 

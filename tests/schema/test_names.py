@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patchbay.schema.names import GEMINI_NAMES, OPENAI_NAMES, Aliases
+from patchbay.schema.dialects import GEMINI_NAMES, OPENAI_NAMES, Aliases
 
 RULES = {"openai": (OPENAI_NAMES, r"[a-zA-Z0-9_-]{1,64}"), "gemini": (GEMINI_NAMES, r"[a-zA-Z_][a-zA-Z0-9_.-]{0,63}")}
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from patchbay.schema import FunctionSchema
-from patchbay.schema.references import unresolved
-from patchbay.schema.subsets import Inexpressible, gemini, openai, openai_strict, without_added_nulls
+from patchbay.schema.coercion import unresolved
+from patchbay.schema.subsets import Unsupported, gemini, openai, openai_strict, without_added_nulls
 from patchbay.schema.subsets.common import types_of
 
 GEMINI_WORDS = {
@@ -168,9 +168,9 @@ def test_whatever_the_schema_each_subset_gives_a_schema_or_a_reason_and_changes_
     before = copy.deepcopy(root)
     for subset in (openai, openai_strict, gemini):
         made = subset(root)
-        assert isinstance(made, Inexpressible | dict)
+        assert isinstance(made, Unsupported | dict)
         assert made == subset(root)
-        if isinstance(made, Inexpressible):
+        if isinstance(made, Unsupported):
             assert made.reason
         else:
             json.dumps(made)
@@ -180,14 +180,14 @@ def test_whatever_the_schema_each_subset_gives_a_schema_or_a_reason_and_changes_
 @given(ROOTS)
 def test_gemini_is_given_none_of_the_words_that_it_refuses(root):
     made = gemini(root)
-    if not isinstance(made, Inexpressible) and made:
+    if not isinstance(made, Unsupported) and made:
         check_gemini(made)
 
 
 @given(ROOTS)
 def test_strict_mode_is_given_what_it_takes(root):
     made = openai_strict(root)
-    if not isinstance(made, Inexpressible):
+    if not isinstance(made, Unsupported):
         check_strict(made)
 
 
@@ -204,7 +204,7 @@ def test_strict_mode_is_given_what_it_takes(root):
 )
 def test_what_no_provider_can_be_told_has_a_reason(subset, schema, words):
     made = subset(schema)
-    assert isinstance(made, Inexpressible)
+    assert isinstance(made, Unsupported)
     assert words in made.reason
 
 
@@ -299,7 +299,7 @@ def test_a_schema_that_grows_without_measure_when_written_out_is_refused():
     layers = {f"L{n}": parameters(a={"$ref": f"#/$defs/L{n + 1}"}, b={"$ref": f"#/$defs/L{n + 1}"}) for n in range(20)}
     schema = {**parameters(a={"$ref": "#/$defs/L0"}), "$defs": {**layers, "L20": {"type": "string"}}}
     made = gemini(schema)
-    assert isinstance(made, Inexpressible)
+    assert isinstance(made, Unsupported)
     assert "too large" in made.reason
     assert openai(schema) is schema
 
@@ -314,14 +314,14 @@ def test_alternatives_of_alternatives_without_measure_take_no_time(subset, keywo
         {"$ref": "#/$defs/L0"},
         parameters(a={"$ref": "#/$defs/L0", "title": "y"}),
     ):
-        assert isinstance(subset({**schema, "$defs": {**layers, **leaf}}), Inexpressible | dict)
+        assert isinstance(subset({**schema, "$defs": {**layers, **leaf}}), Unsupported | dict)
 
 
 def test_definitions_that_lead_to_one_another_for_long_are_no_trouble():
     layers = {f"L{n}": parameters(a={"$ref": f"#/$defs/L{n + 1}"}) for n in range(2000)}
     schema = {**parameters(a={"$ref": "#/$defs/L0"}), "$defs": {**layers, "L2000": {"type": "string"}}}
     assert openai(schema) is schema
-    assert isinstance(gemini(schema), Inexpressible)
+    assert isinstance(gemini(schema), Unsupported)
 
 
 def test_strict_mode_closes_every_object_and_requires_all():
@@ -345,7 +345,7 @@ def test_strict_mode_closes_every_object_and_requires_all():
 )
 def test_what_strict_mode_cannot_say_has_a_reason_with_its_place(annotation, words):
     made = openai_strict(one(annotation))
-    assert isinstance(made, Inexpressible)
+    assert isinstance(made, Unsupported)
     assert words in made.reason
 
 
@@ -392,7 +392,7 @@ def test_a_reference_to_a_place_that_a_subset_moves_is_followed():
     check_strict(made)
     assert {"type": "string"} == made["properties"]["b"]
     moved = openai(parameters(a={"type": "array", "items": [{"type": "string"}]}, b={"$ref": "#/properties/a/items/0"}))
-    assert isinstance(moved, Inexpressible)
+    assert isinstance(moved, Unsupported)
     assert "#/properties/a/items/0" in moved.reason
 
 
@@ -407,7 +407,7 @@ def test_a_reference_to_a_place_that_a_subset_moves_is_followed():
 )
 def test_what_is_too_much_for_strict_mode_has_a_reason(schema, words):
     made = openai_strict(schema)
-    assert isinstance(made, Inexpressible)
+    assert isinstance(made, Unsupported)
     assert words in made.reason
 
 
@@ -469,7 +469,7 @@ def strict_pairs(draw: Any, depth: int = 0) -> tuple[dict[str, Any], dict[str, A
 def test_what_fits_the_strict_schema_fits_the_tools_own_once_the_added_nulls_are_gone(pair):
     schema, written = pair
     made = openai_strict(schema)
-    assert not isinstance(made, Inexpressible)
+    assert not isinstance(made, Unsupported)
     assert jsonschema_rs.Draft202012Validator(made).is_valid(written)
     own = json.loads(without_added_nulls(schema, json.dumps(written)))
     assert jsonschema_rs.Draft202012Validator(schema).is_valid(own)

@@ -192,12 +192,12 @@ def test_a_schema_that_names_the_same_part_again_and_again_costs_no_more():
         definitions[f"n{level}"] = {
             "allOf": [below, {"properties": {"x": {"$ref": "#/$defs/n0"}}}, below, {"$ref": below["$ref"]}]
         }
-    from patchbay.schema.coercion import Bend
+    from patchbay.schema.coercion import Coercer
 
     value: dict[str, Any] = {}
     for _ in range(60):
         value = {"x": value}
-    bent = Bend({"$ref": "#/$defs/n0", "$defs": definitions}, coerce_types=True, use_defaults=True).apply(value)
+    bent = Coercer({"$ref": "#/$defs/n0", "$defs": definitions}, coerce_types=True, use_defaults=True).apply(value)
     assert 1 == bent["x"]["x"]["leaf"]
 
 
@@ -252,7 +252,7 @@ def test_two_tools_of_one_name_are_refused():
 def test_each_schema_is_compiled_once_and_only_when_used(monkeypatch):
     import jsonschema_rs
 
-    from patchbay.schema import validator as module
+    from patchbay.schema import validation as module
 
     compiled = []
     original = module._draft

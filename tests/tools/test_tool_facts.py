@@ -10,7 +10,7 @@ import pytest
 from patchbay.errors import ConfigurationError, ToolDeniedError
 from patchbay.executor import Executor
 from patchbay.tools import BaseTool, FunctionTool, Tool, ToolContext, ToolDefinition, tool
-from patchbay.tools.facts import facts_of
+from patchbay.tools.tool import find_facts
 from patchbay.types import ToolCall
 
 
@@ -19,7 +19,7 @@ def where(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def facts(item: Tool, **arguments: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(facts_of(item, arguments), 30))
+    return asyncio.run(asyncio.wait_for(find_facts(item, arguments), 30))
 
 
 def called(item: Tool, raw: str = '{"path": "a"}') -> str:

@@ -13,7 +13,7 @@ from patchbay.approvals import parse_policy
 from patchbay.server.app import create_tools_app
 from patchbay.server.governance import Governance, GovernanceSettings
 from patchbay.server.settings import ToolsSettings
-from patchbay.tools.annotations import MOST
+from patchbay.tools.tool import MOST_ANNOTATIONS
 from tools_server.rig import Server, calling_back, says, serving
 
 URL = "http://127.0.0.1:9/call"
@@ -57,7 +57,7 @@ def test_a_tool_that_says_nothing_of_itself_says_nothing(server: Any) -> None:
         ({"a\n": True}, "1 to 64 of A-Z"),
         ({"é": True}, "1 to 64 of A-Z"),
         ({"\ud800": True}, "1 to 64 of A-Z"),
-        ({str(n): True for n in range(MOST + 1)}, "no more than 32, not 33"),
+        ({str(n): True for n in range(MOST_ANNOTATIONS + 1)}, "no more than 32, not 33"),
         ({"destructive": True, "destructiveHint": False}, "say the same thing twice"),
     ],
 )

@@ -41,7 +41,7 @@ from patchbay.loop.conversation import DELIVERED
 from patchbay.loop.events import IncompleteAnswerError, OutOfTimeError, next_model_event
 from patchbay.models.chat import ChatModel, ChatRequest, ModelEvent, ModelReply, TextDelta
 from patchbay.tools import AgentScope, ToolActions, merge_actions
-from patchbay.tools.actions import on_top
+from patchbay.tools.context import on_top
 from patchbay.tools.results import describe
 from patchbay.types import NO_USAGE, Message, ToolCall, Usage
 

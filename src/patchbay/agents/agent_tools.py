@@ -185,7 +185,7 @@ class AnswerTool(Tool):
         from pydantic import TypeAdapter
         from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
-        from patchbay.schema.annotations import known
+        from patchbay.schema.pydantic_model import known
 
         if inspect.isroutine(self._type):
             raise ConfigurationError(f"output_schema must be a type, not a function ({self._type!r}).")
@@ -224,7 +224,7 @@ class AnswerTool(Tool):
         """Return the answer in JSON's types, as its type writes it. Raises ToolArgumentsError."""
         from pydantic import ValidationError
 
-        from patchbay.schema.complaints import pydantic_complaints
+        from patchbay.schema.validation import pydantic_error_messages
 
         given = self._unchecked(raw_arguments)
         if not self._is_object:
@@ -234,7 +234,9 @@ class AnswerTool(Tool):
         try:
             answer = self._adapter.validate_json(json.dumps(given))
         except ValidationError as error:
-            raise ToolArgumentsError(self.name, raw_arguments=raw_arguments, details=pydantic_complaints(error, given)) from None
+            raise ToolArgumentsError(
+                self.name, raw_arguments=raw_arguments, details=pydantic_error_messages(error, given)
+            ) from None
         return {_ONLY: self._adapter.dump_python(answer, mode="json", by_alias=True)}
 
     def read(self, text: str) -> Any:

@@ -15,8 +15,8 @@ from patchbay.errors import ConfigurationError
 from patchbay.executor import Budget
 from patchbay.executor.limits import checked_count
 from patchbay.tools import State
-from patchbay.tools.base import checked_timeout
 from patchbay.tools.results import describe
+from patchbay.tools.tool import checked_timeout
 from patchbay.types import NO_USAGE, Usage
 
 if TYPE_CHECKING:

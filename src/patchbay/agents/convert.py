@@ -20,7 +20,7 @@ from patchbay.errors import ToolTimeoutError
 from patchbay.executor import ToolExecution
 from patchbay.loop.conversation import LEFT_OUT, sendable_call
 from patchbay.tools import render_result
-from patchbay.tools.attachments import introduction, is_introduction
+from patchbay.tools.output import introduction, is_introduction
 from patchbay.tools.results import describe
 from patchbay.types import Attachment, Message, Reply, ToolCall
 

@@ -20,7 +20,7 @@ from patchbay.models.chat import ChatModel
 from patchbay.models.hosted import HostedModel
 from patchbay.models.resolve import resolve_model
 from patchbay.tools import Tool, collect_tools
-from patchbay.tools.attachments import checked_kinds
+from patchbay.tools.output import checked_kinds
 
 _CONTENTS: Final = ("default", "current_turn", "none")
 

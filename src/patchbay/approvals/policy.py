@@ -14,7 +14,7 @@ from patchbay.approvals.conditions import Condition, read_conditions
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import HookPolicy, ToolRequest
 from patchbay.hooks.config.reader import Table, read_config, wrong
-from patchbay.tools.annotations import by_our_names
+from patchbay.tools.tool import normalized_annotations
 
 Outcome: TypeAlias = Literal["allow", "deny", "ask"]
 AtDeadline: TypeAlias = Literal["deny", "allow"]
@@ -82,7 +82,7 @@ class Rule:
             raise ConfigurationError(f"{place}who must name some of {', '.join(get_args(Who))}, not {list(self.who)!r}.")
         if not isinstance(self.annotations, Mapping):
             raise ConfigurationError(f"{place}annotations must be an object, not {self.annotations!r}.")
-        object.__setattr__(self, "annotations", MappingProxyType(by_our_names(self.annotations)))
+        object.__setattr__(self, "annotations", MappingProxyType(normalized_annotations(self.annotations)))
         try:
             object.__setattr__(self, "_conditions", read_conditions(self.when))
         except ConfigurationError as error:
@@ -134,7 +134,7 @@ class Rule:
 
     def _matches_annotations(self, call: ToolRequest) -> bool:
         trusted = self._trusts(call)
-        annotations = by_our_names(call.annotations)
+        annotations = normalized_annotations(call.annotations)
         return all(
             (not trusted and wanted is False)
             or (bool(annotations.get(name)) is wanted if isinstance(wanted, bool) else annotations.get(name) == wanted)

@@ -111,7 +111,7 @@ class ApprovalRequest:
         if not isinstance(arguments, Mapping) or len(text) > MAX_ARGUMENTS:
             limit = f"The edited arguments must be an object of at most {MAX_ARGUMENTS} characters."
             raise InvalidRequestError(limit, param="arguments")
-        if complaints := SchemaValidator(self.tool, self.parameters).complaints(arguments):
+        if complaints := SchemaValidator(self.tool, self.parameters).error_messages(arguments):
             raise InvalidRequestError(
                 f"The edited arguments do not fit {self.tool!r:.99}: {'; '.join(complaints):.500}.", param="arguments"
             )

@@ -29,8 +29,8 @@ from patchbay.executor.results import NAME_SHOWN, NOT_BEGUN, ToolExecution, edit
 from patchbay.schema.arguments import UnreadableArgumentsError, read_arguments
 from patchbay.tools import well_formed
 from patchbay.tools.context import Progress
-from patchbay.tools.interrupts import is_users_interrupt
 from patchbay.tools.output import OutputError
+from patchbay.tools.threads import is_users_interrupt
 from patchbay.types import IncompleteCall, Message, ToolCall, ToolResult
 
 if TYPE_CHECKING:

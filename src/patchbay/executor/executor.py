@@ -14,8 +14,8 @@ from patchbay.executor.limits import Budget, checked_count
 from patchbay.executor.results import ToolExecution
 from patchbay.executor.run import Run, RunOptions
 from patchbay.tools import Tool, Validation, collect_tools
-from patchbay.tools.base import checked_timeout
 from patchbay.tools.context import NO_SCOPE, AgentScope, Progress
+from patchbay.tools.tool import checked_timeout
 from patchbay.types import IncompleteCall, Message, ToolCall
 
 if TYPE_CHECKING:

@@ -32,10 +32,10 @@ from patchbay.hooks.calls import PendingCall, is_same_json, to_json_arguments
 from patchbay.schema.arguments import read_arguments
 from patchbay.tools import Tool
 from patchbay.tools.context import Progress, ToolContext
-from patchbay.tools.facts import DENIED, changed_facts, facts_of
-from patchbay.tools.interrupts import is_users_interrupt
 from patchbay.tools.output import OutputError, ToolOutput
 from patchbay.tools.results import write_strictly
+from patchbay.tools.threads import is_users_interrupt
+from patchbay.tools.tool import DENIED, changed_facts, find_facts
 from patchbay.types import Attachment, ToolCall, ToolResult
 
 if TYPE_CHECKING:
@@ -383,7 +383,7 @@ class Invocation(PendingCall):
 
     async def _find_facts(self, arguments: dict[str, Any]) -> dict[str, Any]:
         try:
-            facts = await facts_of(self.tool, frozen_copy(arguments))
+            facts = await find_facts(self.tool, frozen_copy(arguments))
         except ToolDeniedError as error:
             self.log.add(error.by, "facts", "denied", error.reason)
             raise

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from patchbay.errors import ConfigurationError
 from patchbay.tools import Tool
-from patchbay.tools.base import checked_timeout
+from patchbay.tools.tool import checked_timeout
 from patchbay.types import ToolCall
 
 

@@ -18,7 +18,7 @@ from patchbay.errors import (
 )
 from patchbay.media.content import may_have_base64
 from patchbay.tools import Tool, render_error
-from patchbay.tools.actions import ToolActions
+from patchbay.tools.context import ToolActions
 from patchbay.tools.output import OutputError, ToolOutput
 from patchbay.tools.threads import run_in_thread
 from patchbay.types import Attachment, ToolCall, ToolResult

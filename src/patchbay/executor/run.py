@@ -12,12 +12,11 @@ from patchbay.executor.limits import Budget, FifoSemaphore, RepeatedCalls
 from patchbay.executor.results import attach_files
 from patchbay.media.content import MIN_URL, may_have_base64, omission_note, replace_base64
 from patchbay.tools import Tool, render_result
-from patchbay.tools.attachments import attachments_of, checked_kinds, described
-from patchbay.tools.base import checked_timeout
 from patchbay.tools.context import NO_SCOPE, AgentScope
-from patchbay.tools.excerpt import excerpt
-from patchbay.tools.kept import MemoryResultStore, ReadResult, ResultStore
-from patchbay.tools.output import ToolOutput
+from patchbay.tools.output import ToolOutput, attachments_of, checked_kinds, described
+from patchbay.tools.result_store import MemoryResultStore, ReadResult, ResultStore
+from patchbay.tools.results import excerpt
+from patchbay.tools.tool import checked_timeout
 from patchbay.types import Attachment, IncompleteCall, Message, ToolCall, ToolSpec
 
 if TYPE_CHECKING:

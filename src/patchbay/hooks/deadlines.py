@@ -15,9 +15,8 @@ from functools import partial
 from types import MethodType, coroutine
 from typing import Any, Final
 
-from patchbay.tools.interrupts import is_users_interrupt
 from patchbay.tools.results import describe
-from patchbay.tools.threads import run_in_thread
+from patchbay.tools.threads import is_users_interrupt, run_in_thread
 
 GRACE: Final = 5.0
 """Seconds that a cancelled hook may clean up before its coroutine is closed."""

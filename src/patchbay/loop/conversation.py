@@ -21,7 +21,7 @@ from patchbay.executor.results import NOT_BEGUN, error_for_model
 from patchbay.models.chat import ChatRequest
 from patchbay.schema import read_arguments
 from patchbay.tools import well_formed
-from patchbay.tools.attachments import introduction, is_introduction
+from patchbay.tools.output import introduction, is_introduction
 from patchbay.transcript import insert_results, tool_calls
 from patchbay.types import NO_USAGE, IncompleteCall, Message, Reply, ToolCall, ToolResult, ToolSpec, Usage
 

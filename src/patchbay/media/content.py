@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from patchbay.media.files import MediaRefusedError
-from patchbay.tools.images import image_type
+from patchbay.tools.envelope import image_type
 
 Kind = Literal["image", "audio", "video", "file"]
 

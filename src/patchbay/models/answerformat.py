@@ -16,7 +16,7 @@ import msgspec
 from patchbay.models.wire import decode, encode
 
 if TYPE_CHECKING:
-    from patchbay.schema.validator import SchemaValidator
+    from patchbay.schema.validation import SchemaValidator
 
 _MOST_REMEMBERED: Final = 64 * 1024
 _MOST_READ: Final = 4096
@@ -64,12 +64,12 @@ class AnswerFormat:
             return None, "it is not JSON" if text else "it is empty"
         if self._schema is None:
             return (text, "") if isinstance(value, dict) else (None, "it is not a JSON object")
-        complaints = self._validator.complaints(value) if check_schema else ()
+        complaints = self._validator.error_messages(value) if check_schema else ()
         return (None, "; ".join(complaints)) if complaints else (text, "")
 
     @cached_property
     def _validator(self) -> SchemaValidator:
-        from patchbay.schema.validator import SchemaValidator  # heavy, and needed only where an answer is checked
+        from patchbay.schema.validation import SchemaValidator  # heavy, and needed only where an answer is checked
 
         return SchemaValidator("response_format", self._schema or {})
 

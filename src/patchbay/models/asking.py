@@ -9,7 +9,7 @@ from patchbay.models.completion import Outcome
 from patchbay.types import Message, ToolCall, ToolSpec
 
 
-def schema_complaints(specs: Sequence[ToolSpec], calls: Sequence[ToolCall]) -> list[str]:
+def schema_error_messages(specs: Sequence[ToolSpec], calls: Sequence[ToolCall]) -> list[str]:
     """One sentence for each call whose arguments do not fit their schema."""
     if not specs or not calls:
         return []

@@ -19,7 +19,7 @@ from patchbay.formats.parser import StreamParser
 from patchbay.formats.parts import make_rules
 from patchbay.models.answerformat import refuses_format
 from patchbay.models.answering import ChoiceStream
-from patchbay.models.asking import add_usage, ask_for_answer, ask_for_choice, ask_for_repair, schema_complaints
+from patchbay.models.asking import add_usage, ask_for_answer, ask_for_choice, ask_for_repair, schema_error_messages
 from patchbay.models.choice import Policy
 from patchbay.models.completion import Outcome, read_choice, read_completion, without_prose
 from patchbay.models.faults import error_body
@@ -526,7 +526,7 @@ class Exchange:
         offer = self._call.offer
         if self._options.repair_rounds > self._repair_rounds and offer is not None and offer.specs:
             for outcome in outcomes:
-                complaints = schema_complaints(offer.specs, outcome.calls)
+                complaints = schema_error_messages(offer.specs, outcome.calls)
                 if complaints:
                     self._repair_rounds += 1
                     self._extra += ask_for_repair(outcome, complaints)

@@ -16,8 +16,8 @@ from typing import Any
 from patchbay.models.chat import ChatRequest
 from patchbay.models.providers import Provider
 from patchbay.models.wire import Raw, encode
-from patchbay.schema.names import Aliases
-from patchbay.schema.subsets import Inexpressible, without_added_nulls
+from patchbay.schema.dialects import Aliases
+from patchbay.schema.subsets import Unsupported, without_added_nulls
 from patchbay.types import Message, Reply, ToolCall, ToolSpec
 
 _logger = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class Offer:
             if exact is not None:
                 strict[spec.name] = spec.parameters
             expressed = dialect.express(spec) if exact is None else exact
-            if isinstance(expressed, Inexpressible):
+            if isinstance(expressed, Unsupported):
                 self._report(spec.name, expressed.reason)
             else:
                 tools.append(dialect.shape(replace(expressed, name=names.wire(spec.name))))
@@ -123,7 +123,7 @@ class Offer:
         if not spec.strict or self._provider.strict_dialect is None:
             return None
         expressed = self._provider.strict_dialect.express(spec)
-        return None if isinstance(expressed, Inexpressible) else expressed
+        return None if isinstance(expressed, Unsupported) else expressed
 
     def _report(self, name: str, reason: str) -> None:
         if name not in self._reported:

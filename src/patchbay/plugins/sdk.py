@@ -31,10 +31,9 @@ from patchbay.plugins.protocol import (
     encode,
 )
 from patchbay.tools import FunctionTool, Progress, ToolContext
-from patchbay.tools.annotations import checked_annotations
-from patchbay.tools.invoke import invoke, is_async
 from patchbay.tools.results import describe
-from patchbay.tools.threads import run_in_thread
+from patchbay.tools.threads import invoke, is_async, run_in_thread
+from patchbay.tools.tool import checked_annotations
 
 _MISSING: Any = object()
 

@@ -33,10 +33,10 @@ from patchbay.realtime.events import ConnectionEvent, ErrorEvent, IdleEvent, Int
 from patchbay.realtime.history import TurnRecorder, trim_history
 from patchbay.realtime.session import Session, validated_text
 from patchbay.tools import Tool, collect_tools, well_formed
-from patchbay.tools.attachments import checked_kinds
 from patchbay.tools.context import Progress
-from patchbay.tools.kept import MemoryResultStore
+from patchbay.tools.output import checked_kinds
 from patchbay.tools.registry import Snapshot
+from patchbay.tools.result_store import MemoryResultStore
 from patchbay.types import Message, ToolCall
 
 if TYPE_CHECKING:

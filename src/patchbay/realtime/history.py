@@ -12,12 +12,12 @@ from patchbay.loop.conversation import files_message, reply_message
 from patchbay.realtime.config import RealtimeLimits
 from patchbay.realtime.providers.base import Line
 from patchbay.tools import well_formed
-from patchbay.tools.excerpt import excerpt
+from patchbay.tools.results import excerpt
 from patchbay.transcript import NOT_SHOWN
 from patchbay.types import Message, ToolCall, ToolResult
 
 _SHORTEST: Final = 1000
-"""Below this length a text loses its end instead of its middle (``patchbay.tools.excerpt``)."""
+"""Below this length a text loses its end instead of its middle (``patchbay.tools.results``)."""
 
 
 def shortened(text: str, chars: int) -> str:

@@ -24,7 +24,7 @@ from patchbay.realtime.server_events import Status
 from patchbay.realtime.session_tools import SessionTools
 from patchbay.tools import Tool
 from patchbay.tools.context import Progress
-from patchbay.tools.kept import MemoryResultStore, ReadResult
+from patchbay.tools.result_store import MemoryResultStore, ReadResult
 from patchbay.types import ToolCall
 
 if TYPE_CHECKING:

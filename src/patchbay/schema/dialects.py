@@ -1,18 +1,85 @@
-"""How each provider is told of a tool: the part of JSON Schema it takes, the names it allows, the shape on its wire.
-
-What lives here: the table of dialects. What does not: the subsets themselves (``subsets``), the rules for names (``names``), and
-the requests that carry the tools (``patchbay.models``). All is pure: the same tools give the same bytes.
-"""
+"""The parts of JSON Schema and the names that each provider accepts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final
 
-from patchbay.schema.names import GEMINI_NAMES, OPENAI_NAMES, NameRule
-from patchbay.schema.subsets import Inexpressible, gemini, openai, openai_strict
+from patchbay.schema.arguments import excerpt
+from patchbay.schema.subsets import Unsupported, gemini, openai, openai_strict
 from patchbay.types import ToolSpec
+
+_DIGEST: Final = 8
+_OTHERS: Final = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True)
+class NameRule:
+    """What a provider takes for a function's name: ``pattern`` has to match all of it, and it has at most ``longest`` characters.
+
+    Every rule takes letters, digits, ``_`` and ``-``, and a letter at the front.
+    """
+
+    pattern: str
+    longest: int = 64
+
+    def allows(self, name: str) -> bool:
+        """Whether ``name`` can be sent as it is."""
+        return len(name) <= self.longest and re.fullmatch(self.pattern, name) is not None
+
+    def alias(self, name: str, *, attempt: int = 0) -> str:
+        """Return a name that is allowed: what can be kept of ``name``, and a digest of all of it."""
+        seed = name if not attempt else f"{name}\n{attempt}"
+        digest = hashlib.sha256(seed.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
+        kept = _OTHERS.sub("_", name).strip("_-")
+        if not kept[:1].isalpha():
+            kept = f"tool_{kept}".rstrip("_")
+        return f"{kept[: self.longest - _DIGEST - 1]}_{digest}"
+
+
+OPENAI_NAMES: Final = NameRule(r"[A-Za-z0-9_-]+")
+GEMINI_NAMES: Final = NameRule(r"[A-Za-z_][A-Za-z0-9_.-]*")
+
+
+class Aliases:
+    """The names of a set of tools on one provider's wire, and the way back.
+
+    No alias is the name of another tool of the set, and no two tools have one alias. ``fixed`` are names that somebody else
+    answers for: they are sent as they are.
+    """
+
+    def __init__(self, names: Iterable[str], rule: NameRule, *, fixed: Iterable[str] = ()) -> None:
+        self._rule = rule
+        self._fixed = frozenset(fixed)
+        own = list(dict.fromkeys(name for name in names if name not in self._fixed))
+        taken = {*own, *self._fixed}
+        wire: dict[str, str] = {}
+        for name in own:
+            if rule.allows(name):
+                continue
+            attempt = 0
+            while (alias := rule.alias(name, attempt=attempt)) in taken:
+                attempt += 1
+            taken.add(alias)
+            wire[name] = alias
+        self.changed: Mapping[str, str] = MappingProxyType(wire)
+        """The aliases by name, of the tools that need one."""
+        self._wire = {**{name: name for name in self._fixed}, **{name: wire.get(name, name) for name in own}}
+        self._back = {alias: name for name, alias in wire.items()}
+
+    def wire(self, name: str) -> str:
+        """Return what ``name`` is on the wire; also for one that is no tool (any more), as it may stand in a conversation."""
+        if (found := self._wire.get(name)) is not None:
+            return found
+        return name if self._rule.allows(name) else self._rule.alias(name)
+
+    def own(self, name: str) -> str:
+        """Return the tool's own name for one from the wire; what is no alias is returned as it is."""
+        return self._back.get(name, name)
 
 
 def _nested(spec: ToolSpec) -> dict[str, Any]:
@@ -37,15 +104,15 @@ class Dialect:
     """
 
     name: str
-    subset: Callable[[Mapping[str, Any]], Mapping[str, Any] | Inexpressible] = openai
+    subset: Callable[[Mapping[str, Any]], Mapping[str, Any] | Unsupported] = openai
     names: NameRule = OPENAI_NAMES
     shape: Callable[[ToolSpec], dict[str, Any]] = _nested
     strict: bool = False
 
-    def express(self, spec: ToolSpec) -> ToolSpec | Inexpressible:
+    def express(self, spec: ToolSpec) -> ToolSpec | Unsupported:
         """Return ``spec`` with the schema that is sent (its name unchanged), or why the tool cannot be told of."""
         parameters = self.subset(spec.parameters)
-        if isinstance(parameters, Inexpressible):
+        if isinstance(parameters, Unsupported):
             return parameters
         return replace(spec, parameters=parameters, strict=True if self.strict else None)
 
@@ -66,3 +133,24 @@ _ALL: Final = (
 )
 DIALECTS: Final[Mapping[str, Dialect]] = {dialect.name: dialect for dialect in _ALL}
 """Every dialect by its name."""
+
+
+def unsupported_reason(schema: Mapping[str, Any]) -> str | None:
+    """Return why no provider takes ``schema`` for the arguments of a tool, None where one may.
+
+    What OpenAI is sent of it must be a JSON Schema: it answers for all tools with an error where one is none, and of all
+    providers it takes the most.
+    """
+    import jsonschema_rs
+
+    told = openai(schema)
+    if isinstance(told, Unsupported):
+        return told.reason
+    try:
+        jsonschema_rs.meta.validate(dict(told))
+    except jsonschema_rs.ValidationError as error:
+        place = "".join(f"/{part}" for part in error.instance_path) or "(root)"
+        return f"its schema is no JSON Schema: {excerpt(f'{place}: {error.message}')}"
+    except Exception as error:  # noqa: BLE001  (the schema is foreign, and so is who reads it)
+        return f"its schema cannot be read: {excerpt(str(error).partition(chr(10))[0])}"
+    return None

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 from patchbay.errors import ConfigurationError, ToolError, ToolFailed
 from patchbay.media.content import drop_cut_base64
 from patchbay.schema.arguments import UnreadableArgumentsError, read_arguments
-from patchbay.schema.usable import why_unusable
+from patchbay.schema.dialects import unsupported_reason
 from patchbay.server.callbacks import (
     CallbackEndpoint,
     CallbackHealth,
@@ -44,8 +44,7 @@ from patchbay.server.origin import (
 from patchbay.server.progress_lines import ACCEPT, MOST_BYTES, NDJSON, ProgressReader, TooMuchProgressError
 from patchbay.tools import Progress, Tool, Validation, render_result
 from patchbay.tools.context import ToolContext
-from patchbay.tools.envelope import open_envelope
-from patchbay.tools.images import MOST_CHARS, MOST_IMAGES, image_chars
+from patchbay.tools.envelope import MOST_CHARS, MOST_IMAGES, image_chars, unwrap_tool_response
 from patchbay.tools.registry import Registration
 
 SIGNATURE: Final = "X-Patchbay-Signature"
@@ -219,7 +218,7 @@ class CallbackTool(Tool):
     @cached_property
     def problem(self) -> str | None:
         """Why no model can be told of the tool, None where one can."""
-        return why_unusable(self.parameters)
+        return unsupported_reason(self.parameters)
 
     @cached_property
     def offered(self) -> bool:
@@ -311,7 +310,7 @@ class CallbackTool(Tool):
         is_envelope = isinstance(value, Mapping) and ("output" in value or "is_error" in value)
         if len(body) > limit and len(body) - (image_chars(value.get("images")) if is_envelope else 0) > limit:
             return _cut(body, limit)
-        return open_envelope(value, tool_name=self.name) if is_envelope else value
+        return unwrap_tool_response(value, tool_name=self.name) if is_envelope else value
 
     def _failure(self, error: ClientError) -> CallbackError:
         if isinstance(error, ConnectError | ConnectTimeoutError):

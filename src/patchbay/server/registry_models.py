@@ -15,8 +15,8 @@ from patchbay.errors import ConfigurationError
 from patchbay.schema.arguments import MAX_DEPTH, deeper_than
 from patchbay.server.callbacks import read_callback_url
 from patchbay.tools import well_formed
-from patchbay.tools.annotations import MOST, NAME, checked_annotations
 from patchbay.tools.registry import MAX_TIMEOUT
+from patchbay.tools.tool import ANNOTATION_NAME, MOST_ANNOTATIONS, checked_annotations
 from patchbay.types import EMPTY_PARAMETERS
 
 
@@ -60,10 +60,10 @@ class RegisterBody(BaseModel):
     secret: Secret = None
     annotations: dict[str, bool] = Field(
         default_factory=dict,
-        max_length=MOST,
+        max_length=MOST_ANNOTATIONS,
         description="What the tool says of itself, for approvals: `read_only`, `destructive`, `idempotent`, `open_world`, or as "
         "MCP calls them (`readOnlyHint`, ...), or words of your own. A policy believes what makes it ask or deny.",
-        json_schema_extra={"propertyNames": {"pattern": NAME}},
+        json_schema_extra={"propertyNames": {"pattern": ANNOTATION_NAME}},
     )
 
     @field_validator("name")

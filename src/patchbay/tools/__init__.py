@@ -10,15 +10,11 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from patchbay.tools.actions import ToolActions, merge_actions
-from patchbay.tools.base import Tool, Validation
-from patchbay.tools.basetool import BaseTool
-from patchbay.tools.collect import as_tool, collect_tools
-from patchbay.tools.context import AgentScope, Context, Progress, ToolContext
-from patchbay.tools.definition import ToolDefinition
-from patchbay.tools.function import FunctionTool, tool
+from patchbay.tools.context import AgentScope, Context, Progress, ToolActions, ToolContext, merge_actions
+from patchbay.tools.function import FunctionTool, ToolDefinition, as_tool, collect_tools, tool
 from patchbay.tools.results import render_error, render_result, well_formed
 from patchbay.tools.state import State
+from patchbay.tools.tool import BaseTool, Tool, Validation
 
 __all__ = [
     "AgentScope",

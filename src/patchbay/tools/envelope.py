@@ -1,20 +1,152 @@
-"""What a tool gave back in an envelope, ``{"output", "is_error", "error", "images"}``: its output, or an error for the model.
-
-What lives here: opening one, and which of a handler's dicts is one. What does not: which answers of a callback are; that door has
-a rule of its own (``patchbay.server.callback_tool``).
-"""
+"""The envelope in which tools of other processes answer, and the images in it."""
 
 from __future__ import annotations
 
+import binascii
 import logging
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from patchbay.errors import ToolError
-from patchbay.tools.images import with_images
 from patchbay.tools.results import render_result
-from patchbay.types import Illustrated
+from patchbay.types import Attachment, Illustrated
+
+MOST_IMAGES: Final = 2
+"""How many images of one envelope are taken."""
+
+MOST_CHARS: Final = 2 * 1024 * 1024
+"""How many characters of base64 an image of an envelope may have."""
+
+MOST_WIDTH, MOST_HEIGHT = 3840, 2160
+"""The largest an image of an envelope may be, in pixels."""
+
+MOST_PROMPT: Final = 2000
+"""How much is kept of what an image is to be looked at for."""
+
+_PNG: Final = b"\x89PNG\r\n\x1a\n"
+_JPEG: Final = b"\xff\xd8\xff"
+# Every frame header but those of other coding processes' tables: DHT (C4), JPG (C8) and DAC (CC).
+_JPEG_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_NAMES: Final = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg", "image/x-png": "image/png"}
+_DATA_MEMBERS: Final = ("data", "base64", "image", "b64_json", "image_base64", "url")
+_TYPE_MEMBERS: Final = ("mime_type", "mime", "media_type", "content_type", "mimeType")
+
+
+def image_type(head: bytes) -> str:
+    """Return the media type of an image by its first 16 bytes: PNG, JPEG, GIF or WebP, as models take them; "" for others."""
+    if head.startswith(_PNG):
+        return "image/png"
+    if head.startswith(_JPEG):
+        return "image/jpeg"
+    if head.startswith((b"GIF87a", b"GIF89a")):
+        return "image/gif"
+    return "image/webp" if head[:4] == b"RIFF" and head[8:12] == b"WEBP" else ""
+
+
+def image_size(data: bytes) -> tuple[int, int] | None:
+    """Return width and height in pixels as the header of a PNG or JPEG says; None where it does not."""
+    if data.startswith(_PNG):
+        if data[12:16] != b"IHDR" or len(data) < 24:
+            return None
+        return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+    return _jpeg_size(data) if data.startswith(_JPEG) else None
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int] | None:
+    """Return the size in the first frame header, at the end of segments that each say their length."""
+    place = 2
+    while place + 9 <= len(data) and data[place] == 0xFF:
+        if data[place + 1] in _JPEG_FRAMES:
+            height, width = data[place + 5 : place + 7], data[place + 7 : place + 9]
+            return int.from_bytes(width, "big"), int.from_bytes(height, "big")
+        is_padding = data[place + 1] == 0xFF
+        place += 1 if is_padding else 2 + int.from_bytes(data[place + 2 : place + 4], "big")
+    return None
+
+
+class ImageError(ValueError):
+    """An image of an envelope cannot be taken; the message says why."""
+
+
+def with_images(output: Any, images: Any) -> tuple[Any, tuple[Attachment, ...]]:
+    """Return the images of an envelope as attachments, and its output.
+
+    What is wrong with an image, which is then left out, stands in the output under ``_image_warnings``; what the tool wants an
+    image to be looked at for (its ``vision_prompt``) under ``_vision_prompts``. An output that is no object is then one, and the
+    output proper its ``result``.
+    """
+    if not isinstance(images, list | tuple):
+        return _with_member(output, "_image_warnings", ["images must be a list"]), ()
+    taken: list[Attachment] = []
+    warnings: list[str] = []
+    prompts: list[str] = []
+    if len(images) > MOST_IMAGES:
+        warnings.append(f"{len(images)} images: only the first {MOST_IMAGES} are taken")
+    for number, image in enumerate(images[:MOST_IMAGES], 1):
+        try:
+            taken.append(_read(image, number))
+        except ImageError as error:
+            warnings.append(f"image {number}: {error}")
+            continue
+        prompt = image.get("vision_prompt") if isinstance(image, Mapping) else None
+        if isinstance(prompt, str) and prompt:
+            prompts.append(prompt[:MOST_PROMPT])
+            if len(prompt) > MOST_PROMPT:
+                warnings.append(f"image {number}: its vision_prompt is cut at {MOST_PROMPT} characters")
+    if prompts:
+        output = _with_member(output, "_vision_prompts", prompts)
+    if warnings:
+        output = _with_member(output, "_image_warnings", warnings)
+    return output, tuple(taken)
+
+
+def image_chars(images: Any) -> int:
+    """Return how many characters of base64 the images of an envelope have, whether or not they can be taken."""
+    texts = map(_text_of, images) if isinstance(images, list | tuple) else ()
+    return sum(len(text) for text in texts if isinstance(text, str))
+
+
+def _text_of(image: Any) -> Any:
+    if not isinstance(image, Mapping):
+        return image
+    return next((image[name] for name in _DATA_MEMBERS if isinstance(image.get(name), str)), None)
+
+
+def _read(image: Any, number: int) -> Attachment:
+    declared, text = "", _text_of(image)
+    if isinstance(image, Mapping):
+        declared = next((image[name] for name in _TYPE_MEMBERS if isinstance(image.get(name), str)), "")
+    if not isinstance(text, str):
+        raise ImageError('it must be {"data": base64, "mime_type": ...}')
+    if text[:5].lower() == "data:":
+        head, _, text = text.partition(",")
+        if not head.lower().endswith(";base64"):
+            raise ImageError("its data URL must be base64")
+        declared = declared or head[5:].partition(";")[0]
+    if len(text) > MOST_CHARS:
+        raise ImageError(f"its base64 is larger than {MOST_CHARS // (1024 * 1024)} MiB")
+    try:
+        data = binascii.a2b_base64(text, strict_mode=True)
+    except (binascii.Error, ValueError):
+        raise ImageError("it is not valid base64") from None
+    found = image_type(data[:16])
+    if found not in ("image/png", "image/jpeg"):
+        raise ImageError("it is neither JPEG nor PNG")
+    said = declared.strip().lower()
+    if said and _NAMES.get(said, said) != found:
+        raise ImageError(f"it is said to be {said[:50]}, and is {found}")
+    size = image_size(data)
+    if size is None or not all(size):
+        raise ImageError("it does not say how large it is")
+    if size[0] > MOST_WIDTH or size[1] > MOST_HEIGHT:
+        raise ImageError(f"it is {size[0]}x{size[1]} pixels, and may be {MOST_WIDTH}x{MOST_HEIGHT}")
+    return Attachment(data, found, f"image {number}")
+
+
+def _with_member(output: Any, name: str, value: Any) -> dict[str, Any]:
+    return {**(output if isinstance(output, Mapping) else {"result": output}), name: value}
+
 
 NO_REASON: Final = "the tool failed and did not say why"
 
@@ -57,10 +189,10 @@ def is_envelope(value: Any) -> bool:
     return isinstance(value, Mapping) and ("is_error" in value or ("output" in value and "images" in value))
 
 
-def open_envelope(envelope: Mapping[str, Any], *, tool_name: str = "") -> Any:
+def unwrap_tool_response(envelope: Mapping[str, Any], *, tool_name: str = "") -> Any:
     """Return the output: what stands under ``output``, else all of it but ``images``. Raises ReportedError for ``is_error``.
 
-    Where there are images that can be taken (``patchbay.tools.images``), it comes with them, as an Illustrated.
+    Where there are images that can be taken (``patchbay.tools.envelope``), it comes with them, as an Illustrated.
     """
     failed = is_true(envelope.get("is_error"), tool_name=tool_name)
     message = envelope.get("error")

@@ -1,8 +1,4 @@
-"""Python functions as tools, and the ``tool`` decorator.
-
-What a function's parameters are in JSON is ``patchbay.schema``'s business; here is how a validated call
-reaches the function.
-"""
+"""Python functions and definitions with a handler as tools, and mixed lists of them."""
 
 from __future__ import annotations
 
@@ -13,17 +9,17 @@ import json
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 from patchbay.errors import ConfigurationError, ToolArgumentsError
 from patchbay.schema import FunctionSchema
-from patchbay.tools.base import Validation
-from patchbay.tools.basetool import BaseTool
 from patchbay.tools.context import ToolContext
-from patchbay.tools.facts import facts_of
-from patchbay.tools.invoke import invoke, is_async
+from patchbay.tools.envelope import is_envelope, unwrap_tool_response
+from patchbay.tools.results import well_formed
+from patchbay.tools.threads import invoke, is_async
+from patchbay.tools.tool import BaseTool, Tool, ToolOptions, Validation, checked_schema, find_facts
 
 CONTEXT_PARAMETER = "tool_context"
 
@@ -55,12 +51,8 @@ class FunctionTool(BaseTool):
         name: str | None = None,
         description: str | None = None,
         parameters: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-        sequential: bool = False,
-        max_parallel: int | None = None,
-        strict: bool = False,
-        annotations: Mapping[str, Any] | None = None,
         facts: Callable[[dict[str, Any]], Any] | None = None,
+        **options: Unpack[ToolOptions],
     ) -> None:
         if isinstance(function, classmethod):
             raise TypeError("A classmethod has no class yet: make a tool of the method, as in tool(Shop.open).")
@@ -68,15 +60,7 @@ class FunctionTool(BaseTool):
             raise TypeError(f"A tool's handler must be callable, not {type(function).__name__}.")
         if parameters is not None and not isinstance(parameters, Mapping):
             raise ConfigurationError(f"parameters of tool {name or function!r} must be a JSON Schema object.")
-        super().__init__(
-            name if name is not None else _name_of(function),
-            description or "",
-            timeout,
-            sequential=sequential,
-            max_parallel=max_parallel,
-            strict=strict,
-            annotations=annotations,
-        )
+        super().__init__(name if name is not None else _name_of(function), description or "", **options)
         if facts is not None:
             if not callable(facts):
                 raise ConfigurationError(f"facts of tool {self.name!r} must be a function of a call's arguments, not {facts!r}.")
@@ -157,7 +141,7 @@ class FunctionTool(BaseTool):
             return {"error": str(error)}
         context = tool_context or ToolContext(call_id="", name=self.name)
         if self.facts is not None:  # its own: those of the context may be those of the tool that calls this one
-            context = context.with_facts(await facts_of(self, dict(arguments)))
+            context = context.with_facts(await find_facts(self, dict(arguments)))
         return await self.run(arguments, context)
 
     @cached_property
@@ -194,75 +178,40 @@ class FunctionTool(BaseTool):
         return None
 
 
+class FunctionOptions(ToolOptions, total=False):
+    """What ``tool`` and FunctionTool take besides the function; ``name`` and ``description`` replace the function's own."""
+
+    name: str | None
+    description: str | None
+    parameters: Mapping[str, Any] | None
+    facts: Callable[[dict[str, Any]], Any] | None
+
+
 @overload
 def tool(function: Callable[..., Any], /) -> FunctionTool: ...
 @overload
-def tool(
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    parameters: Mapping[str, Any] | None = None,
-    timeout: float | None = None,
-    sequential: bool = False,
-    max_parallel: int | None = None,
-    strict: bool = False,
-    annotations: Mapping[str, Any] | None = None,
-    facts: Callable[[dict[str, Any]], Any] | None = None,
-) -> Callable[[Callable[..., Any]], FunctionTool]: ...
+def tool(**options: Unpack[FunctionOptions]) -> Callable[[Callable[..., Any]], FunctionTool]: ...
 @overload
-def tool(
-    *,
-    handler: Callable[..., Any],
-    name: str | None = None,
-    description: str | None = None,
-    parameters: Mapping[str, Any] | None = None,
-    timeout: float | None = None,
-    sequential: bool = False,
-    max_parallel: int | None = None,
-    strict: bool = False,
-    annotations: Mapping[str, Any] | None = None,
-    facts: Callable[[dict[str, Any]], Any] | None = None,
-) -> FunctionTool: ...
+def tool(*, handler: Callable[..., Any], **options: Unpack[FunctionOptions]) -> FunctionTool: ...
 def tool(
     function: Callable[..., Any] | None = None,
     /,
     *,
     handler: Callable[..., Any] | None = None,
-    name: str | None = None,
-    description: str | None = None,
-    parameters: Mapping[str, Any] | None = None,
-    timeout: float | None = None,
-    sequential: bool = False,
-    max_parallel: int | None = None,
-    strict: bool = False,
-    annotations: Mapping[str, Any] | None = None,
-    facts: Callable[[dict[str, Any]], Any] | None = None,
+    **options: Unpack[FunctionOptions],
 ) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
     """Make a tool of a function: as ``@tool``, as ``@tool(name=..., timeout=...)``, or as ``tool(name=..., handler=...)``.
 
-    ``parameters`` is a JSON Schema for the arguments, where the function's annotations should not be used;
-    ``timeout`` is in seconds; ``sequential``, ``max_parallel``, ``strict``, ``annotations`` and ``facts`` are as for every Tool.
-    Raises ConfigurationError for a name, schema or limit that cannot work.
+    ``name`` and ``description`` replace the function's own. ``parameters`` is a JSON Schema for the arguments, where the
+    function's annotations should not be used; ``timeout`` is in seconds; ``sequential``, ``max_parallel``, ``strict``,
+    ``annotations`` and ``facts`` are as for every Tool. Raises ConfigurationError for a name, schema or limit that cannot work.
     """
     if function is not None and handler is not None:
         raise TypeError("tool() takes a function or handler=, not both.")
-
-    def make(function: Callable[..., Any]) -> FunctionTool:
-        return FunctionTool(
-            function,
-            name=name,
-            description=description,
-            parameters=parameters,
-            timeout=timeout,
-            sequential=sequential,
-            max_parallel=max_parallel,
-            strict=strict,
-            annotations=annotations,
-            facts=facts,
-        )
-
+    if unknown := options.keys() - FunctionOptions.__annotations__.keys():
+        raise TypeError(f"tool() got an unexpected keyword argument {min(unknown)!r}")
     target = function if function is not None else handler
-    return make if target is None else make(target)
+    return (lambda function: FunctionTool(function, **options)) if target is None else FunctionTool(target, **options)
 
 
 def _bind_in_order(
@@ -295,3 +244,68 @@ def _name_of(function: Callable[..., Any]) -> str:
     if name == "<lambda>":
         raise ConfigurationError("A lambda has no name for a model to call it by: pass name=.")
     return str(name)
+
+
+class ToolDefinition(Tool):
+    """A tool of a name, a description, a JSON Schema and a handler that takes all arguments as one dict.
+
+    The handler may be sync (it then runs in a thread) or async. ``metadata`` is the caller's own; ``metadata["source"]`` says who
+    the tool is from, ``metadata["annotations"]`` what it says of itself. Raises ConfigurationError where there is no handler,
+    since such a tool lives elsewhere and cannot be called here, and where no model could be told of it: parameters that are no
+    JSON, half a character.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        description: str = "",
+        parameters: Mapping[str, Any] | None = None,
+        handler: Callable[[dict[str, Any]], Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        about = dict(metadata or {})
+        super().__init__(name, description, parameters=parameters, timeout=timeout, annotations=about.get("annotations"))
+        if not callable(handler):
+            raise ConfigurationError(f"Tool {name!r} needs handler=, a function that takes the arguments as one dict.")
+        told = f"{name}{description}{checked_schema(self.parameters, f'tool {name!r}')}"
+        if well_formed(told) != told:
+            raise ConfigurationError(f"Tool {name!r} has half a character (a lone surrogate) in what it says of itself.")
+        self.handler = handler
+        self.metadata = about
+        self.source = str(about.get("source") or "")
+        self.interruptible = is_async(handler)
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:  # noqa: ARG002  (the handler takes one dict)
+        """Call the handler with the arguments. It may give an envelope (``patchbay.tools.envelope``)."""
+        value = await invoke(self.handler, (arguments,), {}, in_thread=not self.interruptible)
+        return unwrap_tool_response(value, tool_name=self.name) if is_envelope(value) else value
+
+
+def as_tool(item: Any) -> Tool:
+    """Return ``item`` as a Tool: itself, or a FunctionTool of a function, method or callable object. Raises TypeError."""
+    if isinstance(item, Tool):
+        return item
+    if isinstance(item, Mapping):
+        raise TypeError("A dict has no handler to run: use tool(name=..., description=..., parameters=..., handler=function).")
+    if inspect.isclass(item):
+        raise TypeError(f"{item.__name__} is a class: pass an instance of a Tool, or a function.")
+    if inspect.iscoroutine(item):
+        raise TypeError("A coroutine was passed as a tool: pass the async function itself, without calling it.")
+    if callable(item):
+        return FunctionTool(item)
+    raise TypeError(f"A tool must be a function or a Tool, not {type(item).__name__}.")
+
+
+def collect_tools(items: Iterable[Any]) -> dict[str, Tool]:
+    """Return the tools by name, in order. Raises TypeError for what is no tool, ConfigurationError for a name used twice."""
+    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+        raise TypeError(f"tools must be a list of functions and tools, not {type(items).__name__}.")
+    tools: dict[str, Tool] = {}
+    for item in items:
+        tool = as_tool(item)
+        if tool.name in tools:
+            raise ConfigurationError(f"Two tools are named {tool.name!r}: a model could only ever call one of them.")
+        tools[tool.name] = tool
+    return tools

@@ -1,23 +1,76 @@
-"""Tools of this process for one role, and the live sessions that are told of them: the seeds' ``LLMSessionManager``.
-
-What lives here: same-process registration, and when sessions are told. What does not: how a provider is told (a session's own
-affair), and tools of other processes (``patchbay.server``).
-"""
+"""The seeds' ``LLMSessionManager``: registers local and remote tools, for roles, against a running tool server."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from patchbay.errors import ConfigurationError, ToolSyncError
-from patchbay.tools.base import Tool
-from patchbay.tools.collect import as_tool
+from patchbay.tools.function import as_tool
 from patchbay.tools.registry import DEFAULT_ROLE, Change, Registration, Snapshot, ToolRegistry
 from patchbay.tools.results import describe
-from patchbay.tools.retrying import ATTEMPT_SECONDS, DELAYS, Retrying
+from patchbay.tools.tool import Tool
+
+DELAYS: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 30.0, 30.0, 30.0)
+"""Seconds before each attempt: two and a half minutes in all."""
+
+ATTEMPT_SECONDS: Final = 10.0
+"""How long one attempt may take."""
+
+
+class BackgroundRetry:
+    """Calls ``attempt``, which says whether it has worked and does not raise, after each of ``delays`` (seconds).
+
+    ``given_up`` is called when the last of them has not. It waits without a task, so that an event loop may end at any time.
+    """
+
+    def __init__(
+        self, attempt: Callable[[], Awaitable[bool]], given_up: Callable[[], object], *, delays: Sequence[float] = DELAYS
+    ) -> None:
+        self._attempt = attempt
+        self._given_up = given_up
+        self._delays = delays
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin anew, with the first delay; for a running event loop."""
+        self.stop()
+        self._plan(0)
+
+    def stop(self) -> None:
+        """Try no more, and cancel the attempt that is under way."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def _plan(self, number: int) -> None:
+        if number < len(self._delays):
+            self._timer = asyncio.get_running_loop().call_later(self._delays[number], self._begin, number)
+        else:
+            self._given_up()
+
+    def _begin(self, number: int) -> None:
+        self._timer = None
+        self._task = asyncio.get_running_loop().create_task(self._try(number))
+
+    async def _try(self, number: int) -> None:
+        worked = False
+        try:
+            async with asyncio.timeout(ATTEMPT_SECONDS):
+                worked = await self._attempt()
+        except TimeoutError:
+            pass
+        self._task = None
+        if not worked:
+            self._plan(number + 1)
+
 
 _SESSIONS: Final = ("active", "pending")
 
@@ -78,7 +131,7 @@ class LLMSessionManager:
         self._listeners: list[_Listener] = []  # by the session itself and not its place: it keeps what it owes when it takes over
         self._is_due = False
         self._background: asyncio.Task[None] | None = None
-        self._again = Retrying(self._tell_the_untold, self._gave_up, delays=retry_delays)
+        self._again = BackgroundRetry(self._tell_the_untold, self._gave_up, delays=retry_delays)
 
     def register_tool(self, tool: Tool | Callable[..., Any]) -> None:
         """Register a tool or a function, in the place of one of the same name. Its source is ``metadata["source"]``."""

@@ -1,12 +1,4 @@
-"""The state that one call sees: what the session holds, with the call's own changes laid over it.
-
-What lives here: the overlay, and which of its changes are changes *of* something. What does not: putting the changes of several
-calls together (``actions``), and what the prefixes ``app:``, ``user:`` and ``temp:`` mean for keeping them (the session
-service's business; here they are parts of the keys).
-
-A call's changes are its own until it has succeeded: the overlay writes into a delta and never into what it reads from, so a call
-that fails leaves nothing behind and no sibling sees half of its work.
-"""
+"""The session's state as one call sees it; numbers read from it record their origin, so that ``+=`` merges as a delta."""
 
 from __future__ import annotations
 
@@ -14,7 +6,58 @@ import copy
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, Final
 
-from patchbay.tools.counts import counted, origin_of, plain
+
+class _Counted:
+    """What both kinds add to ``int`` and ``float``. All but ``+`` and ``-`` is theirs, and gives plain numbers."""
+
+    key: str
+    found: Any
+
+    def __add__(self, other: Any) -> Any:
+        return counted(plain(self) + plain(other), self.key, self.found)
+
+    def __radd__(self, other: Any) -> Any:
+        return counted(plain(other) + plain(self), self.key, self.found)
+
+    def __sub__(self, other: Any) -> Any:
+        return counted(plain(self) - plain(other), self.key, self.found)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a copy is a plain number
+        return type(plain(self)), (plain(self),)
+
+
+class _CountedInt(_Counted, int):
+    pass
+
+
+class _CountedFloat(_Counted, float):
+    pass
+
+
+_KINDS: dict[type, Any] = {int: _CountedInt, float: _CountedFloat}
+
+
+def counted(value: Any, key: str, found: Any) -> Any:
+    """Return an int or float that remembers that it began as ``found`` under ``key``; other values as they are."""
+    kind = _KINDS.get(type(value))
+    if kind is None:
+        return value
+    made = kind(value)
+    made.key, made.found = key, found
+    return made
+
+
+def plain(value: Any) -> Any:
+    """Return the number without its memory; other values as they are."""
+    if not isinstance(value, _Counted):
+        return value
+    return int(value) if isinstance(value, int) else float(value)  # type: ignore[arg-type]
+
+
+def origin_of(value: Any, key: str) -> Any:
+    """Return the number that ``value`` began as under ``key``; None if it is no such number."""
+    return value.found if isinstance(value, _Counted) and value.key == key else None
+
 
 _MISSING: Final = object()
 _CONTAINERS: Final = (dict, list, set)

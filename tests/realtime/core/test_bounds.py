@@ -34,8 +34,7 @@ from patchbay.realtime.tool_calls import (
     rejected_execution,
     still_running_text,
 )
-from patchbay.tools.actions import ToolActions
-from patchbay.tools.context import Progress
+from patchbay.tools.context import Progress, ToolActions
 from patchbay.tools.output import ToolOutput
 from patchbay.types import Attachment, ToolCall, ToolResult
 

@@ -17,7 +17,7 @@ from patchbay.agents.sessions.log import Record, Session, apply_changes, lasting
 from patchbay.agents.view import PastTurns
 from patchbay.errors import InvalidRequestError
 from patchbay.tools import well_formed
-from patchbay.tools.kept import MemoryResultStore, ResultStore
+from patchbay.tools.result_store import MemoryResultStore, ResultStore
 from patchbay.tools.threads import run_in_thread
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class BaseSessionService(ABC):
     def results(self, session: Session) -> ResultStore:  # noqa: ARG002  (others have use for it)
         """Return what keeps the results of ``session`` that were too long to be shown, until the session is deleted.
 
-        Of each session the newest characters are kept, ``patchbay.tools.kept.KEPT_CHARS`` of them. ``keep`` sets
+        Of each session the newest characters are kept, ``patchbay.tools.result_store.KEPT_CHARS`` of them. ``keep`` sets
         ``session.has_results``, and raises SessionNotFoundError where the session has been deleted. A service that does not say
         otherwise keeps them as long as what this returns is held.
         """

@@ -27,7 +27,7 @@ from patchbay.agents.sessions.log import APP_PREFIX, USER_PREFIX, EventLog, Reco
 from patchbay.agents.sessions.process_locks import AdvisoryLocks, FileLocks, ProcessLocks, lock_number
 from patchbay.errors import SessionExistsError, SessionNotFoundError
 from patchbay.store import Store
-from patchbay.tools.kept import KEPT_CHARS, ResultStore
+from patchbay.tools.result_store import KEPT_CHARS, ResultStore
 
 VERSION: Final = 1
 

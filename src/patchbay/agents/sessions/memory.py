@@ -12,7 +12,7 @@ from patchbay.agents.json_copy import json_copy
 from patchbay.agents.sessions.base import BaseSessionService, initial_state, readable, shown
 from patchbay.agents.sessions.log import APP_PREFIX, USER_PREFIX, EventLog, Record, Session, apply_changes
 from patchbay.errors import SessionExistsError, SessionNotFoundError
-from patchbay.tools.kept import MemoryResultStore, ResultStore
+from patchbay.tools.result_store import MemoryResultStore, ResultStore
 
 _Key = tuple[str, str, str]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from patchbay.models.providers.quirks import Body, Endpoint, Provider, in_turn, renamed, system_for_developer
-from patchbay.schema.dialects import DIALECTS
-from patchbay.schema.names import NameRule
+from patchbay.schema.dialects import DIALECTS, NameRule
 
 
 def _limit(body: Body) -> Body:

@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Final
 from patchbay.realtime.providers.base import CallResult
 from patchbay.realtime.providers.call_keys import KnownCall
 from patchbay.realtime.providers.event_protocol import EventDialect
-from patchbay.schema.dialects import DIALECTS
-from patchbay.schema.names import NameRule
+from patchbay.schema.dialects import DIALECTS, NameRule
 
 _PCM: Final = {"type": "audio/pcm", "rate": 24_000}
 _TRANSCRIBER: Final = "gpt-4o-mini-transcribe"

@@ -7,9 +7,8 @@ can act on it.
 
 from __future__ import annotations
 
-from patchbay.schema.subsets.common import Inexpressible
+from patchbay.schema.subsets.common import Unsupported
 from patchbay.schema.subsets.gemini import gemini
-from patchbay.schema.subsets.openai import openai
-from patchbay.schema.subsets.strict import openai_strict, without_added_nulls
+from patchbay.schema.subsets.openai import openai, openai_strict, without_added_nulls
 
-__all__ = ["Inexpressible", "gemini", "openai", "openai_strict", "without_added_nulls"]
+__all__ = ["Unsupported", "gemini", "openai", "openai_strict", "without_added_nulls"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from patchbay.schema.arguments import MAX_DEPTH, deeper_than, json_type
-from patchbay.schema.references import follow, unresolved
+from patchbay.schema.coercion import follow, unresolved
 
 Schema: TypeAlias = Mapping[str, Any]
 
@@ -33,7 +33,7 @@ _ONLY_INSIDE = (
 
 
 @dataclass(frozen=True)
-class Inexpressible:
+class Unsupported:
     """Why a schema cannot be said in a provider's subset, for the operator."""
 
     reason: str
@@ -43,20 +43,20 @@ class RefusedError(Exception):
     """A part of the schema cannot be expressed; never leaves this package."""
 
 
-def expressed(schema: Any, convert: Callable[[Schema], Schema]) -> Schema | Inexpressible:
+def expressed(schema: Any, convert: Callable[[Schema], Schema]) -> Schema | Unsupported:
     """Return what ``convert`` makes of a usable schema, or why there can be nothing."""
     if not isinstance(schema, Mapping):
-        return Inexpressible("its schema is not an object")
+        return Unsupported("its schema is not an object")
     if deeper_than(dict(schema), MAX_DEPTH):
-        return Inexpressible(f"its schema is nested more than {MAX_DEPTH} levels deep")
+        return Unsupported(f"its schema is nested more than {MAX_DEPTH} levels deep")
     if (reference := unresolved(schema)) is not None:
-        return Inexpressible(f"its schema refers to {reference!r}, which is not in it")
+        return Unsupported(f"its schema refers to {reference!r}, which is not in it")
     try:
         return convert(schema)
     except RefusedError as refusal:
-        return Inexpressible(str(refusal))
+        return Unsupported(str(refusal))
     except RecursionError:  # each definition is shallow, but one leads to the next
-        return Inexpressible("its schema is nested too deeply once its references are written out")
+        return Unsupported("its schema is nested too deeply once its references are written out")
 
 
 class Budget:

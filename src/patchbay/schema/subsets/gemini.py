@@ -12,8 +12,8 @@ from typing import Any, Final
 from patchbay.schema.arguments import json_type
 from patchbay.schema.subsets.common import (
     Budget,
-    Inexpressible,
     Schema,
+    Unsupported,
     accepts_null,
     as_object,
     described,
@@ -41,7 +41,7 @@ def _anything() -> dict[str, Any]:
     return {"anyOf": [*({"type": kind} for kind in _SIMPLE), {"type": "array", "items": {"type": "string"}}]}
 
 
-def gemini(schema: Schema) -> Schema | Inexpressible:
+def gemini(schema: Schema) -> Schema | Unsupported:
     """Return the schema as Gemini takes it. One without properties is returned empty: ``parameters`` are then to be left out."""
     return expressed(schema, _whole)
 

@@ -24,9 +24,9 @@ from patchbay.server.chat.turn import ChatSettings, ChatTurnRequest, RoleTools, 
 from patchbay.server.errors import NotFoundError, error_body, error_headers
 from patchbay.server.governance import Governance
 from patchbay.server.http import Receive, ResponseWriter, Send
-from patchbay.tools.base import Tool
 from patchbay.tools.registry import ToolRegistry
-from patchbay.tools.registry.snapshot import Snapshot
+from patchbay.tools.registry.registration import Snapshot
+from patchbay.tools.tool import Tool
 from patchbay.types import read_specs
 
 ROLE_HEADER: Final = "X-Patchbay-Role"

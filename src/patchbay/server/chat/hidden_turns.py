@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from patchbay.models.wire import decode, encode
-from patchbay.tools.kept import MemoryResultStore
+from patchbay.tools.result_store import MemoryResultStore
 from patchbay.transcript import insert_results
 from patchbay.types import Message, ToolCall
 

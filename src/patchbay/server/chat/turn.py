@@ -40,9 +40,9 @@ from patchbay.server.chat.model import ModelBackend, UpstreamModel
 from patchbay.server.errors import JSON_TYPE
 from patchbay.server.http import EVENT_STREAM
 from patchbay.server.settings import MIB
-from patchbay.tools.attachments import checked_kinds
-from patchbay.tools.excerpt import excerpt
-from patchbay.tools.registry.snapshot import Snapshot
+from patchbay.tools.output import checked_kinds
+from patchbay.tools.registry.registration import Snapshot
+from patchbay.tools.results import excerpt
 from patchbay.types import ToolCall, ToolSpec
 
 if TYPE_CHECKING:

@@ -7,11 +7,9 @@ whoever watches whether a callback is alive says ``hide`` and ``show``.
 
 from __future__ import annotations
 
-from patchbay.tools.registry.change import Change, Failure, Refusal
-from patchbay.tools.registry.reach import BUILTIN, RESERVED
-from patchbay.tools.registry.registration import MAX_TIMEOUT, Key, Registration
+from patchbay.tools.registry.registration import MAX_TIMEOUT, Change, Failure, Key, Refusal, Registration, Snapshot
+from patchbay.tools.registry.registration_table import BUILTIN, RESERVED
 from patchbay.tools.registry.registry import DEFAULT_ROLE, ToolRegistry
-from patchbay.tools.registry.snapshot import Snapshot
 
 __all__ = [
     "BUILTIN",

@@ -1,17 +1,19 @@
-"""One tool as somebody registered it: plain data, here or in another process."""
+"""A registered tool, the changes of the registry, and what a reader sees of it in one moment."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from patchbay.errors import ConfigurationError
-from patchbay.tools.base import Tool, checked_schema, checked_timeout
-from patchbay.types import EMPTY_PARAMETERS
+from patchbay.tools.tool import Tool, checked_schema, checked_timeout
+from patchbay.types import EMPTY_PARAMETERS, ToolSpec
 
 MAX_TIMEOUT: Final = 300.0
 """The longest that a callback may be waited for, in seconds."""
@@ -140,3 +142,176 @@ class Registration:
     def reaches(self, role: str) -> bool:
         """Whether the role has it."""
         return self.role == role if self.role is not None else role not in self.excluded
+
+
+Action = Literal["register", "unregister", "clear", "hide", "show", "add_role", "remove_role", "restore"]
+
+EVERY_ROLE = "*"
+"""How a registration for all roles is spoken of where no role stands for it."""
+
+
+class Failure(NamedTuple):
+    """A role for which it could not be done, and why. ``code`` is stable, ``error`` is for people."""
+
+    role: str
+    error: str
+    code: str
+
+
+class Refusal(NamedTuple):
+    """A role whose tool was left alone, because it is somebody else's (``owned_by``, a source)."""
+
+    role: str
+    owned_by: str
+
+
+@dataclass(frozen=True)
+class Change:
+    """What was done, and what was not.
+
+    ``affected_roles`` are the roles that it was done for: all that were meant where a tool was registered (also if it was there
+    just so), those that lost one where tools were removed, those that see another list where tools were hidden or shown, or a
+    role came or went. ``failed_roles`` and ``refused_roles`` (where tools were to be removed) say where not, and why.
+    ``removed`` is how many tools went, each counted for every role that had it.
+
+    ``revision`` is the registry's, after it. ``keys`` are the registrations that are not what they were, for whoever stores
+    them; what they are now, the registry knows.
+    """
+
+    action: Action
+    affected_roles: tuple[str, ...] = ()
+    failed_roles: tuple[Failure, ...] = ()
+    refused_roles: tuple[Refusal, ...] = ()
+    removed: int = 0
+    revision: int = 0
+    keys: tuple[Key, ...] = ()
+    changed: bool = False
+    """Whether anything is not as it was, in what a role sees or in what is stored."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it was done for any role, or, for what was to be removed, nothing stood in the way."""
+        if self.action == "register":
+            return bool(self.affected_roles)
+        return not self.failed_roles or self.removed > 0
+
+
+@dataclass
+class Changing:
+    """A change under way. ``roles`` are those that see another list than before, ``affected`` those it was done for."""
+
+    affected: tuple[str, ...] = ()
+    roles: dict[str, None] = field(default_factory=dict)
+    keys: dict[Key, None] = field(default_factory=dict)
+    failed: list[Failure] = field(default_factory=list)
+    refused: dict[Refusal, None] = field(default_factory=dict)
+    removed: int = 0
+
+    def done(self, action: Action, roles: Collection[str], revision: int) -> Change:
+        """Return it as data; ``roles`` are all that there are, in their order."""
+        there = [role for role in roles if role in self.roles]
+        gone = [role for role in self.roles if role not in roles]
+        return Change(
+            action,
+            affected_roles=self.affected or (*there, *gone),
+            failed_roles=tuple(self.failed),
+            refused_roles=tuple(self.refused),
+            removed=self.removed,
+            revision=revision,
+            keys=tuple(self.keys),
+            changed=bool(self.roles or self.keys),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """What a role has: nothing in it ever changes, so a turn that took one sees one list from its beginning to its end.
+
+    ``registrations`` are all of the role's by name, in the order they came in (without exclusions: those are other roles'
+    affair); ``hidden`` names those whose callback is thought to be gone. ``tools`` are the others, for an Executor
+    (``Executor(snapshot.tools.values())``). ``revision`` grows with every change that this role sees.
+    """
+
+    role: str
+    revision: int
+    registrations: Mapping[str, Registration]
+    tools: Mapping[str, Tool]
+    hidden: frozenset[str] = field(default=frozenset())
+    _all: Mapping[str, Tool] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, role: str, revision: int, entries: Iterable[tuple[Registration, Tool, bool]]) -> Snapshot:
+        """Make one of registrations with their tools, and whether each is hidden."""
+        rows = tuple((_without_exclusions(registration), tool, hidden) for registration, tool, hidden in entries)
+        return cls(
+            role,
+            revision,
+            MappingProxyType({registration.name: registration for registration, _, _ in rows}),
+            MappingProxyType({registration.name: tool for registration, tool, hidden in rows if not hidden}),
+            frozenset(registration.name for registration, _, hidden in rows if hidden),
+            MappingProxyType({registration.name: tool for registration, tool, _ in rows}),
+        )
+
+    def state(self, name: str) -> str:
+        """Return "active" or "hidden". Raises KeyError for a name that the role has no tool of."""
+        return "hidden" if self.registrations[name].name in self.hidden else "active"
+
+    def problem(self, name: str) -> str | None:
+        """Return why no model can be told of a tool, hidden or not; None where one can, and for a name that there is none of."""
+        tool = self._all.get(name)
+        return tool.problem if tool is not None else None
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """What a model is told of the tools, under the names they are registered by."""
+        return tuple(tool.spec for tool in self.tools.values() if tool.offered)
+
+    def specs_for(self, dialect: str) -> list[dict[str, Any]]:
+        """Return the tools in the shape of a provider's wire (``patchbay.schema.dialects``), under their registered names.
+
+        What the provider has no words for in a schema is left out of it, and so is a tool whose schema it cannot take at all.
+        Raises ConfigurationError for a dialect that does not exist.
+        """
+        from patchbay.schema.dialects import DIALECTS
+        from patchbay.schema.subsets import Unsupported
+
+        if (found := DIALECTS.get(dialect)) is None:
+            raise ConfigurationError(f"There is no dialect {dialect!r}: use one of {', '.join(sorted(DIALECTS))}.")
+        expressed = (found.express(spec) for spec in self.specs)
+        return [found.shape(spec) for spec in expressed if not isinstance(spec, Unsupported)]
+
+    @cached_property
+    def listing(self) -> tuple[Mapping[str, Any], ...]:
+        """Each tool as JSON: what there is to know of it but its secret."""
+        return tuple(
+            MappingProxyType(
+                {
+                    "name": each.name,
+                    "description": each.description,
+                    "source": each.source,
+                    "callback_url": each.callback_url,
+                    "is_remote": each.is_remote,
+                    "parameters": each.parameters,
+                    "timeout_seconds": each.timeout_seconds,
+                    "annotations": dict(each.annotations),
+                    "role": each.role,
+                    "state": self.state(each.name),
+                    "problem": self.problem(each.name),
+                }
+            )
+            for each in self.registrations.values()
+        )
+
+    @cached_property
+    def etag(self) -> str:
+        """A digest of the listing: the same in every process where the list is the same. Letters and digits, no quotes."""
+        text = json.dumps([self.role, [dict(each) for each in self.listing]], sort_keys=True, default=_plain)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _without_exclusions(registration: Registration) -> Registration:
+    return replace(registration, excluded=frozenset()) if registration.excluded else registration
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else str(value)

@@ -1,30 +1,81 @@
-"""The registry itself: roles, the ledger, and one lock; readers get snapshots and wait for nobody.
-
-What lives here: the order in which changes happen, and who is told. What does not: the rules of who displaces whom (``ledger``)
-and who may (``reach``).
-"""
+"""The registry: which tools exist, for which role, and from which source; in memory, without I/O or a clock."""
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
 from patchbay.errors import ConfigurationError, UnknownRoleError
-from patchbay.tools.base import Tool
-from patchbay.tools.registry.change import EVERY_ROLE, Action, Change, Changing, Failure, Refusal
-from patchbay.tools.registry.ledger import Entry, Ledger, in_order
-from patchbay.tools.registry.listeners import Listeners
-from patchbay.tools.registry.reach import RESERVED, Reach
-from patchbay.tools.registry.registration import Key, Registration
-from patchbay.tools.registry.snapshot import Snapshot
-from patchbay.tools.registry.undispatched import Undispatched
-
-DEFAULT_ROLE: Final = "default"
+from patchbay.tools.registry.registration import (
+    EVERY_ROLE,
+    Action,
+    Change,
+    Changing,
+    Failure,
+    Key,
+    Refusal,
+    Registration,
+    Snapshot,
+)
+from patchbay.tools.registry.registration_table import RESERVED, Entry, Permissions, RegistrationTable, Undispatched, in_order
+from patchbay.tools.tool import Tool
 
 _logger = logging.getLogger(__name__)
+
+
+class Listeners:
+    """The listeners, and the changes that they have not been told of yet."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._listeners: tuple[Callable[[Change], object], ...] = ()
+        self._untold: deque[Change] = deque()
+        self._telling = threading.Lock()
+        self._teller: int | None = None
+
+    def add(self, listener: Callable[[Change], object]) -> Callable[[], None]:
+        """Tell ``listener`` too; what is returned ends that."""
+
+        def told(change: Change) -> None:
+            listener(change)
+
+        def end() -> None:
+            with self._guard:
+                self._listeners = tuple(each for each in self._listeners if each is not told)
+
+        with self._guard:
+            self._listeners = (*self._listeners, told)
+        return end
+
+    def queue(self, change: Change) -> None:
+        """Put a change behind those before it; the caller holds the lock that puts changes in order."""
+        self._untold.append(change)
+
+    def tell(self) -> None:
+        """Return when all that was queued has been told; what a listener changes itself is told after that."""
+        if self._teller == threading.get_ident():
+            return
+        with self._telling:
+            self._teller = threading.get_ident()
+            try:
+                while self._untold:
+                    self._tell(self._untold.popleft())
+            finally:
+                self._teller = None
+
+    def _tell(self, change: Change) -> None:
+        for listener in self._listeners:
+            try:
+                listener(change)
+            except Exception:
+                _logger.exception("A listener of the registry failed")
+
+
+DEFAULT_ROLE: Final = "default"
 
 
 class ToolRegistry:
@@ -34,7 +85,7 @@ class ToolRegistry:
     call is answered with an error. What it raises, ``register`` raises. ``reserved`` are the sources that only trusted callers
     may claim. With ``needs_secret`` a registration that has a secret is replaced and removed only by who knows it, or is trusted.
 
-    ``trusted``, ``inside`` and ``secret`` of the methods say who is asking (``reach.Reach``). ``inside`` is code of this
+    ``trusted``, ``inside`` and ``secret`` of the methods say who is asking (``Permissions``). ``inside`` is code of this
     program: it may do anything. A ``role`` of None or ``""`` is all roles; one that does not exist raises UnknownRoleError, and
     nothing is changed then.
     """
@@ -51,7 +102,7 @@ class ToolRegistry:
         self._reserved = tuple(reserved)
         self._needs_secret = needs_secret
         self._lock = threading.Lock()
-        self._ledger = Ledger()
+        self._table = RegistrationTable()
         self._revision = 0
         self._roles: dict[str, int] = {}  # the revision that each last saw
         self._snapshots: dict[str, Snapshot] = {}  # what is missing is made when it is asked for
@@ -87,19 +138,19 @@ class ToolRegistry:
     def get(self, key: Key) -> Registration | None:
         """Return what is registered under a key, exclusions and all."""
         with self._lock:
-            entry = self._ledger.get(key)
+            entry = self._table.get(key)
             return entry.registration if entry is not None else None
 
     def problem(self, key: Key) -> str | None:
         """Return why no model can be told of what is registered under a key; None where one can, or there is nothing."""
         with self._lock:
-            entry = self._ledger.get(key)
+            entry = self._table.get(key)
             return entry.tool.problem if entry is not None else None
 
     def registrations(self) -> list[Registration]:
         """Return all that is registered, also for roles that do not exist (yet), in order."""
         with self._lock:
-            return [entry.registration for entry in in_order(self._ledger)]
+            return [entry.registration for entry in in_order(self._table)]
 
     def subscribe(self, listener: Callable[[Change], object]) -> Callable[[], None]:
         """Have ``listener`` called after each change, one after the other in their order; call what is returned to end it.
@@ -128,12 +179,12 @@ class ToolRegistry:
 
         def work(change: Changing) -> None:
             self._known(role)
-            for entry in self._ledger:
+            for entry in self._table:
                 if entry.registration.role == role:
-                    self._ledger.take(entry, role)
+                    self._table.take(entry, role)
                     change.keys[entry.key] = None
                 elif role in entry.registration.excluded:
-                    self._ledger.give_back(entry, role)
+                    self._table.give_back(entry, role)
                     change.keys[entry.key] = None
             del self._roles[role]
             self._snapshots.pop(role, None)
@@ -151,18 +202,18 @@ class ToolRegistry:
         a role excludes that role from the one for all. A hidden tool that is registered again is hidden no longer. Raises
         ConfigurationError for a tool that cannot be made.
         """
-        reach = self._reach(trusted=trusted, inside=inside, secret=secret)
+        permissions = self._permissions(trusted=trusted, inside=inside, secret=secret)
         with self._lock:
             self._targets(registration.role)  # before the tool is made: the role's error is told first
         entry = self._entry(replace(registration, excluded=frozenset(), place=None))
 
         def work(change: Changing) -> None:
             targets = self._targets(registration.role)
-            change.failed += self._objections(registration, targets, reach)
+            change.failed += self._objections(registration, targets, permissions)
             if change.failed or not targets:
                 return
             change.affected = targets
-            if keys := self._ledger.put(entry):
+            if keys := self._table.put(entry):
                 change.keys.update(dict.fromkeys(keys))
                 change.roles.update(dict.fromkeys(targets))
 
@@ -182,13 +233,13 @@ class ToolRegistry:
 
         One that is registered for all roles stays for the others. What the caller may not touch is told in ``refused_roles``.
         """
-        reach = self._reach(trusted=trusted, inside=inside, secret=secret)
+        permissions = self._permissions(trusted=trusted, inside=inside, secret=secret)
 
         def work(change: Changing) -> None:
             targets = self._targets(role)
-            for entry in self._ledger.named(name):
+            for entry in self._table.named(name):
                 expected = expected_source is None or expected_source == entry.registration.source
-                self._take(change, entry, role or None, targets, allowed=expected and reach.may_touch(entry.registration))
+                self._take(change, entry, role or None, targets, allowed=expected and permissions.may_touch(entry.registration))
 
         return self._change("unregister", work)
 
@@ -206,16 +257,16 @@ class ToolRegistry:
 
         With ``origin`` only those whose callback is there (``Registration.origin``).
         """
-        reach = self._reach(trusted=trusted, inside=inside, secret=secret)
+        permissions = self._permissions(trusted=trusted, inside=inside, secret=secret)
 
         def work(change: Changing) -> None:
             targets = self._targets(role)
-            if source is not None and not reach.may_claim(source):
+            if source is not None and not permissions.may_claim(source):
                 change.failed += [_reserved(each, source) for each in targets]
                 return
-            for entry in in_order(self._ledger):
+            for entry in in_order(self._table):
                 if _matches(entry.registration, source, origin):
-                    self._take(change, entry, role or None, targets, allowed=reach.may_touch(entry.registration))
+                    self._take(change, entry, role or None, targets, allowed=permissions.may_touch(entry.registration))
 
         return self._change("clear", work)
 
@@ -243,7 +294,7 @@ class ToolRegistry:
                 _logger.exception("The stored tool %r cannot be used", registration.name)
 
         def work(change: Changing) -> None:
-            came, differ = self._ledger.restore(made)
+            came, differ = self._table.restore(made)
             change.keys.update(dict.fromkeys(differ))
             for entry in came:
                 change.roles.update(dict.fromkeys(each for each in self._roles if entry.registration.reaches(each)))
@@ -277,10 +328,10 @@ class ToolRegistry:
             raise ConfigurationError(f"{action} needs a source or an origin.")
 
         def work(change: Changing) -> None:
-            for entry in self._ledger:
+            for entry in self._table:
                 if entry.hidden is not hidden and _matches(entry.registration, source, origin):
                     seen_by = self._seen_by(entry, tuple(self._roles))
-                    self._ledger.mark(entry, hidden=hidden)
+                    self._table.mark(entry, hidden=hidden)
                     change.roles.update(dict.fromkeys(seen_by))
 
         return self._change(action, work)
@@ -293,20 +344,20 @@ class ToolRegistry:
             for each in seen_by or (entry.registration.role or EVERY_ROLE,):
                 change.refused[Refusal(each, entry.registration.source)] = None
             return
-        self._ledger.take(entry, role)
+        self._table.take(entry, role)
         change.keys[entry.key] = None
         change.roles.update(dict.fromkeys(seen_by))
         change.removed += len(seen_by)
 
-    def _objections(self, registration: Registration, targets: tuple[str, ...], reach: Reach) -> list[Failure]:
-        """Say what stands against a registration: first what roles have, then what stands in the ledger."""
+    def _objections(self, registration: Registration, targets: tuple[str, ...], permissions: Permissions) -> list[Failure]:
+        """Say what stands against a registration: first what roles have, then what stands in the table."""
         source, name = registration.source, registration.name
-        if not reach.may_claim(source):
+        if not permissions.may_claim(source):
             return [_reserved(role, source) for role in targets]
-        if reach.inside:
+        if permissions.inside:
             return []
-        seen = {role: entry for role in targets if (entry := self._ledger.seen(role, name)) is not None}
-        displaced = self._ledger.displaced_by(registration)
+        seen = {role: entry for role in targets if (entry := self._table.seen(role, name)) is not None}
+        displaced = self._table.displaced_by(registration)
         others = [
             *(
                 Failure(role, "cross-source overwrite refused", "source_conflict")
@@ -322,11 +373,11 @@ class ToolRegistry:
         return others or [
             Failure(entry.registration.role or EVERY_ROLE, "the secret of the registration is needed", "secret_needed")
             for entry in displaced
-            if not reach.may_touch(entry.registration)
+            if not permissions.may_touch(entry.registration)
         ]
 
     def _seen_by(self, entry: Entry, roles: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(role for role in roles if self._ledger.seen(role, entry.key.name) is entry)
+        return tuple(role for role in roles if self._table.seen(role, entry.key.name) is entry)
 
     def _targets(self, role: str | None) -> tuple[str, ...]:
         return (self._known(role),) if role else tuple(self._roles)
@@ -339,12 +390,12 @@ class ToolRegistry:
     def _snapshot(self, role: str) -> Snapshot:
         if (found := self._snapshots.get(role)) is None:
             self._known(role)
-            rows = ((entry.registration, entry.tool, entry.hidden) for entry in self._ledger.view(role))
+            rows = ((entry.registration, entry.tool, entry.hidden) for entry in self._table.view(role))
             found = self._snapshots[role] = Snapshot.of(role, self._roles[role], rows)
         return found
 
-    def _reach(self, *, trusted: bool, inside: bool, secret: str | None) -> Reach:
-        return Reach(trusted, inside, secret, self._needs_secret, self._reserved)
+    def _permissions(self, *, trusted: bool, inside: bool, secret: str | None) -> Permissions:
+        return Permissions(trusted, inside, secret, self._needs_secret, self._reserved)
 
 
 def _reserved(role: str, source: str) -> Failure:

@@ -1,20 +1,72 @@
-"""Who registered what: the one truth that every role's list follows from.
-
-What lives here: the registrations by name and role, and what one displaces of the others. What does not: who may do it
-(``reach``), and many threads at once (``registry``).
-
-A role sees the registration for it, else the one for all roles unless it is excluded from that. A registration for all roles
-takes the place of those for one; one for a role excludes the role from that for all, so that taking it away again leaves the
-role without the tool. The order is that of first insertion, and what replaces a tool stands where that stood.
-"""
+"""The registry's rows, and who may change which of them."""
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from patchbay.tools.base import Tool
+from patchbay.errors import ToolFailed
+from patchbay.tools.context import ToolContext
 from patchbay.tools.registry.registration import Key, Registration
+from patchbay.tools.tool import Tool
+
+
+class Undispatched(Tool):
+    """Answers every call with an error."""
+
+    def __init__(self, registration: Registration) -> None:
+        super().__init__(registration.name, registration.description, parameters=registration.parameters)
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:  # noqa: ARG002  (there is nobody to give them to)
+        """Raise ToolFailed."""
+        raise ToolFailed(f"tool {self.name!r} is remote but no dispatcher is bound", tool_name=self.name)
+
+
+BUILTIN: Final = "builtin"
+"""The source of tools that are part of the program. Only code inside of it registers or removes them."""
+
+RESERVED: Final = (BUILTIN, "plugin:*")
+"""Sources that not everybody may claim; ``*`` at the end stands for anything."""
+
+
+@dataclass(frozen=True)
+class Permissions:
+    """How far a caller reaches.
+
+    ``inside`` is code of this program, which may do anything. ``trusted`` is a caller who has shown the token: the builtins alone
+    are out of reach. Everybody else is kept from reserved sources, and, with ``needs_secret``, from registrations whose
+    ``secret`` they do not know.
+    """
+
+    trusted: bool
+    inside: bool
+    secret: str | None
+    needs_secret: bool
+    reserved: tuple[str, ...]
+
+    def may_claim(self, source: str) -> bool:
+        """Whether the caller may register and clear tools as ``source``."""
+        if self.inside:
+            return True
+        return source != BUILTIN and (self.trusted or not self._is_reserved(source))
+
+    def may_touch(self, registration: Registration) -> bool:
+        """Whether the caller may replace or remove this registration."""
+        return self.may_claim(registration.source) and (not self._lacks_secret(registration))
+
+    def _lacks_secret(self, registration: Registration) -> bool:
+        if self.inside or self.trusted or not self.needs_secret or registration.secret is None:
+            return False
+        return not hmac.compare_digest(_bytes(self.secret or ""), _bytes(registration.secret))
+
+    def _is_reserved(self, source: str) -> bool:
+        return any(source.startswith(each[:-1]) if each.endswith("*") else source == each for each in self.reserved)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 @dataclass(frozen=True)
@@ -31,7 +83,7 @@ class Entry:
         return self.registration.key
 
 
-class Ledger:
+class RegistrationTable:
     """The registrations. Not for more than one thread at a time."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Results that were too long to be shown whole: where they are kept, and the tool that reads them piece by piece."""
+"""Long results, stored whole for one conversation, and the tool by which a model reads them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Container
 from typing import Any, Protocol
 
 from patchbay.errors import ToolRetry
-from patchbay.tools.base import Tool
 from patchbay.tools.context import ToolContext
+from patchbay.tools.tool import Tool
 
 READER_NAME = "read_result"
 KEPT_CHARS = 50_000_000
