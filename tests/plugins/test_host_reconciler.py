@@ -54,7 +54,8 @@ async def reconciling(url, *, policy=QUICK, **options):
 
 def wanted(name, *, plugin="p", **fields):
     callback = f"http://127.0.0.1:9/api/llm-tools/callback/{plugin}/{name}"
-    return WantedTool(**{"plugin_id": plugin, "name": name, "callback_url": callback, "registration": 1, **fields})
+    given = {"plugin_id": plugin, "name": name, "callback_url": callback, "registration": 1, **fields}
+    return WantedTool(**{"description": "", "parameters": {}, "timeout_seconds": 30.0, **given})
 
 
 @pytest.mark.parametrize("seed", [False, True])

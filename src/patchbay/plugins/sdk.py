@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar, overload
 
+import msgspec
+
 from patchbay.errors import ConfigurationError
 from patchbay.plugins.envelope import Body, Err, Ok, body_of, unwrap
 from patchbay.plugins.errors import EntryConflictError, FrameError, PluginError, RegistrationError
@@ -163,6 +165,9 @@ def _takes(hook: Callable[..., Any], name: str) -> bool:
     parameter = parameters.get(name)
     return parameter is not None and parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL)
 
+
+_INTERNAL: Final = ("plugin_id", "registration")
+"""Members of a registration that are of no interest to a plugin's author."""
 
 _TOOL_MARK: Final = "__patchbay_llm_tool__"
 _NAME: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
@@ -431,17 +436,8 @@ class ToolTable:
 
     def listed(self) -> list[dict[str, Any]]:
         """Return the tools as plain dicts."""
-        return [
-            {
-                "name": tool.name,
-                "description": tool.description,
-                "parameters": dict(tool.parameters),
-                "timeout_seconds": tool.limit,
-                "role": tool.meta.role,
-                "annotations": dict(tool.meta.annotations),
-            }
-            for tool in self.tools.values()
-        ]
+        registrations = [msgspec.structs.asdict(self._registration(tool, 0)) for tool in self.tools.values()]
+        return [{name: value for name, value in each.items() if name not in _INTERNAL} for each in registrations]
 
     def open(self) -> None:
         """Send all tools to the host, and every change from now on."""

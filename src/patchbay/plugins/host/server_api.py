@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
 
 from patchbay.errors import ConfigurationError, PatchbayError
+from patchbay.plugins.protocol import LlmToolRegister
 from patchbay.server.http_client import HttpClient
 from patchbay.server.origin import ClientError, Origin
 
@@ -36,19 +37,10 @@ class NotTrustedError(ServerUnavailableError):
     code = "not_trusted"
 
 
-@dataclass(frozen=True, kw_only=True)
-class WantedTool:
-    """A tool as it is to be registered. ``registration`` is the plugin's number for it; the server does not get it."""
+class WantedTool(LlmToolRegister, frozen=True, kw_only=True):
+    """A tool as the plugin registered it, and the address of its calls. The server does not get its ``registration``."""
 
-    plugin_id: str
-    name: str
     callback_url: str
-    description: str = ""
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    timeout_seconds: float = 30.0
-    role: str | None = None
-    annotations: Mapping[str, bool] = field(default_factory=dict)
-    registration: int = 0
 
     @property
     def source(self) -> str:

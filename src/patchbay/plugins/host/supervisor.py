@@ -95,17 +95,9 @@ class PluginTools:
             reason = f"a plugin may have no more than {most} tools"
             self._send_state(LlmToolState(name=name, state="refused", reason=reason, registration=message.registration))
             return
-        tool = self._tools[name] = WantedTool(
-            plugin_id=self._plugin_id,
-            name=name,
-            description=message.description,
-            parameters=message.parameters,
-            callback_url=self._services.callback_url(self._plugin_id, name),
-            timeout_seconds=message.timeout_seconds,
-            role=message.role,
-            annotations=message.annotations,
-            registration=message.registration,
-        )
+        callback_url = self._services.callback_url(self._plugin_id, name)
+        sent = msgspec.structs.asdict(message) | {"plugin_id": self._plugin_id}  # the id is ours, whatever the process sends
+        tool = self._tools[name] = WantedTool(**sent, callback_url=callback_url)
         if self.is_held:
             self._send_held(tool)
         else:
