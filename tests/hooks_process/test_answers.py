@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hooks_process import shown
+from hooks_process import view_builders
 from patchbay.hooks import AbortTurn, Approval, Ask, DenyTool, HardAbort, Modify, Respond, ToolOutput
 from patchbay.hooks.process import client, replies
 from patchbay.hooks.process.replies import Findings, WrongTypeError
@@ -24,13 +24,13 @@ MESSAGES = [
         "tool_calls": [{"id": "1", "type": "function", "function": {"name": "a", "arguments": "{}"}}],
     },
 ]
-TOOLS = [shown.tool("add", strict=True), shown.tool("sub", description="Subtracts.")]
+TOOLS = [view_builders.tool("add", strict=True), view_builders.tool("sub", description="Subtracts.")]
 OPTIONS = {"max_tokens": 100, "temperature": 0.5}
 
 
 def asked_about_a_request(reply):
     """Return the decision on what ``reply(params)`` answers, and what was odd."""
-    view = shown.request(messages=MESSAGES, tools=TOOLS, options=OPTIONS)
+    view = view_builders.request(messages=MESSAGES, tools=TOOLS, options=OPTIONS)
     told = client.llm_request(view)
     now = {"model": told.model, "messages": told.messages, "tools": told.tools, "options": told.options}
     findings = Findings()
@@ -47,7 +47,7 @@ def changes_of_a_request(reply):
 
 def asked_about_a_response(result, **members):
     findings = Findings()
-    told = client.llm_response(shown.response(content="old", finish_reason="stop", **members))
+    told = client.llm_response(view_builders.response(content="old", finish_reason="stop", **members))
     return replies.response_decision(replies.parse_reply("after_llm", result, findings), findings, told.response), findings
 
 
@@ -59,7 +59,7 @@ def asked_about_a_call(result):
 
 def asked_about_a_result(result, output=ToolOutput("old")):  # noqa: B008  (frozen)
     findings = Findings()
-    told = client.tool_result(shown.result(output))
+    told = client.tool_result(view_builders.result(output))
     return replies.result_decision(replies.parse_reply("after_tool", result, findings), findings, told.result), findings
 
 
@@ -79,7 +79,7 @@ def test_what_is_left_out_of_a_request_is_unchanged(result):
 
 
 def test_an_added_tool_leaves_the_others_as_the_host_has_them():
-    mine = shown.tool("mine")
+    mine = view_builders.tool("mine")
     changes = changes_of_a_request(lambda sent: {"action": "modify", "request": {**sent, "tools": [*sent["tools"], mine]}})
     assert {"tools": [*TOOLS, mine]} == changes
 
@@ -358,7 +358,7 @@ def test_an_unknown_member_is_told_and_passed_over():
 
 def test_what_messages_and_tools_have_of_their_own_is_kept():
     message = {"role": "user", "content": "x", "cache": True}
-    odd = {**shown.tool("mine", strict=False), "vendor": 1}
+    odd = {**view_builders.tool("mine", strict=False), "vendor": 1}
     changes = changes_of_a_request(lambda _: {"request": {"messages": [message], "tools": [odd]}})
     assert {"messages": [message], "tools": [odd]} == changes
 

@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from hooks_process import shown
+from hooks_process import view_builders
 from hooks_process.peers import gone, hooked, is_there, megabytes, open_files, process_of, run, script, spec, until, with_limits
 from hooks_process.turns import results, take_turn
 from patchbay.hooks import DenyTool
@@ -81,8 +81,8 @@ def test_a_line_of_100_megabytes_fails_its_call_and_the_next_one_is_answered(tmp
             hook = process_of(manager)
             before = megabytes()
             with pytest.raises(HookProcessError, match="it answered with a line that is too long"):
-                await hook.before_tool(shown.call(tool="big"))
-            assert DenyTool("fine") == await hook.before_tool(shown.call())
+                await hook.before_tool(view_builders.call(tool="big"))
+            assert DenyTool("fine") == await hook.before_tool(view_builders.call())
             assert FEW_MEGABYTES > megabytes() - before
 
     run(main())
@@ -109,8 +109,8 @@ def test_half_a_line_answers_nobody_until_it_is_whole_and_then_it_is_late(tmp_pa
         async with hooked(spec(command, "tool")) as manager:
             hook = process_of(manager)
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(hook.before_tool(shown.call(tool="half")), 0.2)
-            assert DenyTool("whole") == await hook.before_tool(shown.call())
+                await asyncio.wait_for(hook.before_tool(view_builders.call(tool="half")), 0.2)
+            assert DenyTool("whole") == await hook.before_tool(view_builders.call())
 
     run(main())
 
@@ -135,7 +135,7 @@ def test_a_reply_after_its_time_answers_nobody(tmp_path, caplog):
             assert ["3"] == results(await take_turn(manager))  # neither is asked in time: it still waits at the gate
             with gate.open("w"):
                 pass
-            assert await process_of(manager).after_tool(shown.result(None)) is None
+            assert await process_of(manager).after_tool(view_builders.result(None)) is None
 
     run(main())
     assert "no answer within 0.3 s" in caplog.text
@@ -210,11 +210,11 @@ def test_a_child_that_keeps_the_pipes_open_holds_up_nobody(tmp_path, away):
     async def main():
         async with hooked(spec(command, "tool")) as manager:
             hook = process_of(manager)
-            child = int((await hook.before_tool(shown.call())).reason)
+            child = int((await hook.before_tool(view_builders.call())).reason)
             try:
                 await until(lambda: hook.state == "given up")
                 with pytest.raises(HookProcessError, match="exit status 4"):
-                    await hook.before_tool(shown.call())
+                    await hook.before_tool(view_builders.call())
             finally:
                 if away:
                     os.kill(child, signal.SIGKILL)
@@ -231,13 +231,13 @@ def test_one_that_does_not_read_costs_only_the_first_call_its_time(tmp_path):
         async with hooked(each) as manager:
             hook = process_of(manager)
             big = {"text": "x" * 100_000}
-            calls = [asyncio.create_task(hook.before_tool(shown.call(arguments=big))) for _ in range(3)]
+            calls = [asyncio.create_task(hook.before_tool(view_builders.call(arguments=big))) for _ in range(3)]
             with pytest.raises(HookProcessError, match="it does not read what it is asked"):
                 await calls[2]  # more than may wait for it
             calls[0].cancel()
             await asyncio.wait(calls[:1])
             with pytest.raises(HookProcessError, match="it does not read what it is asked"):
-                await hook.before_tool(shown.call())  # somebody has waited in vain already
+                await hook.before_tool(view_builders.call())  # somebody has waited in vain already
             calls[1].cancel()
             await asyncio.wait(calls)
 
@@ -247,7 +247,7 @@ def test_one_that_does_not_read_costs_only_the_first_call_its_time(tmp_path):
 def test_large_requests_to_one_that_never_reads_are_kept_only_as_far_as_they_may_wait(tmp_path):
     command = script(tmp_path, "def on(method, params): time.sleep(60)")
 
-    large = shown.request(messages=[{"role": "user", "content": "x" * 1_000_000}])
+    large = view_builders.request(messages=[{"role": "user", "content": "x" * 1_000_000}])
 
     async def ask(hook):
         """Return what went wrong, in words: the error itself would keep the request."""
@@ -286,9 +286,9 @@ def test_thousands_of_calls_at_once_are_each_answered_or_fail_at_once_when_it_en
         async with hooked(spec(command, "tool")) as manager:
             hook = process_of(manager)
             names = [str(number) for number in range(5000)]
-            decisions = await asyncio.gather(*(hook.before_tool(shown.call(tool=name)) for name in names))
+            decisions = await asyncio.gather(*(hook.before_tool(view_builders.call(tool=name)) for name in names))
             assert names == [each.reason for each in decisions]
-            calls = [hook.before_tool(shown.call(tool=name)) for name in (*["wait"] * 3000, "exit")]
+            calls = [hook.before_tool(view_builders.call(tool=name)) for name in (*["wait"] * 3000, "exit")]
             errors = await asyncio.gather(*calls, return_exceptions=True)
             assert {"exit status 3"} == {str(error) for error in errors}
 
@@ -326,12 +326,12 @@ def test_one_that_has_not_read_for_long_is_started_again(tmp_path):
         each = with_limits(spec(command, "tool"), eof_grace=0.01, stuck_after=0.1, restarts=3)
         async with hooked(each) as manager:
             hook = process_of(manager)
-            big = shown.call(tool="hang", arguments={"text": "x" * 300_000})
-            for about in (shown.call(tool="hang"), big):
+            big = view_builders.call(tool="hang", arguments={"text": "x" * 300_000})
+            for about in (view_builders.call(tool="hang"), big):
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(hook.before_tool(about), 0.1)
             await until(lambda: hook.restarts == 1)
-            assert DenyTool() == await hook.before_tool(shown.call())
+            assert DenyTool() == await hook.before_tool(view_builders.call())
 
     run(main())
 
@@ -352,21 +352,21 @@ def test_one_that_reads_again_is_asked_again(tmp_path):
     async def main():
         async with hooked(spec(command, "tool")) as manager:
             hook = process_of(manager)
-            big = shown.call(tool="wait", arguments={"text": "x" * 300_000})
-            waiting = [asyncio.create_task(hook.before_tool(about)) for about in (shown.call(tool="wait"), big)]
+            big = view_builders.call(tool="wait", arguments={"text": "x" * 300_000})
+            waiting = [asyncio.create_task(hook.before_tool(about)) for about in (view_builders.call(tool="wait"), big)]
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(waiting[0]), 0.1)
             waiting[1].cancel()
             await asyncio.wait(waiting[1:])
             with pytest.raises(HookProcessError, match="it does not read"):
-                await hook.before_tool(shown.call())
+                await hook.before_tool(view_builders.call())
 
             gate.touch()
             assert DenyTool() == await waiting[0]
             asked = None
             while asked is None:
                 try:
-                    asked = await hook.before_tool(shown.call())
+                    asked = await hook.before_tool(view_builders.call())
                 except HookProcessError:  # what it was asked before is still on its way into the pipe
                     await asyncio.sleep(0.005)
             assert DenyTool() == asked

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from hooks_process import shown
+from hooks_process import view_builders
 from patchbay.hooks import Event, ToolOutput
 from patchbay.hooks.process import client
 from patchbay.hooks.process.protocol import encode_event
@@ -28,30 +28,30 @@ def written(told):
 
 
 def test_meta_is_in_pascal_case_with_all_its_members_always():
-    assert META == written(client.tool_call(shown.call()))["meta"]
+    assert META == written(client.tool_call(view_builders.call()))["meta"]
 
 
 def test_a_call_is_told_with_what_the_contract_has_and_what_is_empty_left_out():
-    assert {"meta": META, "tool": "rm", "call_id": "call-1", "source": ""} == written(client.tool_call(shown.call()))
+    assert {"meta": META, "tool": "rm", "call_id": "call-1", "source": ""} == written(client.tool_call(view_builders.call()))
 
 
 def test_a_call_has_its_arguments_and_what_is_known_of_its_tool():
     about = {"arguments": {"path": "/"}, "source": "registry", "endpoint": "http://x/rm", "annotations": {"destructive": True}}
-    told = written(client.tool_call(shown.call(**about), digest="sha256:12"))
+    told = written(client.tool_call(view_builders.call(**about), digest="sha256:12"))
     assert {**about, "digest": "sha256:12"} == {name: told[name] for name in (*about, "digest")}
 
 
 def test_a_call_that_is_to_be_approved_has_the_facts_where_there_are_any():
-    without = written(client.tool_call(shown.call(), digest="sha256:12"))
-    told = written(client.tool_call(shown.call(), digest="sha256:12", facts={"path": "/srv"}))
+    without = written(client.tool_call(view_builders.call(), digest="sha256:12"))
+    told = written(client.tool_call(view_builders.call(), digest="sha256:12", facts={"path": "/srv"}))
     assert {**without, "facts": {"path": "/srv"}} == told
     assert "facts" not in without
 
 
 def test_a_request_has_messages_tools_and_options():
-    view = shown.request(
+    view = view_builders.request(
         messages=[{"role": "user", "content": "hi"}],
-        tools=[shown.tool("add", description="Adds.", strict=True), shown.tool("sub")],
+        tools=[view_builders.tool("add", description="Adds.", strict=True), view_builders.tool("sub")],
         options={"max_tokens": 5},
         graceful_terminal=True,
     )
@@ -64,15 +64,15 @@ def test_a_request_has_messages_tools_and_options():
 
 
 def test_of_an_empty_request_there_is_the_model_and_no_more():
-    assert {"meta": META, "model": ""} == written(client.llm_request(shown.request(model="")))
+    assert {"meta": META, "model": ""} == written(client.llm_request(view_builders.request(model="")))
 
 
 def test_a_response_has_its_four_members_always_and_calls_and_usage_where_there_are_any():
     empty = {"content": "", "finish_reason": "", "reasoning": "", "reasoning_details": None}
-    assert empty == written(client.llm_response(shown.response(usage={"prompt_tokens": 0})))["response"]
+    assert empty == written(client.llm_response(view_builders.response(usage={"prompt_tokens": 0})))["response"]
     call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
     usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
-    view = shown.response(content="x", finish_reason="stop", reasoning="y", tool_calls=[call], usage=usage)
+    view = view_builders.response(content="x", finish_reason="stop", reasoning="y", tool_calls=[call], usage=usage)
     told = written(client.llm_response(view))["response"]
     expected = {
         "content": "x",
@@ -86,7 +86,7 @@ def test_a_response_has_its_four_members_always_and_calls_and_usage_where_there_
 
 
 def test_a_result_has_its_flags_always_and_its_duration_in_whole_nanoseconds():
-    told = written(client.tool_result(shown.result(ToolOutput("done"), duration=0.0015)))
+    told = written(client.tool_result(view_builders.result(ToolOutput("done"), duration=0.0015)))
     assert ({"for_llm": "done", "silent": False, "is_error": False, "async": False}, 1_500_000) == (
         told["result"],
         told["duration"],
@@ -95,7 +95,7 @@ def test_a_result_has_its_flags_always_and_its_duration_in_whole_nanoseconds():
 
 def test_a_result_has_what_is_for_the_user_where_there_is_something():
     output = ToolOutput("a", "b", True, True, True, ("media://1",), ("[file:x]",), True)
-    told = written(client.tool_result(shown.result(output)))["result"]
+    told = written(client.tool_result(view_builders.result(output)))["result"]
     expected = {
         "for_llm": "a",
         "for_user": "b",
@@ -113,13 +113,13 @@ CONTEXT = {"inbound": {"channel": "telegram", "chat_id": "7", "sender_id": "9"},
 
 
 def test_the_context_is_told_as_it_is_its_empty_parts_left_out():
-    told = written(client.tool_call(shown.call(context=CONTEXT)))
+    told = written(client.tool_call(view_builders.call(context=CONTEXT)))
     assert {"inbound": CONTEXT["inbound"], "scope": {"version": 1}} == told["context"]
     assert "channel" not in told
 
 
 def test_old_hooks_are_told_channel_and_chat_flat_too():
-    told = written(client.tool_call(shown.call(context=CONTEXT), flat=True))
+    told = written(client.tool_call(view_builders.call(context=CONTEXT), flat=True))
     assert ("telegram", "7") == (told["channel"], told["chat_id"])
 
 
@@ -141,12 +141,12 @@ def test_old_hooks_are_told_channel_and_chat_flat_too():
     ],
 )
 def test_the_content_of_a_message_is_always_a_text(content, expected):
-    view = shown.request(messages=[{"role": "user", "content": content, "name": "", "tool_calls": []}])
+    view = view_builders.request(messages=[{"role": "user", "content": content, "name": "", "tool_calls": []}])
     assert [{"role": "user", **expected}] == written(client.llm_request(view))["messages"]
 
 
 def event(**members):
-    return Event(**{"id": "evt-1", "kind": "agent.turn.end", "time": 0.25, "meta": shown.META, "context": {}, "severity": "info",
+    return Event(**{"id": "evt-1", "kind": "agent.turn.end", "time": 0.25, "meta": view_builders.META, "context": {}, "severity": "info",
                     "payload": {}, "attrs": {}, **members})  # fmt: skip
 
 
@@ -174,7 +174,7 @@ def test_an_event_is_told_in_an_envelope():
 
 
 def test_scope_and_correlation_are_there_also_where_they_are_empty():
-    told = encode_event(event(meta=type(shown.META)(source="")))
+    told = encode_event(event(meta=type(view_builders.META)(source="")))
     assert ({}, {}) == (told["scope"], told["correlation"])
     assert "attrs" not in told
     assert "payload" not in told

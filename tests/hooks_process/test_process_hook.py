@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import uvloop
 
-from hooks_process import shown
+from hooks_process import view_builders
 from hooks_process.peers import BOUND, QUICK, gone, hooked, is_there, mount, process_of, run, script, spec, until, with_limits
 from patchbay.hooks import Approval, DenyTool, Event, HookManager, Modify, Respond, ToolOutput
 from patchbay.hooks.process import HookProcessError, HookReplyError, ProcessHook
@@ -69,11 +69,11 @@ def test_every_method_is_a_request_and_its_reply_a_decision(tmp_path):
     )
     decisions = asked(
         command,
-        ("before_llm", shown.request()),
-        ("after_llm", shown.response(content="old")),
-        ("before_tool", shown.call(arguments={"path": "/ü<&>"})),
-        ("after_tool", shown.result(ToolOutput("x"), duration=0.5)),
-        ("approve_tool", shown.call(digest="sha256:1")),
+        ("before_llm", view_builders.request()),
+        ("after_llm", view_builders.response(content="old")),
+        ("before_tool", view_builders.call(arguments={"path": "/ü<&>"})),
+        ("after_tool", view_builders.result(ToolOutput("x"), duration=0.5)),
+        ("approve_tool", view_builders.call(digest="sha256:1")),
         modes=("llm", "tool", "approve"),
     )
     expected = [
@@ -100,7 +100,7 @@ def test_hello_comes_first_with_the_id_1_and_the_modes_in_their_order(tmp_path):
         """,
     )
     (decision,) = asked(
-        command, ("before_tool", shown.call()), modes=("approve", "tool", "observe", "llm"), media_folder=tmp_path
+        command, ("before_tool", view_builders.call()), modes=("approve", "tool", "observe", "llm"), media_folder=tmp_path
     )
     greeting, second = json.loads(decision.reason)
     assert 2 == second
@@ -111,7 +111,7 @@ def test_hello_comes_first_with_the_id_1_and_the_modes_in_their_order(tmp_path):
 @pytest.mark.parametrize("result", ['{"ok":false}', "{}", "null"])
 def test_whatever_an_object_says_the_hello_is_taken(tmp_path, result):
     command = script(tmp_path, f'def hello(params): write(\'{{"id":1,"result":{result}}}\\n\')')
-    assert [None] == asked(command, ("before_tool", shown.call()))
+    assert [None] == asked(command, ("before_tool", view_builders.call()))
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_its_folder_and_its_environment_are_as_they_should_be(tmp_path, monkeypa
         tmp_path,
         "def on(method, params): answer({'action': 'respond', 'result': {'for_llm': json.dumps([os.getcwd(), dict(os.environ)])}})",
     )
-    (decision,) = asked(command, ("before_tool", shown.call()), folder=tmp_path, env={"MINE": "1", "LC_PAPER": "letter"})
+    (decision,) = asked(command, ("before_tool", view_builders.call()), folder=tmp_path, env={"MINE": "1", "LC_PAPER": "letter"})
     folder, environment = json.loads(decision.result["for_llm"])
     assert (str(tmp_path), "x", "1", "letter") == (
         folder,
@@ -175,7 +175,7 @@ def test_its_folder_and_its_environment_are_as_they_should_be(tmp_path, monkeypa
         environment["MINE"],
         environment["LC_PAPER"],
     )
-    (decision,) = asked(command, ("before_tool", shown.call()), env={"MINE": "1"}, inherit=("PATH", "LC_*"))
+    (decision,) = asked(command, ("before_tool", view_builders.call()), env={"MINE": "1"}, inherit=("PATH", "LC_*"))
     environment = json.loads(decision.result["for_llm"])[1]
     assert ("SECRET_KEY" not in environment, "a4", "1") == (True, environment["LC_PAPER"], environment["MINE"])
 
@@ -199,7 +199,7 @@ def test_an_error_is_a_failure_of_this_call_alone(tmp_path):
                 answer({"action": "deny_tool"})
         """,
     )
-    failed, fine = asked(command, ("before_tool", shown.call(tool="bad")), ("before_tool", shown.call()))
+    failed, fine = asked(command, ("before_tool", view_builders.call(tool="bad")), ("before_tool", view_builders.call()))
     assert isinstance(failed, HookReplyError)
     assert "it answered with an error: no such city" == str(failed)
     assert DenyTool() == fine
@@ -220,7 +220,7 @@ def test_calls_are_under_way_together_and_replies_come_in_any_order(tmp_path):
 
     async def main():
         hook = await started(spec(command))
-        decisions = await asyncio.gather(*(hook.before_tool(shown.call(tool=name)) for name in "abc"))
+        decisions = await asyncio.gather(*(hook.before_tool(view_builders.call(tool=name)) for name in "abc"))
         assert [DenyTool("a"), DenyTool("b"), DenyTool("c")] == decisions
         await hook.aclose()
 
@@ -239,14 +239,14 @@ def test_an_id_that_is_wrong_or_comes_again_answers_nobody(tmp_path, caplog):
             write(json.dumps(first) + "\\n" + json.dumps(second) + "\\n")
         """,
     )
-    first, second = asked(command, ("before_tool", shown.call()), ("before_tool", shown.call()))
+    first, second = asked(command, ("before_tool", view_builders.call()), ("before_tool", view_builders.call()))
     assert (DenyTool("first"), DenyTool("first")) == (first, second)
     assert "asyncio" not in {record.name for record in caplog.records}
 
 
 def test_a_line_that_cannot_be_read_fails_its_call_at_once_if_its_id_can(tmp_path):
     command = script(tmp_path, """def on(method, params): write(f'{{"jsonrpc":"2.0","id":{id},"result":NaN}}\\n')""")
-    (failed,) = asked(command, ("before_tool", shown.call()))
+    (failed,) = asked(command, ("before_tool", view_builders.call()))
     assert "it answered with a line that is no reply: no JSON: NaN is no JSON" == str(failed)
 
 
@@ -258,7 +258,7 @@ def test_a_line_that_is_too_long_fails_its_call_alone_and_the_next_is_read(tmp_p
             answer({"action": "deny_tool", "reason": "x" * (2_000_000 if params["tool"] == "big" else 3)})
         """,
     )
-    failed, fine = asked(command, ("before_tool", shown.call(tool="big")), ("before_tool", shown.call()))
+    failed, fine = asked(command, ("before_tool", view_builders.call(tool="big")), ("before_tool", view_builders.call()))
     assert "it answered with a line that is too long (max_line_bytes)" == str(failed)
     assert DenyTool("xxx") == fine
 
@@ -266,8 +266,8 @@ def test_a_line_that_is_too_long_fails_its_call_alone_and_the_next_is_read(tmp_p
 def test_the_limit_of_a_line_can_be_set(tmp_path):
     command = script(tmp_path, 'def on(method, params): answer({"action": "respond", "result": {"for_llm": "x" * 5000}})')
     limits = with_limits(spec(("x",)), line=4096).limits
-    assert [Respond({"for_llm": "x" * 5000})] == asked(command, ("before_tool", shown.call()))
-    assert [HookReplyError] == [type(each) for each in asked(command, ("before_tool", shown.call()), limits=limits)]
+    assert [Respond({"for_llm": "x" * 5000})] == asked(command, ("before_tool", view_builders.call()))
+    assert [HookReplyError] == [type(each) for each in asked(command, ("before_tool", view_builders.call()), limits=limits)]
 
 
 def test_a_reply_just_before_the_end_is_received_and_later_calls_fail_at_once(tmp_path):
@@ -282,10 +282,10 @@ def test_a_reply_just_before_the_end_is_received_and_later_calls_fail_at_once(tm
 
     async def main():
         hook = await started(spec(command))
-        assert DenyTool("last") == await hook.before_tool(shown.call())
+        assert DenyTool("last") == await hook.before_tool(view_builders.call())
         await until(lambda: hook.state == "given up")
         with pytest.raises(HookProcessError, match="exit status 7"):
-            await hook.before_tool(shown.call())
+            await hook.before_tool(view_builders.call())
         await hook.aclose()
 
     run(main())
@@ -306,7 +306,7 @@ def test_calls_under_way_fail_at_once_when_the_process_ends(tmp_path):
 
     async def main():
         hook = await started(spec(command))
-        calls = await asyncio.gather(*(hook.before_tool(shown.call()) for _ in range(3)), return_exceptions=True)
+        calls = await asyncio.gather(*(hook.before_tool(view_builders.call()) for _ in range(3)), return_exceptions=True)
         assert ["ended by SIGKILL"] * 3 == [str(each) for each in calls]
         await hook.aclose()
 
@@ -337,7 +337,7 @@ def test_an_event_loop_that_is_held_up_learns_all_the_same_how_the_process_has_e
     async def main():
         hook = await started(spec(script(tmp_path, body)))
         with pytest.raises(HookProcessError, match="exit status 3"):
-            await hook.before_tool(shown.call())
+            await hook.before_tool(view_builders.call())
         await hook.aclose()
 
     run(main())
@@ -345,7 +345,7 @@ def test_an_event_loop_that_is_held_up_learns_all_the_same_how_the_process_has_e
 
 def test_an_answer_without_an_id_is_logged(tmp_path, caplog):
     command = script(tmp_path, """def on(method, params): write('{"result":{"action":"deny_tool"}}\\n'); answer()""")
-    assert [None] == asked(command, ("before_tool", shown.call()))
+    assert [None] == asked(command, ("before_tool", view_builders.call()))
     words = "The hook 'h' printed what is no reply: a line that is no reply: it has no id of a request: "
     assert f'{words}{{"result":{{"action":"deny_tool"}}}}' in caplog.messages
 
@@ -365,7 +365,7 @@ def test_that_a_stream_was_closed_is_noticed_at_once_in_every_event_loop(tmp_pat
         limits = with_limits(spec(("x",)), eof_grace=0.01, restarts=1).limits
         hook = await started(spec(script(tmp_path, body), limits=limits))
         pid = hook.pid
-        open_there = (await hook.before_tool(shown.call())).reason
+        open_there = (await hook.before_tool(view_builders.call())).reason
         assert 4 == open_there.count("'") // 2, f"its three streams, and the folder that it looks at: {open_there}"
         await until(lambda: hook.restarts == 1)
         assert pid != hook.pid
@@ -388,10 +388,10 @@ def test_a_process_that_closes_its_input_cannot_be_asked(tmp_path):
 
     async def main():
         hook = await started(with_limits(spec(command), eof_grace=0.01))
-        await hook.before_tool(shown.call())
+        await hook.before_tool(view_builders.call())
         await until(lambda: hook.state == "given up")
         with pytest.raises(HookProcessError, match="it has closed its standard input"):
-            await hook.before_tool(shown.call())
+            await hook.before_tool(view_builders.call())
         await hook.aclose()
 
     run(main())
@@ -403,7 +403,7 @@ def test_it_can_be_asked_only_in_the_event_loop_that_started_it(tmp_path):
 
         def elsewhere():
             with pytest.raises(HookProcessError, match="another event loop"):
-                asyncio.run(hook.before_tool(shown.call()))
+                asyncio.run(hook.before_tool(view_builders.call()))
 
         await asyncio.to_thread(elsewhere)
         await hook.aclose()
@@ -434,11 +434,11 @@ def test_it_lives_in_any_kind_of_event_loop(tmp_path, on):
         async with hooked(spec(script(tmp_path, body))) as manager:
             hook = process_of(manager)
             pid = hook.pid
-            assert DenyTool("xxx") == await hook.before_tool(shown.call(arguments={"text": "y" * 1_000_000}))
+            assert DenyTool("xxx") == await hook.before_tool(view_builders.call(arguments={"text": "y" * 1_000_000}))
             with pytest.raises(HookReplyError, match="too long"):
-                await hook.before_tool(shown.call(tool="big"))
+                await hook.before_tool(view_builders.call(tool="big"))
             with pytest.raises(HookProcessError, match="exit status 5"):
-                await hook.before_tool(shown.call(tool="exit"))
+                await hook.before_tool(view_builders.call(tool="exit"))
         assert not is_there(pid)
 
     on(lambda: asyncio.wait_for(main(), BOUND))
@@ -480,7 +480,7 @@ def test_one_that_does_not_is_ended_with_all_that_it_has_started(tmp_path, body)
     async def main():
         async with hooked(with_limits(spec(command), eof_grace=0.05, term_grace=0.05)) as manager:
             hook = process_of(manager)
-            pid, child = hook.pid, int((await hook.before_tool(shown.call())).reason)
+            pid, child = hook.pid, int((await hook.before_tool(view_builders.call())).reason)
             assert is_there(child)
         assert not is_there(pid)
         await gone(child)
@@ -505,7 +505,7 @@ def test_closing_again_and_asking_then_are_no_trouble(tmp_path):
         await hook.aclose()
         assert "closed" == hook.state
         with pytest.raises(HookProcessError, match="it was closed"):
-            await hook.before_tool(shown.call())
+            await hook.before_tool(view_builders.call())
 
     run(main())
 
@@ -563,13 +563,13 @@ def test_tools_of_the_hello_are_added_without_asking(tmp_path, caplog):
         hook = await started(spec(script(tmp_path, OFFERING), "tool"))
         assert ["mine"] == [tool.name for tool in hook.tools]
         assert ("before_llm", "before_tool", "after_tool") == hook.methods
-        other = shown.tool("other")
-        decision = await hook.before_llm(shown.request(tools=[other]))
+        other = view_builders.tool("other")
+        decision = await hook.before_llm(view_builders.request(tools=[other]))
         assert ["other", "mine"] == [tool["function"]["name"] for tool in decision.changes["tools"]]
-        assert await hook.before_llm(shown.request(tools=[shown.tool("mine")])) is None
-        assert await hook.before_llm(shown.request(graceful_terminal=True)) is None
+        assert await hook.before_llm(view_builders.request(tools=[view_builders.tool("mine")])) is None
+        assert await hook.before_llm(view_builders.request(graceful_terminal=True)) is None
         await hook.aclose()
-        assert await hook.before_llm(shown.request()) is None
+        assert await hook.before_llm(view_builders.request()) is None
 
     run(main())
     assert "The hook 'h' offers a tool that is none" in caplog.text
@@ -587,10 +587,10 @@ def on(method, params):
 
     async def main():
         hook = await started(spec(script(tmp_path, body), "llm", "tool"))
-        decision = await hook.before_llm(shown.request(tools=[shown.tool("other")]))
+        decision = await hook.before_llm(view_builders.request(tools=[view_builders.tool("other")]))
         assert "other,mine" == decision.changes["model"]
         assert 2 == len(decision.changes["tools"])
-        decision = await hook.before_llm(shown.request(model="n"))
+        decision = await hook.before_llm(view_builders.request(model="n"))
         assert ["mine"] == [tool["function"]["name"] for tool in decision.changes["tools"]]
         await hook.aclose()
 
@@ -609,7 +609,7 @@ def on(method, params):
     async def main():
         hook = await started(spec(script(tmp_path, body), "llm", "tool", limits=with_limits(spec(("x",)), restarts=1).limits))
         for model in ("any", "exit"):
-            decision = await hook.before_llm(shown.request(model=model))
+            decision = await hook.before_llm(view_builders.request(model=model))
             assert ["mine"] == [tool["function"]["name"] for tool in decision.changes["tools"]]
         await hook.aclose()
 
@@ -629,7 +629,7 @@ def test_tools_of_a_hook_that_would_not_be_asked_for_them_are_left_out(tmp_path,
 
 
 def event(kind):
-    return Event("evt-1", kind, 0.0, shown.META, {}, "info", {"n": kind}, {})
+    return Event("evt-1", kind, 0.0, view_builders.META, {}, "info", {"n": kind}, {})
 
 
 def test_an_observer_is_told_of_the_kinds_that_it_named(tmp_path):
@@ -649,7 +649,7 @@ def test_an_observer_is_told_of_the_kinds_that_it_named(tmp_path):
         hook = await started(spec(command, "observe", "tool", kinds=frozenset({"agent.error"})))
         for kind in ("agent.turn.start", "agent.error"):
             await hook.on_runtime_event(event(kind))
-        decision = await hook.before_tool(shown.call())
+        decision = await hook.before_tool(view_builders.call())
         assert [[None, "agent.error", {"n": "agent.error"}]] == json.loads(decision.reason)
         await hook.aclose()
 
@@ -668,7 +668,7 @@ def test_what_it_prints_is_logged_with_its_name_and_does_no_harm(tmp_path, caplo
         """,
     )
     caplog.set_level(logging.WARNING)
-    assert [DenyTool()] == asked(command, ("before_tool", shown.call()))
+    assert [DenyTool()] == asked(command, ("before_tool", view_builders.call()))
     messages = [record.getMessage() for record in caplog.records]
     assert "The hook 'h' printed what is no reply: debugging" in messages
     assert "[h] ärger" in messages
@@ -678,7 +678,7 @@ def test_what_it_prints_is_logged_with_its_name_and_does_no_harm(tmp_path, caplo
 
 def test_what_is_odd_about_its_answers_is_told_once(tmp_path, caplog):
     command = script(tmp_path, 'def on(method, params): answer({"decision": "deny", "args": {}})')
-    assert [None, None] == asked(command, ("before_tool", shown.call()), ("before_tool", shown.call()))
+    assert [None, None] == asked(command, ("before_tool", view_builders.call()), ("before_tool", view_builders.call()))
     odd = [record.getMessage() for record in caplog.records if "oddly" in record.getMessage()]
     assert 2 == len(odd)
     assert "'decision' is not known there: 'action' is meant" in odd[0]
@@ -686,7 +686,7 @@ def test_what_is_odd_about_its_answers_is_told_once(tmp_path, caplog):
 
 def test_a_hook_that_is_odd_in_ever_new_ways_is_told_of_no_more(tmp_path, caplog):
     command = script(tmp_path, 'def on(method, params): answer({f"odd {id} {number}": 1 for number in range(40)})')
-    asked(command, *[("before_tool", shown.call())] * 5)
+    asked(command, *[("before_tool", view_builders.call())] * 5)
     assert 50 == caplog.text.count("oddly (told once)")
 
 
@@ -700,7 +700,7 @@ def test_what_it_says_cannot_play_with_the_log(tmp_path, caplog):
             answer(error={"code": 1, "message": "first\nsecond"})
         """,
     )
-    (failed,) = asked(command, ("before_tool", shown.call()))
+    (failed,) = asked(command, ("before_tool", view_builders.call()))
     assert r"it answered with an error: first\x0asecond" == str(failed)
     messages = [record.getMessage() for record in caplog.records]
     assert r"[h] \x1b[2J" + "\t" + r"red\x0dERROR" in messages
@@ -709,14 +709,14 @@ def test_what_it_says_cannot_play_with_the_log(tmp_path, caplog):
 
 def test_a_strict_hook_fails_for_what_is_odd(tmp_path):
     command = script(tmp_path, 'def on(method, params): answer({"approved": True, "action": "x"})')
-    (failed,) = asked(command, ("approve_tool", shown.call()), modes=("approve",), strict=True)
+    (failed,) = asked(command, ("approve_tool", view_builders.call()), modes=("approve",), strict=True)
     assert isinstance(failed, HookReplyError)
     assert "its answer to hook.approve_tool is refused: the member 'action' is not known there" in str(failed)
 
 
 def test_a_wrong_type_is_a_failure(tmp_path):
     command = script(tmp_path, 'def on(method, params): answer({"action": "abort_turn", "reason": 1})')
-    (failed,) = asked(command, ("before_tool", shown.call()))
+    (failed,) = asked(command, ("before_tool", view_builders.call()))
     assert "its answer to hook.before_tool is refused: reason must be a text, not a number" == str(failed)
 
 
@@ -742,12 +742,12 @@ def on(method, params):
 def test_a_process_that_ends_is_started_again_and_greeted(tmp_path, caplog):
     async def main():
         hook = await started(with_limits(spec(script(tmp_path, CRASHING)), restarts=5))
-        first = (await hook.before_tool(shown.call())).reason
+        first = (await hook.before_tool(view_builders.call())).reason
         with pytest.raises(HookProcessError, match="exit status 3"):
-            await hook.before_tool(shown.call(tool="crash"))
+            await hook.before_tool(view_builders.call(tool="crash"))
         await until(lambda: hook.restarts == 1)
         assert "running" == hook.state
-        assert first != (await hook.before_tool(shown.call())).reason
+        assert first != (await hook.before_tool(view_builders.call())).reason
         await hook.aclose()
 
     run(main())
@@ -766,10 +766,10 @@ def test_one_that_fails_too_often_in_a_row_is_given_up(tmp_path, caplog):
     async def main():
         hook = await started(with_limits(spec(script(tmp_path, body)), restarts=3))
         with pytest.raises(HookProcessError):
-            await hook.before_tool(shown.call(tool="crash"))
+            await hook.before_tool(view_builders.call(tool="crash"))
         await until(lambda: hook.state == "given up")
         with pytest.raises(HookProcessError, match="not again"):
-            await hook.before_tool(shown.call())
+            await hook.before_tool(view_builders.call())
         assert 0 == hook.restarts
         await hook.aclose()
 
@@ -783,7 +783,7 @@ def test_one_that_had_run_for_long_begins_a_new_row(tmp_path):
         hook = await started(with_limits(spec(script(tmp_path, CRASHING)), restarts=1, healthy_after=0.0))
         for number in range(1, 4):
             with pytest.raises(HookProcessError):
-                await hook.before_tool(shown.call(tool="crash"))
+                await hook.before_tool(view_builders.call(tool="crash"))
             await until(lambda number=number: hook.restarts == number)
         await hook.aclose()
 
@@ -794,10 +794,10 @@ def test_it_can_be_closed_while_it_waits_to_be_started_again(tmp_path):
     async def main():
         hook = await started(with_limits(spec(script(tmp_path, CRASHING)), restarts=5, backoff_first=60.0, backoff_most=60.0))
         with pytest.raises(HookProcessError):
-            await hook.before_tool(shown.call(tool="crash"))
+            await hook.before_tool(view_builders.call(tool="crash"))
         await until(lambda: hook.state == "waiting to be started again")
         with pytest.raises(HookProcessError, match="exit status 3; it is about to be started again"):
-            await hook.before_tool(shown.call())
+            await hook.before_tool(view_builders.call())
         await hook.aclose()
         assert "closed" == hook.state
 

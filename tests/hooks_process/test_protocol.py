@@ -1,0 +1,143 @@
+"""The host's and the SDK's side of the protocol agree: what one encodes the other decodes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from hooks_process import view_builders
+from patchbay.hooks import (
+    AbortTurn,
+    Approval,
+    Ask,
+    DenyTool,
+    Event,
+    HardAbort,
+    Meta,
+    Modify,
+    Respond,
+    ToolOutput,
+)
+from patchbay.hooks.process import client, replies
+from patchbay.hooks.process.protocol import decode_event, decode_params, encode_decision, encode_event
+from patchbay.hooks.process.replies import Findings
+from patchbay.hooks.process.wire import request_line
+
+TOOL = view_builders.tool("look", description="Looks.")
+CONTEXT = {"inbound": {"channel": "cli", "chat_id": "1"}, "scope": {"a": [1, "ä<"]}}
+OUTPUT = ToolOutput("for the model", for_user="for you", media=("a.png",), artifact_tags=("x",), response_handled=True)
+VIEWS: dict[str, Any] = {
+    "before_llm": view_builders.request(
+        context=CONTEXT,
+        messages=[{"role": "user", "content": "hi"}],
+        tools=[TOOL],
+        options={"max_tokens": 5},
+        graceful_terminal=True,
+    ),
+    "after_llm": view_builders.response(
+        content="x", reasoning="y", finish_reason="stop", usage={"total_tokens": 3}, tool_calls=[{"id": "1", "function": {}}]
+    ),
+    "before_tool": view_builders.call(
+        arguments={"path": "/tmp <&>"}, source="s", endpoint="http://x", annotations={"read_only": True}
+    ),
+    "after_tool": view_builders.result(OUTPUT, arguments={"n": 1}, duration=0.5),
+    "approve_tool": view_builders.call(arguments={"n": 1}, digest="sha256:0", facts={"size": 9}),
+}
+
+
+def encoded(point: str) -> dict[str, Any]:
+    """Return the params that the host sends for the view of a point."""
+    view = VIEWS[point]
+    params: Any = {
+        "before_llm": client.llm_request,
+        "after_llm": client.llm_response,
+        "before_tool": client.tool_call,
+        "after_tool": client.tool_result,
+        "approve_tool": lambda view: client.tool_call(view, digest=view.digest, facts=view.facts),
+    }[point](view)
+    sent: dict[str, Any] = json.loads(request_line(1, f"hook.{point}", params))["params"]
+    return sent
+
+
+@pytest.mark.parametrize("point", VIEWS)
+def test_a_view_comes_through(point):
+    sent, received = VIEWS[point], decode_params(point, encoded(point))
+    names = set(type(sent).__annotations__) - {"approvers", "asks", "parameters"}  # not on the wire
+    assert {name: getattr(sent, name) for name in names} == {name: getattr(received, name) for name in names}
+
+
+def decoded(point: str, reply: dict[str, Any]) -> Any:
+    """Return the decision that the host reads, which must find nothing odd."""
+    findings, params = Findings(), encoded(point)
+    shown = params if point == "before_llm" else None
+    answer = replies.parse_reply(point, json.loads(json.dumps(reply)), findings, shown=shown)
+    if point == "approve_tool":
+        decision: Any = replies.approval(answer)
+    elif point == "before_llm":
+        decision = replies.llm_decision(answer, findings, VIEWS[point], params)
+    elif point == "after_llm":
+        decision = replies.response_decision(answer, findings, params["response"])
+    elif point == "before_tool":
+        decision = replies.call_decision(answer, findings, params)
+    else:
+        decision = replies.result_decision(answer, findings, params["result"])
+    assert {} == findings.found
+    return decision
+
+
+@pytest.mark.parametrize("merges", [False, True])
+@pytest.mark.parametrize(
+    ("point", "decision"),
+    [
+        ("before_llm", Modify({"model": "other", "options": {"max_tokens": 6}})),
+        ("before_llm", Modify({"messages": [{"role": "user", "content": "other"}]})),
+        ("before_llm", Modify({"tools": [TOOL, view_builders.tool("more", description="More.")]})),
+        ("after_llm", Modify({"content": "other"})),
+        ("before_tool", Modify({"arguments": {"path": "/srv"}})),
+        ("before_tool", Modify({"tool": "ls"})),
+        ("before_tool", DenyTool("no")),
+        ("before_tool", Ask("large")),
+        ("approve_tool", Ask("large")),
+        ("approve_tool", Approval(approved=True)),
+        ("approve_tool", Approval(approved=False, reason="no")),
+        *((point, end) for point in VIEWS if point != "approve_tool" for end in (AbortTurn("why"), HardAbort("why"))),
+    ],
+)
+def test_a_decision_comes_through(point, decision, merges):
+    reply = encode_decision(point, decision, VIEWS[point], encoded(point), merges=merges)
+    assert decision == decoded(point, reply)
+
+
+@pytest.mark.parametrize("merges", [False, True])
+def test_a_result_comes_through(merges):
+    respond = decoded(
+        "before_tool",
+        encode_decision("before_tool", Respond(OUTPUT), VIEWS["before_tool"], encoded("before_tool"), merges=merges),
+    )
+    assert isinstance(respond, Respond)
+    modify = Modify({"result": {"for_llm": "other"}})
+    changed = decoded(
+        "after_tool", encode_decision("after_tool", modify, VIEWS["after_tool"], encoded("after_tool"), merges=merges)
+    )
+    assert ("for the model", "for you", "other") == (
+        respond.result["for_llm"],
+        respond.result["for_user"],
+        changed.changes["result"]["for_llm"],
+    )
+
+
+def test_an_event_comes_through():
+    meta = Meta("agent", "turn-1", "turn-0", "chat:1", 2, "turn.start", "runTurn")
+    sent = Event("evt-1", "agent.turn.start", 1_700_000_000.5, meta, {}, "warn", {"UserMessage": "hi"}, {"call_id": "c"})
+    received = decode_event(json.loads(json.dumps(encode_event(sent))))
+    assert (sent.id, sent.kind, sent.time, sent.meta, sent.severity, sent.payload) == (
+        received.id,
+        received.kind,
+        received.time,
+        received.meta,
+        received.severity,
+        received.payload,
+    )
+    assert "c" == received.attrs["call_id"]
