@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+import patchbay.hooks
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import (
     AfterLLM,
@@ -262,3 +263,12 @@ def test_tools_that_are_no_list_of_names_are_refused(tools):
 def test_tools_of_a_hook_that_is_asked_about_no_calls_are_refused():
     with pytest.raises(ConfigurationError, match="is asked about no calls"):
         HookManager().mount("h", hook(before_llm=None), tools=["rm"])
+
+
+@pytest.mark.parametrize(
+    ("former", "name"),
+    [("Asked", "PendingCall"), ("Mounted", "RegisteredHook"), ("OwnedTool", "InjectedTool"), ("Trail", "DecisionLog")],
+)
+def test_a_former_name_warns_and_is_the_class(former, name):
+    with pytest.warns(DeprecationWarning, match=name):
+        assert getattr(patchbay.hooks, name) is getattr(patchbay.hooks, former)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
@@ -97,10 +97,6 @@ class Meta:
     iteration: int = 0
     trace_path: str = ""
     source: str = "runTurn"
-
-    def at(self, trace_path: str, iteration: int) -> Meta:
-        """Return the same turn at another point."""
-        return replace(self, trace_path=trace_path, iteration=iteration)
 
 
 class Source(Protocol):
