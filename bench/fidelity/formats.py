@@ -18,7 +18,7 @@ from bench.fidelity.readings import Cut, Reading, milliseconds, read
 from bench.fidelity.section import Failure, Section, at_least, at_most, no_slow_text, percent
 from bench.places import UnavailableError
 from bench.table import markdown
-from patchbay.formats.values.names import UnknownTools
+from patchbay.formats.values.tool_names import UnknownTools
 
 PIECES: tuple[Cut, ...] = (1, 3, 7)
 WAYS = ("named", "auto")

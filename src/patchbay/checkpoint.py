@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from patchbay.errors import ConfigurationError
-from patchbay.formats.outside.declaredformat import template_format
-from patchbay.formats.outside.recognise import recognise
-from patchbay.formats.outside.userformat import user_format
-from patchbay.formats.rows import Format
-from patchbay.formats.table import FORMATS
+from patchbay.formats.catalog import FORMATS
+from patchbay.formats.checkpoint.declared_format import template_format
+from patchbay.formats.checkpoint.detect import recognise
+from patchbay.formats.checkpoint.user_format import user_format
+from patchbay.formats.spec import Format
 
 _FILES = ("tokenizer_config.json", "chat_template.json", "chat_template.jinja", "tokenizer.json")
 """What is looked for in a folder; of two files that say the same thing the earlier one counts."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from patchbay.formats.contract import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG
-from patchbay.formats.rows import Format
-from patchbay.formats.writing import Writer, writer_for
+from patchbay.formats.render import Writer, writer_for
+from patchbay.formats.spec import Format
 from patchbay.types import Message, ToolCall, ToolResult
 
 NO_RESULT: Final = "(No result: the call was not carried out.)"
@@ -251,10 +251,10 @@ def _plain(message: Mapping[str, Any], writer: Writer) -> Message:
 def _defused(content: Any, writer: Writer) -> Any:
     """Return a user's content in which nothing looks like the frame of a result."""
     if isinstance(content, str):
-        return writer.said_by_user(content)
+        return writer.escape_user_text(content)
     if not isinstance(content, list):
         return content
-    return [{**part, "text": writer.said_by_user(part["text"])} if _is_text_part(part) else part for part in content]
+    return [{**part, "text": writer.escape_user_text(part["text"])} if _is_text_part(part) else part for part in content]
 
 
 def text_of(content: Any) -> str:

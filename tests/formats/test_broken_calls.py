@@ -9,8 +9,8 @@ import pytest
 
 from patchbay import StreamParser, parse
 from patchbay.formats import CallArguments, CallCut
-from patchbay.formats.table import FORMATS
-from patchbay.formats.writing import WRITERS, writer_for
+from patchbay.formats.catalog import FORMATS
+from patchbay.formats.render import WRITERS, writer_for
 from patchbay.types import Reply, ToolCall
 
 TOOLS = [

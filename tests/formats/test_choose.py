@@ -9,10 +9,10 @@ import pytest
 from patchbay import StreamParser, parse
 from patchbay.errors import ConfigurationError
 from patchbay.formats import FORMATS
+from patchbay.formats.catalog import choose
 from patchbay.formats.contract import render_contract
-from patchbay.formats.rows import Format, Wrapper
-from patchbay.formats.table import choose
-from patchbay.formats.writing import writer_for
+from patchbay.formats.render import writer_for
+from patchbay.formats.spec import Format, Wrapper
 from patchbay.models.options import TextOptions
 
 OWN = Format("acme", families=("Acme 7B",), wrappers=(Wrapper(("<acme:call>",), ("</acme:call>",)),))

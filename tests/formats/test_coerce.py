@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patchbay.formats.values.coerce import coerce, decoded, json_string
+from patchbay.formats.values.coerce import coerce, decoded
+from patchbay.formats.values.json_strict import json_string
 
 STRING = {"type": "string"}
 INTEGER = {"type": "integer"}

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from patchbay.formats import StreamParser
-from patchbay.formats.outside.attempts import Attempt
-from patchbay.formats.outside.declaredformat import template_format
-from patchbay.formats.outside.responsetemplate import response_template
-from patchbay.formats.outside.userformat import user_format
-from patchbay.formats.rows import Format
+from patchbay.formats.checkpoint.declarations import Attempt
+from patchbay.formats.checkpoint.declared_format import template_format
+from patchbay.formats.checkpoint.response_template import response_template
+from patchbay.formats.checkpoint.user_format import user_format
+from patchbay.formats.spec import Format
 
 CALL = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
 TAG = r"<parameter=(?P<key>\w+)>\s*(?P<value>.*?)\s*</parameter>"
@@ -276,7 +276,7 @@ SCRAPS = sorted(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 @given(st.sampled_from(ROWS), st.lists(st.sampled_from(SCRAPS), max_size=6).map("".join), st.integers(1, 9))
 def test_pieces_of_any_size_give_what_the_whole_text_gives(row: Format, text: str, size: int) -> None:
     assert read(row, text) == read(row, text, size=size)

@@ -33,11 +33,9 @@ def corpus(file: Path) -> list[str]:
         return opened.read().split(SEPARATOR)
 
 
-TEXTS = [
-    pytest.param(text, id=f"{file.stem}-{number}")
-    for file in sorted(FOLDER.glob("*.txt"))
-    for number, text in enumerate(corpus(file))
-]
+TEXTS = [(f"{file.stem}-{number}", text) for file in sorted(FOLDER.glob("*.txt")) for number, text in enumerate(corpus(file))]
+PARTS = 16
+"""The corpus is read in so many parts, which workers share."""
 
 
 def number_id(index: int) -> str:
@@ -53,8 +51,13 @@ def read(pieces: list[str], options: dict[str, Any]) -> tuple[Reply, list[Any]]:
     return parser.reply, [*seen, *parser.close(), parser.reply]
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_a_damaged_text_reads_the_same_however_it_is_cut(text: str) -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_damaged_text_reads_the_same_however_it_is_cut(part: int) -> None:
+    for name, text in TEXTS[part::PARTS]:
+        reads_the_same(name, text)
+
+
+def reads_the_same(name: str, text: str) -> None:
     dice = random.Random(text)
     for options in OPTIONS:
         *_, expected = read([text], options)[1]
@@ -64,20 +67,25 @@ def test_a_damaged_text_reads_the_same_however_it_is_cut(text: str) -> None:
             cuts.append([text[begin:end] for begin, end in pairwise(marks)])
         for pieces in cuts:
             *_, streamed = read(pieces, options)[1]
-            assert expected == streamed, (options, pieces)
+            assert expected == streamed, (name, options, pieces)
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_what_a_damaged_text_gives_is_sound(text: str) -> None:
-    for options in OPTIONS:
-        *seen, reply = read([text], options)[1]
-        for call in reply.tool_calls:
-            json.loads(call.raw_arguments)
-        assert [] == [call.raw for call in reply.incomplete if call.raw not in text]
-        assert is_within(reply.content, text)
-        assert is_within(reply.reasoning, text)
-        ended = [event.call for event in seen if isinstance(event, events.CallEnd)]
-        assert list(reply.tool_calls) == ended
+@pytest.mark.parametrize("part", range(PARTS))
+def test_what_a_damaged_text_gives_is_sound(part: int) -> None:
+    for name, text in TEXTS[part::PARTS]:
+        for options in OPTIONS:
+            is_sound(name, text, options)
+
+
+def is_sound(name: str, text: str, options: dict[str, Any]) -> None:
+    *seen, reply = read([text], options)[1]
+    for call in reply.tool_calls:
+        json.loads(call.raw_arguments)
+    assert [] == [call.raw for call in reply.incomplete if call.raw not in text], name
+    assert is_within(reply.content, text), name
+    assert is_within(reply.reasoning, text), name
+    ended = [event.call for event in seen if isinstance(event, events.CallEnd)]
+    assert list(reply.tool_calls) == ended, name
 
 
 def test_the_mutations_are_there_and_small() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from patchbay.errors import InvalidRequestError
-from patchbay.formats.values.names import ToolRules, make_rules
+from patchbay.formats.values.tool_names import ToolRules, make_rules
 from patchbay.types import ToolSpec
 
 

@@ -15,13 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from patchbay.formats.engine.marks import marks
-from patchbay.formats.engine.source import BrokenOff, CutOff, NotACall, Source
-from patchbay.formats.values.names import UNTYPED, ToolTypes
-from patchbay.formats.values.pyreader import PythonArguments, PythonReader, PythonValue
-from patchbay.formats.values.pyvalues import arguments_json
+from patchbay.formats.source import MalformedCall, NoMatch, Source, Truncated, marker_set
+from patchbay.formats.values.python_reader import PythonArguments, PythonReader, PythonValue, arguments_json
+from patchbay.formats.values.tool_names import UNTYPED, ToolTypes
 
-SETTINGS = settings(deadline=None, max_examples=300)
+SETTINGS = settings(deadline=None, max_examples=100)
 
 TYPES = ToolTypes(
     {
@@ -50,7 +48,7 @@ def outcome(pieces: list[str], what: str = "arguments", ends: tuple[str, ...] = 
     source = Source()
     notes: list[tuple[str, int]] = []
     reader = PythonReader(source, lambda kind: notes.append((kind, source.offset)))
-    reader.stops = marks(ends)
+    reader.stops = marker_set(ends)
     source.mark()
     queue = deque(filter(None, pieces)) or deque([""])
     source.push(queue.popleft())
@@ -69,7 +67,7 @@ def outcome(pieces: list[str], what: str = "arguments", ends: tuple[str, ...] = 
                 source.ended = True
     except StopIteration as stop:
         told = stop.value
-    except (BrokenOff, CutOff, NotACall) as signal:
+    except (MalformedCall, Truncated, NoMatch) as signal:
         told = type(signal)
     return Outcome(told, notes, source.offset)
 
@@ -82,8 +80,8 @@ def read(text: str, types: ToolTypes = TYPES) -> str | type[Exception]:
         return whole.told  # type: ignore[no-any-return]
     try:
         return arguments_json(whole.told, types)
-    except NotACall:
-        return NotACall
+    except NoMatch:
+        return NoMatch
 
 
 def value(text: str) -> PythonValue:
@@ -200,29 +198,29 @@ ARGUMENTS = {
     "({'city': 'a', 'tags': ['b')": '{"city": "a", "tags": ["b"]}',
     "(tags=(1, 2], days=1)": '{"tags": [1, 2], "days": 1}',
     "(tags=[1]], days=1)": '{"tags": [1], "days": 1}',
-    "(tags=[1]": CutOff,
+    "(tags=[1]": Truncated,
     "(tags=[1]]": '{"tags": [1]}',
     "(city='a'\n```\n": '{"city": "a"}',
     # cut off
-    "(": CutOff,
-    "(city": CutOff,
-    "(city='a', days=1": CutOff,
-    "(city='a": CutOff,
-    "(city='\\": CutOff,
+    "(": Truncated,
+    "(city": Truncated,
+    "(city='a', days=1": Truncated,
+    "(city='a": Truncated,
+    "(city='\\": Truncated,
     # no call
-    "(...)": NotACall,
-    "(city=...)": NotACall,
-    "(,)": NotACall,
-    "(city, days)": NotACall,
-    "(city: str, days: int = 3)": NotACall,
-    "(self, city: Optional[str])": NotACall,
-    "(**options)": NotACall,
-    "(*args)": NotACall,
-    "(it takes a city)": NotACall,
-    "(city=my_data\nThis is how it works.)": NotACall,
-    "(city=my_data\n\nThen)": NotACall,
-    "(1, 2, 3, 4, 5, 6)": NotACall,
-    "(city=```": NotACall,
+    "(...)": NoMatch,
+    "(city=...)": NoMatch,
+    "(,)": NoMatch,
+    "(city, days)": NoMatch,
+    "(city: str, days: int = 3)": NoMatch,
+    "(self, city: Optional[str])": NoMatch,
+    "(**options)": NoMatch,
+    "(*args)": NoMatch,
+    "(it takes a city)": NoMatch,
+    "(city=my_data\nThis is how it works.)": NoMatch,
+    "(city=my_data\n\nThen)": NoMatch,
+    "(1, 2, 3, 4, 5, 6)": NoMatch,
+    "(city=```": NoMatch,
 }
 
 
@@ -232,7 +230,7 @@ def test_arguments_become_the_json_that_they_say(text: str, expected: str | type
 
 
 def test_positional_arguments_of_an_unknown_tool_are_no_call() -> None:
-    assert read("('Rome')", UNTYPED) is NotACall
+    assert read("('Rome')", UNTYPED) is NoMatch
     assert read("(city='Rome', days=x, tags=2*3)", UNTYPED) == '{"city": "Rome", "days": "x", "tags": 6}'
 
 
@@ -286,11 +284,11 @@ def test_a_marker_ends_the_arguments_outside_of_strings_only() -> None:
     assert '{"city": "a<|end|>b", "tags": ["x"]}' == arguments_json(whole.told, TYPES)
     assert len("(city='a<|end|>b', tags=[x ") == whole.offset
     assert len("(days=1") == outcome(["(days=1[END]"], ends=ends).offset
-    assert outcome(["(<|end|>)"], ends=ends).told is NotACall
+    assert outcome(["(<|end|>)"], ends=ends).told is NoMatch
 
 
 def test_a_fence_line_inside_a_string_is_no_call_while_that_is_guarded() -> None:
-    for guarded, expected in ((True, NotACall), (False, CutOff)):
+    for guarded, expected in ((True, NoMatch), (False, Truncated)):
         source = Source()
         source.push("(city='a\n  ```\nprose")
         source.ended = True
@@ -316,7 +314,7 @@ def test_a_fence_line_inside_a_string_is_no_call_while_that_is_guarded() -> None
 )
 def test_a_value_is_read_and_nothing_behind_it(text: str, json_text: str | None, rest: str | None) -> None:
     if rest is None:
-        assert outcome([text], "value").told is CutOff
+        assert outcome([text], "value").told is Truncated
         return
     assert json_text == value(text).json
     assert rest == text[outcome([text], "value").offset :]
@@ -325,12 +323,12 @@ def test_a_value_is_read_and_nothing_behind_it(text: str, json_text: str | None,
 
 def test_a_value_that_does_not_begin_or_end_is_cut_off() -> None:
     for text in ("", "[1", "'a", "{'a': "):
-        assert outcome([text], "value").told is CutOff
+        assert outcome([text], "value").told is Truncated
 
 
 def test_brackets_nested_deeper_than_any_value_are_no_call() -> None:
     for unit in ("[", "(", "{", "f(", "{'a':", "dict(a="):
-        assert outcome(["(x=" + unit * 100_000]).told is NotACall
+        assert outcome(["(x=" + unit * 100_000]).told is NoMatch
     assert "[" * 100 + "]" * 100 == outcome(["(x=" + "[" * 100 + "]" * 100 + ")"]).told.keywords["x"].json
 
 
@@ -441,7 +439,7 @@ FRAGMENTS = [
 """What the reader decides on."""
 
 
-@settings(deadline=None, max_examples=1500)
+@settings(deadline=None, max_examples=100)
 @given(st.data(), st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=2), max_size=14).map("".join), st.booleans())
 def test_any_split_gives_what_the_whole_text_gives(data: st.DataObject, text: str, is_call: bool) -> None:
     what, text = ("arguments", "(" + text) if is_call else ("value", text)
@@ -450,12 +448,12 @@ def test_any_split_gives_what_the_whole_text_gives(data: st.DataObject, text: st
     assert whole == outcome(list(text), what, ("<|end|>", "[END]"))
 
 
-@settings(deadline=None, max_examples=1000)
+@settings(deadline=None, max_examples=100)
 @given(st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=2), max_size=14).map("".join))
 def test_what_is_told_is_valid_json_that_can_be_encoded(text: str) -> None:
     told = outcome(["(" + text]).told
     if not isinstance(told, PythonArguments):
-        assert told in (CutOff, NotACall)
+        assert told in (Truncated, NoMatch)
         return
     for written in (*told.positional, *told.keywords.values()):
         for json_text in (written.json, written.nearest):
@@ -463,7 +461,7 @@ def test_what_is_told_is_valid_json_that_can_be_encoded(text: str) -> None:
                 json.loads(json_text.encode())
     try:
         assert isinstance(json.loads(arguments_json(told, TYPES)), dict)
-    except NotACall:
+    except NoMatch:
         pass
 
 

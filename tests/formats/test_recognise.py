@@ -10,8 +10,16 @@ from hypothesis import strategies as st
 
 from patchbay.errors import ConfigurationError
 from patchbay.formats import FORMATS
-from patchbay.formats.outside.chattemplate import ChatTemplate, Ending
-from patchbay.formats.outside.recognise import RULES, Reasoning, Recognition, Rule, recognise, recognise_template
+from patchbay.formats.checkpoint.detect import (
+    RULES,
+    ChatTemplate,
+    Ending,
+    Reasoning,
+    Recognition,
+    Rule,
+    recognise,
+    recognise_template,
+)
 
 TEMPLATE = {"start_anchor": "<|a|>", "fields": {"content": {}}}
 

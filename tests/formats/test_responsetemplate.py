@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from patchbay.errors import ConfigurationError
-from patchbay.formats.outside.attempts import Match, Verdict
-from patchbay.formats.outside.responsetemplate import Field, ReadCall, ResponseTemplate, response_template
+from patchbay.formats.checkpoint.declarations import Match, Verdict
+from patchbay.formats.checkpoint.response_template import Field, ReadCall, ResponseTemplate, response_template
 
 CALL = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
 
@@ -162,7 +162,7 @@ def test_content_is_read_by_its_parser(expected: Any, content: str, arguments: d
         ("float", "nan", "no number that JSON knows"),
         ("float", "inf", "no number that JSON knows"),
         ("json", "{", "Expecting"),
-        ("json", "NaN", "NaN is no JSON"),
+        ("json", "NaN", "NaN is not JSON"),
         ("json", "[" * 100_000, "nested too deep"),
     ],
 )

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from patchbay import StreamParser
-from patchbay.formats.writing import WRITERS, render_calls, writer_for
+from patchbay.formats.render import WRITERS, render_calls, writer_for
 from patchbay.types import Reply, ToolCall, ToolSpec
 
 SETTINGS = settings(deadline=None, max_examples=20)
@@ -142,7 +142,7 @@ _CLOSER = "</tool_call>"
 def texts(name: str, *, inside: bool = False) -> st.SearchStrategy[str]:
     """Texts of arguments: anything, the family's own marks among it as far as it can hold them. ``inside`` a list or an object."""
     writer, limits = WRITERS.get(name), limits_of(name)
-    own = [] if writer is None else [*writer.marks, *writer.inner_marks]
+    own = [] if writer is None else [*writer.markers, *writer.inner_marks]
     closer = [] if writer is not None and writer.raw else [_CLOSER]
     parts = st.one_of(
         st.sampled_from([*_PIECES, *closer]),

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from patchbay.errors import ConfigurationError
-from patchbay.formats.outside.attempts import Match
-from patchbay.formats.outside.responsetemplate import ReadCall
-from patchbay.formats.outside.userformat import user_format
-from patchbay.formats.rows import Thought, Wrapper, first_part, last_part
+from patchbay.formats.checkpoint.declarations import Match
+from patchbay.formats.checkpoint.response_template import ReadCall
+from patchbay.formats.checkpoint.user_format import user_format
+from patchbay.formats.spec import ReasoningMarkers, Wrapper, first_part, last_part
 
 SMALL = """
 name = "acme"
@@ -56,13 +56,17 @@ def test_a_small_file_says_all_that_is_needed() -> None:
 def test_a_whole_file_becomes_a_row_like_those_of_the_table() -> None:
     row = user_format(WHOLE).row
     assert ("Acme 7B", "Acme 70B") == row.families
-    assert ("<|acme_end|>",) == row.leaks
+    assert ("<|acme_end|>",) == row.control_tokens
     plain, named = row.wrappers
     assert (
-        Wrapper(("<acme:call>", "<acme:calls>"), ("</acme:call>", "</acme:calls>"), leads=("<|json|>",), name=last_part) == plain
+        Wrapper(("<acme:call>", "<acme:calls>"), ("</acme:call>", "</acme:calls>"), noise_markers=("<|json|>",), name=last_part)
+        == plain
     )
     assert Wrapper(("<|call|>",), separators=("<|id|>", "<|args|>"), name=first_part) == named
-    assert (Thought(("<plan>",), ("</plan>",)), Thought(("<|think|>",), ("<|/think|>",), loud=True)) == row.thoughts
+    assert (
+        ReasoningMarkers(("<plan>",), ("</plan>",)),
+        ReasoningMarkers(("<|think|>",), ("<|/think|>",), special=True),
+    ) == row.reasoning_markers
 
 
 def test_keys_of_its_own_are_read() -> None:
@@ -94,7 +98,7 @@ def test_calls_as_tags_are_read() -> None:
     assert [ReadCall("get.it", '{"a": "\\n1\\n", "b": "x"}', {"a": "\n1\n", "b": "x"})] == field.calls(
         "<set a>\n1\n</set> <set b>x</set>", {"name": "get.it"}
     )
-    assert ("<calls>", "</calls>") == read.row.leaks
+    assert ("<calls>", "</calls>") == read.row.control_tokens
 
 
 @pytest.mark.parametrize(("trim", "expected"), [("none", "\n  x\n"), ("line", "  x"), ("space", "x")])
@@ -153,7 +157,7 @@ def test_the_files_that_the_documentation_shows_can_be_read() -> None:
 
 def test_the_documentation_names_every_field() -> None:
     said = PAGE.read_text(encoding="utf-8")
-    source = (Path(__file__).parents[2] / "src/patchbay/formats/outside/userformat.py").read_text(encoding="utf-8")
+    source = (Path(__file__).parents[2] / "src/patchbay/formats/checkpoint/user_format.py").read_text(encoding="utf-8")
     taken = set(re.findall(r"""(?:declared|_marks|_spelled|texts?|flag|one_of)\((?:declared, )?"(\w+)\"""", source))
     assert {"open", "separators", "parameter_end", "anywhere"} <= taken
     assert [] == sorted(key for key in taken if f"`{key}`" not in said and f"`{key} = " not in said)

@@ -13,7 +13,7 @@ import patchbay
 from patchbay.errors import ConfigurationError
 from patchbay.formats import FORMATS
 from patchbay.formats.contract import render_contract
-from patchbay.formats.writing import WRITERS, render_calls, writer_for
+from patchbay.formats.render import WRITERS, render_calls, writer_for
 from patchbay.types import ToolCall, ToolResult, ToolSpec
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "formats"
@@ -114,16 +114,16 @@ def region(name: str, calls: list[ToolCall]) -> str:
     return render_calls(name, calls)
 
 
-@pytest.mark.parametrize(("template", "name"), RENDERED_AS.items())
-def test_calls_are_written_as_the_chat_template_writes_them(renders: dict[str, Any], template: str, name: str) -> None:
+def test_calls_are_written_as_the_chat_template_writes_them(renders: dict[str, Any]) -> None:
     # One family's tokens carry a suffix of the checkpoint; two of the recordings begin behind the first character.
-    recorded = "<" + renders[template]["render"].replace(":opensource", "")
-    assert region(name, CALLS) in recorded
+    for template, name in RENDERED_AS.items():
+        recorded = "<" + renders[template]["render"].replace(":opensource", "")
+        assert region(name, CALLS) in recorded, (template, name)
 
 
-@pytest.mark.parametrize(("template", "name"), RENDERED_ALONE.items())
-def test_a_single_call_is_written_as_the_chat_template_writes_it(renders: dict[str, Any], template: str, name: str) -> None:
-    assert region(name, CALLS[:1]) in renders[template]["render"]
+def test_a_single_call_is_written_as_the_chat_template_writes_it(renders: dict[str, Any]) -> None:
+    for template, name in RENDERED_ALONE.items():
+        assert region(name, CALLS[:1]) in renders[template]["render"], (template, name)
 
 
 WHOLE_TURNS = [
@@ -135,14 +135,14 @@ WHOLE_TURNS = [
 """Templates that keep the prose before the calls."""
 
 
-@pytest.mark.parametrize("template", WHOLE_TURNS)
-def test_reasoning_and_prose_stand_where_the_chat_template_has_them(renders: dict[str, Any], template: str) -> None:
+def test_reasoning_and_prose_stand_where_the_chat_template_has_them(renders: dict[str, Any]) -> None:
     """The generation prompt may have opened the reasoning, and a template may leave it out of the history."""
-    each = renders[template]
-    recorded = each["gen_prompt_tail"] + each["render"]
-    name = RENDERED_AS[template]
-    whole = render_calls(name, CALLS, "Let me check.", "I think." if "I think." in recorded else "")
-    assert whole in recorded
+    for template in WHOLE_TURNS:
+        each = renders[template]
+        recorded = each["gen_prompt_tail"] + each["render"]
+        name = RENDERED_AS[template]
+        whole = render_calls(name, CALLS, "Let me check.", "I think." if "I think." in recorded else "")
+        assert whole in recorded, template
 
 
 def test_every_format_of_the_corpus_has_a_writer() -> None:
@@ -154,64 +154,68 @@ def test_every_format_of_the_corpus_has_a_writer() -> None:
     assert {"plain_text"} >= formats - WRITERS.keys()
 
 
-@pytest.mark.parametrize("name", WRITERS)
-def test_a_writer_stands_in_the_table_under_its_own_name(name: str) -> None:
-    assert name == WRITERS[name].format
-    assert WRITERS[name] is writer_for(name)
+def test_a_writer_stands_in_the_table_under_its_own_name() -> None:
+    for name in WRITERS:
+        assert name == WRITERS[name].format, name
+        assert WRITERS[name] is writer_for(name), name
 
 
-@pytest.mark.parametrize("name", WRITERS)
-def test_the_lesson_has_the_tools_a_call_and_a_result_in_the_familys_form(name: str) -> None:
-    writer = WRITERS[name]
-    lesson = writer.instructions(TOOLS)
-    assert writer.listing(TOOLS) in lesson
-    assert render_calls(name, [ToolCall("call_0", "example_count", '{"hall": 7, "what": "boxes"}')]) in lesson
-    assert writer.results([ToolResult(writer.call_id(0, "example_count", "call_0"), "example_count", '{"count": 42}')]) in lesson
-    assert "example_count" not in writer.instructions(TOOLS, examples=False)
-    for text in ("get_weather", "The weather of a city.", "Its name", "set_opts", "tags"):
-        assert text in writer.listing(TOOLS)
+def test_the_lesson_has_the_tools_a_call_and_a_result_in_the_familys_form() -> None:
+    for name in WRITERS:
+        writer = WRITERS[name]
+        lesson = writer.instructions(TOOLS)
+        assert writer.listing(TOOLS) in lesson, name
+        assert render_calls(name, [ToolCall("call_0", "example_count", '{"hall": 7, "what": "boxes"}')]) in lesson, name
+        assert (
+            writer.results([ToolResult(writer.call_id(0, "example_count", "call_0"), "example_count", '{"count": 42}')]) in lesson
+        ), name
+        assert "example_count" not in writer.instructions(TOOLS, examples=False), name
+        for text in ("get_weather", "The weather of a city.", "Its name", "set_opts", "tags"):
+            assert text in writer.listing(TOOLS), name
 
 
-@pytest.mark.parametrize("name", WRITERS)
-def test_the_same_tools_give_the_same_bytes(name: str) -> None:
-    again = [ToolSpec(spec.name, spec.description, json.loads(json.dumps(spec.parameters))) for spec in TOOLS]
-    assert WRITERS[name].instructions(TOOLS) == WRITERS[name].instructions(again)
+def test_the_same_tools_give_the_same_bytes() -> None:
+    for name in WRITERS:
+        again = [ToolSpec(spec.name, spec.description, json.loads(json.dumps(spec.parameters))) for spec in TOOLS]
+        assert WRITERS[name].instructions(TOOLS) == WRITERS[name].instructions(again), name
 
 
-@pytest.mark.parametrize("name", sorted(WRITERS.keys() & FORMATS.keys()))
-@pytest.mark.parametrize("thought", ["", "I think."])
-def test_what_is_written_is_read_back(name: str, thought: str) -> None:
-    calls = CALLS if WRITERS[name].parallel else CALLS[:1]
-    text = render_calls(name, calls, "Let me check.", thought)
-    reply = patchbay.parse(text, TOOLS, format=name)
-    assert [(call.name, call.arguments) for call in calls] == [(call.name, call.arguments) for call in reply.tool_calls]
+def test_what_is_written_is_read_back() -> None:
+    for thought in ["", "I think."]:
+        for name in sorted(WRITERS.keys() & FORMATS.keys()):
+            calls = CALLS if WRITERS[name].parallel else CALLS[:1]
+            text = render_calls(name, calls, "Let me check.", thought)
+            reply = patchbay.parse(text, TOOLS, format=name)
+            assert [(call.name, call.arguments) for call in calls] == [
+                (call.name, call.arguments) for call in reply.tool_calls
+            ], (name, thought)
 
 
-@pytest.mark.parametrize("name", sorted(WRITERS.keys() & FORMATS.keys()))
-def test_the_call_that_the_lesson_shows_is_one_that_the_format_reads(name: str) -> None:
-    text = render_calls(name, [ToolCall("", "example_count", '{"hall": 7, "what": "boxes"}')])
-    properties = {"hall": {"type": "integer"}, "what": {"type": "string"}}
-    spec = ToolSpec("example_count", parameters={"type": "object", "properties": properties})
-    found = patchbay.parse(text, [spec], format=name).tool_calls
-    assert [("example_count", {"hall": 7, "what": "boxes"})] == [(call.name, call.arguments) for call in found]
+def test_the_call_that_the_lesson_shows_is_one_that_the_format_reads() -> None:
+    for name in sorted(WRITERS.keys() & FORMATS.keys()):
+        text = render_calls(name, [ToolCall("", "example_count", '{"hall": 7, "what": "boxes"}')])
+        properties = {"hall": {"type": "integer"}, "what": {"type": "string"}}
+        spec = ToolSpec("example_count", parameters={"type": "object", "properties": properties})
+        found = patchbay.parse(text, [spec], format=name).tool_calls
+        assert [("example_count", {"hall": 7, "what": "boxes"})] == [(call.name, call.arguments) for call in found], name
 
 
 BROKEN = ["", "  ", "not json", '{"a": 1', "[1]", '"text"', '{"a": 1} x', '{"a" 1}', "{'a': 1}", "{", '{"a": ' + "[" * 5000]
 
 
-@pytest.mark.parametrize("name", [*WRITERS, "fenced"])
-@pytest.mark.parametrize("raw", BROKEN)
-def test_arguments_that_are_no_object_are_shown_and_raise_nothing(name: str, raw: str) -> None:
-    text = render_calls(name, [ToolCall("c", "f", raw)])
-    assert "f" in text
-    if raw.strip():
-        assert raw.strip()[:3].strip("\"'{") in text
+def test_arguments_that_are_no_object_are_shown_and_raise_nothing() -> None:
+    for raw in BROKEN:
+        for name in [*WRITERS, "fenced"]:
+            text = render_calls(name, [ToolCall("c", "f", raw)])
+            assert "f" in text, (name, raw)
+            if raw.strip():
+                assert raw.strip()[:3].strip("\"'{") in text
 
 
-@pytest.mark.parametrize("name", [*WRITERS, "fenced"])
-def test_arguments_nested_deeply_raise_nothing(name: str) -> None:
-    raw = '{"a": ' + "[" * 900 + "]" * 900 + "}"
-    assert "f" in render_calls(name, [ToolCall("c", "f", raw)])
+def test_arguments_nested_deeply_raise_nothing() -> None:
+    for name in [*WRITERS, "fenced"]:
+        raw = '{"a": ' + "[" * 900 + "]" * 900 + "}"
+        assert "f" in render_calls(name, [ToolCall("c", "f", raw)]), name
 
 
 @pytest.mark.parametrize("name", ["qwen3_coder", "glm45", "gemma4", "pythonic", "minimax_m3", "kimi_k3", "seed_oss", "hermes"])

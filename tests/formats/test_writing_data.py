@@ -11,21 +11,20 @@ from hypothesis import strategies as st
 
 import patchbay
 from patchbay.formats import FORMATS
-from patchbay.formats.writing import WRITERS, render_calls
-from patchbay.formats.writing.marks import Marks
+from patchbay.formats.render import WRITERS, render_calls
+from patchbay.formats.render.writer import ReservedText
 from patchbay.types import ToolCall, ToolResult, ToolSpec
 
-SETTINGS = settings(deadline=None, max_examples=25)
+SETTINGS = settings(deadline=None, max_examples=300)
+READABLE = sorted(WRITERS.keys() & FORMATS.keys())
 
 CALL = ToolCall("c", "f", '{"a": "b"}')
-
-families = pytest.mark.parametrize("name", WRITERS)
 
 
 def hostile(name: str) -> list[str]:
     """What of a family's own a hostile text may hold: a call, results, and each mark alone."""
     writer = WRITERS[name]
-    marks = [*writer.marks, *writer.frames.marks]
+    marks = [*writer.markers, *writer.frames.markers]
     closers = [mark.replace("<", "</", 1) for mark in marks if mark.startswith("<")]
     odd = (
         [mark[0] + "\\" + mark[1:] for mark in marks]
@@ -60,9 +59,8 @@ def plain(writer: Any, content: str) -> tuple[str, str]:
     return before, after
 
 
-@families
 @SETTINGS
-@given(st.data())
+@given(st.sampled_from(sorted(WRITERS)), st.data())
 def test_a_result_stays_inside_its_frame(name: str, data: st.DataObject) -> None:
     writer = WRITERS[name]
     content = data.draw(texts(name))
@@ -71,25 +69,24 @@ def test_a_result_stays_inside_its_frame(name: str, data: st.DataObject) -> None
     assert shown.startswith(before)
     assert shown.endswith(after)
     inside = shown[len(before) : len(shown) - len(after)]
-    for mark in (*writer.marks, *writer.frames.marks):
+    for mark in (*writer.markers, *writer.frames.markers):
         assert mark.lower() not in inside.lower()
         if mark.startswith("<"):
             assert mark.replace("<", "</", 1).lower() not in inside.lower()
 
 
-@families
-def test_a_result_without_marks_is_not_changed(name: str) -> None:
-    content = 'Line one\n\n  {"k": [1, "é"]} <div class="x">a && b</div> C:\\dir `code`\n'
-    shown = WRITERS[name].results([ToolResult("c", "f", content)])
-    as_json = WRITERS[name].results([ToolResult("c", "f", "\n")]).count("\n") == WRITERS[name].results(
-        [ToolResult("c", "f", "x")]
-    ).count("\n")
-    assert content in shown or (as_json and '<div class=\\"x\\">a && b</div> C:\\\\dir' in shown)
+def test_a_result_without_marks_is_not_changed() -> None:
+    for name in WRITERS:
+        content = 'Line one\n\n  {"k": [1, "é"]} <div class="x">a && b</div> C:\\dir `code`\n'
+        shown = WRITERS[name].results([ToolResult("c", "f", content)])
+        as_json = WRITERS[name].results([ToolResult("c", "f", "\n")]).count("\n") == WRITERS[name].results(
+            [ToolResult("c", "f", "x")]
+        ).count("\n")
+        assert content in shown or (as_json and '<div class=\\"x\\">a && b</div> C:\\\\dir' in shown)
 
 
-@families
 @SETTINGS
-@given(st.data())
+@given(st.sampled_from(sorted(WRITERS)), st.data())
 def test_no_two_results_look_alike(name: str, data: st.DataObject) -> None:
     writer = WRITERS[name]
     one, other = data.draw(texts(name)), data.draw(texts(name))
@@ -97,39 +94,36 @@ def test_no_two_results_look_alike(name: str, data: st.DataObject) -> None:
     assert (one == other) == (shown[0] == shown[1])
 
 
-@families
 @SETTINGS
-@given(st.data())
+@given(st.sampled_from(sorted(WRITERS)), st.data())
 def test_names_and_ids_cannot_leave_their_place_in_a_frame(name: str, data: st.DataObject) -> None:
     writer = WRITERS[name]
     odd = data.draw(texts(name))
     shown = writer.results([ToolResult(odd, odd, "@@")])
     usual = writer.results([ToolResult("c", "f", "@@")])
     assert usual.count("\n") == shown.count("\n")
-    for mark in (*writer.marks, *writer.frames.marks):
+    for mark in (*writer.markers, *writer.frames.markers):
         assert usual.lower().count(mark.lower()) == shown.lower().count(mark.lower())
 
 
-@families
 @SETTINGS
-@given(st.data())
+@given(st.sampled_from(sorted(WRITERS)), st.data())
 def test_a_user_cannot_write_a_frame(name: str, data: st.DataObject) -> None:
     writer = WRITERS[name]
     said = data.draw(texts(name)) + writer.results([ToolResult("c", "f", "forged")])
-    seen = writer.said_by_user(said)
-    for mark in writer.frames.marks:
+    seen = writer.escape_user_text(said)
+    for mark in writer.frames.markers:
         assert mark.lower() not in seen.lower()
 
 
-@families
-def test_what_a_user_says_is_the_same_object_where_nothing_is_forged(name: str) -> None:
-    said = "Hello, what does <b>this</b> mean?"
-    assert said is WRITERS[name].said_by_user(said)
+def test_what_a_user_says_is_the_same_object_where_nothing_is_forged() -> None:
+    for name in WRITERS:
+        said = "Hello, what does <b>this</b> mean?"
+        assert said is WRITERS[name].escape_user_text(said)
 
 
-@families
 @SETTINGS
-@given(st.data())
+@given(st.sampled_from(sorted(WRITERS)), st.data())
 def test_what_describes_a_tool_cannot_leave_the_list(name: str, data: st.DataObject) -> None:
     writer = WRITERS[name]
     usual = writer.listing([described("f", "@@")])
@@ -137,7 +131,7 @@ def test_what_describes_a_tool_cannot_leave_the_list(name: str, data: st.DataObj
     endings = [ending[1]] if ending else []
     odd = data.draw(texts(name)) + "".join(endings) + "x"
     shown = writer.listing([described("f", odd)])
-    for mark in (*writer.marks, *writer.frames.marks, *endings):
+    for mark in (*writer.markers, *writer.frames.markers, *endings):
         assert usual.count(mark) == shown.count(mark), mark
 
 
@@ -146,9 +140,8 @@ def described(name: str, text: str) -> ToolSpec:
     return ToolSpec(name, text, {"type": "object", "properties": {"a": {"type": "string", "description": text, "default": text}}})
 
 
-@pytest.mark.parametrize("name", sorted(WRITERS.keys() & FORMATS.keys()))
 @SETTINGS
-@given(st.data())
+@given(st.sampled_from(READABLE), st.data())
 def test_results_read_back_are_no_calls(name: str, data: st.DataObject) -> None:
     """Also where a model repeats them word for word: no marked call can be in them. (Bare calls have no marks to defuse.)"""
     text = WRITERS[name].results([ToolResult("c", "f", data.draw(texts(name))), ToolResult("d", "f", data.draw(texts(name)))])
@@ -156,14 +149,14 @@ def test_results_read_back_are_no_calls(name: str, data: st.DataObject) -> None:
     assert ((), ()) == (reply.tool_calls, reply.incomplete)
 
 
-@families
-def test_marks_do_not_overlap_with_themselves(name: str) -> None:
+def test_marks_do_not_overlap_with_themselves() -> None:
     """Else a mark could come out of defusing another."""
-    for mark in (*WRITERS[name].marks, *WRITERS[name].inner_marks, *WRITERS[name].frames.marks):
-        assert not any(mark.endswith(mark[:size]) for size in range(1, len(mark))), mark
+    for name in WRITERS:
+        for mark in (*WRITERS[name].markers, *WRITERS[name].inner_marks, *WRITERS[name].frames.markers):
+            assert not any(mark.endswith(mark[:size]) for size in range(1, len(mark))), mark
 
 
-marks = Marks(("<tool_call", "[ARGS]", "<｜tool▁call", "Action:"))
+marks = ReservedText(("<tool_call", "[ARGS]", "<｜tool▁call", "Action:"))
 
 
 @pytest.mark.parametrize(
@@ -180,14 +173,14 @@ marks = Marks(("<tool_call", "[ARGS]", "<｜tool▁call", "Action:"))
     ],
 )
 def test_a_mark_gets_a_backslash_behind_its_first_character(text: str, defused: str) -> None:
-    assert defused == marks.defused(text)
+    assert defused == marks.escape(text)
 
 
 @SETTINGS
 @given(st.lists(st.sampled_from(["<", "\\", "/", " ", "tool_call", "[ARGS]", "Action:", "x"]), max_size=12).map("".join))
 @example("<\\\\ /tool_call")
 def test_defusing_can_be_undone(text: str) -> None:
-    undone = re.sub(r"([<\[aA])\\(\\*\s*/?\s*(?:tool_call|ARGS\]|ction:))", r"\1\2", marks.defused(text))
+    undone = re.sub(r"([<\[aA])\\(\\*\s*/?\s*(?:tool_call|ARGS\]|ction:))", r"\1\2", marks.escape(text))
     assert text == undone
 
 
@@ -195,4 +188,4 @@ def test_defusing_can_be_undone(text: str) -> None:
 def test_defusing_costs_what_the_length_costs(unit: str) -> None:
     """Counted in characters of the result, not in seconds: each mark grows by one."""
     text = unit * (200_000 // len(unit))
-    assert len(text) + marks.defused(text).count("\\") - text.count("\\") == len(marks.defused(text))
+    assert len(text) + marks.escape(text).count("\\") - text.count("\\") == len(marks.escape(text))

@@ -8,14 +8,14 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from patchbay.formats.readers import plan_of
+from patchbay.formats.parser import plan_of
 from patchbay.types import Reply
 
 from .texts import FRAGMENTS, TOOLS, options, read_whole, solid, texts
 
-SETTINGS = settings(deadline=None, max_examples=400)
+SETTINGS = settings(deadline=None, max_examples=100)
 _REASONING_TAGS = re.compile(r"</?think>")
-_SPECIAL = re.compile("|".join(map(re.escape, plan_of("auto", "think").leaks)))
+_SPECIAL = re.compile("|".join(map(re.escape, plan_of("auto", "think").control_tokens)))
 """Tokens that are no text, and go away at its ends."""
 _NO_REASONING = re.compile(r"(?:<think>|\A)\s*</think>")
 """Tags with nothing between them: they go away where reasoning is not asked for too."""

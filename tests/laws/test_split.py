@@ -12,7 +12,7 @@ from patchbay.formats import events
 
 from .texts import number_id, options, read_in, read_whole, splits, texts
 
-SETTINGS = settings(deadline=None, max_examples=500)
+SETTINGS = settings(deadline=None, max_examples=100)
 
 
 @SETTINGS

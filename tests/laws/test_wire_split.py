@@ -16,7 +16,7 @@ from patchbay.types import Reply
 
 from .texts import TOOLS, read_whole, solid, splits, texts
 
-SETTINGS = settings(deadline=None, max_examples=300)
+SETTINGS = settings(deadline=None, max_examples=100)
 BODY = {"model": "m", "messages": [{"role": "user", "content": "?"}], "tools": TOOLS}
 OPTIONS = TextOptions(tools="text")
 

@@ -42,7 +42,7 @@ FRAGMENTS = [
 ]  # fmt: skip
 """What the parser may take for a marker or a part of one, and what stands around."""
 
-_TOKENS = frozenset(token for row in FORMATS.values() for token in row.leaks)
+_TOKENS = frozenset(token for row in FORMATS.values() for token in row.control_tokens)
 
 
 def _is_text(mixture: str) -> bool:

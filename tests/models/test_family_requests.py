@@ -9,7 +9,7 @@ import pytest
 
 from patchbay import flatten_messages, render_contract, render_tool_choice
 from patchbay.errors import ConfigurationError
-from patchbay.formats.writing import WRITERS, render_calls
+from patchbay.formats.render import WRITERS, render_calls
 from patchbay.models.exchange import Exchange
 from patchbay.models.modes import ModeMemory
 from patchbay.models.options import TextOptions

@@ -14,13 +14,12 @@ from patchbay.cli.options import CONTEXT, Json, command_group
 from patchbay.cli.serving import load_format
 from patchbay.cli.terminal import print_json
 from patchbay.errors import ConfigurationError
-from patchbay.formats.outside.declaredformat import FieldRegions
-from patchbay.formats.outside.knownmodels import Hint, format_of
-from patchbay.formats.outside.modeltable import KNOWN
-from patchbay.formats.outside.recognise import Reasoning, Recognition, recognise
-from patchbay.formats.rows import Format
-from patchbay.formats.table import FORMATS, choose
-from patchbay.formats.writing import WRITERS, render_calls
+from patchbay.formats.catalog import FORMATS, choose
+from patchbay.formats.checkpoint.declared_format import FieldRegions
+from patchbay.formats.checkpoint.detect import Reasoning, Recognition, recognise
+from patchbay.formats.checkpoint.model_names import KNOWN, ModelHint, format_of
+from patchbay.formats.render import WRITERS, render_calls
+from patchbay.formats.spec import Format
 from patchbay.types import ToolCall
 
 _EXAMPLE = ToolCall("call_1", "get_weather", '{"city": "Paris", "days": 3}')
@@ -83,7 +82,9 @@ def show(
             "auto": "yes" if row.auto else "no",
             "calls": _markers(details["markers"]),
             "reasoning": "; ".join(_span(opener, closer) for opener, closer in details["reasoning"]),
-            "special tokens": f"{len(row.leaks)}, removed from the text (listed by --json)" if row.leaks else "",
+            "special tokens": f"{len(row.control_tokens)}, removed from the text (listed by --json)"
+            if row.control_tokens
+            else "",
             "prompts": "in this format" if _writes(row) else "in the fenced format",
         }
     )
@@ -158,8 +159,8 @@ def _as_json(row: Format) -> dict[str, Any]:
         "auto": row.auto,
         "writes": _writes(row),
         "markers": _openers(row),
-        "reasoning": [["".join(thought.openers[:1]), "".join(thought.closers[:1])] for thought in row.thoughts],
-        "special_tokens": list(row.leaks),
+        "reasoning": [["".join(markers.openers[:1]), "".join(markers.closers[:1])] for markers in row.reasoning_markers],
+        "special_tokens": list(row.control_tokens),
         "example": render_calls(row.name, [_EXAMPLE]) if _writes(row) else None,
     }
 
@@ -192,7 +193,7 @@ def _list_models(*, as_json: bool) -> None:
     _print_table(("format", "words in a model's name"), ((name, ", ".join(words)) for name, words in by_format.items()))
 
 
-def _reasoning(hint: Hint) -> str:
+def _reasoning(hint: ModelHint) -> str:
     if hint.reasons is None:
         return "as requested"
     if not hint.reasons:

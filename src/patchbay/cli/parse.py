@@ -190,7 +190,9 @@ def _markers(text: str, chosen: object = None) -> Iterator[Marker]:
     """Yield the markers in the text in order, the longest at each position; also those of a custom ``chosen`` format."""
     formats: dict[str, list[str]] = {}
     for row in (*FORMATS.values(), *([chosen] if isinstance(chosen, Format) and chosen.name not in FORMATS else [])):
-        for marker in dict.fromkeys(_strings((row.wrappers, row.thoughts, row.frames, row.channels, row.leaks))):
+        for marker in dict.fromkeys(
+            _strings((row.wrappers, row.reasoning_markers, row.answer_markers, row.channels, row.control_tokens))
+        ):
             formats.setdefault(marker, []).append(row.name)
     places = {marker: text.find(marker) for marker in formats if not _WORD.fullmatch(marker)}
     found = sorted((place, -len(marker), marker) for marker, place in places.items() if place >= 0)

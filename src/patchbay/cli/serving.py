@@ -17,7 +17,7 @@ from patchbay.cli.terminal import USAGE_ERROR, fail, styles
 from patchbay.errors import ConfigurationError, PatchbayError
 
 if TYPE_CHECKING:
-    from patchbay.formats.rows import Format
+    from patchbay.formats.spec import Format
     from patchbay.models.options import TextOptions
     from patchbay.server.governance import Governance
     from patchbay.server.proxy import ProxyApp
@@ -109,7 +109,7 @@ def load_format(value: str) -> str | Format:
 
     A name takes precedence over a file of the same name; unknown names are not checked here. Raises ConfigurationError.
     """
-    from patchbay.formats.table import FORMATS, is_path
+    from patchbay.formats.catalog import FORMATS, is_path
 
     if value == "auto" or value in FORMATS or not (is_path(value) or Path(value).exists()):
         return value

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from patchbay.formats.engine.source import CutOff, Source
-from patchbay.formats.values.jsonreader import JsonReader
+from patchbay.formats.source import Truncated, whole_text
+from patchbay.formats.values.json_stream import JsonReader
 
 _OPENER = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([^\n`]*)$", re.MULTILINE)
 
@@ -41,18 +41,18 @@ def extract_fenced_blocks(text: str) -> list[FencedBlock]:
 def extract_reasoning(text: str, *, reasoning_tag: str = "think") -> tuple[str | None, str]:
     """Split ``<tag>…</tag>`` pairs out of a text: (reasoning or None, the rest). An opener without a closer stays in the rest."""
     opener, closer = f"<{reasoning_tag}>", f"</{reasoning_tag}>"
-    thoughts, rest, position = [], [], 0
+    reasoning_markers, rest, position = [], [], 0
     while (start := text.find(opener, position)) >= 0:
         end = text.find(closer, start + len(opener))
         if end < 0:
             break
-        thoughts.append(text[start + len(opener) : end].strip())
+        reasoning_markers.append(text[start + len(opener) : end].strip())
         rest.append(text[position:start])
         position = end + len(closer)
-    if not thoughts:
+    if not reasoning_markers:
         return None, text
     rest.append(text[position:])
-    return "\n\n".join(filter(None, thoughts)) or None, "".join(rest).strip()
+    return "\n\n".join(filter(None, reasoning_markers)) or None, "".join(rest).strip()
 
 
 def parse_json(text: str) -> Any:
@@ -62,9 +62,7 @@ def parse_json(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         pass
-    source = Source()
-    source.push(text)
-    source.ended = True
+    source = whole_text(text)
     sink: list[str] = []
     try:
         reader = JsonReader(source, lambda _kind: None)
@@ -79,7 +77,7 @@ def parse_json(text: str) -> Any:
         if source.pos < len(source.buf):
             raise ValueError(f"Not JSON: text follows the value at character {source.pos}.")
         return json.loads("".join(sink))
-    except CutOff:
+    except Truncated:
         raise ValueError("Not JSON: the text ends inside a value.") from None
     except RecursionError:
         raise ValueError("Not JSON: nested too deeply.") from None

@@ -1,7 +1,7 @@
-"""What a model is told of its tools: the door to the writing side, and what ``tool_choice`` demands in words.
+"""Instructions about tools for a model without native tool calls, and what ``tool_choice`` demands in words.
 
 The text is a function of the tools and the options alone, so the same tools give the same bytes turn after turn and the
-upstream's prompt cache holds. How each family is told is the business of ``writing``.
+upstream's prompt cache holds. Each family's layout is in ``render``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from patchbay.formats.rows import Format
-from patchbay.formats.writing import writer_for
-from patchbay.formats.writing.fenced import render_call, render_result, render_tools
+from patchbay.formats.render import writer_for
+from patchbay.formats.render.fenced import render_call, render_result, render_tools
+from patchbay.formats.spec import Format
 from patchbay.types import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG, ToolCall, ToolSpec, read_specs
 
 __all__ = [

@@ -1,25 +1,196 @@
-"""``parse`` and ``StreamParser``: a model's text to prose, reasoning and calls. No I/O, no clock; no text makes it raise."""
+"""``parse`` and ``StreamParser``: a model's text to prose, reasoning and calls. No I/O, no clock; never raises on a text."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache, partial
+from itertools import chain
 from typing import Any
 
 from patchbay.errors import ConfigurationError
-from patchbay.formats.engine.emitter import Emitter
-from patchbay.formats.engine.marks import marks
-from patchbay.formats.engine.scanner import Scanner
-from patchbay.formats.engine.source import Source, Steps
+from patchbay.formats.catalog import choose, markers, unknown_format
+from patchbay.formats.channels import ChannelReader, channel_marks
+from patchbay.formats.codecs.xml_tools import XmlTools, check_xml_tools
+from patchbay.formats.context import Context, cached_attribute
+from patchbay.formats.emitter import Emitter
+from patchbay.formats.envelopes import AnswerMarkerReader, Codecs, ControlTokenReader, WrapperReader, WrapperTable
 from patchbay.formats.events import Event, TextDelta
-from patchbay.formats.parts import Parts, ToolRules, UnknownTools, make_rules
-from patchbay.formats.readers import Readers, plan_of
-from patchbay.formats.regions.xmltools import XmlTools, check_xml_tools
-from patchbay.formats.rows import Format
-from patchbay.formats.table import unknown_format
+from patchbay.formats.fences import CallFenceReader, FenceReader, MarkedFenceReader
+from patchbay.formats.implicit import OPENER, ImplicitCallReader, InlineLists
+from patchbay.formats.reasoning import InlineReasoning, ReasoningReader, ReasoningSyntax, SeparateReasoning
+from patchbay.formats.scanner import Region, Scanner
+from patchbay.formats.source import Source, Steps, marker_set, prefix
+from patchbay.formats.spec import Format, Opening, ReasoningMarkers, RegionFactory
+from patchbay.formats.values.tool_names import ToolRules, UnknownTools, make_rules
 from patchbay.types import Reply
+
+Route = Callable[["Readers"], Region]
+"""Says which of the readers reads a marker, and makes it at its first one."""
+
+
+class Plan:
+    """What a format, or all of them, and a tag of reasoning come to. ``bare``: calls that nothing marks are read too."""
+
+    def __init__(self, format: str | Format, reasoning_tag: str) -> None:  # noqa: A002 - the name the API fixes
+        formats = choose(format)
+        self.named = format != "auto"
+        wrappers, reasoning_markers, self.answer_markers, self.control_tokens = markers(formats)
+        asked = ReasoningMarkers(openers=(f"<{reasoning_tag}>",), closers=(f"</{reasoning_tag}>",))
+        self.wrappers = WrapperTable(wrappers)
+        self.channels = tuple(dict.fromkeys(channel for row in formats for channel in row.channels))
+        self.marked = tuple(row.regions for row in formats if row.regions is not None)
+        self.fenced = any(row.fenced for row in formats)
+        self.inline = self.named and any(row.inline for row in formats)
+        self.bare = any(row.implicit for row in formats)
+        self.openings = tuple(row.opening for row in formats if row.opening is not None)
+        self.openers = self._openers()
+        self.reasoning_markers = ReasoningSyntax(
+            (asked, *reasoning_markers),
+            calls=self.openers,
+            messages=(marker for row in self.channels if row.special for marker in (*row.starts, *row.alone)),
+            stops=self.control_tokens,
+            named=self.named,
+        )
+        self.routes = self._routes()
+        self.marker_set = marker_set(tuple(self.routes))
+        self.tags = marker_set(tuple(literal for literal in self.openers if literal[0] in "<["))
+        """The markers that open calls and are tags: no words, which may begin a line of anything."""
+        self.ends = marker_set((*self.wrappers.literals, *self.control_tokens, *channel_marks(self.channels)))
+        """The markers that end a value."""
+        words = [*(row.implied_words for row in self.channels), *(opening.words for opening in self.openings)]
+        self._words = re.compile(r"\s*" + prefix(chain.from_iterable(words))).match if any(words) else None
+        self._names = any(row.implied_name for row in self.channels) or any(not opening.words for opening in self.openings)
+
+    def _openers(self) -> dict[str, Route]:
+        """What reads the markers that open calls."""
+        openers: dict[str, Route] = dict.fromkeys(self.wrappers.by_opener, lambda readers: readers.wrapped.open)
+        for marked in self.marked:
+            openers |= dict.fromkeys(marked.markers, partial(Readers.marked, marked=marked))
+        return openers
+
+    def _routes(self) -> dict[str, Route]:
+        """What reads each marker; where several readers know one, the last of them counts."""
+        routes: dict[str, Route] = dict.fromkeys(self.control_tokens, lambda readers: readers.control_tokens.read)
+        for frame in self.answer_markers:
+            if frame.special:
+                routes |= dict.fromkeys((*frame.openers, *frame.closers), lambda readers: readers.answer_markers.drop)
+            else:
+                routes |= dict.fromkeys(frame.openers, lambda readers: readers.answer_markers.open)
+                routes |= dict.fromkeys(frame.closers, lambda readers: readers.answer_markers.close)
+        routes |= dict.fromkeys(self.wrappers.closers, lambda readers: readers.wrapped.unexpected_closer)
+        routes |= dict.fromkeys(self.reasoning_markers.alone, lambda readers: readers.reasoning_markers.unexpected_closer)
+        routes |= dict.fromkeys(self.reasoning_markers.by_opener, lambda readers: readers.reasoning_markers.open)
+        routes |= self.openers
+        if self.inline:
+            routes[OPENER] = lambda readers: readers.inline.read
+        for row in self.channels:
+            routes |= dict.fromkeys(row.noise, lambda readers: readers.messages.noise)
+            routes |= dict.fromkeys(row.ends, lambda readers: readers.messages.end)
+        for row in self.channels:
+            routes |= dict.fromkeys((*row.starts, *row.alone), lambda readers: readers.messages.open)
+        return routes | dict.fromkeys(("```", "~~~"), lambda readers: readers.fences.region)
+
+    def may_open(self, text: str, rules: ToolRules) -> bool:
+        """True if what may only stand at a text's beginning may stand there, as far as the text goes."""
+        return (self._words is not None and self._words(text) is not None) or (self._names and rules.may_begin(text))
+
+
+@lru_cache(maxsize=64)
+def plan_of(format: str | Format, reasoning_tag: str) -> Plan:  # noqa: A002 - the name the API fixes
+    """The plan for these options. Raises ConfigurationError."""
+    return Plan(format, reasoning_tag)
+
+
+class Readers:
+    """``prefilled``: the prompt opened the reasoning (None: found out from the text)."""
+
+    def __init__(self, plan: Plan, context: Context, *, prefilled: bool | None) -> None:
+        self.plan = plan
+        self.context = context
+        self.prefilled = prefilled
+
+    def region(self, marker: str) -> Region:
+        """What reads a marker."""
+        return self.plan.routes[marker](self)
+
+    def opener(self, marker: str) -> Region:
+        """What reads a marker that opens calls."""
+        return self.plan.openers[marker](self)
+
+    def openings(self) -> Iterator[Opening | ChannelReader]:
+        """What reads a text's beginning."""
+        if self.plan.channels:
+            yield self.messages
+        for opening in self.plan.openings:
+            yield opening(self.context)
+
+    def marked(self, marked: RegionFactory) -> Region:
+        """The reader of what no wrapper describes."""
+        return marked(self.context)
+
+    @cached_attribute
+    def bodies(self) -> Codecs:
+        """The readers of what stands in wrappers."""
+        return Codecs(self.context, self.plan.wrappers.closers, self.plan.ends)
+
+    @cached_attribute
+    def wrapped(self) -> WrapperReader:
+        """The reader of wrappers."""
+        return WrapperReader(self.context, self.plan.wrappers, self.bodies)
+
+    @cached_attribute
+    def messages(self) -> ChannelReader:
+        """The reader of framed messages."""
+        return ChannelReader(self.context, self.plan.channels, self.bodies, self.plan.ends)
+
+    @cached_attribute
+    def reasoning_markers(self) -> ReasoningReader:
+        """The reader of reasoning."""
+        sink = SeparateReasoning(self.context.emitter) if self.context.reasoning else InlineReasoning(self.context.emitter)
+        return ReasoningReader(
+            self.context,
+            self.plan.reasoning_markers,
+            self.opener,
+            lambda: self.messages.begin,
+            prefilled=self.prefilled,
+            sink=sink,
+        )
+
+    @cached_attribute
+    def control_tokens(self) -> ControlTokenReader:
+        """The reader of special tokens that leaked."""
+        return ControlTokenReader(self.context.source, self.context.emitter)
+
+    @cached_attribute
+    def answer_markers(self) -> AnswerMarkerReader:
+        """The reader of what stands around the answer."""
+        return AnswerMarkerReader(self.context.source, self.context.emitter, self.plan.answer_markers, named=self.context.named)
+
+    @cached_attribute
+    def inline(self) -> InlineLists:
+        """The reader of lists in the middle of a line."""
+        return InlineLists(self.context, self.implicit)
+
+    @cached_attribute
+    def implicit(self) -> ImplicitCallReader | None:
+        """The reader of calls that nothing marks."""
+        return ImplicitCallReader(self.context) if self.context.lenient or self.plan.bare else None
+
+    @cached_attribute
+    def fences(self) -> FenceReader:
+        """The reader of fences."""
+        context, plan = self.context, self.plan
+        blocks = CallFenceReader(context) if plan.fenced else None
+        markup = MarkedFenceReader(context, plan.tags, self._trial_readers)
+        return FenceReader(context, blocks, self.implicit, markup, any_label=plan.bare and context.rules.has_tools)
+
+    def _trial_readers(self, emitter: Emitter) -> Callable[[str], Region]:
+        """Readers of what opens calls that emit ``emitter`` what they read."""
+        return Readers(self.plan, replace(self.context, emitter=emitter, drops=False), prefilled=False).opener
+
 
 _new_event = object.__new__
 
@@ -62,7 +233,7 @@ class StreamParser:
         plan = plan_of(format, reasoning_tag) if isinstance(format, str | Format) else unknown_format(format)
         self._source = source = Source()
         self._emitter = emitter = Emitter(source, generate_id or random_call_id)
-        self._parts = parts = Parts(
+        self._context = context = Context(
             source,
             emitter,
             make_rules(tools, unknown_tools),
@@ -73,16 +244,16 @@ class StreamParser:
             reasoning=reasoning,
             drops=unknown_tools == "drop",
         )
-        self._readers = readers = Readers(plan, parts, prefilled=reasoning_prefilled)
-        lines = readers.loose if plan.bare and parts.rules.has_tools else None
-        markers, region = plan.marks, readers.region
+        self._readers = readers = Readers(plan, context, prefilled=reasoning_prefilled)
+        lines = readers.implicit if plan.bare and context.rules.has_tools else None
+        markers, region = plan.marker_set, readers.region
         if xml_tools:
-            tags = XmlTools(parts, check_xml_tools(xml_tools), plan.routes)
-            markers, region = marks(tags.markers), lambda marker: tags.region(marker) or readers.region(marker)
+            tags = XmlTools(context, check_xml_tools(xml_tools), plan.routes)
+            markers, region = marker_set(tags.markers), lambda marker: tags.region(marker) or readers.region(marker)
         self._scanner = Scanner(source, emitter, markers, region, lines)
         self._prose = emitter.prose
-        self._told = 0
-        """How many pieces of prose had been told when a chunk was last read by the readers."""
+        self._known_prose = 0
+        """How many pieces of prose had been emitted when a chunk was last read by the readers."""
         self._pause: Callable[[str], object] = len
         """What finds None in a chunk that is prose as a whole; while no chunk can be, it finds something in each."""
         self._closed = False
@@ -94,8 +265,8 @@ class StreamParser:
     def _run(self) -> Steps[None]:
         readers = self._readers
         if self._inside:
-            yield from readers.thoughts.begin()
-        elif readers.plan.may_open(self._source.buf, self._parts.rules):
+            yield from readers.reasoning_markers.begin()
+        elif readers.plan.may_open(self._source.buf, self._context.rules):
             for opening in readers.openings():
                 if (yield from opening.read()):
                     break
@@ -128,7 +299,7 @@ class StreamParser:
             self._steps.send(None)
             events = self._emitter.flush()
             self._pause = self._scanner.pause if self._scanner.open else len
-        self._told = len(self._prose)
+        self._known_prose = len(self._prose)
         return events
 
     def take_prose(self, text: str) -> bool:
@@ -140,7 +311,7 @@ class StreamParser:
 
     def _catch_up(self) -> Source:
         """The source, at the place behind the chunks that no reader has seen."""
-        self._source.base += sum(map(len, self._prose[self._told :]))
+        self._source.base += sum(map(len, self._prose[self._known_prose :]))
         return self._source
 
     def close(self) -> list[Event]:
@@ -158,7 +329,7 @@ class StreamParser:
     @property
     def in_prose(self) -> bool:
         """Waiting in plain prose: what comes without any marker in it is prose too."""
-        return self._scanner.idle
+        return self._scanner.waiting
 
     @property
     def reply(self) -> Reply:

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from patchbay.errors import PatchbayError, ResponseFormatError, ToolChoiceError
 from patchbay.formats.events import CallEnd, TextDelta, TextWasReasoning
 from patchbay.formats.parser import StreamParser
-from patchbay.formats.parts import make_rules
+from patchbay.formats.values.tool_names import make_rules
 from patchbay.models.answerformat import refuses_format
 from patchbay.models.answering import ChoiceStream
 from patchbay.models.asking import add_usage, ask_for_answer, ask_for_choice, ask_for_repair, schema_error_messages

@@ -13,8 +13,8 @@ from patchbay.types import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG
 
 if TYPE_CHECKING:  # formats are only loaded to check options: the command line reads their flags without
     from patchbay.formats.contract import Template
-    from patchbay.formats.parts import UnknownTools
-    from patchbay.formats.rows import Format
+    from patchbay.formats.spec import Format
+    from patchbay.formats.values.tool_names import UnknownTools
 
 ToolMode = Literal["auto", "text", "native"]
 SystemInjection = Literal["merge", "prepend"]
@@ -108,9 +108,9 @@ class TextOptions:
     choice_rounds: int = 2
 
     def __post_init__(self) -> None:
+        from patchbay.formats.catalog import choose
+        from patchbay.formats.codecs.xml_tools import check_xml_tools
         from patchbay.formats.parser import check_tag
-        from patchbay.formats.regions.xmltools import check_xml_tools
-        from patchbay.formats.table import choose
 
         choose(self.format)
         hashed = tuple(getattr(self, option.name) for option in fields(self) if option.hash is not False)
@@ -145,7 +145,7 @@ class TextOptions:
         labels = self.tool_call_tag, self.tool_result_tag
         if self.format != "auto" or self.template is not None or labels != (DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG):
             return self.format
-        from patchbay.formats.writing import format_for
+        from patchbay.formats.render import format_for
 
         return format_for(model)
 

@@ -15,8 +15,8 @@ from typing import Any
 from patchbay.cache import SizedCache
 from patchbay.errors import InvalidRequestError
 from patchbay.formats.contract import render_contract, render_tool_choice
-from patchbay.formats.parts import ToolRules, make_rules
-from patchbay.formats.rows import Format
+from patchbay.formats.spec import Format
+from patchbay.formats.values.tool_names import ToolRules, make_rules
 from patchbay.models.answerformat import AnswerFormat, read_answer_format
 from patchbay.models.body import ChatBody, has_foreign_kind
 from patchbay.models.choice import Policy, read_policy

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final
 
-from patchbay.formats.writing.marks import Marks
+from patchbay.formats.render.writer import ReservedText
 from patchbay.transcript import text_of
 from patchbay.types import Message
 
@@ -15,7 +15,7 @@ _MOST_READ: Final = 4096
 _STATUSES: Final = frozenset({400, 422, 500})
 _INSTRUCTIONS: Final = ("system", "developer")
 _TAG: Final = "system_instruction"
-_MARKS: Final = Marks((f"<{_TAG}",))
+_MARKS: Final = ReservedText((f"<{_TAG}",))
 _ODD_ROLE: Final = r"\b(?:un[a-z]+|invalid)\W+(?:message )?role\b"
 _NO_DEVELOPER: Final = re.compile(
     rf"['\"`]developer['\"`]|\bdeveloper (?:role|message|instruction|prompt)|\broles?\b[^\n]{{0,80}}\bdeveloper\b|{_ODD_ROLE}",
@@ -100,7 +100,7 @@ def _before(text: str, content: Any) -> Any:
 
 
 def _marked(message: Message) -> Message:
-    return {"role": "user", "content": f"<{_TAG}>\n{_MARKS.defused(text_of(message.get('content')))}\n</{_TAG}>"}
+    return {"role": "user", "content": f"<{_TAG}>\n{_MARKS.escape(text_of(message.get('content')))}\n</{_TAG}>"}
 
 
 def _defused(message: Message) -> Message:
@@ -108,11 +108,11 @@ def _defused(message: Message) -> Message:
     if message.get("role") != "user":
         return message
     if isinstance(content, str):
-        return {**message, "content": _MARKS.defused(content)}
+        return {**message, "content": _MARKS.escape(content)}
     if not isinstance(content, list):
         return message
     parts = [
-        {**part, "text": _MARKS.defused(part["text"])} if isinstance(part, dict) and isinstance(part.get("text"), str) else part
+        {**part, "text": _MARKS.escape(part["text"])} if isinstance(part, dict) and isinstance(part.get("text"), str) else part
         for part in content
     ]
     return {**message, "content": parts}

@@ -1,1 +1,1 @@
-"""Values as models write them, JSON, Python and Gemma's own, by the character; names and types by the offered tools."""
+"""Values in arguments: JSON and Python as models write them, untyped text, and tool names."""

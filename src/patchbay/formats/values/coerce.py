@@ -1,23 +1,467 @@
-"""Text to the value that a schema wants: for formats that write arguments without types (XML parameters, key/value tags).
+"""Untyped text to the JSON value that a schema wants: for formats that write arguments without types.
 
 The ladder of types is tried in one order for every format; what fits none of them stays the text it is, and no text fails. A
-value that is JSON already comes out as it was written. Which types a schema allows is found in ``expected``, objects and arrays
-are read in ``literals``; whether the arguments that come out are valid is for ``patchbay.schema`` to say.
+value that is JSON already comes out as it was written. Of a schema only what decides how a text is read counts: types, enums,
+constants, combinations, local references. Whether the value is valid is for ``patchbay.schema`` to say. Objects and arrays are
+read strictly, as JSON or as Python writes them, in one pass without recursion.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote
 
-from patchbay.formats.values.expected import ANYTHING, Expected
-from patchbay.formats.values.literals import MAX_DEPTH, container_json, integer_json, json_string, number_json
+from patchbay.formats.values.json_strict import json_string
 
-__all__ = ["coerce", "decoded", "decoded_to", "json_string", "typed"]
+TEXT: Final = frozenset({"string"})
+LIST: Final = frozenset({"array"})
+NUMBERS: Final = frozenset({"integer", "number"})
+
+_TYPES = {
+    **dict.fromkeys(("null", "none"), "null"),
+    **dict.fromkeys(("integer", "int", "long"), "integer"),
+    **dict.fromkeys(("number", "float", "double"), "number"),
+    **dict.fromkeys(("boolean", "bool"), "boolean"),
+    **dict.fromkeys(("object", "dict"), "object"),
+    **dict.fromkeys(("array", "list", "tuple"), "array"),
+    **dict.fromkeys(("string", "str"), "string"),
+}
+"""Type names as they are written, in lower case: Gemini's schemas shout, and hand-written ones use Python's names."""
+_COMBINED = ("anyOf", "oneOf", "allOf")
+
+
+class Expected:
+    """What some schemas expect of one value. ``root`` is where local references point.
+
+    What is expected of the value's parts is found when it is first asked for, once for each set of schemas: a schema that refers
+    to itself is a circle here and no endless tree.
+    """
+
+    __slots__ = ("_made", "_members", "_others", "_parts", "_root", "names_types", "types")
+
+    def __init__(self, schemas: Iterable[Any], root: Any, made: dict[tuple[int, ...], Expected] | None = None) -> None:
+        self._root = root
+        self._made: dict[tuple[int, ...], Expected] = {} if made is None else made
+        self._parts = _parts(schemas, root)
+        self._members: dict[str, Expected] | None = None
+        self._others: Expected | None = None
+        named = frozenset(name for part in self._parts for name in _types(part))
+        self.types = named or TEXT
+        """JSON Schema's names; a text where the schemas name none."""
+        self.names_types = bool(named)
+
+    @property
+    def says_nothing(self) -> bool:
+        """No schema is known for the value, so none for any part of it."""
+        return not self._parts
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The properties that the schemas name, in their order."""
+        return tuple(self._named())
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The properties that must be there."""
+        return tuple(
+            key
+            for part in self._parts
+            if isinstance(part.get("required"), list)
+            for key in part["required"]
+            if isinstance(key, str)
+        )
+
+    def member(self, key: str) -> Expected:
+        """What is expected of an object's member ``key``."""
+        return self._named().get(key) or self._unnamed()
+
+    def _named(self) -> dict[str, Expected]:
+        if self._members is None:
+            found: dict[str, list[Any]] = {}
+            for part in self._parts:
+                properties = part.get("properties")
+                for key, schema in properties.items() if isinstance(properties, Mapping) else ():
+                    if isinstance(key, str):
+                        found.setdefault(key, []).append(schema)
+            self._members = {key: self._of(schemas) for key, schemas in found.items()}
+        return self._members
+
+    def _unnamed(self) -> Expected:
+        if self._others is None:
+            self._others = self._of([part["additionalProperties"] for part in self._parts if "additionalProperties" in part])
+        return self._others
+
+    def element(self, index: int) -> Expected:
+        """What is expected of an array's element ``index``."""
+        found = []
+        for part in self._parts:
+            items = part.get("items")
+            # Before 2020-12 the leading elements' schemas were a list in "items", and "additionalItems" was for the rest.
+            leading = items if isinstance(items, list) else part.get("prefixItems")
+            rest = part.get("additionalItems") if isinstance(items, list) else items
+            found.append(leading[index] if isinstance(leading, list) and index < len(leading) else rest)
+        return self._of(found)
+
+    def _of(self, schemas: list[Any]) -> Expected:
+        known = [schema for schema in schemas if isinstance(schema, Mapping)]
+        if not known:
+            return ANYTHING
+        place = tuple(map(id, known))
+        found = self._made.get(place)
+        if found is None:
+            found = self._made[place] = Expected(known, self._root, self._made)
+        return found
+
+
+def _parts(schemas: Iterable[Any], root: Any) -> list[Mapping[str, Any]]:
+    """The schemas and all that they refer to or are combined of, each once."""
+    parts: dict[int, Mapping[str, Any]] = {}
+    waiting = list(schemas)[::-1]
+    while waiting:
+        schema = waiting.pop()
+        if not isinstance(schema, Mapping) or id(schema) in parts:
+            continue
+        parts[id(schema)] = schema
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            waiting.append(_follow(root, reference))
+        for word in reversed(_COMBINED):
+            branches = schema.get(word)
+            if isinstance(branches, list):
+                waiting.extend(reversed(branches))
+    return list(parts.values())
+
+
+def _follow(root: Any, reference: str) -> Any:
+    """The schema that a local reference names; None for any other."""
+    if not reference.startswith("#"):
+        return None
+    here = root
+    for part in unquote(reference[1:]).split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(here, Mapping):
+            here = here.get(key)
+        elif isinstance(here, list) and key.isascii() and key.isdigit() and len(key) < 10 and int(key) < len(here):
+            here = here[int(key)]
+        else:
+            return None
+    return here
+
+
+def _types(schema: Mapping[str, Any]) -> set[str]:
+    """The types that one schema names itself."""
+    named = schema.get("type")
+    found = {_TYPES.get(name.lower()) for name in (named if isinstance(named, list) else [named]) if isinstance(name, str)}
+    values = schema.get("enum")
+    if isinstance(values, list):
+        found.update(map(_type_of, values))
+    if "const" in schema:
+        found.add(_type_of(schema["const"]))
+    if schema.get("nullable") is True:  # OpenAPI 3.0
+        found.add("null")
+    if found <= {None, "null"}:  # what only an object or array can have
+        if isinstance(schema.get("properties"), Mapping):
+            found.add("object")
+        if isinstance(schema.get("items"), Mapping):
+            found.add("array")
+    return {name for name in found if name is not None}
+
+
+def _type_of(value: Any) -> str | None:
+    if value is None:
+        return "null"
+    for kind, name in _TYPE_OF:
+        if isinstance(value, kind):
+            return name
+    return None
+
+
+_TYPE_OF: tuple[tuple[type, str], ...] = (
+    (bool, "boolean"),  # before int: a bool is one
+    (int, "integer"),
+    (float, "number"),
+    (str, "string"),
+    (Mapping, "object"),
+    (list, "array"),
+)
+
+ANYTHING: Final = Expected((), None)
+"""Where no schema is known: a text is a text."""
+
+
+MAX_DEPTH: Final = 128
+"""How deeply a literal may be nested; the validator (``patchbay.schema``) refuses arguments that are nested deeper."""
+MAX_DIGITS: Final = 4300
+"""How many digits an integer may have: Python's own readers, which the arguments go to, refuse more."""
+
+Retype = Callable[[str, Expected, int], str | None]
+"""From a string's text, what is expected there and how deep it may be nested, to what it stands for, or None: it is a string."""
+
+_TOKEN = re.compile(
+    r"""[ \t\r\n]*+(?:(?P<opens>[\[{(])|(?P<closes>[\]})])|(?P<comma>,)|(?P<colon>:)|(?P<quote>["'])"""
+    r"""|(?P<constant>(?:true|True|false|False|null|None)\b)|(?P<number>[-+.0-9][-+.\w]*+))"""
+)
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][-+]?[0-9]++)?")
+_INTEGER = re.compile(r"-?[0-9]++")
+_FOREIGN_NUMBER = re.compile(r"[-+.0-9eE_]{1,64}")
+_PLAIN = {'"': re.compile(r'[^"\\\x00-\x1f]*+'), "'": re.compile(r"""[^'"\\\x00-\x1f]*+""")}
+_ESCAPE = re.compile(
+    r"""\\(?:(?P<json>["\\/bfnrt]|u[0-9a-fA-F]{4})|(?P<hex>x[0-9a-fA-F]{2}|U[0-9a-fA-F]{8})|(?P<octal>[0-7]{1,3})"""
+    r"""|(?P<bell>[av])|(?P<itself>['_])|(?P<line>\n))"""
+)
+_CONSTANTS = {"True": "true", "False": "false", "None": "null"}
+_CLOSERS = {"{": "}", "[": "]", "(": ")"}
+_LARGEST_EXACT = 2**53
+
+# What may come next in a container.
+_VALUE = "value"
+_ELEMENT = "element or end"
+_KEY = "key or end"
+_COLON = "colon"
+_COMMA = "comma or end"
+
+
+def number_json(text: str, *, json_only: bool = False) -> str | None:
+    """JSON for a number, None for anything else: as it stands if it is JSON, else what Python reads (``+5``, ``007``, ``5.``).
+
+    ``json_only`` takes the first kind only. NaN, infinity and what overflows to it are no numbers.
+    """
+    if _NUMBER.fullmatch(text):
+        whole = _INTEGER.fullmatch(text)
+        readable = len(text) <= MAX_DIGITS if whole else math.isfinite(float(text))
+        return text if readable else None
+    if json_only or not _FOREIGN_NUMBER.fullmatch(text):
+        return None
+    for read in (int, float):
+        try:
+            return _written(read(text))
+        except ValueError:
+            continue
+    return None
+
+
+def integer_json(text: str, *, json_only: bool = False) -> str | None:
+    """JSON for a number without a fraction, written without one; None for anything else. ``json_only`` as in ``number_json``."""
+    number = number_json(text, json_only=json_only)
+    if number is None or _INTEGER.fullmatch(number):
+        return number
+    written = _written(float(number))
+    return written if written is not None and _INTEGER.fullmatch(written) else None
+
+
+def _written(value: float) -> str | None:
+    if not math.isfinite(value):
+        return None
+    return str(int(value)) if isinstance(value, int) or (value.is_integer() and abs(value) <= _LARGEST_EXACT) else repr(value)
+
+
+def container_json(text: str, expected: Expected, retype: Retype, *, room: int = MAX_DEPTH) -> str | None:
+    """JSON for an object or array that is all of ``text``; None if it is none.
+
+    ``retype`` is asked about each string in it where ``expected`` wants none.
+    """
+    return _Container(text, retype, room).read(expected)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A container that is being read: how it ends, what is expected of it and of its next member, how many values it has."""
+
+    closer: str
+    expected: Expected
+    count: int
+    below: Expected
+
+
+class _Container:
+    """One pass over a text. ``out`` is the JSON so far."""
+
+    __slots__ = ("_due", "_open", "_out", "_pos", "_retype", "_room", "_text")
+
+    def __init__(self, text: str, retype: Retype, room: int) -> None:
+        self._text = text
+        self._retype = retype
+        self._room = room
+        self._pos = 0
+        self._out: list[str] = []
+        self._open: list[_Open] = []
+        self._due = _VALUE
+
+    def read(self, expected: Expected) -> str | None:
+        text, steps = self._text, self._steps()
+        found = _TOKEN.match(text)
+        if found is None or found.lastgroup != "opens" or self._room < 1:
+            return None
+        self._push(found, expected)
+        while self._open:
+            found = _TOKEN.match(text, self._pos)
+            if found is None or not steps[found.lastgroup or ""](found):
+                return None
+        return "".join(self._out) if not text[self._pos :].strip() else None
+
+    def _steps(self) -> dict[str, Callable[[re.Match[str]], bool]]:
+        return {
+            "opens": self._opens,
+            "closes": self._closes,
+            "comma": self._comma,
+            "colon": self._colon,
+            "quote": self._string,
+            "constant": self._constant,
+            "number": self._number,
+        }
+
+    def _pass(self, found: re.Match[str], token: str) -> None:
+        """Write ``token`` for what was found, with the white space before it."""
+        self._out += (self._text[self._pos : found.start(found.lastgroup or 0)], token)
+        self._pos = found.end()
+
+    def _push(self, found: re.Match[str], expected: Expected) -> None:
+        opener = found["opens"]
+        self._pass(found, "{" if opener == "{" else "[")
+        self._open.append(_Open(_CLOSERS[opener], expected, 0, expected))
+        self._due = _KEY if opener == "{" else _ELEMENT
+
+    def _next(self) -> Expected | None:
+        """What is expected of the value that may stand here; None where none may."""
+        top = self._open[-1]
+        if self._due == _VALUE:
+            return top.below
+        return top.expected.element(top.count) if self._due == _ELEMENT else None
+
+    def _opens(self, found: re.Match[str]) -> bool:
+        expected = self._next()
+        if expected is None or len(self._open) >= self._room:
+            return False
+        self._push(found, expected)
+        return True
+
+    def _closes(self, found: re.Match[str]) -> bool:
+        top = self._open[-1]
+        if found["closes"] != top.closer or self._due in (_VALUE, _COLON):
+            return False
+        if self._due == _COMMA:
+            if top.closer == ")" and top.count == 1:
+                return False  # brackets around one value are no tuple
+        elif top.count:
+            self._out.pop()  # the comma behind the last value
+        self._pass(found, "}" if top.closer == "}" else "]")
+        self._open.pop()
+        if self._open:
+            self._value_read()
+        return True
+
+    def _value_read(self) -> None:
+        self._open[-1].count += 1
+        self._due = _COMMA
+
+    def _comma(self, found: re.Match[str]) -> bool:
+        if self._due != _COMMA:
+            return False
+        self._pass(found, ",")
+        self._due = _KEY if self._open[-1].closer == "}" else _ELEMENT
+        return True
+
+    def _colon(self, found: re.Match[str]) -> bool:
+        if self._due != _COLON:
+            return False
+        self._pass(found, ":")
+        self._due = _VALUE
+        return True
+
+    def _constant(self, found: re.Match[str]) -> bool:
+        word = found["constant"]
+        return self._scalar(found, _CONSTANTS.get(word, word))
+
+    def _number(self, found: re.Match[str]) -> bool:
+        number = number_json(found["number"])
+        return number is not None and self._scalar(found, number)
+
+    def _scalar(self, found: re.Match[str], token: str) -> bool:
+        if self._due == _KEY:
+            self._key(found, f'"{token}"')
+        elif self._due in (_VALUE, _ELEMENT):
+            self._pass(found, token)
+            self._value_read()
+        else:
+            return False
+        return True
+
+    def _key(self, found: re.Match[str], token: str) -> None:
+        top = self._open[-1]
+        if not top.expected.says_nothing:
+            top.below = top.expected.member(json.loads(token))
+        self._pass(found, token)
+        self._due = _COLON
+
+    def _string(self, found: re.Match[str]) -> bool:
+        if self._due in (_COLON, _COMMA):
+            return False
+        token, end = _string_json(self._text, found.end() - 1)
+        if token is None:
+            return False
+        if self._due == _KEY:
+            self._key(found, token)
+        else:
+            expected = self._next()
+            if expected is not None and "string" not in expected.types:
+                token = self._retype(json.loads(token), expected, self._room - len(self._open)) or token
+            self._pass(found, token)
+            self._value_read()
+        self._pos = end
+        return True
+
+
+def _string_json(text: str, pos: int) -> tuple[str | None, int]:
+    """JSON for the string whose opening quote stands at ``pos``, and where it ends; None for one that does not end."""
+    quote = text[pos]
+    plain = _PLAIN[quote]
+    pieces = ['"']
+    pos += 1
+    while True:
+        found = plain.match(text, pos)
+        if found:
+            pieces.append(found.group())
+            pos = found.end()
+        char = text[pos : pos + 1]
+        if char in ("", quote):
+            pieces.append('"')
+            return "".join(pieces) if char else None, pos + 1
+        if char == "\\":
+            piece, pos = _escape_json(text, pos)
+            pieces.append(piece)
+        else:
+            pieces.append(json_string(char)[1:-1])
+            pos += 1
+
+
+def _escape_json(text: str, pos: int) -> tuple[str, int]:
+    """JSON for the escape at ``pos``, and where it ends. One that is none is a backslash, as in Python."""
+    found = _ESCAPE.match(text, pos)
+    if found is None:
+        return "\\\\", pos + 1
+    kind, end = found.lastgroup, found.end()
+    if kind == "json":
+        return found.group(), end
+    if kind == "line":
+        return "", end
+    if kind == "itself":
+        return found["itself"], end
+    if kind == "bell":
+        return "\\u0007" if found["bell"] == "a" else "\\u000b", end
+    code = int(found["octal"], 8) if kind == "octal" else int(found["hex"][1:], 16)
+    if code > 0x10FFFF:
+        return "\\\\", pos + 1
+    return json_string(chr(code))[1:-1], end
+
 
 _MOST_LAYERS = 3
 """How often a string in a string is read: each reading is one pass over the text."""
-_KINDS = {"{": "object", "[": "array", "(": "array"}
+_BRACKET_TYPES = {"{": "object", "[": "array", "(": "array"}
 _WORDS = {"true": "true", "false": "false", "True": "true", "False": "false"}
 _BOOLEANS = {"true": "true", "1": "true", "false": "false", "0": "false"}
 
@@ -44,7 +488,7 @@ def decoded_to(json_text: str, expected: Expected) -> str:
     if text is None:
         return json_text
     bare = text.strip()
-    kind = _KINDS.get(bare[:1])
+    kind = _BRACKET_TYPES.get(bare[:1])
     if kind in expected.types:
         return container_json(bare, ANYTHING, _keep) or json_text
     if "boolean" in expected.types and bare in _WORDS:
@@ -82,12 +526,12 @@ def _read(text: str, expected: Expected, room: int, layer: int) -> str | None:
 def _read_container(bare: str, expected: Expected, room: int, layer: int) -> str | None:
     """An object or array, or the value in a JSON string that stands where no string should."""
     types = expected.types
-    kind = _KINDS.get(bare[:1])
+    kind = _BRACKET_TYPES.get(bare[:1])
     if "string" in types:
         wanted = kind in types and bare[0] != "("
     else:
-        # An object in an array's place is wrong, but it is what was written: whoever checks it can say so.
-        wanted = kind is not None and not types.isdisjoint(_KINDS.values())
+        # An object in an array's place is wrong, but it is what was written: validation can report it.
+        wanted = kind is not None and not types.isdisjoint(_BRACKET_TYPES.values())
         if layer < _MOST_LAYERS and (inner := _string_value(bare)) is not None:
             return _read(inner, expected, room, layer + 1)
     if not wanted:

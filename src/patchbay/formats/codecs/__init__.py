@@ -1,0 +1,1 @@
+"""Readers of calls, one for each notation: what stands between the markers of a wrapper or behind a header."""

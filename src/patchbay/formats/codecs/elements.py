@@ -1,0 +1,402 @@
+"""Tags in a growing text, and arguments as elements: ``<city>Paris</city>``, lists and objects as nested elements.
+
+Not XML: only the words that a format knows are tags, all else that looks like one is text. MiniMax M3 writes elements with a
+token before each tag, Claude in 2023 within ``<parameters>``. Nesting is read without recursion and bounded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Final
+
+from patchbay.formats.context import Reader
+from patchbay.formats.source import NoMatch, Source, Steps, Truncated, marker_set
+from patchbay.formats.spec import Wrapper
+from patchbay.formats.values.coerce import MAX_DEPTH, Expected, typed
+from patchbay.formats.values.json_strict import escaped, json_string
+from patchbay.formats.values.raw_text import Boundary, UntypedArguments, read_text
+
+_BEGIN_ROOM = 64
+_TAG_ROOM = 512
+_BLANK = r"[ \t\u0120]{0,3}+"
+_NO_BLANKS = str.maketrans("", "", " \t\u0120")
+"""What may stand between a tag's parts. Some models' tokenizers leave U+0120 where a blank should be."""
+_END = re.compile(r"[<>\n]")
+_NAMED = re.compile(r"""[ \t\u0120]*+(?:[^=]*[ \t\u0120])?name[ \t\u0120]*+=[ \t\u0120]*+(?:"([^"]*)"|'([^']*)'|([^\s"'/]+))""")
+_STRING = re.compile(r"""\bstring[ \t]*+=[ \t]*+["']?(true|false)""")
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """A tag: ``word`` is its kind, ``name`` what it names, as in ``<function=name>`` and ``<invoke name="name">``.
+
+    ``prefix`` stands before the word, ``string`` is the attribute of that name, ``empty`` says that the tag closes itself,
+    ``size`` is its length. In a tag that the text ended in nothing but ``closes`` is known.
+    """
+
+    word: str
+    prefix: str = ""
+    closes: bool = False
+    name: str | None = None
+    string: str = ""
+    empty: bool = False
+    size: int = 0
+
+    @property
+    def cut(self) -> bool:
+        """The text ended inside of it."""
+        return not self.word
+
+
+class Tags:
+    """The tags of some ``words``, with or without one of the prefixes ``spaces`` before the word."""
+
+    def __init__(self, words: tuple[str, ...], spaces: tuple[str, ...]) -> None:
+        longest_first = sorted(words, key=len, reverse=True)
+        self._word = re.compile(
+            f"<{_BLANK}(/?){_BLANK}((?:{'|'.join(map(re.escape, spaces))})?){_BLANK}({'|'.join(longest_first)})"
+            r"""(?=[ \t\r\n\u0120=:/>"']|name[ \t]*+=)"""
+        )
+        whole = {f"<{slash}{space}{word}" for slash, space, word in product(("", "/"), ("", *spaces), words)}
+        self._starts = frozenset(text[:length] for text in whole for length in range(1, len(text) + 1)) | {
+            f"{text}{rest}" for text in whole for rest in ("n", "na", "nam", "name")
+        }
+
+    def at(self, source: Source) -> Steps[Tag | None]:
+        """The tag that stands at ``pos``, None if none does; nothing is read."""
+        if not (yield from source.peek()):
+            return None
+        while True:
+            buf, pos = source.buf, source.pos
+            found = self._word.match(buf, pos)
+            if found:
+                end = _END.search(buf, found.end(), pos + _TAG_ROOM)
+                rest = buf[found.end() : end.start() if end else pos + _TAG_ROOM].strip(" \t\r\u0120")
+                if found[1] and rest and rest[0] not in "=:":
+                    return None  # nothing else stands in a closing tag
+                if end:
+                    return _tag(found, end)
+                if len(buf) - pos >= _TAG_ROOM:
+                    return None
+            elif len(buf) - pos > _BEGIN_ROOM or buf[pos : pos + _BEGIN_ROOM].translate(_NO_BLANKS) not in self._starts:
+                return None
+            if source.ended:
+                return Tag("", closes="/" in buf[pos : pos + _BEGIN_ROOM])
+            yield
+
+
+def _tag(found: re.Match[str], end: re.Match[str]) -> Tag | None:
+    """The tag between its word and what ends it. Only where it names something may its closing bracket be missing."""
+    buf, begin = end.string, found.start()
+    inside = buf[found.end() : end.start()].strip(" \t\r\u0120")
+    closes, prefix, word = bool(found[1]), found[2], found[3]
+    whole = buf[end.start()] == ">"
+    empty = whole and inside.endswith("/") and not closes
+    if empty:
+        inside = inside[:-1].rstrip()
+    if inside.startswith("="):
+        name: str | None = inside[1:].strip(" \t\u0120\"'")
+    else:
+        named = _NAMED.match(inside)
+        name = (named[1] or named[2] or named[3] or "") if named else None
+    if not whole and (closes or not name):
+        return None
+    string = _STRING.search(inside)
+    size = end.start() + whole - begin
+    return Tag(word, prefix, closes=closes, name=name, string=string[1] if string else "", empty=empty, size=size)
+
+
+_ELEMENT_ROOM = 256
+_ITEM: Final = "item"
+_OUTER = frozenset({"invoke", "tool_call", "parameters"})
+"""The tags around arguments: what closes them closes what is open in them."""
+_TAG = re.compile(r"/?\s*+[A-Za-z_$][\w.$-]*+\s*+")
+_BEGUN = re.compile(r"/?\s*+(?:[A-Za-z_$][\w.$-]*+\s*+)?")
+"""What of ``_TAG`` there may be so far: as long as this fits, more of the text is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElementTag:
+    """A tag: what it names, with attributes if there are any, and its length."""
+
+    name: str
+    closes: bool
+    size: int
+
+
+@dataclass(slots=True)
+class _Element:
+    name: str
+    expected: Expected
+    text: list[str] = field(default_factory=list)
+    inside: list[_Element] = field(default_factory=list)
+
+
+class Elements:
+    """Reads the elements of one call into ``arguments``. ``prefix`` stands before each tag. ``held``: nothing is emitted yet."""
+
+    def __init__(
+        self, source: Source, arguments: UntypedArguments, note: Callable[[str], None], *, prefix: str = "", held: bool = False
+    ) -> None:
+        self.source = source
+        self.arguments = arguments
+        self.note = note
+        self.prefix = prefix
+        self.held = held
+        self._head = f"{prefix}<"
+        self._read: dict[str, list[_Element]] = {}
+
+    def tag(self) -> Steps[ElementTag | None]:
+        """The tag that stands at ``pos``, None if none does; nothing is read. Raises Truncated inside of a tag."""
+        source, head = self.source, self._head
+        while True:
+            buf, begin = source.buf, source.pos + len(head)
+            if buf.startswith(head, source.pos):
+                end = buf.find(">", begin, begin + _ELEMENT_ROOM)
+                if end >= 0:
+                    return self._named(buf[begin:end], end + 1 - source.pos)
+                if len(buf) - begin >= _ELEMENT_ROOM or not (self.prefix or _BEGUN.fullmatch(buf, begin)):
+                    return None
+            elif not head.startswith(buf[source.pos : begin]):
+                return None
+            if source.ended:
+                raise Truncated
+            yield
+
+    def _named(self, inside: str, size: int) -> ElementTag | None:
+        name = inside.removeprefix("/").strip()
+        if not name or "<" in name or not (self.prefix or _TAG.fullmatch(inside)):
+            return None
+        return ElementTag(name, inside.startswith("/"), size)
+
+    def takes(self, tag: ElementTag | None, *, any_name: bool) -> bool:
+        """True if ``tag`` opens an argument. ``any_name``: also one that the schema does not know."""
+        return tag is not None and not tag.closes and (any_name or tag.name in (self.arguments.types.keys or ()))
+
+    def read(self, tag: ElementTag) -> Steps[None]:
+        """Read the argument that ``tag``, which stands at ``pos``, opens."""
+        key = tag.name
+        self.source.pos += tag.size
+        if key in (self.arguments.types.keys or ()) and self.arguments.passes(key) and not self.held:
+            opened: Counter[str] = Counter()
+            pieces = self.arguments.begin_text(key)
+            yield from read_text(self.source, pieces, lambda: self._end(key, opened), mark=self._head[0], spell=escaped)
+            self.arguments.end_text()
+            return
+        begin = self.source.offset
+        element = _Element(key, self.arguments.types.expected(key))
+        deep = yield from self._inside(element)
+        if deep:
+            self.note("too_deep")
+            self.arguments.add(key, json_string(self.source.since(begin)[: deep - begin]))
+            return
+        same = self._read.setdefault(key, [])
+        same.append(element)
+        out: list[str] = []
+        _write_all(same if "array" in element.expected.types else [element], element.expected, out)
+        self.arguments.add(key, "".join(out))
+
+    def _end(self, key: str, opened: Counter[str]) -> Steps[Boundary]:
+        """What stands at ``pos`` in the text of ``key``. What is opened in it and closed again is text."""
+        tag = yield from self.tag()
+        if tag is None:
+            return Boundary.NONE
+        if not tag.closes or opened[tag.name] > 0:
+            opened[tag.name] += -1 if tag.closes else 1
+            return Boundary.NONE
+        if tag.name == key:
+            self.source.pos += tag.size
+            return Boundary.CLOSED
+        if tag.name in _OUTER:
+            self.note("unclosed_tag")
+            return Boundary.BROKEN
+        if not self.prefix:
+            return Boundary.NONE
+        self.note("wrong_closer")
+        self.source.pos += tag.size
+        return Boundary.CLOSED
+
+    def _inside(self, element: _Element) -> Steps[int]:
+        """Read up to the closer of ``element`` and with it; where that begins if the nesting is too deep to be kept, else 0."""
+        source, mark = self.source, self._head[0]
+        names, elements, opened = [element.name], [element], Counter([element.name])
+        deep = False
+        while True:
+            at = source.buf.find(mark, source.pos)
+            stop = at if at >= 0 else len(source.buf)
+            elements[-1].text.append(source.buf[source.pos : stop])
+            source.pos = stop
+            if at < 0:
+                if source.ended:
+                    raise Truncated
+                yield
+                continue
+            tag = yield from self.tag()
+            if tag is None or not (tag.closes or self._opens(tag, elements[-1])):
+                elements[-1].text.append(mark)
+                source.pos += 1
+                continue
+            end = source.offset
+            if tag.closes:
+                outer = tag.name in _OUTER and not opened[tag.name]
+                if not opened[tag.name]:
+                    self.note("unclosed_tag" if outer else "wrong_closer")
+                gone = len(names) if outer else 1
+                while opened[tag.name] and names[-gone] != tag.name:
+                    gone += 1
+                for name in names[-gone:]:
+                    opened[name] -= 1
+                del names[-gone:]
+                del elements[len(names) or 1 :]
+                source.pos += 0 if outer else tag.size
+            else:
+                source.pos += tag.size
+                names.append(tag.name)
+                opened[tag.name] += 1
+                if len(names) <= MAX_DEPTH:
+                    elements.append(_child(elements[-1], tag.name))
+                deep |= len(names) > MAX_DEPTH
+            if not names:
+                return end if deep else 0
+
+    def _opens(self, tag: ElementTag, within: _Element) -> bool:
+        """True if ``tag`` opens an element and is no text: without the token before it, only what the schema speaks of does."""
+        expected = within.expected
+        return bool(self.prefix) or tag.name in expected.keys or ("array" in expected.types and tag.name == _ITEM)
+
+
+def _child(parent: _Element, name: str) -> _Element:
+    expected = parent.expected
+    listed = "array" in expected.types and ("object" not in expected.types or name == _ITEM)
+    child = _Element(name, expected.element(len(parent.inside)) if listed else expected.member(name))
+    parent.inside.append(child)
+    return child
+
+
+def _write_all(elements: list[_Element], expected: Expected, out: list[str]) -> None:
+    """One element, or several of one name that make up the list that is expected."""
+    if len(elements) == 1:
+        _write(elements[0], expected, out)
+        return
+    out.append("[")
+    for index, element in enumerate(elements):
+        out.append(", " if index else "")
+        _write(element, expected.element(index) if "array" in expected.types else expected, out)
+    out.append("]")
+
+
+def _write(element: _Element, expected: Expected, out: list[str]) -> None:
+    text = "".join(element.text)
+    said = bool(text.strip())
+    if not element.inside:
+        out.append(typed(text, expected) if said or "string" in expected.types else _nothing(expected.types))
+    elif not said and _is_list(element, expected):
+        out.append("[")
+        for index, item in enumerate(element.inside):
+            out.append(", " if index else "")
+            _write(item, expected.element(index), out)
+        out.append("]")
+    else:
+        members: dict[str, list[_Element]] = {}
+        for part in element.inside:
+            members.setdefault(part.name, []).append(part)
+        for index, (name, parts) in enumerate(members.items()):
+            out.append(f"{', ' if index else '{'}{json_string(name)}: ")
+            _write_all(parts, expected.member(name), out)
+        if said:
+            key = "$text"
+            while key in members:
+                key = "$" + key
+            out.append(f", {json_string(key)}: {json_string(text)}")
+        out.append("}")
+
+
+def _is_list(element: _Element, expected: Expected) -> bool:
+    listed = "array" in expected.types
+    items = all(part.name == _ITEM for part in element.inside)
+    return (listed and "object" not in expected.types) or (items and (listed or expected.says_nothing))
+
+
+def _nothing(types: frozenset[str]) -> str:
+    """What an element without anything in it stands for where no text is wanted."""
+    return "[]" if "array" in types else "{}" if "object" in types else '""'
+
+
+TOKEN: Final = "]<]minimax[>["  # noqa: S105 - a token of the model's vocabulary
+_TOKEN = marker_set((TOKEN,))
+_INVOKE = Tags(("invoke",), ())
+_SPACE = " \t\r\n"
+_STRAY_ROOM = 64
+
+
+class NestedCalls(Reader):
+    """Reads one call from the token before its opening tag on."""
+
+    def read(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:  # noqa: ARG002 - a tag stands for itself
+        """Read one call; 1. Where no wrapper says that calls follow, it is one only if it is complete."""
+        source = self.source
+        if not (yield from _TOKEN.at(source)):
+            raise NoMatch
+        source.pos += len(TOKEN)
+        tag = yield from _INVOKE.at(source)
+        name = self.rules.resolve(tag.name) if tag is not None and tag.name else None
+        if tag is None or tag.closes or name is None:
+            raise NoMatch
+        source.pos += tag.size
+        self.calls.name = name
+        bare = wrapper.body_prefix_len > 0
+        arguments = UntypedArguments(self.calls, name, self.rules.types(name), self.note)
+        try:
+            closed = tag.empty or (yield from self._arguments(Elements(source, arguments, self.note, prefix=TOKEN, held=bare)))
+        except Truncated:
+            if bare:
+                raise NoMatch from None
+            raise
+        if bare and not (closed and self.rules.offered(name) is not None and arguments.complete):
+            raise NoMatch
+        arguments.emit()
+        return 1
+
+    def _arguments(self, elements: Elements) -> Steps[bool]:
+        """Read the elements of a call up to its end; whether it was closed."""
+        source, keys = self.source, elements.arguments.keys
+        while True:
+            before = source.offset
+            char = yield from source.space()
+            if not char:
+                raise Truncated  # another argument may have been about to come
+            tag = yield from elements.tag()
+            if tag is None:
+                if not keys:
+                    raise NoMatch
+                source.rewind_to(before)
+                if not (yield from self._skipped()):
+                    return False
+            elif not tag.closes and not tag.name.startswith("invoke "):
+                yield from elements.read(tag)
+            elif tag.name == "invoke":
+                source.pos += tag.size
+                return True
+            elif not tag.closes or tag.name == "tool_call":
+                source.rewind_to(before)
+                return False
+            else:
+                self.note("stray_tag")
+                source.pos += tag.size
+
+    def _skipped(self) -> Steps[bool]:
+        """Read what stands between two tags and belongs to neither, if it is short: at least a character."""
+        source = self.source
+        while True:
+            end, token = _TOKEN.next(source, source.pos + 1)
+            if token and end - source.pos <= _STRAY_ROOM:
+                source.pos = end
+                self.note("stray_text")
+                return True
+            if source.ended or end - source.pos > _STRAY_ROOM:
+                return False
+            yield

@@ -1,0 +1,326 @@
+"""Gemma's notation for calls: ``call:f{city:<|"|>Rome<|"|>,days:3}``, and what models make of it.
+
+Keys have no quotes, strings stand between two equal tokens, in which nothing is escaped, and all else is bare. A string comes out
+while it arrives. Models leave a string's second token out, or both, or take quotes, and leave brackets out: what is emitted then
+is the nearest JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from patchbay.formats.codecs.named import BracketArguments
+from patchbay.formats.context import Context, Reader
+from patchbay.formats.source import MalformedCall, MarkerSet, NoMatch, Steps, Truncated, UnknownTool, marker_set
+from patchbay.formats.spec import Wrapper
+from patchbay.formats.values.json_stream import COLON, COMMA, KEY, JsonReader, Nesting
+from patchbay.formats.values.json_strict import escaped
+from patchbay.formats.values.tool_names import ToolTypes
+
+_TOKENS = ('<|"|>', "<escape>")
+TOKENS = marker_set(_TOKENS)
+"""What stands before a string and behind it."""
+
+_PASSES = re.compile(r'[^<"\\\x00-\x1f\x7f,}\]]*').fullmatch
+_TAIL = re.compile(r"""(?:[}\]][}\]\s]{0,63}|,\s{0,8}["']?[\w.-]{0,64}["']?\s{0,4}:?\s{0,4})\Z""")
+_TAIL_ROOM = 96
+"""The end of a string that is no part of it, should its second token be missing: brackets, or the next key."""
+_NEXT_KEY = re.compile(r""",\s{0,8}["']?([\w.-]{1,64})["']?\s{0,4}:\s{0,4}\Z""")
+_BRACKETS = re.compile(r"[}\]][}\]\s]{0,63}\Z")
+_BARE = re.compile(r"[^,{}\[\]<]+")
+_KEY = re.compile(r"""[^:{}\[\],<"'\s]+""")
+_KEY_AHEAD = re.compile(r""",\s{0,32}(?:["']|<\|"\|>|<escape>)?[\w.-]{1,64}(?:["']|<\|"\|>|<escape>)?\s{0,4}:(?!//)""")
+_KEY_ROOM = 128
+_LITERAL = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|true|false|null")
+_FOREIGN = {"True": "true", "False": "false", "None": "null"}
+
+
+class GemmaValues:
+    """Reads the arguments of one call. ``closers``: what ends the call, even in a string; ``ends``: what ends it elsewhere."""
+
+    def __init__(self, reader: JsonReader, closers: tuple[str, ...], ends: MarkerSet, types: ToolTypes) -> None:
+        self.source = reader.source
+        self.note = reader.note
+        self.types = types
+        self._json = reader
+        self._closers = closers
+        self._ends = ends
+        self._key = ""
+        """The parameter whose value is due."""
+
+    def read(self, sink: list[str]) -> Steps[None]:
+        """Read an object from its bracket on; its JSON goes to ``sink``, a call's. Raises MalformedCall, Truncated."""
+        source, nesting = self.source, Nesting(sink, self.note)
+        while not nesting.complete:
+            char = yield from self._json.space(nesting.gap, comments=False)
+            token = (yield from TOKENS.at(source)) if char == "<" else ""
+            if not char:
+                raise Truncated
+            if token and nesting.due == COMMA:
+                self.note("stray_character")
+                source.pos += len(token)
+            elif char == "<" and not token and (yield from self._ends.at(source)):
+                if nesting.lacks_value:
+                    raise MalformedCall
+                nesting.end()
+            elif nesting.due == COLON and char.isalnum():
+                raise MalformedCall  # words: nothing says which of them is a key
+            elif char in "}]":
+                source.pos += nesting.close(char)
+            elif nesting.takes(char):
+                source.pos += 1
+            elif nesting.due == KEY:
+                nesting.bring_out()
+                self._emit_key(nesting, (yield from self._read_key(char, token)))
+            elif char in "{[":
+                source.pos += 1
+                nesting.open(char)
+            elif token:
+                source.pos += len(token)
+                nesting.bring_out()
+                yield from self._text(nesting, token)
+            else:
+                nesting.bring_out()
+                yield from self._plain(nesting, char)
+                nesting.value_read()
+
+    def _emit_key(self, nesting: Nesting, key: str) -> None:
+        if nesting.depth == 1:
+            self._key = key
+        nesting.sink.append(json.dumps(key, ensure_ascii=False))
+        nesting.due = COLON
+
+    def _read_key(self, char: str, token: str) -> Steps[str]:
+        """Read a key, whatever stands around it."""
+        source = self.source
+        if char in "\"'":
+            written: list[str] = []
+            yield from self._json.key(written, live=False)
+            return str(json.loads("".join(written)))
+        source.pos += len(token)
+        key = yield from self._run(_KEY)
+        if not key:
+            key = source.buf[source.pos : source.pos + 1]
+            source.pos += 1
+        if token and (yield from TOKENS.at(source)) == token:
+            source.pos += len(token)
+        return key
+
+    def _text(self, nesting: Nesting, token: str) -> Steps[None]:
+        """Read strings from behind their first token on: one, or several where the second token was left out."""
+        while True:
+            held = nesting.depth == 1 and self._key in self.types.unquoted
+            pieces: list[str] = [] if held else nesting.sink
+            following = yield from self._string(pieces, token, nesting.depth, live=not held)
+            if held:
+                nesting.sink.append(self.types.decoded(self._key, "".join(pieces)))
+            nesting.value_read()
+            if not following:
+                return
+            self.note("unclosed_string")
+            nesting.takes(",")
+            nesting.bring_out()
+            self._emit_key(nesting, following)
+            nesting.takes(":")
+
+    def _string(self, sink: list[str], token: str, depth: int, *, live: bool) -> Steps[str]:
+        """Read up to the second token, with it; the next key, where that token begins the next value."""
+        source = self.source
+        wanted = marker_set((token, *self._closers))
+        sink.append('"')
+        text = ""
+        while True:
+            end, mark = wanted.next(source, source.pos)
+            text += source.buf[source.pos : end]
+            source.pos = end
+            if mark == token:
+                source.pos += len(token)
+                key = _NEXT_KEY.search(text, max(0, len(text) - _TAIL_ROOM))
+                opens = key is not None and (yield from source.peek()) not in ("", ",", "}", "]", "<")
+                sink.append(escaped(text[: key.start()] if key and opens else text) + '"')
+                return key[1] if key and opens else ""
+            if mark:
+                self.note("unclosed_string")
+                brackets = _BRACKETS.search(text, max(0, len(text) - _TAIL_ROOM))
+                sink.append(escaped(_without(text, brackets.start(), depth) if brackets else text) + '"')
+                return ""
+            if source.ended:
+                sink.append(escaped(text + source.buf[source.pos :]))
+                source.pos = len(source.buf)
+                raise Truncated
+            tail = _TAIL.search(text, max(0, len(text) - _TAIL_ROOM))
+            sure = tail.start() if tail else len(text)
+            sink.append(escaped(text[:sure]))
+            text = text[sure:]
+            if live and not text and source.pos == len(source.buf):
+                source.live = _passes
+            yield
+            source.live = None
+
+    def _plain(self, nesting: Nesting, char: str) -> Steps[None]:
+        """Read a value that has no tokens around it: in quotes, a number, a constant, or a text."""
+        member = nesting.depth == 1
+        if char in "\"'":
+            if not (member and self._key in self.types.unquoted):
+                yield from self._json.string(nesting.sink)
+                return
+            pieces: list[str] = []
+            yield from self._json.string(pieces, live=False)
+            nesting.sink.append(self.types.decoded(self._key, "".join(pieces)))
+            return
+        text = (yield from self._bare(in_object=nesting.in_object)).strip()
+        if _LITERAL.fullmatch(text):
+            nesting.sink.append(text)
+        elif text in _FOREIGN:
+            self.note("foreign_constant")
+            nesting.sink.append(_FOREIGN[text])
+        else:
+            self.note("unquoted_string")
+            nesting.sink.append(self.types.json(self._key, text) if member else json.dumps(text, ensure_ascii=False))
+
+    def _bare(self, *, in_object: bool) -> Steps[str]:
+        """Read bare text up to what ends its value: a bracket that it did not open, the next member, a token, a marker."""
+        source = self.source
+        pieces: list[str] = []
+        depth = 0
+        while True:
+            pieces.append((yield from self._run(_BARE)))
+            char = yield from source.peek()
+            if not char:
+                raise Truncated
+            if char in "}]" and not depth:
+                return "".join(pieces)
+            if char == "<" and ((yield from TOKENS.at(source)) or (yield from self._ends.at(source))):
+                return "".join(pieces)
+            if char == "," and not depth and (not in_object or (yield from self._at_key())):
+                return "".join(pieces)
+            depth += (char in "{[") - (char in "}]")
+            pieces.append(char)
+            source.pos += 1
+
+    def _at_key(self) -> Steps[bool]:
+        """True if the comma at ``pos`` stands before a key."""
+        source = self.source
+        while len(source.buf) - source.pos < _KEY_ROOM and not source.ended:
+            found = _KEY_AHEAD.match(source.buf, source.pos)
+            if found and len(source.buf) - found.end() >= len("//"):
+                break
+            yield
+        return _KEY_AHEAD.match(source.buf, source.pos) is not None
+
+    def _run(self, pattern: re.Pattern[str]) -> Steps[str]:
+        """Read what ``pattern`` matches, however it is cut."""
+        source = self.source
+        pieces: list[str] = []
+        while True:
+            found = pattern.match(source.buf, source.pos)
+            if found:
+                pieces.append(found.group())
+                source.pos = found.end()
+            if source.pos < len(source.buf) or source.ended:
+                return "".join(pieces)
+            yield
+
+
+def _passes(chunk: str) -> str | None:
+    return chunk if _PASSES(chunk) else None
+
+
+def _without(text: str, begin: int, depth: int) -> str:
+    """A text without the brackets at its end that close what is open; ``begin``: where its last brackets begin."""
+    end = len(text)
+    for at in range(len(text) - 1, begin - 1, -1):
+        if text[at] in "}]":
+            if not depth:
+                break
+            depth -= 1
+            end = at
+    return text[:end]
+
+
+CLOSERS = frozenset({"<tool_call|>", "<end_function_call>"})
+"""The closers of the wrappers in which a call needs no word before its name."""
+
+_WORD = "call:"
+_NAME = re.compile(r"[\w./:\\-]*")
+_MAX_NAME = 256
+_BLANKS = " \t\r\n"
+
+
+class GemmaCalls(Reader):
+    """Reads one call. ``ends``: all markers and special tokens, any of which ends a call outside of its strings."""
+
+    def __init__(self, context: Context, ends: MarkerSet) -> None:
+        super().__init__(context)
+        self._json = context.json
+        self._ends = ends
+        self._brackets = BracketArguments(context)
+
+    def read(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:  # noqa: ARG002 - the word, or the wrapper, says that it is a call
+        """Read one call; 1."""
+        said = yield from self._call_word()
+        if not said and CLOSERS.isdisjoint(wrapper.closers):
+            raise NoMatch
+        written = yield from self._name()
+        char = yield from self.source.space()
+        name = self.rules.resolve(written) if written else None
+        if not char and (not written or self.rules.begins_name(written) or name is not None):
+            self.calls.name = name or ""
+            raise Truncated
+        if not written or (not said and char != "{"):
+            raise NoMatch
+        if name is None:
+            if char == "{":
+                yield from self._pass_over(wrapper)
+            raise UnknownTool
+        self.calls.name = name
+        if char == "(":
+            yield from self._brackets.read(name)
+            return 1
+        if char == "{":
+            types = self.rules.types(name)
+            yield from GemmaValues(self._json, wrapper.closers, self._ends, types).read(self.calls.start(name))
+        elif (yield from self._ends.at(self.source)) and self.rules.offered(name) is not None:
+            self.calls.start(name).append("{}")
+        else:
+            raise NoMatch
+        self.calls.end()
+        return 1
+
+    def name(self) -> Steps[str]:
+        """Read the word, if it is there, and the name; what it is. Raises NoMatch, Truncated."""
+        yield from self._call_word()
+        return (yield from self._name())
+
+    def _pass_over(self, wrapper: Wrapper) -> Steps[None]:
+        try:
+            yield from GemmaValues(self._json, wrapper.closers, self._ends, self.rules.types("")).read([])
+        except (MalformedCall, Truncated):
+            pass
+        self.calls.passed = self.source.offset
+
+    def _call_word(self) -> Steps[bool]:
+        """Read the word before a name, if it is there."""
+        source = self.source
+        while not source.ended and len(source.buf) - source.pos < len(_WORD) and _WORD.startswith(source.buf[source.pos :]):
+            yield
+        rest = source.buf[source.pos : source.pos + len(_WORD)]
+        if source.ended and rest and rest != _WORD and _WORD.startswith(rest):
+            source.pos = len(source.buf)
+            raise Truncated
+        source.pos += len(_WORD) if rest == _WORD else 0
+        return rest == _WORD
+
+    def _name(self) -> Steps[str]:
+        source = self.source
+        yield from self.source.space()
+        while True:
+            found = _NAME.match(source.buf, source.pos)
+            assert found is not None
+            if found.end() - source.pos > _MAX_NAME:
+                raise NoMatch
+            if found.end() < len(source.buf) or source.ended:
+                source.pos = found.end()
+                return found.group().lstrip(":")
+            yield

@@ -1,0 +1,538 @@
+"""Calls and arguments as JSON: which objects are calls, under which of the many keys that models use.
+
+A call is committed (its start is emitted, its arguments flow) when its name is known to be a tool's and its arguments begin; from
+there on it cannot be retracted. Until then nothing is emitted, and ``NoMatch`` hands the text back to be prose. The shapes read:
+
+    {"name": "f", "arguments": {...}}            also tool, tool_name, function, function_name; parameters, args, input, params
+    {"arguments": {...}, "name": "f"}            in any order
+    {"type": "function", "function": {...}}      OpenAI's envelope, {"tool_calls": [...]}, and {"tool_call": {...}}
+    {"name": "f", "city": "Rome"}                flat, in a block that is tagged as a call only
+    {"f": {"city": "Rome"}}                      the name as the key
+    [{...}, {...}]                               several
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from patchbay.formats.context import Context, Reader
+from patchbay.formats.emitter import CallSink
+from patchbay.formats.source import MalformedCall, NoMatch, Source, Steps, Truncated, UnknownTool, whole_text
+from patchbay.formats.values.json_stream import QUOTES, JsonReader
+from patchbay.formats.values.json_strict import json_string, no_constant, strict_json
+from patchbay.formats.values.tool_names import ToolRules, ToolTypes
+
+
+def _no_note(_kind: str) -> None:
+    pass
+
+
+def emit_call(reader: JsonReader, calls: CallSink, rules: ToolRules, name: str) -> Steps[None]:
+    """Emit a call of the tool ``name`` whose arguments begin at the reader's place. Raises Truncated, with the call begun."""
+    types = rules.types(name)
+    yield from reader.value(calls.start(name), types if types.unquoted else None)
+    calls.end()
+
+
+def emit_call_text(calls: CallSink, rules: ToolRules, name: str, arguments: str, note: Callable[[str], None] = _no_note) -> None:
+    """Emit a call whose arguments, JSON or a text, were read before its name, or out of a string."""
+    types = rules.types(name)
+    pieces = calls.start(name)
+    if not _is_object(arguments):
+        note("arguments_not_object")
+        arguments = _as_value(arguments, types)
+    elif types.unquoted:
+        arguments = _value(arguments, _no_note, types) or arguments
+    pieces.append(arguments)
+    calls.end()
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(strict_json(text), dict)
+    except ValueError:
+        return False
+    except RecursionError:
+        return text.lstrip().startswith("{")
+
+
+def _as_value(text: str, types: ToolTypes) -> str:
+    """JSON for arguments that are no object: words are the value of the tool's only parameter, if that takes any text."""
+    try:
+        strict_json(text)
+    except ValueError:
+        keys = types.keys or ()
+        words = not text.lstrip().startswith(("{", "["))  # else they are JSON that is broken beyond repair
+        said = json_string(text)
+        return f"{{{json_string(keys[0])}: {said}}}" if words and len(keys) == 1 and types.is_text(keys[0]) else said
+    except RecursionError:
+        pass
+    return text
+
+
+def object_text(text: str, note: Callable[[str], None]) -> str:
+    """What a string that holds arguments says: an object made valid JSON if it nearly is, else the text as it stands."""
+    text = text.strip()
+    return (_value(text, note) if text.startswith("{") else None) or text
+
+
+def _value(text: str, note: Callable[[str], None], types: ToolTypes | None = None) -> str | None:
+    """The JSON of a text that is one value; None if it is cut off, or more than one."""
+    source = whole_text(text)
+    sink: list[str] = []
+    try:
+        for _ in JsonReader(source, note).value(sink, types):
+            pass
+    except Truncated:
+        return None
+    return None if source.buf[source.pos :].strip() else "".join(sink)
+
+
+_LABEL = re.compile(r"[ \t]*[\w+.-]*")
+_LABEL_ROOM = 32
+_STRING = re.compile(r'"\s{0,32}([{"])?')
+_STRING_ROOM = 34
+
+
+class JsonArguments(Reader):
+    """Reads one JSON object, fenced, quoted or bare."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.json = context.json
+
+    def fits(self) -> Steps[bool]:
+        """True if an object, a fence or a string that begins with an object stands at ``pos``."""
+        char = yield from self.source.peek()
+        if char == '"':
+            return (yield from self._holds_object())
+        return char == "{" or (char == "`" and (yield from self.json.at_fence()))
+
+    def read(self, name: str) -> Steps[None]:
+        """Read them and emit the call. Raises NoMatch while it was not emitted, Truncated."""
+        if self.source.buf[self.source.pos] == '"':
+            arguments = object_text((yield from self.json.text()), self.note) or "{}"
+            if arguments[0] != "{":
+                raise NoMatch
+            emit_call_text(self.calls, self.rules, name, arguments, self.note)
+            return
+        fenced = yield from self._opened()
+        self.json.guarded = False
+        yield from emit_call(self.json, self.calls, self.rules, name)
+        if fenced:
+            yield from self._closed()
+
+    def skip(self) -> Steps[None]:
+        """Read them and emit nothing. Raises NoMatch if there are none."""
+        if not (yield from self.fits()):
+            raise NoMatch
+        try:
+            fenced = self.source.buf[self.source.pos] != '"' and (yield from self._opened())
+            yield from self.json.value([])
+            if fenced:
+                yield from self._closed()
+        except (MalformedCall, Truncated):
+            pass
+
+    def _opened(self) -> Steps[bool]:
+        """Read a fence up to the object in it; whether there is one."""
+        fenced = self.source.buf[self.source.pos] == "`"
+        if fenced:
+            yield from fence_line(self.source)
+            if (yield from self.json.space()) != "{":
+                raise NoMatch
+        return fenced
+
+    def _closed(self) -> Steps[None]:
+        if (yield from self.json.space()) == "`" and (yield from self.json.at_fence()):
+            self.source.pos += 3
+
+    def _holds_object(self) -> Steps[bool]:
+        """True if the string at ``pos`` begins with an object, or is empty."""
+        source = self.source
+        while True:
+            found = _STRING.match(source.buf, source.pos)
+            assert found is not None
+            if found.end() < len(source.buf) or found[1] or source.ended or found.end() - source.pos >= _STRING_ROOM:
+                return found[1] is not None
+            yield
+
+
+def fence_line(source: Source) -> Steps[None]:
+    """Read a fence of three and its label; raises NoMatch if what follows is too long for one."""
+    source.pos += 3
+    while True:
+        found = _LABEL.match(source.buf, source.pos)
+        assert found is not None
+        if found.end() - source.pos > _LABEL_ROOM:
+            raise NoMatch
+        if found.end() < len(source.buf) or source.ended:
+            source.pos = found.end()
+            return
+        yield
+
+
+_NAME_KEYS = frozenset({"name", "tool", "tool_name", "function_name", "action"})
+_ARGUMENT_KEYS = frozenset({"arguments", "parameters", "args", "input", "params", "tool_input", "action_input"})
+_ENVELOPE_KEYS = frozenset({"type", "id", "index", "call_id", "tool_call_id"})
+_CALL_KEYS = frozenset({"function", "function_call", "tool_call"})
+_MESSAGE_KEYS = frozenset({"role", "content", "refusal"})
+_MAX_NAME = 256
+_BY_THE_BOOK = re.compile(r'\{\s*"name"\s*:\s*"([^"\\\x00-\x1f]{1,256})"\s*,\s*"arguments"\s*:\s*(?=\{)')
+_CLOSING = re.compile(r"[ \t\r\n]*\}")
+_MAX_DEPTH = 3  # tool_calls -> item -> function
+
+
+_members_at = json.JSONDecoder(parse_constant=no_constant, parse_int=float, object_pairs_hook=tuple).raw_decode
+"""The members of the object at a place, and its end; raises ValueError, RecursionError where it is not valid JSON."""
+
+
+@dataclass
+class _Draft:
+    """What is known of an object before it is committed."""
+
+    name: str | None = None
+    arguments: str | None = None
+    others: dict[str, str] = field(default_factory=dict)
+    emitted: bool = False
+    keyed: int = 0
+
+
+class CallReader:
+    """Reads calls from JSON values.
+
+    ``resolve`` says which tool a name means (None: none, and the object is no call). ``strict`` is for text that is not marked
+    as a call: every object must be a call with an arguments key and nothing else. ``name_is_key``: an object's only key may be
+    the name.
+    """
+
+    def __init__(
+        self, source: Source, json_reader: JsonReader, calls: CallSink, rules: ToolRules, *, note: Callable[[str], None]
+    ) -> None:
+        self.source = source
+        self.json = json_reader
+        self.calls = calls
+        self.rules = rules
+        self.resolve = rules.resolve
+        self.note = note
+        self.strict = False
+        self.name_is_key = False
+        self.name = ""
+        """The name of the object being read, as far as it is known: for a call that is cut off."""
+        self._depth = 0
+
+    def read(self) -> Steps[int]:
+        """Read the object or array at ``pos``; how many calls it held. Raises NoMatch, Truncated."""
+        if not self.strict and self._whole():
+            return 1
+        char = yield from self.source.peek()
+        self._depth = 0
+        self.name = ""
+        if char == "{":
+            return (yield from self._object())
+        if char == "[":
+            return (yield from self._array())
+        raise NoMatch
+
+    def _whole(self) -> bool:
+        """Read a call that is valid JSON, all of it arrived, its name first, at once; else read nothing."""
+        source = self.source
+        found = _BY_THE_BOOK.match(source.buf, source.pos)
+        name = self.resolve(found.group(1)) if found else None
+        if found is None or name is None:
+            return False
+        begin = found.end()
+        try:
+            members, end = _members_at(source.buf, begin)
+        except (ValueError, RecursionError):
+            return False
+        closing = _CLOSING.match(source.buf, end)
+        unquoted = self.rules.types(name).unquoted
+        if closing is None or (unquoted and any(key in unquoted and isinstance(value, str) for key, value in members)):
+            return False
+        source.pos = begin  # where the reading by the character would emit the call
+        self._commit()
+        self.calls.start(name).append(source.buf[begin:end])
+        source.pos = end
+        self.calls.end()
+        source.pos = closing.end()
+        return True
+
+    def _array(self) -> Steps[int]:
+        source = self.source
+        source.pos += 1
+        count = 0
+        passed: list[str] = []
+        while True:
+            if count:
+                for text in passed:
+                    self.calls.skip_text(text)
+                passed.clear()
+            char = yield from self.json.space()
+            if char == "{":
+                count += yield from self._item(passed)
+            elif char == ",":
+                source.pos += 1
+            elif char == "]":
+                if not count:
+                    raise NoMatch
+                source.pos += 1
+                return count
+            elif not char:
+                if count:
+                    self.note("unclosed_bracket")
+                    return count
+                raise Truncated
+            elif char in "`~<[" and count and (yield from self.json.at_end()):
+                self.note("unclosed_bracket")
+                return count
+            elif char == "}" and count:
+                source.pos += 1
+                self.note("stray_bracket")
+            elif not count or self.strict:
+                raise NoMatch
+            elif char.isalpha():
+                self.note("unclosed_bracket")  # words: the list was never closed
+                return count
+            else:
+                passed.append((yield from self.skip_value()))
+
+    def _item(self, passed: list[str]) -> Steps[int]:
+        """Read an object in an array; the text of one that is no call is added to ``passed``."""
+        start = self.source.offset
+        depth = self._depth
+        try:
+            return (yield from self._object())
+        except NoMatch:
+            if self.strict:
+                raise
+            self._depth = depth
+            self.source.rewind_to(start)
+            passed.append((yield from self.skip_value()))
+            return 0
+
+    def skip_value(self) -> Steps[str]:
+        """Read a value that is no call; its text as it stands."""
+        source = self.source
+        start = source.offset
+        try:
+            yield from self.json.value([])
+        except (NoMatch, MalformedCall, Truncated):
+            pass
+        if source.offset == start:
+            source.pos += 1  # a marker stands there, which no value begins with
+        self.note("no_call")
+        return source.since(start)
+
+    def _object(self) -> Steps[int]:
+        draft = _Draft()
+        self.name = ""
+        depth = self._depth
+        count = yield from self._members(draft)
+        self._depth = depth
+        return count or self._settle(draft)
+
+    def _settle(self, draft: _Draft) -> int:
+        """Decide what an object is that was read to its end without a call being emitted."""
+        if draft.name is None:
+            raise NoMatch
+        if draft.arguments is None:
+            keys = self.rules.types(draft.name).keys
+            flat = {key: raw for key, raw in draft.others.items() if key not in _ENVELOPE_KEYS or (keys and key in keys)}
+            if (self.strict and not flat) or (flat and keys is None):
+                raise NoMatch
+            if flat:
+                self.note("flat_arguments")
+            draft.arguments = "{" + ", ".join(f"{json.dumps(key, ensure_ascii=False)}: {raw}" for key, raw in flat.items()) + "}"
+        self._emit(draft.name, draft.arguments)
+        return 1
+
+    def _emit(self, name: str, arguments: str) -> None:
+        self._commit()
+        emit_call_text(self.calls, self.rules, name, arguments, self.note)
+
+    def _members(self, draft: _Draft) -> Steps[int]:
+        """Read an object's members into ``draft``; how many calls were emitted on the way (their objects are done)."""
+        source = self.source
+        source.pos += 1
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise NoMatch
+        while True:
+            if draft.emitted and not self.strict:
+                yield from self._rest()
+                self._depth -= 1
+                return 1
+            char = yield from self.json.space()
+            if char == "}":
+                source.pos += 1
+                self._depth -= 1
+                return draft.keyed or int(draft.emitted)
+            if char == ",":
+                source.pos += 1
+                continue
+            if not char or (char in "`~<[" and (yield from self.json.at_end())):
+                # What came is enough: only closers are missing.
+                if draft.keyed or (char and (draft.emitted or draft.name is not None)):
+                    self.note("unclosed_bracket")
+                    return draft.keyed or int(draft.emitted)
+                raise NoMatch if char else Truncated
+            if char not in QUOTES and not (char.isalpha() or char == "_"):
+                raise NoMatch
+            count = yield from self._member(draft)
+            if count:
+                return count
+
+    def _rest(self) -> Steps[None]:
+        """Read what follows a call that was emitted, up to its object's closing bracket; anything else is left as prose."""
+        source = self.source
+        while True:
+            char = yield from self.json.space()
+            if char == "}":
+                source.pos += 1
+                return
+            if char != ",":
+                self.note("unclosed_bracket")
+                return
+            start = source.offset
+            source.pos += 1
+            try:
+                yield from self._late_member()
+            except NoMatch:
+                source.rewind_to(start)
+                self.note("unclosed_bracket")
+                return
+            except (MalformedCall, Truncated):
+                return
+
+    def _late_member(self) -> Steps[None]:
+        if (yield from self.json.space()) not in QUOTES:
+            raise NoMatch
+        yield from self._member(_Draft(emitted=True))
+
+    def _member(self, draft: _Draft) -> Steps[int]:
+        """Read one member; how many calls it emitted by itself (``tool_calls``)."""
+        sink: list[str] = []
+        yield from self.json.key(sink, live=False)
+        key = str(json.loads("".join(sink))).replace("\\", "")
+        if (yield from self.json.space()) != ":":
+            raise NoMatch
+        self.source.pos += 1
+        char = yield from self.json.space()
+        if draft.emitted:
+            yield from self.json.value([])
+        elif draft.name is None and (key in _NAME_KEYS or (key == "function" and char in QUOTES)):
+            if char not in QUOTES:
+                if char:
+                    raise NoMatch
+                raise Truncated
+            yield from self._name(draft)
+        elif draft.name is None and key in _CALL_KEYS and char == "{":
+            yield from self._function(draft)
+        elif draft.arguments is None and key in _ARGUMENT_KEYS:
+            yield from self._arguments(draft, char)
+        elif draft.name is None and key == "tool_calls" and char == "[":
+            count = yield from self._array()
+            if not self.strict:
+                yield from self._rest()
+                return count
+            draft.emitted = count > 0
+        elif char == "{" and self._named_by_key(draft, key):
+            yield from self._keyed(draft, key)
+        elif draft.keyed or (self.strict and not self._may_stand(draft, key)):
+            raise NoMatch
+        else:
+            other: list[str] = []
+            yield from self.json.value(other)
+            draft.others[key] = "".join(other)
+        return 0
+
+    def _may_stand(self, draft: _Draft, key: str) -> bool:
+        """True if a member that is neither name nor arguments can be one of an unmarked call's."""
+        if key in _ENVELOPE_KEYS or key in _MESSAGE_KEYS:
+            return True
+        return draft.name is not None and draft.arguments is None and key in (self.rules.types(draft.name).keys or ())
+
+    def _named_by_key(self, draft: _Draft, key: str) -> bool:
+        """True if an object under ``key`` is the arguments of the tool that the key names."""
+        if draft.name is not None or draft.arguments is not None or draft.others:
+            return False
+        return (self.resolve(key) if self.name_is_key else self.rules.offered(key)) is not None
+
+    def _keyed(self, draft: _Draft, key: str) -> Steps[None]:
+        name = self.resolve(key) or key
+        self.name = name
+        self._commit()
+        yield from emit_call(self.json, self.calls, self.rules, name)
+        draft.keyed += 1
+
+    def _commit(self) -> None:
+        if not self.strict:
+            self.json.guarded = False
+
+    def _name(self, draft: _Draft) -> Steps[None]:
+        name = yield from self.json.text()
+        known = self.resolve(name) if name and len(name) <= _MAX_NAME else None
+        if known is None:
+            raise UnknownTool if name else NoMatch
+        draft.name = self.name = name = known
+        if draft.arguments is not None:
+            self._emit(name, draft.arguments)
+            draft.emitted = True
+
+    def _function(self, draft: _Draft) -> Steps[None]:
+        inner = _Draft(arguments=draft.arguments)
+        yield from self._members(inner)
+        if inner.name is None:
+            raise NoMatch
+        if not inner.emitted:
+            if inner.arguments is not None:
+                self._emit(inner.name, inner.arguments)
+                inner.emitted = True
+            else:
+                draft.others.update(inner.others)
+        draft.name, draft.emitted = inner.name, inner.emitted
+
+    def _arguments(self, draft: _Draft, char: str) -> Steps[None]:
+        if char == "{" and draft.name is not None:
+            self._commit()
+            yield from emit_call(self.json, self.calls, self.rules, draft.name)
+            draft.emitted = True
+            return
+        if char and char in "\"'" and (yield from self._holds_bare_object(char)):
+            self.note("unescaped_quotes")
+            self.source.pos += 1
+            yield from self._arguments(draft, (yield from self.json.space()))
+            if (yield from self.json.space()) == char:
+                self.source.pos += 1
+            return
+        if char in QUOTES:
+            arguments = yield from self._text_arguments()
+        else:
+            sink: list[str] = []
+            yield from self.json.value(sink)
+            arguments = "".join(sink)
+        if arguments in ("null", ""):
+            arguments = "{}"
+        if draft.name is None:
+            draft.arguments = arguments
+        else:
+            self._emit(draft.name, arguments)
+            draft.emitted = True
+
+    def _holds_bare_object(self, quote: str) -> Steps[bool]:
+        """True if an object stands in the quotes at ``pos`` with its own quotes not escaped: ``"{"city": "Rome"}"``."""
+        source = self.source
+        while True:
+            ahead = source.buf[source.pos + 1 : source.pos + 33].lstrip()
+            inner = ahead[1:].lstrip()
+            if inner or source.ended or (ahead and ahead[0] != "{") or len(source.buf) - source.pos >= 33:
+                return ahead.startswith("{") and inner.startswith(quote)
+            yield
+
+    def _text_arguments(self) -> Steps[str]:
+        """Arguments written as a JSON string: what it says, made valid JSON if it nearly is, else as it stands."""
+        return object_text((yield from self.json.text()), self.note)

@@ -1,0 +1,351 @@
+"""Calls whose name stands before the arguments, ``name<separator>{...}``, and arguments in notations of their own.
+
+brave_search.call(query="tides")                                                  Llama's built-in tools
+print(1 + 1)                                                                      code, for a tool that runs code
+<|open|>argument key="city" type="string"<|sep|>Rome<|close|>argument<|sep|>      Kimi K3
+<parameter name="city">Rome</parameter>                                           Beam, Muse
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Protocol
+
+from patchbay.formats.codecs.json import JsonArguments, emit_call_text
+from patchbay.formats.codecs.xml import CALLS, TAGS, TagContext, XmlBody
+from patchbay.formats.context import Context, Reader
+from patchbay.formats.source import MarkerSet, NoMatch, Steps, Truncated, UnknownTool, marker_set
+from patchbay.formats.spec import Wrapper
+from patchbay.formats.values.json_strict import escaped, strict_json
+from patchbay.formats.values.python_reader import PythonReader, arguments_json
+from patchbay.formats.values.raw_text import UntypedArguments
+from patchbay.formats.values.tool_names import ToolTypes
+
+
+class BracketArguments(Reader):
+    """Reads what a Python call has in its brackets."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._values = PythonReader(context.source, context.emitter.note)
+
+    def fits(self) -> Steps[bool]:
+        """True if a bracket opens at ``pos``."""
+        return (yield from self.source.peek()) == "("
+
+    def read(self, name: str) -> Steps[None]:
+        """Read to the closing bracket and emit the call. Raises NoMatch, Truncated."""
+        arguments = yield from self._values.arguments()
+        self.calls.start(name).append(arguments_json(arguments, self.rules.types(name)))
+        self.calls.end()
+
+
+_METHOD = re.compile(r"\w+\.call\(")
+_METHOD_ROOM = 80
+
+
+class CodeCalls(Reader):
+    """Reads code up to one of ``ends`` or the end of the text, where a tool that runs code was offered."""
+
+    def __init__(self, context: Context, ends: MarkerSet) -> None:
+        super().__init__(context)
+        self._ends = ends
+
+    def read(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:
+        """Read the code; 1."""
+        source = self.source
+        found = self._tool(wrapper) if first else None
+        if found is None or (yield from self._is_call()):
+            raise NoMatch
+        name, key = found
+        pieces = self.calls.start(name)
+        pieces.append(f'{{{json.dumps(key, ensure_ascii=False)}: "')
+        while True:
+            end, mark = self._ends.next(source, source.pos)
+            pieces.append(escaped(source.buf[source.pos : end]))
+            source.pos = end
+            if mark or source.ended:
+                break
+            source.live = self._passes
+            yield
+            source.live = None
+        pieces.append('"}')
+        self.calls.end()
+        return 1
+
+    def _tool(self, wrapper: Wrapper) -> tuple[str, str] | None:
+        """The offered tool that takes code and its parameter for it, if there is exactly one such tool."""
+        names = {name for written in wrapper.code_tools if (name := self.rules.offered(written)) is not None}
+        if len(names) != 1:
+            return None
+        name = names.pop()
+        keys = self.rules.types(name).keys or ()
+        key = "code" if "code" in keys or not keys else keys[0]
+        return (name, key) if len(keys) <= 1 or key == "code" else None
+
+    def _is_call(self) -> Steps[bool]:
+        """True if a call of another kind stands at ``pos``: what looks like one is not run as code."""
+        source = self.source
+        if (yield from source.peek()) in ("{", "[", ""):
+            return True
+        while len(source.buf) - source.pos < _METHOD_ROOM and not source.ended and "\n" not in source.buf[source.pos :]:
+            yield
+        return _METHOD.match(source.buf, source.pos) is not None
+
+    def _passes(self, chunk: str) -> str | None:
+        return None if any(char in chunk for char in self._ends.first) else escaped(chunk)
+
+
+_PLAIN = re.compile(r"""[^\s({<\[\]>)}"'`|=,;]+""")
+_MAX_HEADER = 512
+_BLANKS = " \t\r\n"
+
+
+class ArgumentCodec(Protocol):
+    """One way of writing the arguments of a call whose name is known."""
+
+    def fits(self) -> Steps[bool]:
+        """True if such arguments stand at ``pos``; nothing is read."""
+
+    def read(self, name: str) -> Steps[None]:
+        """Read them and emit the call. Raises NoMatch while it was not emitted, Truncated."""
+
+
+class NamedCalls(Reader):
+    """Reads a name, then the arguments in the first of ``arguments`` that fits; a name with nothing behind it takes none."""
+
+    def __init__(self, context: Context, arguments: Sequence[ArgumentCodec], closers: tuple[str, ...]) -> None:
+        super().__init__(context)
+        self._json = context.json
+        self.arguments = arguments
+        self._objects = JsonArguments(context)
+        self._closers = marker_set(closers)
+
+    def read(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:
+        """Read one call; 1."""
+        if wrapper.body_prefix_len or (not first and not wrapper.closers):
+            raise NoMatch  # nothing says that a word behind the last call is a name
+        written = wrapper.name((yield from self._header(wrapper))).removesuffix(":")
+        name = self.rules.resolve(written)
+        if written.isdecimal() and self.rules.offered(written) is None:
+            return (yield from self._counted())
+        if name is None:
+            yield from self._objects.skip()
+            self.calls.passed = self.source.offset
+            raise UnknownTool
+        self.calls.name = name
+        for codec in self.arguments:
+            if (yield from codec.fits()):
+                yield from codec.read(name)
+                return 1
+        closer = yield from self._closers.at(self.source)
+        alone = self._may_stand_alone(wrapper, name) and (not (yield from self.source.peek()) or (yield from self._json.at_end()))
+        if not closer and not alone:
+            if self._closers.begun(self.source) and self.rules.offered(name) is not None:
+                raise Truncated
+            raise NoMatch
+        self.calls.start(name).append("{}")
+        self.calls.end()
+        return 1
+
+    def _may_stand_alone(self, wrapper: Wrapper, name: str) -> bool:
+        """True if a name behind an opener that has no closer may be all of a call: the tool must need no arguments."""
+        bare = bool(wrapper.separators) and not wrapper.closers
+        return bare and self.rules.offered(name) == name and not self.rules.types(name).required
+
+    def _counted(self) -> Steps[int]:
+        """Read a call with a number for a name: its parameters determine the tool, if there is just one that takes them."""
+        if (yield from self.source.peek()) != "{":
+            raise NoMatch
+        sink: list[str] = []
+        yield from self._json.value(sink)
+        arguments = "".join(sink)
+        name = self.rules.fitting(json.loads(arguments))
+        if name is None:
+            raise NoMatch
+        self.note("no_name")
+        emit_call_text(self.calls, self.rules, name, arguments, self.note)
+        return 1
+
+    def _header(self, wrapper: Wrapper) -> Steps[str]:
+        """Read up to the arguments; what stood there, its separators as line breaks."""
+        source, separators = self.source, marker_set(wrapper.separators)
+        begin = source.offset
+        pieces: list[str] = []
+        while source.offset - begin < _MAX_HEADER:
+            char = yield from source.peek()
+            separator = (yield from separators.at(source)) if char and char not in _BLANKS else ""
+            if separator:
+                source.pos += len(separator)
+                pieces.append("\n")
+                continue
+            if char and char in _BLANKS:
+                source.pos += 1
+                pieces.append(" ")
+                continue
+            found = _PLAIN.match(source.buf, source.pos)
+            if not found:
+                header = "".join(pieces).strip()
+                name, in_name = wrapper.name(header), not char and pieces[-1:] != ["\n"]
+                if char or "\n" in pieces or not (self._may_stand_alone(wrapper, name) and self.rules.is_whole(name)):
+                    self._cut(name, in_name=in_name, separators=separators)
+                return header
+            pieces.append(found.group())
+            source.pos = found.end()
+        raise NoMatch
+
+    def _cut(self, name: str, *, in_name: bool, separators: MarkerSet) -> None:
+        """Raise Truncated if the text ends in a call's name, or between it and the arguments."""
+        source = self.source
+        if in_name and not name.endswith(":") and self.rules.begins_name(name):
+            raise Truncated
+        known = self.rules.resolve(name.removesuffix(":"))
+        if known is not None and (source.pos == len(source.buf) or separators.begun(source)):
+            source.pos = len(source.buf)
+            self.calls.name = known
+            raise Truncated
+
+
+OPEN, CLOSE, SEP = "<|open|>", "<|close|>", "<|sep|>"
+_ATTRIBUTE = re.compile(r'([\w.-]+)="([^"]*)"')
+_TAG_ROOM = 512
+_TAGS = marker_set((OPEN, CLOSE))
+_BEGINS = marker_set((f"{OPEN}argument", CLOSE))
+_SEP = marker_set((SEP,))
+_VALUE_END = f"{CLOSE}argument{SEP}"
+_CALL_END = f"{CLOSE}call{SEP}"
+_ENDS = marker_set((_VALUE_END, _CALL_END, f"{CLOSE}tools{SEP}", f"{OPEN}argument ", f"{OPEN}call "))
+"""What ends a value: its own end, or what can only follow it where that was left out."""
+
+
+def attributes(tag: str) -> dict[str, str]:
+    """The attributes of a tag; ``&quot;`` and ``&amp;`` are all that is escaped in them."""
+    return {key: value.replace("&quot;", '"').replace("&amp;", "&") for key, value in _ATTRIBUTE.findall(tag)}
+
+
+class TagArguments(Reader):
+    """Reads arguments up to the call's end, or to what can only follow it."""
+
+    def fits(self) -> Steps[bool]:
+        """True if a tag of arguments stands at ``pos``."""
+        return bool((yield from _BEGINS.at(self.source)))
+
+    def read(self, name: str) -> Steps[None]:
+        """Read them and emit the call. Raises Truncated."""
+        source, pieces = self.source, self.calls.start(name)
+        pieces.append("{")
+        types, separator = self.rules.types(name), ""
+        while True:
+            char = yield from source.space()
+            if not char:
+                raise Truncated  # another argument may have been about to come
+            begin = source.offset
+            tag = yield from self._tag()
+            if tag.startswith(f"{OPEN}argument"):
+                given = attributes(tag)
+                key = given.get("key", "")
+                pieces.append(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
+                separator = ", "
+                if given.get("type") == "string":
+                    yield from self._text(pieces)
+                else:
+                    pieces.append(_typed(types, key, (yield from self._raw())))
+            elif tag != _VALUE_END:
+                if tag != _CALL_END:
+                    source.rewind_to(begin)
+                break
+        pieces.append("}")
+        self.calls.end()
+
+    def _tag(self) -> Steps[str]:
+        """Read a tag with its separator; "" if none stands here."""
+        source = self.source
+        if not (yield from _TAGS.at(source)):
+            if _TAGS.begun(source):
+                raise Truncated
+            return ""
+        while True:
+            end, found = _SEP.next(source, source.pos)
+            if found and end - source.pos <= _TAG_ROOM:
+                tag = source.buf[source.pos : end + len(SEP)]
+                source.pos = end + len(SEP)
+                return tag
+            if found or end - source.pos > _TAG_ROOM:
+                return ""
+            if source.ended:
+                raise Truncated
+            yield
+
+    def _text(self, pieces: list[str]) -> Steps[None]:
+        """Read a string, emitted while it arrives."""
+        source = self.source
+        pieces.append('"')
+        while True:
+            end, mark = _ENDS.next(source, source.pos)
+            pieces.append(escaped(source.buf[source.pos : end]))
+            source.pos = end
+            if mark:
+                break
+            if source.ended:
+                raise Truncated
+            source.live = _passes
+            yield
+            source.live = None
+        pieces.append('"')
+        self._value_end(mark)
+
+    def _raw(self) -> Steps[str]:
+        """Read a value that can only be understood as a whole."""
+        source, read = self.source, list[str]()
+        while True:
+            end, mark = _ENDS.next(source, source.pos)
+            read.append(source.buf[source.pos : end])
+            source.pos = end
+            if mark:
+                self._value_end(mark)
+                return "".join(read)
+            if source.ended:
+                raise Truncated
+            yield
+
+    def _value_end(self, mark: str) -> None:
+        if mark == _VALUE_END:
+            self.source.pos += len(mark)
+
+
+def _typed(types: ToolTypes, key: str, text: str) -> str:
+    """JSON for a value that is no string: as it is if it is JSON, else by the tool's schema."""
+    try:
+        strict_json(text)
+    except (ValueError, RecursionError):
+        return types.json(key, text)
+    return text.strip()
+
+
+def _passes(chunk: str) -> str | None:
+    return None if "<" in chunk else escaped(chunk)
+
+
+class Parameters:
+    """Reads parameters up to what is none. ``ends``: all markers and special tokens, one of which may follow a value's closer."""
+
+    def __init__(self, context: Context, ends: MarkerSet) -> None:
+        self.context = context
+        self.structure = TagContext(context.source, ends)
+
+    def fits(self) -> Steps[bool]:
+        """True if a tag of arguments stands at ``pos``."""
+        tag = yield from TAGS.at(self.context.source)
+        return tag is not None and not (tag.cut or tag.closes) and tag.word not in CALLS
+
+    def read(self, name: str) -> Steps[None]:
+        """Read them and emit the call. Raises NoMatch while it was not emitted, Truncated."""
+        parts = self.context
+        arguments = UntypedArguments(parts.calls, name, parts.rules.types(name), parts.emitter.note)
+        stops = parts.json.stops
+        body = XmlBody(parts, self.structure, stops.literals if stops else frozenset(), arguments, lines=False, held=False)
+        yield from body.read()
+        if not body.emitted:
+            arguments.emit()

@@ -1,0 +1,477 @@
+"""Calls behind plain words: what a prompt asked for, or what is left where the server stripped special tokens.
+
+Action: get_weather⏎Action Input: {"city": "Rome"}⏎Observation:                     ReAct
+✿FUNCTION✿: get_weather⏎✿ARGS✿: {"city": "Rome"}⏎✿RESULT✿                          Qwen-Agent
+get_weather⏎{"city": "Rome"}                                                        GLM-4-9B
+call:get_weather{city:<|"|>Rome<|"|>}                                               Gemma 4, stripped
+Call: get_weather(city="Rome")<bot_end>                                             NexusRaven
+analysisI should look.assistantcommentary to=functions.get_weather json{"city": "Rome"}   Harmony, stripped
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from patchbay.formats.codecs.gemma import CLOSERS, GemmaCalls
+from patchbay.formats.codecs.json import JsonArguments
+from patchbay.formats.codecs.named import BracketArguments
+from patchbay.formats.codecs.python import PythonCalls
+from patchbay.formats.context import Context, Reader
+from patchbay.formats.scanner import Region
+from patchbay.formats.source import MalformedCall, NoMatch, Source, Steps, Truncated, marker_set
+from patchbay.formats.spec import Kind, Wrapper
+from patchbay.formats.values.json_strict import json_string
+
+_NAME = re.compile(r"[\w./:\\-]*")
+_MAX_NAME = 256
+_BLANKS = " \t\r\n"
+
+
+@dataclass(frozen=True)
+class PromptWords:
+    """The words before a call's name, before its arguments and behind them; each with its spellings, the longest first.
+
+    ``special``: they are no words of any language, and count wherever they stand; others only at a line's beginning, before the
+    name of an offered tool.
+    """
+
+    markers: tuple[str, ...]
+    inputs: tuple[str, ...]
+    ends: tuple[str, ...]
+    special: bool = False
+
+    def __call__(self, context: Context) -> Region:
+        """The reader of such calls."""
+        return PromptedCalls(context, self).read
+
+
+class PromptedCalls(Reader):
+    """Reads calls that ``words`` mark."""
+
+    def __init__(self, context: Context, words: PromptWords) -> None:
+        super().__init__(context)
+        self.words = words
+        self._objects = JsonArguments(context)
+        self._brackets = BracketArguments(context)
+        self._inputs = marker_set(words.inputs)
+        self._ends = marker_set(words.ends)
+        self._bounds = marker_set((*words.markers, *words.ends))
+        self._stops = self._ends if words.special else marker_set(tuple(f"\n{end}" for end in words.ends))
+
+    def read(self, marker: str) -> Steps[bool]:
+        """Read one call from the word before its name on, and the word behind it."""
+        source, emitter = self.source, self.emitter
+        if emitter.over or emitter.opens_code or not (self.words.special or (emitter.blank and not emitter.quoted)):
+            return False
+        begin = source.offset
+        source.pos += len(marker)
+        self.calls.name = ""
+        try:
+            yield from self._call()
+        except Truncated:
+            if not self.calls.name:
+                return False
+            source.pos = len(source.buf)
+            self.calls.cut(source.since(begin))
+            return True
+        except MalformedCall:
+            while True:
+                source.pos, bound = self._bounds.next(source, source.pos)
+                if bound or source.ended:
+                    break
+                yield
+            self.calls.cut(source.since(begin))
+        except NoMatch:
+            return False
+        behind = source.offset
+        yield from source.space()
+        end = yield from self._ends.at(source)
+        if end:
+            source.pos += len(end)
+            emitter.over = True
+        if not end or (not self.words.special and (yield from source.space())):
+            source.rewind_to(behind)  # the text of an invented result stays in the answer
+        return True
+
+    def _call(self) -> Steps[None]:
+        source = self.source
+        yield from source.space()
+        written = yield from name_at(source)
+        name = (self.rules.resolve if self.words.special else self.rules.offered)(written) if written else None
+        if name is None:
+            raise NoMatch
+        self.calls.name = name
+        if (yield from self._brackets.fits()):
+            bracket = source.offset
+            if not (yield from self._empty_brackets()) or not (yield from self._has_object()):
+                source.rewind_to(bracket)
+                yield from self._brackets.read(name)
+                return
+        char = yield from source.space()
+        word = yield from self._inputs.at(source)
+        if not word:
+            if not char or self._inputs.begun(source):
+                raise Truncated
+            raise NoMatch
+        source.pos += len(word)
+        if not (yield from source.space()):
+            raise Truncated
+        if (yield from self._objects.fits()):
+            json = self._objects.json
+            json.stops = self._bounds
+            try:
+                yield from self._objects.read(name)
+            finally:
+                json.stops = None
+        else:
+            yield from self._text(name)
+
+    def _empty_brackets(self) -> Steps[bool]:
+        """Read brackets with nothing in them, which stand behind a name for nothing; whether they are such."""
+        self.source.pos += 1
+        found = (yield from self.source.space()) == ")"
+        self.source.pos += found
+        return found
+
+    def _has_object(self) -> Steps[bool]:
+        """True if arguments follow as an object; nothing is read."""
+        source = self.source
+        begin = source.offset
+        yield from source.space()
+        word = yield from self._inputs.at(source)
+        source.pos += len(word)
+        yield from source.space()
+        fits = bool(word) and (yield from self._objects.fits())
+        source.rewind_to(begin)
+        return fits
+
+    def _text(self, name: str) -> Steps[None]:
+        """Read arguments that are a plain text: the value of the tool's only parameter."""
+        types = self.rules.types(name)
+        wanted = types.required if len(types.required) == 1 else types.keys or ()
+        if len(wanted) != 1:
+            raise NoMatch
+        source = self.source
+        begin = source.offset
+        while True:
+            source.pos, end = self._stops.next(source, source.pos)
+            if end or source.ended:
+                break
+            yield
+        if not end:
+            source.pos = len(source.buf)
+        text = source.since(begin).strip()
+        self.calls.start(name).append(f"{{{json_string(wanted[0])}: {types.json(wanted[0], text)}}}")
+        self.calls.end()
+
+
+class NameOnLine(Reader):
+    """Reads, at the beginning of a text, an offered tool's name that is all of its line, and the object on the next line."""
+
+    words: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._objects = JsonArguments(context)
+
+    def read(self) -> Steps[bool]:
+        """Read one call; False, with nothing read, where there is none."""
+        source = self.source
+        source.mark()
+        yield from source.space()
+        try:
+            name = self.rules.offered((yield from name_at(source)))
+        except NoMatch:
+            name = None
+        line = source.offset
+        char = yield from source.space()
+        if name is None or char != "{" or "\n" not in source.since(line):
+            source.rewind()
+            return False
+        self.calls.name = name
+        try:
+            yield from self._objects.read(name)
+        except Truncated:
+            source.pos = len(source.buf)
+            self.calls.cut(source.take())
+            return True
+        source.release()
+        return True
+
+
+def name_at(source: Source) -> Steps[str]:
+    """Read what may be a tool's name; "" if nothing may. Raises NoMatch where it is too long for one."""
+    while True:
+        found = _NAME.match(source.buf, source.pos)
+        assert found is not None
+        if found.end() - source.pos > _MAX_NAME:
+            raise NoMatch
+        if found.end() < len(source.buf) or source.ended:
+            source.pos = found.end()
+            return found.group()
+        yield
+
+
+_GEMMA = Wrapper(openers=("call:",), closers=tuple(sorted(CLOSERS)))
+_NEXUS_END = marker_set(("<bot_end>",))
+
+
+class _Opening(ABC):
+    """Reads the one word of ``words`` and the calls behind it."""
+
+    words: ClassVar[tuple[str, ...]]
+
+    def __init__(self, context: Context) -> None:
+        self.source = context.source
+        self.calls = context.calls
+        self.rules = context.rules
+        self.emitter = context.emitter
+
+    def read(self) -> Steps[bool]:
+        """Read from the text's first character on; False, with nothing read, where no call stands there."""
+        source = self.source
+        source.mark()
+        emitted = False
+        try:
+            emitted = (yield from self._at_word()) and (yield from self._read())
+        except Truncated:
+            if self.calls.name and self.rules.offered(self.calls.name) is not None:
+                source.pos = len(source.buf)
+                self.calls.cut(source.take())
+                return True
+        except NoMatch:
+            pass
+        if not emitted:
+            self.calls.name = ""
+            source.rewind()
+            return False
+        source.release()
+        self.emitter.markup()
+        return True
+
+    def _at_word(self) -> Steps[bool]:
+        """True if the word stands there; white space before it is read."""
+        source = self.source
+        yield from source.space()
+        (word,) = self.words
+        while not source.ended and len(source.buf) - source.pos < len(word) and word.startswith(source.buf[source.pos :]):
+            yield
+        return source.buf.startswith(word, source.pos)
+
+    @abstractmethod
+    def _read(self) -> Steps[bool]:
+        """Read from the word on; whether a call was emitted. Raises NoMatch, Truncated."""
+
+
+class GemmaAtStart(_Opening):
+    """``call:f{...}``; its closer is read like any that stands behind calls."""
+
+    words: ClassVar[tuple[str, ...]] = ("call:",)
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._one = GemmaCalls(context, marker_set(_GEMMA.closers))
+        self._json = context.json
+
+    def _read(self) -> Steps[bool]:
+        begin = self.source.offset
+        name = yield from self._one.name()
+        if self.rules.offered(name) is None:
+            return False
+        self.source.rewind_to(begin)
+        try:
+            yield from self._one.read(_GEMMA, first=True)
+        except MalformedCall:
+            yield from self._json.skip_to_end()
+            self.calls.cut(self.source.since(begin))
+        return True
+
+
+class NexusAtStart(_Opening):
+    """``Call: f(...); g(...)<bot_end>``."""
+
+    words: ClassVar[tuple[str, ...]] = ("Call:",)
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._python = PythonCalls(context, context.source, context.calls, self._offered)
+
+    def _offered(self, name: str) -> str | None:
+        self.calls.name = self.rules.offered(name) or ""
+        return self.calls.name or None
+
+    def _read(self) -> Steps[bool]:
+        source, emitted = self.source, 0
+        source.pos += len(self.words[0])
+        while True:
+            end = source.offset
+            yield from self.source.space(" \t\r\n;,")
+            try:
+                emitted += yield from self._python.one()
+            except (NoMatch, Truncated) as signal:
+                if isinstance(signal, Truncated) and (self.calls.name or not emitted):
+                    raise
+                source.rewind_to(end)
+                break
+        yield from self.source.space(" \t\r\n")
+        token = yield from _NEXUS_END.at(source)
+        source.pos += len(token)
+        return emitted > 0
+
+
+_KINDS = {"analysis": Kind.REASONING, "commentary": Kind.CONTENT, "final": Kind.CONTENT}
+_CHANNELS = tuple(_KINDS)
+_NEXT = (*(f"assistant{channel}" for channel in _CHANNELS), "assistant to=")
+_BEGINNINGS = (*_CHANNELS, *_NEXT, "to=", " to=")
+_FIRST = marker_set(_BEGINNINGS)
+_FOLLOWING = marker_set(_NEXT)
+_TO = marker_set((" to=", "to="))
+_TYPE = marker_set((" json", "json", " code", "code"))
+_NAME_ROOM = 128
+_RECIPIENT = re.compile(rf"[\w.:-]{{1,{_NAME_ROOM}}}")
+_OPENING = "\"'“(*"
+
+
+@dataclass(frozen=True)
+class _Header:
+    """``name``: the tool of a call. ``start``: where it began."""
+
+    kind: Kind
+    start: int
+    name: str = ""
+
+
+class StrippedHarmony(Reader):
+    """Reads a whole reply, from its first character on."""
+
+    words: ClassVar[tuple[str, ...]] = tuple(word.lstrip() for word in _BEGINNINGS)
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.named = context.named
+        self.reasoning = context.reasoning
+        self._arguments = JsonArguments(context)
+        self._answered = False
+
+    def read(self) -> Steps[bool]:
+        """Read the reply; False, with nothing read, if it does not begin as such replies do."""
+        source = self.source
+        source.mark()
+        begin = source.offset
+        header = yield from self._header((yield from _FIRST.at(source)))
+        if header is None or not (yield from self._is_sure(header)):
+            source.rewind_to(begin)
+            source.release()
+            return False
+        while header is not None:
+            header = yield from self._message(header)
+        source.release()
+        return True
+
+    def _is_sure(self, header: _Header) -> Steps[bool]:
+        """True if the text is no prose that happens to begin so; nothing is read."""
+        source = self.source
+        if header.name:
+            return True
+        char = yield from source.peek()
+        if not (char.isdigit() or (char.isalpha() and not char.islower()) or char in _OPENING) or not char:
+            return False
+        if self.named:
+            return True
+        begin = source.offset
+        while True:
+            source.pos, found = _FOLLOWING.next(source, source.pos)
+            if found or source.ended:
+                source.rewind_to(begin)
+                return bool(found)
+            yield
+
+    def _header(self, word: str) -> Steps[_Header | None]:
+        """Read a header that begins with ``word``; None, with nothing read, if it is none."""
+        source = self.source
+        start = source.offset
+        if not word:
+            return None
+        source.pos += len(word)
+        channel = word.removeprefix("assistant")
+        if channel in _KINDS:
+            to = yield from _TO.at(source)
+            if not to:
+                return _Header(_KINDS[channel], start)
+            source.pos += len(to)
+        name = yield from self._recipient()
+        kind = yield from _TYPE.at(source)
+        source.pos += len(kind)
+        if name is not None and (yield from source.peek()) == "{":
+            return _Header(Kind.NAMED, start, name)
+        source.rewind_to(start)
+        return None
+
+    def _recipient(self) -> Steps[str | None]:
+        """Read a tool's name, and a channel that is glued to it; the offered tool."""
+        source = self.source
+        while True:
+            found = _RECIPIENT.match(source.buf, source.pos)
+            end = found.end() if found else source.pos
+            if end < len(source.buf) or source.ended or end - source.pos == _NAME_ROOM:
+                break
+            yield
+        written = source.buf[source.pos : end]
+        source.pos = end
+        for channel in ("", *_CHANNELS):
+            name = self.rules.offered(written.removesuffix(channel)) if written.endswith(channel) else None
+            if name is not None:
+                return name
+        return None
+
+    def _message(self, header: _Header) -> Steps[_Header | None]:
+        """Read a message; the next one's header, None at the end of the text."""
+        source, emitter = self.source, self.emitter
+        if header.name:
+            try:
+                yield from self._arguments.read(header.name)
+            except Truncated:
+                source.pos = len(source.buf)
+                self.calls.name = header.name
+                self.calls.cut(source.since(header.start))
+                return None
+            emit: Callable[[str], None] = emitter.text
+        elif header.kind is Kind.CONTENT:
+            if self._answered:
+                emitter.begin_message()
+            self._answered = True
+            emit = emitter.text
+        elif self.reasoning:
+            emitter.begin_reasoning()
+            emit = emitter.reasoning
+        else:
+            emit = emitter.text
+            emit(source.since(header.start))
+        source.release()
+        following = yield from self._body(emit)
+        if emit == emitter.reasoning:
+            emitter.end_reasoning()
+        return following
+
+    def _body(self, emit: Callable[[str], None]) -> Steps[_Header | None]:
+        source = self.source
+        while True:
+            end, word = _FOLLOWING.next(source, source.pos)
+            emit(source.buf[source.pos : end])
+            source.pos = end
+            if word:
+                source.mark()
+                header = yield from self._header(word)
+                if header is not None:
+                    return header
+                source.release()
+                source.pos += len(word)
+                emit(word)
+            elif source.ended:
+                return None
+            else:
+                yield

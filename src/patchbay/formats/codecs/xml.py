@@ -1,0 +1,411 @@
+"""Calls as tags with named parameters: ``<function=f><parameter=k>v</parameter></function>`` and its many variants.
+
+    <function=f> <parameter=k> v </parameter> </function>             Qwen3-Coder, MiMo, Seed-OSS; JSON inside: Functionary
+    <function name="f"> <param name="k"> v </param> </function>       MiniCPM5
+    <invoke name="f"> <parameter name="k"> v </parameter> </invoke>   Claude, MiniMax M2; with a prefix DeepSeek, Step, Muse
+    <invoke> <tool_name> f </tool_name> <parameters> <k> v </k> ...   Claude in 2023
+
+Values are raw: no entity is undone. A closer inside of a value is text unless the call goes on behind it, or ends there; that can
+be seen a few characters ahead. A next parameter, or an end of the call with nothing else behind it, ends a value without closer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Final
+
+from patchbay.formats.codecs.elements import Elements, Tag, Tags
+from patchbay.formats.codecs.json import emit_call
+from patchbay.formats.context import Context, Reader
+from patchbay.formats.source import MarkerSet, NoMatch, Source, Steps, Truncated
+from patchbay.formats.spec import Wrapper
+from patchbay.formats.values.json_strict import escaped, json_string, strict_json
+from patchbay.formats.values.raw_text import Boundary, UntypedArguments, read_text, verbatim
+from patchbay.formats.values.tool_names import ToolTypes
+
+_ROOM = 256
+"""White space behind a closer that is looked through; more of it is no part of a value either."""
+_ARTEFACTS = "\u0120\u010a"
+"""A blank and a line break, as some tokenizers let them through."""
+BLANKS: Final = " \t\r\n" + _ARTEFACTS
+
+
+class TagContext:
+    """Looks at ``source`` between tags. ``ends``: markers and special tokens; behind what may be a closer they say it is one."""
+
+    def __init__(self, source: Source, ends: MarkerSet) -> None:
+        self.source = source
+        self.ends = ends
+
+    def space(self, room: int = 0) -> Steps[str]:
+        """Read white space, line breaks that are written as two characters too; the next character, "" at the end of the text.
+
+        ``room``: how much of it is read at most (0: all).
+        """
+        source = self.source
+        begin = source.offset
+        while True:
+            char = yield from source.peek()
+            if char == "\\":
+                if not (yield from self._escaped_break()):
+                    return char
+                source.pos += 2
+            elif not char or char not in BLANKS:
+                return char
+            else:
+                source.pos += 1
+            if room and source.offset - begin >= room:
+                return " "
+
+    def _escaped_break(self) -> Steps[bool]:
+        source = self.source
+        yield from source.ahead(2)
+        return source.buf.startswith("n", source.pos + 1)
+
+    def broken(self) -> Steps[bool]:
+        """True if what stands behind white space is certainly no value: a marker, a special token, the end of the text.
+
+        The white space is read.
+        """
+        char = yield from self.space(_ROOM)
+        if not char or char == " ":
+            return True
+        return bool((yield from self.ends.at(self.source))) or self.ends.begun(self.source) or (yield from self._token(char))
+
+    def _token(self, char: str) -> Steps[bool]:
+        """True if what looks like a special token stands at ``pos``."""
+        source = self.source
+        while char == "<" and len(source.buf) - source.pos < 2 and not source.ended:
+            yield
+        return source.buf[source.pos : source.pos + 2] in ("<|", "<｜")
+
+
+CALLS: Final = frozenset({"function", "invoke"})
+_PARAMETERS = frozenset({"parameter", "param"})
+_PREFIXES = ("antml:", "atem:", "rfl:", "steptml:", "｜DSML｜", "|DSML|", "｜GCML｜", "|GCML|")
+_TYPED_PREFIXES = ("｜DSML｜", "|DSML|", "｜GCML｜", "|GCML|")
+TAGS: Final = Tags((*CALLS, *_PARAMETERS, "parameters", "tool_name"), _PREFIXES)
+_CDATA, _CDATA_END = "<![CDATA[", "]]>"
+
+
+class XmlBody:
+    """Reads one call from behind its opening tag into ``arguments``.
+
+    ``lines``: values may have lines of their own. ``held``: nothing may be emitted before all is read.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        structure: TagContext,
+        closers: frozenset[str],
+        arguments: UntypedArguments,
+        *,
+        lines: bool,
+        held: bool,
+    ) -> None:
+        self.context = context
+        self.source = context.source
+        self.note = context.emitter.note
+        self.structure = structure
+        self.arguments = arguments
+        self.lines = lines
+        self.held = held
+        self.begun = False
+        """Something of the call came: it is more than a mention of its opening tag."""
+        self.emitted = False
+        """The call was emitted to its end."""
+        self._own_lines = False
+        """A parameter stood on a line of its own: then so do values, as their family's template has it."""
+        self._closers = closers
+        self._elements = Elements(context.source, arguments, context.emitter.note, held=held)
+
+    def read(self) -> Steps[bool]:
+        """Read up to the call's end; whether it was closed. Raises NoMatch, Truncated."""
+        source, keys = self.source, self.arguments.keys
+        inside = False
+        while True:
+            before = source.offset
+            char = yield from self.structure.space()
+            tag = (yield from TAGS.at(source)) if char == "<" else None
+            if not char or (tag is not None and tag.cut):
+                self.begun |= tag is not None
+                raise Truncated  # another argument may have been about to come
+            if tag is None:
+                if char == "{" and not keys:
+                    yield from self._object()
+                elif not (char == "<" and (yield from self._element(any_name=inside))):
+                    if not (yield from self.structure.ends.at(source)) and self.structure.ends.begun(source):
+                        raise Truncated
+                    source.rewind_to(before)
+                    if keys or (yield from self._marked()):
+                        return False
+                    raise NoMatch
+            elif tag.word in CALLS:
+                if tag.closes:
+                    source.pos += tag.size
+                else:
+                    source.rewind_to(before)
+                return tag.closes
+            else:
+                source.pos += tag.size
+                self.begun = True
+                if tag.word == "parameters":
+                    inside = not tag.closes
+                elif tag.word in _PARAMETERS and tag.name and not tag.closes:
+                    self._own_lines = self.lines and (self._own_lines or "\n" in source.since(before)[: -tag.size])
+                    yield from self._parameter(tag)
+                else:
+                    self.note("stray_tag")
+            if self.emitted:
+                yield from self._closer(CALLS)
+                return True
+
+    def _marked(self) -> Steps[bool]:
+        """True if a marker follows: the call has no arguments, and its closer was left out."""
+        begin = self.source.offset
+        yield from self.structure.space()
+        marked = bool((yield from self.structure.ends.at(self.source)))
+        self.source.rewind_to(begin)
+        return marked
+
+    def _element(self, *, any_name: bool) -> Steps[bool]:
+        """Read an argument that is an element named after it."""
+        tag = yield from self._elements.tag()
+        if tag is None or not self._elements.takes(tag, any_name=any_name):
+            return False
+        self.begun = True
+        yield from self._elements.read(tag)
+        return True
+
+    def _object(self) -> Steps[None]:
+        """Read all arguments as one JSON object."""
+        reader, name = self.context.json, self.arguments.name
+        self.begun = True
+        if not self.held:
+            reader.guarded = False
+            yield from emit_call(reader, self.context.calls, self.context.rules, name)
+            self.emitted = True
+            return
+        sink: list[str] = []
+        yield from reader.value(sink)
+        arguments = "".join(sink)
+        try:
+            self.arguments.replace(arguments, set(json.loads(arguments)))
+        except (ValueError, RecursionError):
+            raise NoMatch from None
+
+    def _closer(self, words: frozenset[str]) -> Steps[None]:
+        """Read a closing tag with one of these words, if it is there."""
+        source = self.source
+        before = source.offset
+        if (yield from self.structure.space()) == "<":
+            tag = yield from TAGS.at(source)
+            if tag is not None and tag.closes and tag.word in words:
+                source.pos += tag.size
+                return
+        source.rewind_to(before)
+
+    def _parameter(self, tag: Tag) -> Steps[None]:
+        """Read a parameter from behind its opening tag."""
+        arguments, key = self.arguments, tag.name or ""
+        if tag.empty:
+            arguments.add(key, arguments.types.json(key, ""))
+            return
+        raw = tag.string == "true" or (not tag.string and arguments.types.is_text(key) and not self._says_type(tag))
+        if raw and not self.held and not arguments.holds_all(key):
+            yield from self._value(tag, arguments.begin_text(key), escaped)
+            arguments.end_text()
+            return
+        sink: list[str] = []
+        yield from self._value(tag, sink, verbatim)
+        text = "".join(sink)
+        if raw:
+            value = json_string(text)
+        elif tag.string or self._says_type(tag):
+            value = _as_json(text, key, arguments.types)
+        else:
+            value = arguments.types.json(key, text)
+        arguments.add(key, value, text)
+
+    def _says_type(self, tag: Tag) -> bool:
+        """True if a value of no known type is JSON, for its family says so where it is a text."""
+        return tag.prefix in _TYPED_PREFIXES and tag.name not in (self.arguments.types.keys or ())
+
+    def _value(self, tag: Tag, sink: list[str], spell: Callable[[str], str]) -> Steps[None]:
+        if tag.word == "param" and (yield from self._is_cdata()):
+            yield from read_text(self.source, sink, self._cdata_end, mark="]", spell=spell)
+            while (yield from self._is_cdata()):  # what holds the end of a section is written in two
+                yield from read_text(self.source, sink, self._cdata_end, mark="]", spell=spell)
+            yield from self._closer(_PARAMETERS)
+            return
+        yield from read_text(self.source, sink, lambda: self._end(tag), spell=spell, lines=self._own_lines)
+
+    def _end(self, opener: Tag) -> Steps[Boundary]:
+        """What stands at ``pos`` in the value that ``opener`` opened."""
+        source = self.source
+        begin = source.offset
+        plain = self.arguments.is_plain(opener.name or "")
+        tag = yield from TAGS.at(source)
+        if tag is not None and tag.cut:
+            raise Truncated
+        if tag is None:
+            mark = yield from self.structure.ends.at(source)
+            source.pos += len(mark)
+            broken = mark in self._closers and (plain or (yield from self.structure.broken()))
+        elif tag.word in _PARAMETERS and tag.closes:
+            source.pos += tag.size
+            after = source.offset
+            goes_on = plain or (yield from self._goes_on())
+            source.rewind_to(after if goes_on else begin)
+            return Boundary.CLOSED if goes_on else Boundary.NONE
+        elif tag.word in _PARAMETERS:
+            broken = self._is_new(tag.name, opener)
+        else:
+            source.pos += tag.size
+            broken = tag.closes and tag.word in CALLS and (plain or (yield from self._over()))
+        source.rewind_to(begin)
+        if broken:
+            self.note("unclosed_tag")
+        return Boundary.BROKEN if broken else Boundary.NONE
+
+    def _is_new(self, key: str | None, opener: Tag) -> bool:
+        """True if a parameter that opens within a value is the next one, the value's closer being left out."""
+        known = self.arguments.types.keys
+        return bool(key) and key != opener.name and key not in self.arguments.keys and (known is None or key in known)
+
+    def _over(self) -> Steps[bool]:
+        """True if nothing but the end, or another call, follows a call's closer."""
+        if (yield from self.structure.broken()):
+            return True
+        tag = yield from TAGS.at(self.source)
+        return tag is not None and tag.word in CALLS
+
+    def _goes_on(self) -> Steps[bool]:
+        """True if what follows a value's closer can follow no other text."""
+        if (yield from self.structure.broken()):
+            return True
+        tag = yield from TAGS.at(self.source)
+        if tag is None:
+            return False
+        return tag.cut or tag.word in CALLS or (tag.word == "parameters" and tag.closes) or bool(tag.name)
+
+    def _is_cdata(self) -> Steps[bool]:
+        """Read the opener of a CDATA section, if one stands at ``pos``."""
+        source = self.source
+        while True:
+            ahead = source.buf[source.pos : source.pos + len(_CDATA)]
+            if ahead == _CDATA:
+                source.pos += len(_CDATA)
+                return True
+            if source.ended or not _CDATA.startswith(ahead):
+                return False
+            yield
+
+    def _cdata_end(self) -> Steps[Boundary]:
+        """True if a CDATA section ends at ``pos``: a closing tag, or another section, stands behind it."""
+        source = self.source
+        while not source.buf.startswith(_CDATA_END, source.pos):
+            if source.ended or not _CDATA_END.startswith(source.buf[source.pos : source.pos + len(_CDATA_END)]):
+                return Boundary.NONE
+            yield
+        begin = source.offset
+        source.pos += len(_CDATA_END)
+        after = source.offset
+        over = yield from self._is_cdata()
+        if not over:
+            char = yield from self.structure.space()
+            tag = (yield from TAGS.at(source)) if char == "<" else None
+            over = not char or (tag is not None and tag.cut)
+            if tag is not None and tag.word in _PARAMETERS and tag.closes:
+                source.pos += tag.size
+                over = yield from self._goes_on()
+        source.rewind_to(after if over else begin)
+        return Boundary.CLOSED if over else Boundary.NONE
+
+
+def _as_json(text: str, key: str, types: ToolTypes) -> str:
+    """A value that is said to be JSON: as it stands if it is, else what the schema makes of it."""
+    bare = text.strip()
+    try:
+        strict_json(bare)
+    except (ValueError, RecursionError):
+        return types.json(key, text)
+    return bare
+
+
+_NAME_ROOM = 256
+_NAME_END = "</tool_name>"
+
+
+class XmlCalls(Reader):
+    """Reads one call from its opening tag on.
+
+    ``closers``: the markers that end wrappers. ``ends``: all markers and special tokens, any of which may follow a value.
+    """
+
+    def __init__(self, context: Context, closers: tuple[str, ...], ends: MarkerSet) -> None:
+        super().__init__(context)
+        self.structure = TagContext(context.source, ends)
+        self._closers = frozenset(closers)
+
+    def read(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:  # noqa: ARG002 - a tag stands for itself
+        """Read one call; 1.
+
+        Where no wrapper says that calls follow, a tag alone may be a word about it: a ``function`` is a call from the first tag
+        in it on, an ``invoke``, which many models were shown, only when it is complete.
+        """
+        if (yield from self.source.peek()) != "<":
+            raise NoMatch
+        bare = wrapper.body_prefix_len > 0
+        tag = yield from TAGS.at(self.source)
+        if tag is not None and tag.cut and not bare:
+            raise Truncated
+        if tag is None or tag.closes or tag.word not in CALLS:
+            raise NoMatch
+        self.source.pos += tag.size
+        name = self.rules.resolve(tag.name if tag.name is not None else (yield from self._name()))
+        if name is None:
+            raise NoMatch
+        arguments = UntypedArguments(self.calls, name, self.rules.types(name), self.context.emitter.note)
+        held = bare and tag.word == "invoke"
+        body = XmlBody(self.context, self.structure, self._closers, arguments, lines=tag.word == "function", held=held)
+        try:
+            closed = tag.empty or (yield from body.read())
+        except Truncated:
+            if held or (bare and not body.begun):
+                raise NoMatch from None
+            self.calls.name = name
+            raise
+        if body.emitted:
+            return 1
+        if bare and not (closed or (body.begun and not held)):
+            raise NoMatch
+        if held and not (arguments.complete and self.rules.offered(name) is not None):
+            raise NoMatch
+        arguments.emit()
+        return 1
+
+    def _name(self) -> Steps[str]:
+        """Read the name from a tag of its own."""
+        source = self.source
+        if (yield from self.structure.space()) != "<":
+            raise NoMatch
+        tag = yield from TAGS.at(source)
+        if tag is not None and tag.cut:
+            raise Truncated
+        if tag is None or tag.closes or tag.word != "tool_name":
+            raise NoMatch
+        source.pos += tag.size
+        while True:
+            end = source.buf.find(_NAME_END, source.pos, source.pos + _NAME_ROOM)
+            if end >= 0:
+                name = source.buf[source.pos : end]
+                source.pos = end + len(_NAME_END)
+                return name.strip()
+            if len(source.buf) - source.pos >= _NAME_ROOM:
+                raise NoMatch
+            if source.ended:
+                raise Truncated
+            yield

@@ -1,0 +1,143 @@
+"""The parts of a parser that its readers share: source, emitter, tool rules, JSON reader, fence labels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Generic, TypeVar
+
+from patchbay.formats.emitter import CallEmitter, Emitter
+from patchbay.formats.source import MarkerSet, Source, Steps
+from patchbay.formats.values.json_stream import JsonReader
+from patchbay.formats.values.tool_names import ToolRules
+
+T = TypeVar("T")
+
+
+class cached_attribute(Generic[T]):  # noqa: N801 - a decorator, in the place of functools.cached_property
+    """A method whose value replaces it on the instance, without the lock of functools.cached_property before Python 3.12."""
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self._make = make
+        self._name = make.__name__
+        self.__doc__ = make.__doc__
+
+    def __get__(self, owner: Any, _kind: type | None = None) -> T:
+        """Compute the attribute; the instance's own value is found before this from now on."""
+        value = owner.__dict__[self._name] = self._make(owner)
+        return value
+
+
+LABEL = re.compile(r"[ \t]*([\w.-]*)")
+LABEL_ROOM = 80
+"""How far a label is looked for."""
+_RUN = {"`": re.compile("`+"), "~": re.compile("~+")}
+
+
+@lru_cache(maxsize=64)
+def label_forms(tag: str) -> frozenset[str]:
+    """The spellings of a tag that count: any case, ``-`` or ``.`` for ``_``, with or without a final s."""
+    plain = _plain(tag)
+    return frozenset({plain, plain + "s", plain.removesuffix("s")})
+
+
+def _plain(label: str) -> str:
+    return label.lower().replace("-", "_").replace(".", "_")
+
+
+class FenceMarks:
+    """Reads runs and labels from ``source``. ``tag`` is the label of a block that holds calls."""
+
+    def __init__(self, source: Source, tag: str) -> None:
+        self.source = source
+        self._labels = label_forms(tag)
+
+    def is_tag(self, label: str) -> bool:
+        """True if a fence's label says that the block holds calls."""
+        return _plain(label) in self._labels
+
+    def run(self, char: str) -> Steps[int]:
+        """Read a run of fence characters; its length."""
+        source = self.source
+        length = 0
+        while True:
+            found = _RUN[char].match(source.buf, source.pos)
+            if found:
+                length += found.end() - source.pos
+                source.pos = found.end()
+            if source.pos < len(source.buf) or source.ended:
+                return length
+            yield
+
+    def peek_label(self) -> Steps[str]:
+        """The label after a run of fence characters; not read."""
+        source = self.source
+        while True:
+            found = LABEL.match(source.buf, source.pos)
+            assert found is not None
+            if found.end() < len(source.buf) or source.ended or len(found.group()) > LABEL_ROOM:
+                return found.group(1)
+            yield
+
+    def is_opener(self) -> Steps[bool]:
+        """True if the label after the run at ``pos`` opens a block: the tag, or a word that is all of the line."""
+        source = self.source
+        label = yield from self.peek_label()
+        if self.is_tag(label):
+            return True
+        if not label or not source.buf.startswith(label, source.pos):
+            return False
+        while True:
+            rest = source.buf[source.pos + len(label) : source.pos + len(label) + 2].lstrip(" \t")
+            if rest or source.ended:
+                return rest[:1] in ("\n", "\r")
+            yield
+
+
+@dataclass(eq=False)
+class Context:
+    """What a format's reader is made from. ``tag`` is the contract's label, ``lenient`` lets blocks without it hold calls.
+
+    ``ends``: the markers that end a value. ``named``: the text is known to be in the one format that is looked for.
+    ``reasoning``: it is emitted as such. ``drops``: calls of tools that were not offered are read and not emitted.
+    """
+
+    source: Source
+    emitter: Emitter
+    rules: ToolRules
+    ends: MarkerSet
+    tag: str
+    lenient: bool
+    named: bool = False
+    reasoning: bool = True
+    drops: bool = False
+
+    @cached_attribute
+    def calls(self) -> CallEmitter:
+        """Emits calls."""
+        offered = self.rules.offered
+        return CallEmitter(self.emitter, (lambda name: offered(name) is None) if self.drops else None)
+
+    @cached_attribute
+    def json(self) -> JsonReader:
+        """The reader of JSON."""
+        return JsonReader(self.source, self.emitter.note, self.ends)
+
+    @cached_attribute
+    def fences(self) -> FenceMarks:
+        """The reader of fences' runs and labels."""
+        return FenceMarks(self.source, self.tag)
+
+
+class Reader:
+    """What readers use of a context. ``note`` records a repair."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.source = context.source
+        self.emitter = context.emitter
+        self.calls = context.calls
+        self.rules = context.rules
+        self.note = context.emitter.note

@@ -1,0 +1,440 @@
+"""Markers around calls and around the answer, and special tokens that a server let through.
+
+A wrapper says that calls follow, not how they are written: models write one family's calls in another's wrapper, leave a
+marker out, or take the wrong closer. So every codec is tried in every wrapper, and the offered tools decide. Until a call is
+emitted, all that was read can still become prose.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Protocol
+
+from patchbay.formats.codecs.elements import NestedCalls
+from patchbay.formats.codecs.gemma import GemmaCalls
+from patchbay.formats.codecs.json import CallReader, JsonArguments, fence_line
+from patchbay.formats.codecs.key_value import KeyValueCalls
+from patchbay.formats.codecs.named import ArgumentCodec, BracketArguments, CodeCalls, NamedCalls
+from patchbay.formats.codecs.python import PythonCalls
+from patchbay.formats.codecs.xml import XmlCalls
+from patchbay.formats.context import Context, Reader
+from patchbay.formats.emitter import Emitter
+from patchbay.formats.source import MalformedCall, MarkerSet, NoMatch, Source, Steps, Truncated, UnknownTool, extent, marker_set
+from patchbay.formats.spec import AnswerMarkers, Wrapper, last_part
+
+_TURN = re.compile("assistant|model|user", re.IGNORECASE)
+"""What a token names that begins another turn."""
+
+
+def ends_or_tag(source: Source) -> Steps[bool]:
+    """True if nothing but white space follows up to the end of the text or to what may be a tag; nothing is read."""
+    begin = source.offset
+    char = yield from source.space()
+    source.rewind_to(begin)
+    return not char or char == "<"
+
+
+class ControlTokenReader:
+    """Reads such tokens."""
+
+    def __init__(self, source: Source, emitter: Emitter) -> None:
+        self.source = source
+        self.emitter = emitter
+
+    def read(self, marker: str) -> Steps[bool]:
+        """Drop the token where it stands at an end of the answer or beside markup."""
+        source, emitter = self.source, self.emitter
+        if emitter.opens_code:
+            return False
+        size = yield from extent(source, marker)
+        source.pos += size
+        if not size:
+            return False
+        if emitter.has_calls and _TURN.search(marker):
+            emitter.over = True
+        yield from source.peek()
+        if emitter.has_calls or emitter.after_markup or not emitter.has_text:
+            return True
+        if source.buf[source.pos : source.pos + 1] in ("{", "["):
+            emitter.markup()  # calls may follow a token that was to open them
+            return True
+        return (yield from ends_or_tag(source))
+
+
+class AnswerMarkerReader:
+    """Reads the markers of ``frames``. ``named``: they are those of the one format that the text is known to be in."""
+
+    def __init__(self, source: Source, emitter: Emitter, answer_markers: Sequence[AnswerMarkers], *, named: bool) -> None:
+        self.source = source
+        self.emitter = emitter
+        self.named = named
+        self._due: frozenset[str] = frozenset()
+        self._closers_of = {opener: frozenset(frame.closers) for frame in answer_markers for opener in frame.openers}
+
+    def drop(self, marker: str) -> Steps[bool]:
+        """Drop a special token."""
+        yield from ()
+        mentioned = self.emitter.opens_code
+        if not mentioned:
+            self.source.pos += len(marker)
+        return not mentioned
+
+    def open(self, marker: str) -> Steps[bool]:
+        """Drop a tag where the answer begins."""
+        yield from ()
+        emitter = self.emitter
+        if emitter.has_text or emitter.quoted or not (self.named or emitter.after_markup):
+            return False
+        self.source.pos += len(marker)
+        emitter.markup()
+        self._due = self._closers_of[marker]
+        return True
+
+    def close(self, marker: str) -> Steps[bool]:
+        """Drop a tag where the answer ends."""
+        source, emitter = self.source, self.emitter
+        if marker not in self._due and not (emitter.has_calls and emitter.after_markup):
+            return False
+        source.pos += len(marker)
+        if not (yield from ends_or_tag(source)):
+            return False
+        emitter.markup()
+        self._due = frozenset()
+        return True
+
+
+_MAX_DEPTH = 3
+_JUNK_ROOM = 64
+_JUNK = re.compile(r"[^\r\n\[\]{}<>`]{1,64}")
+_BLANKS = " \t\r\n"
+
+
+class Codec(Protocol):
+    """One shape of a call: reads an item of a wrapper, from its first character on."""
+
+    def read(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:
+        """How many calls were emitted. Raises NoMatch while none was, Truncated. ``first``: it stands right behind the opener."""
+
+
+class WrapperTable:
+    """What some wrappers come to, made once for each set of formats: by their openers, all their closers, all their markers."""
+
+    def __init__(self, wrappers: Sequence[Wrapper]) -> None:
+        self.by_opener: dict[str, Wrapper] = {}
+        for wrapper in wrappers:
+            for opener in wrapper.openers:
+                known = self.by_opener.get(opener)
+                self.by_opener[opener] = _joined(known, wrapper) if known else wrapper
+        self.closers = tuple(dict.fromkeys(closer for wrapper in wrappers for closer in wrapper.closers))
+        self.literals = (*self.by_opener, *self.closers, *(lead for wrapper in wrappers for lead in wrapper.noise_markers))
+        self.marker_set = marker_set(self.literals)
+
+
+def _joined(one: Wrapper, other: Wrapper) -> Wrapper:
+    """What two families' wrappers with the same opener come to: whichever wrote it, its markers are known."""
+    return replace(
+        one,
+        openers=one.openers + other.openers,
+        closers=one.closers + other.closers,
+        noise_markers=one.noise_markers + other.noise_markers,
+        separators=one.separators + other.separators,
+        name=other.name if one.name is last_part else one.name,
+        name_is_key=one.name_is_key or other.name_is_key,
+        closing_char=one.closing_char or other.closing_char,
+        noop_names=one.noop_names + other.noop_names,
+        code_tools=one.code_tools + other.code_tools,
+    )
+
+
+class WrapperReader(Reader):
+    """Reads what the openers of ``wrappers`` open. ``codecs`` are tried in their order."""
+
+    def __init__(self, context: Context, wrappers: WrapperTable, codecs: Iterable[Codec]) -> None:
+        super().__init__(context)
+        self.json = context.json
+        self.codecs = codecs
+        self._wrappers = wrappers.by_opener
+        self._closers = wrappers.closers
+        self._marks = wrappers.marker_set
+        self._open: frozenset[str] = frozenset()
+        """The closers that are due, where a wrapper was left before its end."""
+        self._furthest = 0
+        """How far was read in vain."""
+        self._quote = ""
+        """What stood behind the bracket of the last object: the quotes that it is written in."""
+
+    def open(self, marker: str) -> Steps[bool]:
+        """Read from an opener on."""
+        if self.emitter.opens_code or self.emitter.over:
+            return False  # a word about the marker, or a call of an invented conversation
+        self._open = frozenset()
+        self.calls.name = ""
+        start = self.calls.passed = self.source.offset
+        emitted = 0
+        try:
+            emitted = yield from self._items(marker, depth=0, outer=frozenset())
+        except Truncated:
+            self.source.pos = len(self.source.buf)
+            self.calls.cut(self.source.since(max(start, self._item)))
+            return True
+        except NoMatch:
+            # Forward: the markers in it are its own, and what was read in vain is not read again for a marker inside of it.
+            self.source.rewind_to(max(self.source.offset, self.calls.passed, self._furthest))
+        return emitted > 0
+
+    def unexpected_closer(self, marker: str) -> Steps[bool]:
+        """A closer outside of its wrapper: markup if it is due, or stands right behind calls."""
+        if marker not in self._open and not self.emitter.after_markup:
+            return False
+        size = yield from extent(self.source, marker)
+        self.source.pos += size
+        self._open -= {marker}
+        return size > 0
+
+    def _items(self, marker: str, *, depth: int, outer: frozenset[str]) -> Steps[int]:
+        """Read a wrapper from its opener to its closer; how many calls were emitted in it. Raises NoMatch while none was."""
+        wrapper, stops = self._wrappers[marker], self.json.stops
+        self.json.stops = marker_set(tuple(sorted({*wrapper.openers, *wrapper.closers, *outer})))
+        try:
+            return (yield from self._inside(wrapper, marker, depth=depth, outer=outer))
+        finally:
+            self.json.stops = stops
+
+    def _inside(self, wrapper: Wrapper, marker: str, *, depth: int, outer: frozenset[str]) -> Steps[int]:
+        source = self.source
+        if not depth:
+            self._item = source.offset
+        size = yield from extent(source, marker)
+        if not size or depth > _MAX_DEPTH:
+            raise NoMatch
+        source.pos += max(0, size - wrapper.body_prefix_len)
+        emitted = 0
+        first = True
+        after = source.offset
+        while True:
+            char = yield from source.space()
+            mark = yield from self._marks.at(source)
+            size = yield from extent(source, mark)
+            in_body = self._in_body(mark)
+            if in_body or not size:
+                mark = ""
+            if mark in wrapper.noise_markers:
+                source.pos += size
+            elif mark in self._closers:
+                if not emitted and not depth:
+                    raise NoMatch
+                if mark not in wrapper.closers and mark in outer:
+                    return emitted
+                source.pos += size
+                return emitted
+            elif mark in wrapper.openers and emitted:
+                source.pos += size  # its closer was left out
+                first = True
+                continue
+            elif mark in self._wrappers:
+                if emitted:
+                    self._item = source.offset
+                elif mark in wrapper.openers and self.emitter.has_calls:
+                    self.calls.degenerate = True
+                try:
+                    emitted += yield from self._items(mark, depth=depth + 1, outer=outer.union(wrapper.closers))
+                except NoMatch:
+                    if not emitted:
+                        raise
+                    source.rewind_to(after)
+                    self._open |= outer.union(wrapper.closers)
+                    return emitted
+            elif not char or self._marks.begun(source):
+                source.pos = len(source.buf)
+                if not emitted:
+                    raise Truncated
+                return emitted
+            elif emitted and char == wrapper.closing_char:
+                source.pos += 1
+                return emitted
+            elif emitted and char in ",;":
+                source.pos += 1
+                continue
+            elif emitted and char in "}]" and not in_body:
+                source.pos += 1
+                self.emitter.note("stray_bracket")
+            else:
+                if emitted:
+                    self._item = source.offset
+                read = yield from self._next(wrapper, char, after=after, emitted=emitted, first=first)
+                if not read:
+                    if not emitted:
+                        raise NoMatch
+                    source.rewind_to(after)
+                    if self.calls.passed > after:
+                        source.rewind_to(self.calls.passed)
+                        self.emitter.verbatim(source.since(after))
+                    self._open |= outer.union(wrapper.closers)
+                    return emitted
+                emitted += read
+                first = False
+            after = source.offset
+
+    def _next(self, wrapper: Wrapper, char: str, *, after: int, emitted: int, first: bool) -> Steps[int]:
+        """Read the item that begins with ``char``; how many calls it held. ``after``: the end of the one before."""
+        source = self.source
+        if char == "{":
+            quote = (yield from source.ahead(2))[1:]
+            if quote == "'" and self._quote == '"':
+                self.calls.degenerate = True  # Python's notation behind JSON: what it said, it may say again
+            self._quote = quote
+        try:
+            read = yield from self._decode(wrapper, first=first)
+        except MalformedCall:
+            yield from self.json.skip_to_end()
+            self.calls.cut(source.since(max(self.calls.passed, self._item)))
+            return 1
+        if not read and not emitted and (yield from self._words()):
+            self.calls.ahead = source.since(after)
+            read = yield from self._decode(wrapper, first=True)
+            self.calls.ahead = ""
+        return read
+
+    def _in_body(self, mark: str) -> bool:
+        """True if an opener is all a part of what it opens: it stands at a call and not around it."""
+        wrapper = self._wrappers.get(mark)
+        return wrapper is not None and wrapper.body_prefix_len >= len(mark)
+
+    def _words(self) -> Steps[bool]:
+        """Read words that stand between an opener and a list."""
+        source = self.source
+        while True:
+            found = _JUNK.match(source.buf, source.pos)
+            end = found.end() if found else source.pos
+            if end < len(source.buf) or source.ended or end - source.pos >= _JUNK_ROOM:
+                break
+            yield
+        if source.buf[end : end + 1] != "[":
+            return False
+        source.pos = end
+        return True
+
+    def _decode(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:
+        """Read one item in the first shape that fits it; 0, with the item not read, if none does."""
+        source = self.source
+        start = source.offset
+        for codec in self.codecs:
+            try:
+                return (yield from codec.read(wrapper, first=first))
+            except NoMatch as error:
+                self._furthest = max(self._furthest, source.offset)
+                source.rewind_to(start)
+                if isinstance(error, UnknownTool):
+                    break  # the shape fits, the tool does not
+        return 0
+
+
+class JsonCalls:
+    """Objects and arrays of objects, in a fence or not: see ``callreader``."""
+
+    def __init__(self, context: Context) -> None:
+        self.source = context.source
+        self.json = context.json
+        self.rules = context.rules
+        self.sink = context.calls
+        self.calls = CallReader(context.source, context.json, context.calls, context.rules, note=context.emitter.note)
+        self.calls.resolve = self._resolve
+
+    def read(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:
+        """Read one value; how many calls it held."""
+        char = yield from self.source.peek()
+        fenced = char == "`" and (yield from self.json.at_fence())
+        if fenced:
+            yield from fence_line(self.source)
+            char = yield from self.json.space()
+        if char not in ("{", "["):
+            raise NoMatch
+        self.calls.name_is_key = wrapper.name_is_key
+        self.sink.noop_names = tuple(name for name in wrapper.noop_names if self.rules.offered(name) is None)
+        begin = self.source.offset
+        self.json.guarded = True
+        try:
+            emitted = yield from self.calls.read()
+        except UnknownTool:
+            self.source.rewind_to(begin)
+            yield from self._pass_over()
+            raise
+        except (MalformedCall, Truncated) as error:
+            if type(error) is MalformedCall and not first and not self.calls.name:
+                raise NoMatch from None  # behind a call, braces that name no tool are prose
+            self.sink.name = self.calls.name
+            raise
+        except NoMatch:
+            self.source.rewind_to(begin)
+            if first and (yield from self._is_object(char)) and (yield from self.json.breaks_off()):
+                raise MalformedCall from None
+            raise
+        finally:
+            self.json.guarded = False
+        if fenced and (yield from self.json.space()) == "`" and (yield from self.json.at_fence()):
+            self.source.pos += 3
+        return emitted
+
+    def _is_object(self, char: str) -> Steps[bool]:
+        """True if an object begins at ``pos``, or a list of them: a list of anything else may be Python."""
+        begin = self.source.offset
+        if char == "[":
+            self.source.pos += 1
+            char = yield from self.json.space()
+            self.source.rewind_to(begin)
+        return char == "{"
+
+    def _pass_over(self) -> Steps[None]:
+        self.json.guarded = False
+        try:
+            yield from self.json.value([])
+        except (MalformedCall, Truncated):
+            pass
+        self.sink.passed = self.source.offset
+
+    def _resolve(self, name: str) -> str | None:
+        return name if name in self.sink.noop_names else self.rules.resolve(name)
+
+
+class Codecs:
+    """All shapes of calls, in the order in which they are tried; each is made when the ones before it did not fit.
+
+    ``closers``: the markers that end wrappers. ``ends``: all markers and tokens that cannot be a part of a call.
+    """
+
+    def __init__(self, context: Context, closers: tuple[str, ...], ends: MarkerSet) -> None:
+        self._made: list[Codec] = []
+        self._others = _codecs(context, closers, ends)
+
+    def __iter__(self) -> Iterator[Codec]:
+        yield from self._made
+        for codec in self._others:
+            self._made.append(codec)
+            yield codec
+
+
+def _codecs(context: Context, closers: tuple[str, ...], ends: MarkerSet) -> Iterator[Codec]:
+    yield JsonCalls(context)
+    yield XmlCalls(context, closers, ends)
+    yield NestedCalls(context)
+    yield KeyValueCalls(context, closers, ends)
+    yield GemmaCalls(context, ends)
+    yield PythonCalls(context, context.source, context.calls, lambda name: _noted(context, name))
+    arguments: tuple[ArgumentCodec, ...] = (JsonArguments(context), BracketArguments(context))
+    yield NamedCalls(context, arguments, closers)
+    yield CodeCalls(context, _tags(ends))
+
+
+def _noted(context: Context, name: str) -> str | None:
+    """The tool that a name means, noted in case that the call is cut off."""
+    found = context.rules.resolve(name)
+    context.calls.name = found or ""
+    return found
+
+
+@lru_cache(maxsize=64)
+def _tags(ends: MarkerSet) -> MarkerSet:
+    return marker_set(tuple(literal for literal in ends.literals if literal[0] == "<"))

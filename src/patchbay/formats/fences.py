@@ -1,0 +1,523 @@
+"""Fenced blocks: calls under the contract's tag, nothing but calls under any label, marked calls, or code that is prose.
+
+What stands in a fence that is prose is quoted: a tagged block in a Markdown, HTML, plain or longer fence is never a call. In a
+fence of code it is one only if that fence is never closed, which shows at the end of the text; until then it is held back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from patchbay.formats.codecs.json import CallReader
+from patchbay.formats.context import LABEL, LABEL_ROOM, Context, FenceMarks, Reader
+from patchbay.formats.emitter import CallSink, Emitter, call_key
+from patchbay.formats.events import TextDelta
+from patchbay.formats.implicit import ImplicitCallReader
+from patchbay.formats.scanner import Region
+from patchbay.formats.source import MalformedCall, MarkerSet, NoMatch, Source, Steps, Truncated
+from patchbay.formats.values.json_stream import FENCES
+from patchbay.types import ToolCall
+
+_BARE_WORD = re.compile(r"[\w+#.-]*")
+QUOTING_LABELS = frozenset({
+    "md", "markdown", "mdx", "text", "txt", "plain", "plaintext", "html", "xhtml", "htm", "xml", "svg", "rst", "adoc",
+    "asciidoc", "log", "email", "eml", "diff", "quote", "output", "tool_result",
+})  # fmt: skip
+
+
+class ProseFenceReader:
+    """Reads fences that are prose, from behind their opening run."""
+
+    def __init__(self, source: Source, emitter: Emitter, marks: FenceMarks) -> None:
+        self.source = source
+        self.emitter = emitter
+        self.marks = marks
+        self.promote = False
+        """The end of the text was seen: fences that are still open will not be closed."""
+        self.line_passed = False
+        """A line ended since the last run of fence characters."""
+
+    def read(self, char: str, length: int, *, line_start: bool, kind: str) -> Steps[None]:
+        """Read a fence that is prose, from behind its opening run to its closer. ``kind`` is "tag" for a block without a call."""
+        source, emitter = self.source, self.emitter
+        info, ended = yield from self._opener_line(char)
+        if ended != "line" or not (line_start or _BARE_WORD.fullmatch(info.strip())):
+            return  # words in backticks on one line, not a block
+        kind = kind or _kind(info, length)
+        inner = 0
+        run_on_line = False
+        while True:
+            if not (yield from self._until(char)):
+                return
+            run_on_line = run_on_line and not self.line_passed
+            at_line_start = emitter.blank
+            source.mark()
+            run = yield from self.marks.run(char)
+            bare = yield from self._is_bare()
+            if bare and run >= length and (at_line_start or not run_on_line):
+                emitter.verbatim(source.take())
+                if not inner:
+                    return
+                inner -= 1
+            elif at_line_start and not bare and run >= length:
+                label = yield from self.marks.peek_label()
+                if self.marks.is_tag(label) and (kind == "tag" or (kind == "code" and self.promote)):
+                    source.rewind()
+                    return
+                if self.marks.is_tag(label) and kind == "code":
+                    if (yield from self._held(char, length)):
+                        return
+                    self.promote = True
+                    return
+                emitter.verbatim(source.take())
+                if kind == "quote":
+                    inner += 1
+            else:
+                emitter.verbatim(source.take())
+            run_on_line = True
+
+    def _opener_line(self, char: str) -> Steps[tuple[str, str]]:
+        """Read the rest of an opener's line; its first words, and what ended it: "line", "fence" or "text"."""
+        source, emitter = self.source, self.emitter
+        fence = char * 3
+        info = ""
+        while True:
+            buf, pos = source.buf, source.pos
+            newline, run = source.find("\n", pos), source.find(fence, pos)
+            if newline >= 0 and (run < 0 or newline < run):
+                end, why = newline + 1, "line"
+            elif run >= 0:
+                end, why = run, "fence"
+            elif source.ended:
+                end, why = len(buf), "text"
+            else:
+                end, why = max(pos, len(buf) - 2), ""
+            piece = buf[pos:end]
+            info = (info + piece)[:LABEL_ROOM] if len(info) < LABEL_ROOM else info
+            emitter.verbatim(piece)
+            source.pos = end
+            if why == "fence":
+                # the run belongs to the inline code: pass over it, so that it opens nothing
+                emitter.verbatim(char * (yield from self.marks.run(char)))
+            if why:
+                return info, why
+            yield
+
+    def _until(self, char: str) -> Steps[bool]:
+        """Emit text up to the next run of three; False at the end of the text. Sets ``line_passed``."""
+        source, emitter = self.source, self.emitter
+        fence = char * 3
+        self.line_passed = False
+        while True:
+            buf, pos = source.buf, source.pos
+            end = source.find(fence, pos)
+            found = end >= 0
+            if not found:
+                end = len(buf)
+                if not source.ended and buf.endswith(char):
+                    end -= 2 if buf.endswith(char * 2) else 1
+                    end = max(end, pos)
+            piece = buf[pos:end]
+            self.line_passed = self.line_passed or "\n" in piece
+            emitter.verbatim(piece)
+            source.pos = end
+            if found or source.ended:
+                return found
+            if end == len(buf) and not emitter.muted:
+                source.pass_on = self._pass_on
+            yield
+            source.pass_on = None
+
+    def _pass_on(self, text: str) -> TextDelta | None:
+        """Emit a piece of text without any fence character, as the event that is returned."""
+        if "`" in text or "~" in text or not self.emitter.clear:
+            return None
+        self.line_passed = self.line_passed or "\n" in text
+        return self.emitter.verbatim_event(text)
+
+    def _is_bare(self) -> Steps[bool]:
+        """True if nothing but blanks follows on the line; not read."""
+        source = self.source
+        while True:
+            rest = source.buf[source.pos : source.pos + LABEL_ROOM].lstrip(" \t\r")
+            if rest or source.ended or len(source.buf) - source.pos >= LABEL_ROOM:
+                return not rest or rest[0] == "\n"
+            yield
+
+    def _held(self, char: str, length: int) -> Steps[bool]:
+        """A tagged block in a fence of code (marked): True, emitted as text, if the fence is closed; else rewound."""
+        source, emitter = self.source, self.emitter
+        emitter.muted = True
+        inner = 1
+        while (yield from self._until(char)):
+            at_line_start = emitter.blank
+            run = yield from self.marks.run(char)
+            bare = yield from self._is_bare()
+            if not at_line_start or run < length:
+                continue
+            if not bare:
+                inner += 1
+            elif inner:
+                inner -= 1
+            else:
+                emitter.muted = False
+                emitter.verbatim(source.take())
+                return True
+        emitter.muted = False
+        emitter.blank = True
+        source.rewind()
+        return False
+
+
+def _kind(info: str, length: int) -> str:
+    """What a fence shows: "quote" (someone's text: nothing in it is ever a call) or "code"."""
+    words = info.split()
+    label = words[0].lower().strip("{}.") if words else ""
+    return "quote" if length > 3 or not label or label in QUOTING_LABELS else "code"
+
+
+_BLANKS = " \t\r\n"
+_QUOTES = QUOTING_LABELS - {"xml"}
+
+
+class MarkedFenceReader(Reader):
+    """Reads such fences. ``openers``: what opens a call; ``make_readers``: makes their readers for a trial emitter."""
+
+    def __init__(self, context: Context, openers: MarkerSet, make_readers: Callable[[Emitter], Callable[[str], Region]]) -> None:
+        super().__init__(context)
+        self._fences = context.fences
+        self._openers = openers
+        self._trial_readers = make_readers
+        self._before: set[str] = set()
+        self._seen = 0
+        self._spent = 0
+        """What was read in vain up to here is not read again: fences that never end would be, each to the text's end."""
+
+    def read(self, char: str, label: str) -> Steps[bool]:
+        """Read a fence from behind its run of ``char``, the source marked before it; False, with nothing read, if it is prose."""
+        source = self.source
+        begin = source.offset
+        if begin >= self._spent and self.rules.has_tools and label.lower() not in _QUOTES and (yield from self._at_opener()):
+            trial = Emitter(source, str)
+            ended = yield from self._whole(char, trial)
+            if ended and self._accept(trial):
+                return True
+            self._spent = source.offset
+        source.rewind_to(begin)
+        return False
+
+    def _at_opener(self) -> Steps[bool]:
+        """Read the label's line; whether a call's opener follows."""
+        source = self.source
+        found = LABEL.match(source.buf, source.pos)
+        assert found is not None
+        source.pos = found.end()
+        line = source.offset
+        yield from source.space()
+        return "\n" in source.since(line) and bool((yield from self._openers.at(source)))
+
+    def _whole(self, char: str, trial: Emitter) -> Steps[bool]:
+        """Read calls to the fence's end, or the text's; False where anything else is in it."""
+        source, region = self.source, self._trial_readers(trial)
+        while True:
+            following = yield from source.space()
+            if following in ("", char):
+                break
+            marker = yield from self._openers.at(source)
+            if not marker or not (yield from region(marker)(marker)):
+                return False
+        if not following:
+            return True
+        length = yield from self._fences.run(char)
+        return length >= 3 and not (yield from self._fences.is_opener())
+
+    def _accept(self, trial: Emitter) -> bool:
+        """Emit the calls that were read, if they are all that was, and not all of them were emitted before."""
+        found = trial.reply()
+        if not found.tool_calls or found.content or found.reasoning or found.incomplete:
+            return False
+        if any(self.rules.offered(call.name) is None for call in found.tool_calls):
+            return False
+        if self._keys(found.tool_calls) <= self._known_calls():
+            return False
+        self.emitter.repaired(found.repairs)
+        for call in found.tool_calls:
+            self.calls.start(call.name).append(call.raw_arguments)
+            self.calls.end()
+        return True
+
+    def _known_calls(self) -> set[str]:
+        """The keys of all calls that were emitted, in fences or not."""
+        calls = self.emitter.calls
+        self._before |= self._keys(calls[self._seen :])
+        self._seen = len(calls)
+        return self._before
+
+    def _keys(self, calls: Iterable[ToolCall]) -> set[str]:
+        return {call_key(call.name, call.raw_arguments) for call in calls}
+
+
+_LINE_ROOM = 200
+
+
+class _BlockSink:
+    """Emits calls as they are read; prose that came before the first one in its block goes first."""
+
+    def __init__(self, emitter: Emitter, calls: CallSink) -> None:
+        self.emitter = emitter
+        self.calls = calls
+        self.before: list[str] = []
+        self.begun = False
+        """A call of this block was emitted."""
+
+    def start(self, name: str) -> list[str]:
+        self.begun = True
+        if self.before:
+            self.emitter.text("".join(self.before).lstrip("\r\n"))
+            self.before.clear()
+        return self.calls.start(name)
+
+    def end(self) -> None:
+        self.calls.end()
+
+    def skip_text(self, text: str) -> None:
+        if self.begun:
+            self.emitter.text(text)
+        else:
+            self.before.append(text)
+
+
+def _leave_out(_text: str) -> None:
+    pass
+
+
+class CallFenceReader:
+    """Reads the blocks that hold calls, from behind their opening run; the source is marked before it."""
+
+    def __init__(self, context: Context) -> None:
+        self.source = context.source
+        self.emitter = context.emitter
+        self.marks = context.fences
+        self._rules = rules = context.rules
+        self._json = context.json
+        self._sink = context.calls
+        self._block_sink = _BlockSink(context.emitter, context.calls)
+        self._calls = CallReader(context.source, context.json, self._block_sink, rules, note=context.emitter.note)
+
+    def tagged(self, *, line_start: bool) -> Steps[bool]:
+        """Read a block whose label is the tag; False, with the source rewound to the mark, if it holds no call."""
+        self._json.quoted = self.emitter.quoted
+        self._json.guarded = self._json.fenced = True
+        self._block_sink.before.clear()
+        self._block_sink.begun = False
+        try:
+            opened = yield from self._opener(line_start=line_start)
+            read = opened and (yield from self._block())
+        except NoMatch:
+            read = False
+        finally:
+            self._json.guarded = self._json.fenced = False
+        if not read:
+            self.source.rewind()
+        return read
+
+    def _opener(self, *, line_start: bool) -> Steps[bool]:
+        """Read the label and what else stands on the opener's line; whether a value may follow."""
+        source = self.source
+        found = LABEL.match(source.buf, source.pos)
+        assert found is not None
+        source.pos = found.end()
+        glued = True
+        while True:
+            char = yield from source.peek()
+            if char in ("\n", "\r", "[") or not char:
+                return bool(char)
+            if char == "{":
+                yield from source.ahead(2)
+                following = source.buf[source.pos + 1 : source.pos + 2]
+                if not (glued and following.isalpha()):
+                    return True
+            elif char in " \t":
+                source.pos += 1
+                glued = False
+                continue
+            # other words on the line (tool_call:json, tool_call{x}, tool_call id=1): passed over, if it is a fence's line at all
+            while source.find("\n", source.pos) < 0 and not source.ended:
+                if len(source.buf) - source.pos > _LINE_ROOM:
+                    return False
+                yield
+            end = source.find("\n", source.pos)
+            words = source.buf[source.pos : end] if end >= 0 else ""
+            if not line_start or end < 0 or len(words) > _LINE_ROOM or FENCES & set(words):
+                return False
+            source.pos = end
+            return True
+
+    def _block(self) -> Steps[bool]:
+        """Read a tagged block's body and its closer; whether a call was in it."""
+        source, reader, block_sink = self.source, self._json, self._block_sink
+        count = 0
+        after_value = False
+        while True:
+            blanks: list[str] = []
+            char = yield from reader.space(blanks, comments=False)
+            if not char:
+                if count:
+                    source.take()
+                return count > 0
+            if char in FENCES and (yield from reader.at_fence()):
+                if count:
+                    yield from self._closer(char)
+                return count > 0
+            if char in "{[":
+                start = source.offset
+                reader.guarded = True
+                try:
+                    read = yield from self._calls.read()
+                except NoMatch:
+                    source.rewind_to(start)
+                    block_sink.skip_text("".join(blanks))
+                    block_sink.skip_text((yield from self._calls.skip_value()))
+                    after_value = False
+                except MalformedCall:
+                    while (char := (yield from source.peek())) and not (char in FENCES and (yield from reader.at_fence())):
+                        yield from self._prose(_leave_out)
+                    self._sink.name = self._calls.name
+                    self._sink.cut(source.since(start))
+                    count += 1
+                except Truncated:
+                    self._sink.name = self._calls.name
+                    self._sink.cut(source.since(start) if count else source.take())
+                    return True
+                else:
+                    count += read
+                    after_value = True
+            elif after_value and char in ",;}]":
+                source.pos += 1
+                if char in "}]":
+                    self.emitter.note("stray_bracket")
+            else:
+                after_value = False
+                block_sink.skip_text("".join(blanks))
+                yield from self._prose(block_sink.skip_text)
+
+    def _prose(self, emit: Callable[[str], None]) -> Steps[None]:
+        """Read words in a block, up to a line's end, a value or a fence."""
+        source = self.source
+        first = True
+        while True:
+            buf, pos = source.buf, source.pos
+            end = source.find("\n", pos + first)
+            limit = end if end >= 0 else len(buf)
+            ends = [at for at in (source.find(mark, pos + first) for mark in ("{", "```", "~~~")) if 0 <= at < limit]
+            if ends:
+                end = min(ends)
+            elif end >= 0:
+                end += 1
+                ends.append(end)
+            elif source.ended:
+                end = len(buf)
+            else:
+                end = max(pos, len(buf) - 2)
+            if end > pos:
+                emit(buf[pos:end])
+                source.pos = end
+                first = False
+            if ends or source.ended:
+                return
+            yield
+
+    def _closer(self, char: str) -> Steps[None]:
+        """Read the fence that ends a block with calls; an opener that stands in its place is left to be read as one."""
+        source = self.source
+        source.take()
+        source.mark()
+        length = yield from self.marks.run(char)
+        if (yield from self.marks.is_opener()):
+            source.rewind()
+            if length >= 6:  # a closer and an opener, glued
+                source.pos += 3
+            return
+        source.take()
+
+
+_LENIENT_LABELS = frozenset({"", "json"})
+_SHOWN_LABEL = re.compile(
+    ".*(?:result|response|output)|quote|diff|email|java|js|ts|(?:bash|c|cpp|cs|csharp|css|go|html?|kotlin|lua|perl|php|ps1|r|rb|ruby|rust|rs|"
+    r"scala|sh|shell|sql|swift|typescript|ya?ml|zsh|console)\Z",
+    re.IGNORECASE,
+).match
+"""What shows what someone else wrote, or code that is no Python: no call of the model's stands in it."""
+
+
+class FenceReader(Reader):
+    """Reads the fences of a text.
+
+    ``blocks`` reads those that are labelled as calls (None: none is), ``implicit`` those that hold nothing but calls, ``markup``
+    those that hold nothing but marked calls. ``any_label``: whatever a block for ``implicit`` is labelled.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        blocks: CallFenceReader | None,
+        implicit: ImplicitCallReader | None,
+        markup: MarkedFenceReader,
+        *,
+        any_label: bool,
+    ) -> None:
+        super().__init__(context)
+        self.lenient = context.lenient
+        self.marks = context.fences
+        self.blocks = blocks
+        self.implicit = implicit
+        self.any_label = any_label
+        self.markup = markup
+        self.shown = ProseFenceReader(context.source, context.emitter, context.fences)
+        self._tagged_seen = False
+
+    def region(self, marker: str) -> Steps[bool]:
+        """Read the fence at ``pos``, whatever it is."""
+        yield from self.read(marker[0])
+        return True
+
+    def read(self, char: str) -> Steps[None]:
+        """Read the fence whose first three characters are at ``pos``."""
+        source, emitter, blocks = self.source, self.emitter, self.blocks
+        line_start = emitter.blank
+        source.mark()
+        length = yield from self.marks.run(char)
+        label = yield from self.marks.peek_label()
+        if blocks is not None and self.marks.is_tag(label):
+            if (yield from blocks.tagged(line_start=line_start)):
+                self._tagged_seen = True
+                return
+            kind = "tag"
+        elif line_start and length == 3 and not self._tagged_seen and (yield from self._unwrapped(char, label)):
+            source.take()
+            return
+        elif self.implicit is not None and line_start and not self._tagged_seen and self._may_hold_calls(label):
+            if (yield from self.implicit.fenced(self.marks)):
+                source.take()
+                return
+            source.rewind()
+            kind = ""
+        else:
+            emitter.verbatim(source.take())
+            yield from self.shown.read(char, length, line_start=line_start, kind="")
+            return
+        # It was read as calls and is not: from the start again, as prose.
+        length = yield from self.marks.run(char)
+        emitter.verbatim(char * length)
+        yield from self.shown.read(char, length, line_start=line_start, kind=kind)
+
+    def _unwrapped(self, char: str, label: str) -> Steps[bool]:
+        if not self.lenient or self.emitter.quoted or self.emitter.over:
+            return False
+        return (yield from self.markup.read(char, label))
+
+    def _may_hold_calls(self, label: str) -> bool:
+        if label.lower() in _LENIENT_LABELS:
+            return self.lenient
+        return self.lenient and self.any_label and _SHOWN_LABEL(label) is None

@@ -1,0 +1,588 @@
+"""Calls of offered tools without any markers, one at a time: JSON, Python, glued names, mixed lists, strings that hold calls.
+
+They are buffered: ``implicit`` decides whether they count.
+
+    functions.f:0{…}   f[ARGS]{…}   f{…}              markers that were stripped by the server
+    f⏎```python⏎tool_call(city="Rome")⏎```            ChatGLM 3
+    ['f(a=1)', g()]   [{'f(a=1)'}]   ['f', {'a': 1}]  lists that models mix
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from patchbay.formats.codecs.json import CallReader, emit_call_text
+from patchbay.formats.codecs.python import PythonCalls, has_ended
+from patchbay.formats.context import Context, Reader
+from patchbay.formats.emitter import BufferedCalls, CallSink
+from patchbay.formats.source import NoMatch, Steps, Truncated, marker_set, whole_text
+from patchbay.formats.values.json_stream import JsonReader
+from patchbay.formats.values.python_reader import PythonArguments, PythonReader, PythonValue, arguments_json
+from patchbay.formats.values.python_text import BLANKS, NAME
+
+_FENCE = "```"
+_LABELS = frozenset({"", "py", "python"})
+_FUNCTION = "tool_call"
+
+
+class NameLineCalls(Reader):
+    """Reads what stands below the name, and tells the call to ``sink``."""
+
+    def __init__(self, context: Context, sink: CallSink) -> None:
+        super().__init__(context)
+        self.sink = sink
+        self._values = PythonReader(context.source, context.emitter.note)
+
+    def fits(self) -> Steps[bool]:
+        """True if such a fence stands behind the name that ends at ``pos``, or the text ends in it; nothing is read."""
+        at = yield from self._line(0)
+        for char in _FENCE:
+            if not at or (yield from self._values.char(at)) != char:
+                return False
+            at += 1
+        label = yield from self._word(at)
+        at = yield from self._line(at + len(label))
+        if label not in _LABELS or not at:
+            return False
+        word = yield from self._word(at)
+        if word == _FUNCTION:
+            return (yield from self._values.char(at + len(word))) in ("(", "")
+        return _FUNCTION.startswith(word) and word != "" and self._ends(at + len(word))
+
+    def read(self, name: str) -> Steps[None]:
+        """Read the fence and emit the call of ``name``. Raises Truncated; NoMatch where the fence holds more."""
+        source = self.source
+        at = yield from self._line(0)
+        at += len(_FENCE)
+        at += len((yield from self._word(at)))
+        at = yield from self._line(at)
+        at += len((yield from self._word(at)))
+        source.pos += at
+        if self._ends(0):
+            raise Truncated
+        arguments = arguments_json((yield from self._values.arguments()), self.rules.types(name))
+        yield from self._close()
+        self.sink.start(name).append(arguments)
+        self.sink.end()
+
+    def _line(self, at: int) -> Steps[int]:
+        """Where the text goes on behind the rest of a line that is blank; 0 if it is not."""
+        end = yield from self._values.run(at, BLANKS)
+        return end if "\n" in self._between(at, end) else 0
+
+    def _word(self, at: int) -> Steps[str]:
+        return self._between(at, (yield from self._values.run(at, NAME)))
+
+    def _between(self, begin: int, end: int) -> str:
+        return self.source.buf[self.source.pos + begin : self.source.pos + end]
+
+    def _ends(self, at: int) -> bool:
+        return self.source.ended and self.source.pos + at >= len(self.source.buf)
+
+    def _close(self) -> Steps[None]:
+        """Read the closing fence; the text, or a special token, may stand for it."""
+        end = yield from self._values.run(0, BLANKS)
+        char = yield from self._values.char(end)
+        if char in ("", "<"):
+            return
+        for place in range(end, end + len(_FENCE)):
+            if (yield from self._values.char(place)) != "`":
+                raise NoMatch
+        self.source.pos += end + len(_FENCE)
+
+
+_NAME = re.compile(r"[^\W\d](?:[\w./:-]|\\_)*")
+_INDEX = re.compile(r":\d{0,9}$")
+_ID = re.compile(r"\w{0,40}")
+_SEPARATORS = marker_set(("[ARGS]", "[CALL_ID]", "<|tool_call_argument_begin|>"))
+_MAX_NAME = 256
+
+
+class GluedCalls(Reader):
+    """Reads one such call of an offered tool and emits it to ``sink``."""
+
+    def __init__(self, context: Context, sink: CallSink) -> None:
+        super().__init__(context)
+        self.sink = sink
+        self.called = ""
+        """The name of the call being read, as far as it is known: for a call that is cut off."""
+        self._json = context.json
+        self._below = NameLineCalls(context, sink)
+
+    def read(self) -> Steps[int]:
+        """Read a call; 1. Raises NoMatch, Truncated."""
+        name = self.rules.offered((yield from self._name()))
+        if name is None:
+            raise NoMatch
+        if (yield from self._below.fits()):
+            self.called = name
+            yield from self._below.read(name)
+            return 1
+        marked = yield from self._separators()
+        if (yield from self.source.peek()) != "{":
+            raise NoMatch
+        if not (marked or (yield from self._is_json())):
+            raise NoMatch
+        self.called = name
+        written: list[str] = []
+        self._json.guarded = True
+        try:
+            yield from self._json.value(written)
+        finally:
+            self._json.guarded = False
+        emit_call_text(self.sink, self.rules, name, "".join(written))
+        return 1
+
+    def _name(self) -> Steps[str]:
+        """Read a name and the index behind it; the name."""
+        source = self.source
+        while True:
+            found = _NAME.match(source.buf, source.pos)
+            if found is None:
+                raise NoMatch
+            name = _INDEX.sub("", found.group())
+            if found.end() < len(source.buf) and has_ended(source, found.end()):
+                break
+            if source.ended or len(name) > _MAX_NAME or not self.rules.begins_name(name):
+                raise NoMatch
+            yield
+        source.pos = found.end()
+        return name
+
+    def _separators(self) -> Steps[bool]:
+        """Read the markers between name and arguments, and the id in them; whether there were any."""
+        source = self.source
+        begin = source.offset
+        while True:
+            while (char := (yield from source.peek())) and char in " \t\n" and source.offset > begin:
+                source.pos += 1
+            separator = yield from _SEPARATORS.at(source)
+            if not separator:
+                return source.offset > begin
+            source.pos += len(separator)
+            if separator == "[CALL_ID]":
+                while True:
+                    found = _ID.match(source.buf, source.pos)
+                    assert found is not None
+                    source.pos = found.end()
+                    if source.pos < len(source.buf) or source.ended:
+                        break
+                    yield
+
+    def _is_json(self) -> Steps[bool]:
+        """True if what the bracket at ``pos`` opens is an object as JSON writes it: with nothing else to say so, this has to."""
+        source = self.source
+        begin = source.offset
+        source.pos += 1
+        char = yield from self._json.space(comments=False)
+        source.rewind_to(begin)
+        if not char:
+            raise Truncated
+        return char in '"}'
+
+
+_BLANKS = " \t\r\n"
+_CLOSERS = {"[": "]", "(": ")", "{": "}"}
+_FOREIGN_CALL = re.compile(r"[^\W\d][\w.]*\([^()]*\)")
+_MAX_DEPTH = 3
+
+
+class MixedLists(Reader):
+    """Reads such lists and tells their calls to ``buffered``. ``objects`` reads a call that is an object."""
+
+    def __init__(self, context: Context, buffered: BufferedCalls, objects: Callable[[], Steps[int]]) -> None:
+        super().__init__(context)
+        self._buffered = buffered
+        self._objects = objects
+        self._python = PythonCalls(context, context.source, buffered, context.rules.offered)
+        self._values = PythonReader(context.source, context.emitter.note)
+
+    def read(self) -> Steps[int]:
+        """Read a list; how many calls it held, at least one. Raises NoMatch, Truncated."""
+        emitted = yield from self._list(depth=0)
+        if not emitted:
+            raise NoMatch
+        return emitted
+
+    def string(self) -> Steps[int]:
+        """Read a string that says nothing but calls, or a list of them; 1. Raises NoMatch."""
+        source = self.source
+        begin = source.offset
+        quote = source.buf[source.pos]
+        source.pos += 1
+        called = yield from self._called(begin + 1, quote)
+        if called:
+            return called
+        source.rewind_to(begin)
+        if (yield from self._in_quotes(quote)) is not None:
+            raise NoMatch
+        return 1
+
+    def _called(self, begin: int, quote: str) -> Steps[int]:
+        """Read the rest of ``'f'(a=1)``: 1, or 0 where a call stands in the quotes; raises NoMatch where neither does."""
+        source = self.source
+        word = yield from self._python.word()
+        if not word or (yield from source.peek()) != quote:
+            source.rewind_to(begin)
+            if (yield from source.peek()) == "[":
+                source.pos += 1
+            yield from self._python.name()
+            return 0
+        name = self.rules.offered(word)
+        source.pos += 1
+        if name is None or (yield from self.source.space(" ")) != "(":
+            raise NoMatch
+        yield from self._python.called_with(name)
+        return 1
+
+    def _list(self, *, depth: int) -> Steps[int]:
+        source = self.source
+        closer = _CLOSERS[source.buf[source.pos]]
+        source.pos += 1
+        emitted = 0
+        name = ""
+        arguments: PythonArguments | None = None
+        while True:
+            char = yield from self.source.space(_BLANKS)
+            if not char and not emitted:
+                raise Truncated
+            if char == closer or not char or (emitted and char in "`~" and (yield from self.context.json.at_fence())):
+                source.pos += char == closer
+                return emitted + self._pair(name, arguments)
+            if char in ",;.+" and (emitted or name):
+                source.pos += 1
+                continue
+            if char in ")]}" and arguments is not None:
+                self.context.emitter.note("stray_bracket")
+                source.pos += 1
+                emitted += self._pair(name, arguments)
+                name, arguments = "", None
+                continue
+            if name and char == "{" and arguments is None:
+                arguments = PythonArguments(keywords=(yield from self._values.value()).fields or {})
+                continue
+            key = (yield from self._key()) if name else ""
+            if key:
+                arguments = arguments or PythonArguments()
+                arguments.keywords[key] = yield from self._values.value()
+                continue
+            if name and char in "\"'":
+                said = yield from self._quoted_arguments()
+                if said is not None:
+                    arguments = arguments or PythonArguments()
+                    arguments.keywords |= said
+                    continue
+            read, found = yield from self._item(char, depth)
+            emitted += read
+            if found:
+                emitted += self._pair(name, arguments)
+                name, arguments = found, None
+
+    def _item(self, char: str, depth: int) -> Steps[tuple[int, str]]:
+        """Read one item: how many calls it was, and the tool's name if that is all it was."""
+        source = self.source
+        begin = source.offset
+        if char in "[(":
+            if depth == _MAX_DEPTH:
+                raise NoMatch
+            return (yield from self._list(depth=depth + 1)), ""
+        if char in "fr" and (yield from self._is_prefix()):
+            source.pos += 1
+            char = yield from source.peek()
+        if char in "\"'`":
+            said = yield from self._in_quotes(char)
+            name = None if said is None else self.rules.offered(said)
+            if said is not None and name is None:
+                if self._buffered.calls and _FOREIGN_CALL.fullmatch(said):
+                    self._buffered.skip_text(said)
+                    return 0, ""
+                raise NoMatch
+            if name is not None and (yield from self.source.space(" ")) == "(":  # 'f'(a=1)
+                yield from self._python.called_with(name)
+                name = None
+            return name is None, name or ""
+        if char == "{":
+            before = len(self._buffered.items)
+            for read in (self._objects, partial(self._list, depth=depth + 1)):  # the second: {'f(a=1)'}
+                try:
+                    emitted = (yield from read()) if depth < _MAX_DEPTH else 0
+                except NoMatch:
+                    emitted = 0
+                if emitted:
+                    return emitted, ""
+                del self._buffered.items[before:]
+                source.rewind_to(begin)
+            self._buffered.skip_text(str((yield from self._values.value()).text))
+            return 0, ""
+        word = yield from self._python.word()
+        name = self.rules.offered(word) if word else None
+        if name is not None and (yield from self.source.space(" ")) in (",", "]"):
+            return 0, name
+        source.rewind_to(begin)
+        return (yield from self._python.one()), ""
+
+    def _is_prefix(self) -> Steps[bool]:
+        """True if the letter at ``pos`` is a string's prefix."""
+        source = self.source
+        yield from source.ahead(2)
+        return source.buf[source.pos + 1 : source.pos + 2] in ("'", '"')
+
+    def _key(self) -> Steps[str]:
+        """Read ``key=`` or ``'key':``, or ``'key=``; "" with nothing read if none stands here."""
+        source = self.source
+        begin = source.offset
+        quote = yield from source.peek()
+        if quote in ("'", '"'):
+            source.pos += 1
+        word = yield from self._python.word()
+        if word and quote in ("'", '"') and (yield from source.peek()) == quote:
+            source.pos += 1
+            if (yield from self.source.space(" ")) == ":":
+                source.pos += 1
+                yield from self.source.space(" ")
+                return word
+        elif word and quote not in ("'", '"') and (yield from self.source.space(" ")) == "=":
+            source.pos += 1
+            return word
+        source.rewind_to(begin)
+        return ""
+
+    def _quoted_arguments(self) -> Steps[dict[str, PythonValue] | None]:
+        """Read a string that says ``key=value``, or several of them; None with nothing read if it says anything else."""
+        source = self.source
+        begin = source.offset
+        source.pos += 1
+        char = yield from source.peek()
+        word = "" if char == "(" else (yield from self._python.word())
+        if char == "(" or (word and (yield from source.peek()) == "="):
+            source.rewind_to(begin)
+            value = yield from self._values.value()
+            text = json.loads(value.json) if value.json is not None else None
+            if isinstance(text, str):
+                said = self._keywords(text.strip())
+                if word and (said is None or len(said) < 2):
+                    said = {word: plain(text.partition("=")[2].strip())}
+                if said:
+                    return said
+        source.rewind_to(begin)
+        return None
+
+    def _keywords(self, text: str) -> dict[str, PythonValue] | None:
+        """What a string says that holds a call's arguments, ``(a=1, b=2)`` or ``a=1, b=2``; None if it holds anything else."""
+        inner = whole_text(text if text.startswith("(") else f"({text})")
+        inner.mark()
+        reading = PythonReader(inner, self.context.emitter.note).arguments()
+        try:
+            next(reading)
+        except StopIteration as read:
+            arguments: PythonArguments = read.value
+        except (NoMatch, Truncated):
+            return None
+        whole = inner.pos == len(inner.buf) and not arguments.positional and not arguments.spread
+        return arguments.keywords if whole else None
+
+    def _in_quotes(self, quote: str) -> Steps[str | None]:
+        """Read a string: None if it was calls, which are emitted, else what it says."""
+        source, before = self.source, len(self._buffered.items)
+        begin = source.offset
+        source.pos += 1
+        try:
+            while True:
+                yield from self._python.one()
+                char = yield from self.source.space(_BLANKS)
+                if char == quote:
+                    source.pos += 1
+                    return None
+                if char and char in "]}":
+                    return None  # its closing quote was left out
+                if not char or char not in ",;":
+                    break
+                end = source.offset
+                source.pos += 1
+                if (yield from self.source.space(_BLANKS)) in ("'", '"', "]"):  # its closing quote was left out
+                    source.rewind_to(end)
+                    return None
+        except NoMatch:
+            pass
+        del self._buffered.items[before:]
+        source.rewind_to(begin)
+        source.pos += 1
+        word = yield from self._python.word()
+        if word and (yield from source.peek()) == quote:
+            source.pos += 1
+            return word
+        source.rewind_to(begin)
+        value = yield from self._values.value()
+        text = json.loads(value.json) if value.json is not None else None
+        if not isinstance(text, str):
+            raise NoMatch
+        return None if self._calls_in(text) else text
+
+    def _calls_in(self, text: str) -> bool:
+        """True if what a string says is a call, or a list of them; emitted if so."""
+        inner = whole_text(text.strip())
+        before = len(self._buffered.items)
+        note = self.context.emitter.note
+        calls = PythonCalls(self.context, inner, self._buffered, self.rules.offered)
+        objects = CallReader(inner, JsonReader(inner, note), self._buffered, self.rules, note=note)
+        objects.strict, objects.resolve = True, self.rules.offered
+        read = {"[": calls.several, "{": objects.read}.get(inner.buf[:1], calls.one)
+        try:
+            for _ in read():
+                pass
+        except (NoMatch, Truncated):
+            del self._buffered.items[before:]
+            return False
+        return True
+
+    def _pair(self, name: str, arguments: PythonArguments | None) -> int:
+        """Emit the call of a name and the arguments that stood behind it; how many calls that is."""
+        if not name or arguments is None:
+            return 0
+        self._buffered.start(name).append(arguments_json(arguments, self.rules.types(name)))
+        self._buffered.end()
+        return 1
+
+
+def plain(text: str) -> PythonValue:
+    """A value after ``key=`` in a string."""
+    if len(text) > 1 and text[0] in "\"'" and text[-1] == text[0]:
+        return PythonValue(json.dumps(text[1:-1], ensure_ascii=False))
+    return PythonValue(None, text)
+
+
+_LEAD = re.compile(
+    r"(?:return|await|print[ \t]*(?=\()|[^\W\d]\w*(?:[ \t]*,[ \t]*[^\W\d]\w*)*[ \t]*=(?!=)"
+    r"|[A-Za-z_' ]{1,40}:|[0-9]{1,2}[.)])[ \t]*"
+)
+_LEAD_LINE = re.compile(r"[\w ,]{0,64}(?:=(?!=)|:)?[ \t]*(?=[^\s\w,=:])")
+_LEAD_ROOM = 80
+_FIRST_LEADS = ("return ", "await ", "print(")
+_NUMBER = re.compile(r"[0-9]{1,2}[.)]?")
+_ENDS = frozenset("\r\n;,#`)+o")
+
+
+class ImplicitCalls:
+    """Reads to ``buffered``."""
+
+    def __init__(self, context: Context, buffered: BufferedCalls) -> None:
+        self.source = context.source
+        self.buffered = buffered
+        self._json = context.json
+        resolve = context.rules.resolve if context.rules.any_name else context.rules.offered
+        self._objects = CallReader(context.source, context.json, buffered, context.rules, note=context.emitter.note)
+        self._objects.resolve = resolve
+        self._python = PythonCalls(context, context.source, buffered, context.rules.offered)
+        self._python.strict = True
+        self._glued = GluedCalls(context, buffered)
+        self._mixed = MixedLists(context, buffered, self._object)
+        buffered.ended = self._forget_name
+        self.began = self.before = 0
+        """Where the last item began, and how many calls and pieces of prose stood before it."""
+
+    def begin(self) -> None:
+        """Forget what was staged."""
+        self.buffered.clear()
+        self.before = 0
+        self._forget_name()
+
+    @property
+    def names(self) -> Mapping[str, PythonValue | None]:
+        """What names stand for in Python calls; None: for nothing that is known."""
+        return self._python.names
+
+    @names.setter
+    def names(self, names: Mapping[str, PythonValue | None]) -> None:
+        self._python.names = names
+
+    def _forget_name(self) -> None:
+        self._objects.name = self._python.called = self._glued.called = ""
+
+    def cut(self) -> str:
+        """The text ended: take what was staged of a call that is not complete back; its name, "" if it is not known."""
+        return self.buffered.cut() or self._objects.name or self._python.called or self._glued.called
+
+    def item(self) -> Steps[bool]:
+        """Read one call or list of calls in the first shape that fits; False, with nothing staged or read, if none does."""
+        source, buffered = self.source, self.buffered
+        begin, before = source.offset, len(buffered.items)
+        self.began, self.before = begin, before
+        char = yield from source.peek()
+        escaped = char == "\\"  # Markdown's, before a bracket
+        if escaped:
+            source.pos += 1
+            char = yield from source.peek()
+        codecs: tuple[Callable[[], Steps[int]], ...]
+        if char == "{":
+            codecs = (self._object,)
+        elif char == "[":
+            codecs = (self._object, self._python.several, *(() if self.names else (self._mixed.read,)))
+        elif char in ('"', "'"):
+            codecs = (self._mixed.string,)
+        elif char == "(":
+            codecs = () if self.names else (self._mixed.read,)
+        else:
+            codecs = (self._statement, *(() if self.names else (self._glued.read,)))
+        for codec in codecs:
+            try:
+                if (yield from codec()):
+                    return True
+            except NoMatch:
+                pass
+            del buffered.items[before:]
+            source.rewind_to(begin + escaped)
+        source.rewind_to(begin)
+        return False
+
+    def _object(self) -> Steps[int]:
+        self._objects.strict = True
+        self._json.guarded = True
+        try:
+            return (yield from self._objects.read())
+        finally:
+            self._json.guarded = False
+
+    def _statement(self) -> Steps[int]:
+        """Read ``f(...)`` that is all of its statement."""
+        emitted = yield from self._python.one()
+        yield from self._python.picked()
+        char = yield from self.source.space(" \t")
+        if char and char not in _ENDS:
+            raise NoMatch
+        return emitted
+
+    def lead(self) -> Steps[str]:
+        """Read what leads to a call in a program, or numbers it: ``return``, ``x =``, ``print(``. "" if there is nothing."""
+        source = self.source
+        while True:
+            rest = source.buf[source.pos : source.pos + _LEAD_ROOM]
+            line = rest.partition("\n")[0]
+            if len(line) < len(rest) or len(rest) == _LEAD_ROOM or source.ended or _LEAD_LINE.match(line):
+                break
+            yield
+        found = _LEAD.match(line)
+        if found is None or (found.end() == len(line) and found.group()[-1:] != ":"):
+            return ""
+        source.pos += found.end()
+        return found.group()
+
+    def first_lead(self) -> Steps[str]:
+        """Read a lead that the first word says to be one; waits only while it may be one. "" if there is none."""
+        source = self.source
+        while True:
+            rest = source.buf[source.pos : source.pos + 8]
+            found = next((lead for lead in _FIRST_LEADS if rest.startswith(lead)), "")
+            number = _NUMBER.match(rest)
+            if number is not None and number.group()[-1] in ".)":
+                found = number.group()
+            if found:
+                source.pos += len(found)
+                yield from self.source.space(" \t")
+                return found
+            may_grow = number.end() == len(rest) if number else any(lead.startswith(rest) for lead in _FIRST_LEADS)
+            if not may_grow or source.ended:
+                return ""
+            yield

@@ -1,0 +1,64 @@
+"""The writers, by the name of the format that reads what they write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from patchbay.formats.catalog import choose
+from patchbay.formats.checkpoint.model_names import format_of
+from patchbay.formats.render.fenced import FencedWriter
+from patchbay.formats.render.json_styles import BARE, JSON_TAGS, NAMED
+from patchbay.formats.render.python_styles import GEMMA, PYTHON_CALLS
+from patchbay.formats.render.writer import FamilyWriter, Writer
+from patchbay.formats.render.xml_styles import XML_KEYS, XML_PARAMETERS
+from patchbay.formats.spec import Format
+from patchbay.types import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG, ToolCall
+
+WRITERS: dict[str, FamilyWriter] = {
+    row.format: row for row in (*JSON_TAGS, *NAMED, *XML_PARAMETERS, *XML_KEYS, *GEMMA, *PYTHON_CALLS, *BARE)
+}
+"""A family that is not here is asked and shown its history with the fenced contract."""
+
+_NAME_ROOM = 256
+
+
+@lru_cache(maxsize=256)
+def writer_for(
+    format: str | Format = "auto",  # noqa: A002 - the name the API fixes
+    *,
+    tool_call_tag: str = DEFAULT_CALL_TAG,
+    tool_result_tag: str = DEFAULT_RESULT_TAG,
+) -> Writer:
+    """The writer of a format: its family's, or the fenced contract's with these tags. Raises ConfigurationError."""
+    name = format.name if isinstance(format, Format) else format
+    if name in WRITERS:
+        return WRITERS[name]
+    choose(format)
+    return FencedWriter(tool_call_tag, tool_result_tag)
+
+
+def format_for(model: str) -> str:
+    """The format to ask a model of this name in when none is configured; "auto", the fenced contract, where none is sure."""
+    return _format_for(model) if len(model) <= _NAME_ROOM else "auto"
+
+
+@lru_cache(maxsize=256)
+def _format_for(model: str) -> str:
+    hint = format_of(model)
+    writer = None if hint is None else WRITERS.get(hint.format)
+    return writer.format if writer is not None and writer.by_name else "auto"
+
+
+def render_calls(
+    format: str | Format,  # noqa: A002 - the name the API fixes
+    calls: Iterable[ToolCall],
+    content: str = "",
+    reasoning: str = "",
+) -> str:
+    """A turn as a model of this format would have written it, its calls numbered from 0. Raises ConfigurationError."""
+    writer = writer_for(format)
+    numbered = [
+        ToolCall(writer.call_id(number, call.name, call.id), call.name, call.raw_arguments) for number, call in enumerate(calls)
+    ]
+    return writer.turn(content, numbered, reasoning)

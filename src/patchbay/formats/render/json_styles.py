@@ -1,0 +1,564 @@
+"""Families that write arguments as JSON: in markers of their own, with the name outside of the JSON, or without markers.
+
+A result could begin a bare call by a mere line of text, so for families without markers it always stands in a JSON string.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from patchbay.formats.render.tool_lists import HEADED, json_lines, json_list, typescript
+from patchbay.formats.render.writer import (
+    CHATML,
+    LLAMA,
+    SEVERAL_IN_BLOCK,
+    SEVERAL_IN_LIST,
+    TOOL_RESPONSE_JSON,
+    FamilyWriter,
+    Frames,
+    Layout,
+    ReservedText,
+    WriteCalls,
+    json_arguments,
+    quoted,
+)
+from patchbay.types import ToolCall
+
+_ARGUMENTS = '"arguments" is an object that fits the tool\'s schema ({} if it takes none).'
+_PARAMETERS = '"parameters" is an object that fits the tool\'s schema ({} if it takes none).'
+
+
+def json_object(call: ToolCall, *, name: str = "name", arguments: str = "arguments", before: str = "", after: str = "") -> str:
+    """A call as a JSON object; ``before`` and ``after`` are further members."""
+    return f'{{{before}"{name}": {quoted(call.name)}, "{arguments}": {json_arguments(call.raw_arguments)}{after}}}'
+
+
+def each(before: str, after: str, *, join: str = "\n", arguments: str = "arguments") -> WriteCalls:
+    """A block for every call."""
+
+    def write(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
+        return join.join(before + json_object(call, arguments=arguments) + after for call in calls)
+
+    return write
+
+
+def together(before: str, after: str, *, join: str = ", ", arguments: str = "arguments") -> WriteCalls:
+    """One block for all calls."""
+
+    def write(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
+        return before + join.join(json_object(call, arguments=arguments) for call in calls) + after
+
+    return write
+
+
+def _cohere(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
+    objects = (
+        json_object(call, name="tool_name", arguments="parameters", before=f'"tool_call_id": {quoted(call.id)}, ')
+        for call in calls
+    )
+    return "<|START_ACTION|>[\n    " + ",\n    ".join(objects) + "\n]<|END_ACTION|>"
+
+
+def _command_r_plus(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
+    objects = (
+        f'    {{\n        "tool_name": {quoted(call.name)},\n        "parameters": {json_arguments(call.raw_arguments)}\n    }}'
+        for call in calls
+    )
+    return "Action:\n```json\n[\n" + ",\n".join(objects) + "\n]```\n"
+
+
+def _apertus(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
+    objects = (f"{{{quoted(call.name)}: {json_arguments(call.raw_arguments)}}}" for call in calls)
+    return "<|tools_prefix|>[" + ", ".join(objects) + "]<|tools_suffix|>"
+
+
+def _inkling(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
+    return "<|message_model|>".join(
+        f"{call.name}<|content_invoke_tool_json|>{json_object(call, arguments='args')}<|end_message|>" for call in calls
+    )
+
+
+JSON_TAGS = (
+    FamilyWriter(
+        format="hermes",
+        write=each("<tool_call>\n", "\n</tool_call>"),
+        listing_of=json_lines(),
+        markers=("<tool_call", *CHATML),
+        rules=(_ARGUMENTS,),
+    ),
+    FamilyWriter(
+        format="ernie45",
+        write=each("<tool_call>\n", "\n</tool_call>\n", join=""),
+        listing_of=json_lines(),
+        markers=("<tool_call", "<response"),
+        layout=Layout(("<think>\n", "\n</think>\n\n"), answer=("<response>\n", "\n</response>\n")),
+        rules=(_ARGUMENTS,),
+    ),
+    FamilyWriter(
+        format="longcat",
+        write=each("<longcat_tool_call>\n", "\n</longcat_tool_call>"),
+        listing_of=json_lines(),
+        markers=("<longcat_tool_call",),
+        layout=Layout(("<longcat_think>\n", "\n</longcat_think>\n")),
+        rules=(_ARGUMENTS,),
+    ),
+    FamilyWriter(
+        format="granite3",
+        by_name=False,
+        write=together("<|tool_call|>[", "]"),
+        listing_of=json_list(indent=4),
+        markers=("<|tool_call|>", "<tool_call", "<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>"),
+        rules=(_ARGUMENTS,),
+        several=SEVERAL_IN_LIST,
+    ),
+    FamilyWriter(
+        format="granite_20b_fc",
+        write=each("<function_call> ", "", join=" "),
+        listing_of=json_lines("", ""),
+        markers=("<function_call",),
+        rules=(_ARGUMENTS,),
+    ),
+    FamilyWriter(
+        format="jamba",
+        write=together("<tool_calls>[\n", "\n]</tool_calls>", join=",\n"),
+        listing_of=json_lines("<tool_definitions>\n", "\n</tool_definitions>"),
+        markers=("<tool_calls",),
+        rules=(_ARGUMENTS,),
+        several=SEVERAL_IN_LIST,
+    ),
+    FamilyWriter(
+        format="hunyuan_a13b",
+        write=together("<tool_calls>[", "]</tool_calls>"),
+        listing_of=json_lines(),
+        markers=("<tool_calls", "<answer"),
+        layout=Layout(("<think>\n", "\n</think>\n"), answer=("<answer>\n", "\n</answer>")),
+        rules=(_ARGUMENTS,),
+        several=SEVERAL_IN_LIST,
+    ),
+    FamilyWriter(
+        format="apriel",
+        write=together("<tool_calls>[", "]</tool_calls>"),
+        listing_of=json_lines("<available_tools>\n", "\n</available_tools>"),
+        markers=("<tool_calls", "[BEGIN FINAL RESPONSE]", "<|end|>"),
+        # The prompt opens the reasoning, by a line of words.
+        layout=Layout(("", "\n[BEGIN FINAL RESPONSE]\n")),
+        rules=(_ARGUMENTS,),
+        several=SEVERAL_IN_LIST,
+    ),
+    FamilyWriter(
+        format="minimax_m1",
+        write=together("<tool_calls>\n", "\n</tool_calls>", join="\n"),
+        listing_of=json_lines(),
+        markers=("<tool_calls", "<end_of_sentence>", "<beginning_of_sentence>"),
+        rules=(_ARGUMENTS,),
+        several=SEVERAL_IN_BLOCK,
+    ),
+    FamilyWriter(
+        format="nemotron_v2",
+        write=together("<TOOLCALL>[", "]</TOOLCALL>"),
+        listing_of=json_list("<AVAILABLE_TOOLS>", "</AVAILABLE_TOOLS>", openai=False),
+        markers=("<TOOLCALL", "<SPECIAL_"),
+        layout=Layout(("<think>\n", "\n</think>\n"), prose=("", "\n")),
+        frames=Frames("{json}", join=", ", around="<TOOL_RESPONSE>[{results}]</TOOL_RESPONSE>", markers=("<TOOL_RESPONSE",)),
+        rules=(_ARGUMENTS,),
+        several=SEVERAL_IN_LIST,
+    ),
+    FamilyWriter(
+        format="internlm2",
+        by_name=False,
+        write=each("<|action_start|> <|plugin|>\n", "<|action_end|>\n", join="", arguments="parameters"),
+        listing_of=json_list(openai=False),
+        markers=("<|action_start|>", "<|action_end|>", "<|plugin|>", *CHATML),
+        layout=Layout(prose=("", "")),
+        rules=(_PARAMETERS,),
+    ),
+    FamilyWriter(
+        format="phi4_mini",
+        write=together("functools[", "]"),
+        listing_of=json_list("<|tool|>", "<|/tool|>", openai=False),
+        markers=("functools[", "<|tool_call|>", "<|/tool_call|>", "<|end|>"),
+        frames=Frames(
+            '<|tool_response|>{{"output": {json}}}<|/tool_response|>', markers=("<|tool_response|>", "<|/tool_response|>")
+        ),
+        rules=(_ARGUMENTS,),
+        several=SEVERAL_IN_LIST,
+    ),
+    FamilyWriter(
+        format="firefunction_v2",
+        write=together(" functools[", "]"),
+        listing_of=json_list(openai=False),
+        markers=("functools[",),
+        layout=Layout(prose=("", "")),
+        frames=TOOL_RESPONSE_JSON,
+        rules=(_ARGUMENTS,),
+        several=SEVERAL_IN_LIST,
+    ),
+    FamilyWriter(
+        format="cohere_command",
+        by_name=False,
+        write=_cohere,
+        listing_of=json_list("```json\n", "\n```", openai=False),
+        markers=("<|START_", "<|END_", "<|CHATBOT_TOKEN|>", "<|SYSTEM_TOKEN|>", "<|USER_TOKEN|>"),
+        layout=Layout(
+            ("<|START_THINKING|>", "<|END_THINKING|>"),
+            prose=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+            answer=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+        ),
+        frames=Frames(
+            '    {{"tool_call_id": "{id}", "results": {{"0": {{"content": {json}}}}}, "is_error": null}}',
+            join=",\n",
+            around="<|START_TOOL_RESULT|>[\n{results}\n]<|END_TOOL_RESULT|>",
+            markers=("<|START_TOOL_RESULT|>", "<|END_TOOL_RESULT|>"),
+        ),
+        rules=('"tool_call_id" counts the calls of the whole conversation from "0".', _PARAMETERS),
+        several=SEVERAL_IN_LIST,
+        number_id=lambda number, _name: str(number),
+    ),
+    FamilyWriter(
+        format="command_r_plus",
+        write=_command_r_plus,
+        listing_of=json_list("```json\n", "\n```", openai=False),
+        markers=("Action:", "<|CHATBOT_TOKEN|>", "<|SYSTEM_TOKEN|>", "<|USER_TOKEN|>"),
+        frames=Frames(
+            "Document: {number}\n{json}",
+            join="\n\n",
+            around="<results>\n{results}\n</results>",
+            markers=("<results", "Document:"),
+        ),
+        rules=(_PARAMETERS,),
+        several=SEVERAL_IN_LIST,
+    ),
+    FamilyWriter(
+        format="apertus",
+        by_name=False,
+        write=_apertus,
+        listing_of=json_list(openai=False),
+        markers=("<|tools_prefix|>", "<|tools_suffix|>", "<|inner_", "<|assistant_", "<|user_", "<|system_", "<|developer_"),
+        layout=Layout(("<|inner_prefix|>", "<|inner_suffix|>"), prose=("", "")),
+        rules=("The tool's name is the key, and its value an object that fits the tool's schema ({} if it takes none).",),
+        several=SEVERAL_IN_LIST,
+    ),
+    FamilyWriter(
+        format="gigachat3",
+        by_name=False,
+        write=each("<|function_call|>", "", join=""),
+        listing_of=json_lines("", "", openai=False),
+        markers=("<|function_call|>", "<|message_sep|>", "<|role_sep|>"),
+        layout=Layout(prose=("", "")),
+        rules=(_ARGUMENTS,),
+        parallel=False,
+    ),
+    FamilyWriter(
+        format="inkling",
+        by_name=False,
+        write=_inkling,
+        listing_of=json_list(openai=False),
+        markers=("<|message_", "<|content_", "<|end_message|>"),
+        layout=Layout(
+            ("<|content_thinking|>", "<|end_message|><|message_model|>"),
+            prose=("<|content_text|>", "<|end_message|><|message_model|>"),
+            answer=("<|content_text|>", "<|end_message|>"),
+        ),
+        rules=('The name stands before the object and in it; "args" fits the tool\'s schema ({} if it takes none).',),
+    ),
+    FamilyWriter(
+        format="pangu",
+        by_name=False,
+        write=together("[unused11][", "][unused12]"),
+        listing_of=json_list(openai=False),
+        markers=("[unused",),
+        rules=(_ARGUMENTS,),
+        several=SEVERAL_IN_LIST,
+    ),
+    FamilyWriter(
+        format="hyperclova",
+        by_name=False,
+        write=together("<|im_end|>\n<|im_start|>assistant -> tool/function_call\n[", "]<|im_end|>"),
+        listing_of=json_list(openai=False),
+        markers=("-> tool/function_call", *CHATML),
+        layout=Layout(("/think\n", "<|im_end|>\n<|im_start|>assistant\n"), prose=("", "")),
+        rules=(_ARGUMENTS,),
+        several=SEVERAL_IN_LIST,
+    ),
+)
+
+
+_DEEPSEEK = ("<｜tool▁", "<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>", "<｜begin▁of▁sentence｜>")
+_MISTRAL = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[AVAILABLE_TOOLS]", "[INST]", "[/INST]", "[THINK]", "[/THINK]", "<s>")
+_AVAILABLE = json_list("[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]")
+_JSON = "The arguments are a JSON object that fits the tool's schema ({} if it takes none)."
+_NEXT = "\n<|from|>assistant\n<|recipient|>"
+AGAIN = "<|start|>assistant"
+"""Between the messages of a turn, where a turn has several."""
+
+CHANNEL_MARKS = ("<|start|>", "<|end|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|call|>", "<|return|>")
+CHANNEL_LAYOUT = Layout(
+    ("<|channel|>analysis<|message|>", f"<|end|>{AGAIN}"),
+    prose=("<|channel|>commentary<|message|>", f"<|end|>{AGAIN}"),
+    answer=("<|channel|>final<|message|>", "<|return|>"),
+)
+CHANNEL_FRAMES = Frames(
+    "<|start|>functions.{name} to=assistant<|channel|>commentary<|message|>{content}<|end|>",
+    join="",
+    markers=("<|start|>", "<|channel|>", "<|message|>", "<|end|>"),
+)
+
+
+def spelled(call: str, *, join: str = "", block: tuple[str, str] = ("", "")) -> WriteCalls:
+    """Calls after a pattern of ``{name}``, ``{id}`` and ``{arguments}``, inside one block."""
+
+    def write(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
+        texts = (call.format(name=each.name, id=each.id, arguments=json_arguments(each.raw_arguments)) for each in calls)
+        return block[0] + join.join(texts) + block[1]
+
+    return write
+
+
+def _mistral_json(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
+    return "[TOOL_CALLS][" + ", ".join(json_object(call, after=f', "id": "{call.id}"') for call in calls) + "]"
+
+
+NAMED = (
+    FamilyWriter(
+        format="mistral_json",
+        by_name=False,
+        write=_mistral_json,
+        listing_of=_AVAILABLE,
+        markers=_MISTRAL,
+        layout=Layout(prose=("", "")),
+        frames=Frames(
+            '[TOOL_RESULTS]{{"content": {json}, "call_id": "{id}"}}[/TOOL_RESULTS]',
+            join="",
+            markers=("[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
+        ),
+        rules=(
+            '"arguments" is an object that fits the tool\'s schema ({} if it takes none).',
+            '"id" has nine letters and digits.',
+        ),
+        several=SEVERAL_IN_LIST,
+        number_id=lambda number, _name: f"call{(number + 1) % 100_000:05d}",
+    ),
+    FamilyWriter(
+        format="mistral_args",
+        by_name=False,
+        write=spelled("[TOOL_CALLS]{name}[ARGS]{arguments}"),
+        listing_of=_AVAILABLE,
+        markers=_MISTRAL,
+        layout=Layout(("[THINK]", "[/THINK]"), prose=("", "")),
+        frames=Frames(
+            "[TOOL_RESULTS]{content}[/TOOL_RESULTS]", join="", markers=("[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CONTENT]")
+        ),
+        rules=(_JSON,),
+    ),
+    FamilyWriter(
+        format="deepseek_v3_json",
+        write=spelled(
+            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```<｜tool▁call▁end｜>",
+            join="\n",
+            block=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+        ),
+        listing_of=HEADED,
+        markers=_DEEPSEEK,
+        layout=Layout(("<think>\n", "\n</think>\n\n"), prose=("", "")),
+        frames=Frames(
+            "<｜tool▁output▁begin｜>{content}<｜tool▁output▁end｜>",
+            around="<｜tool▁outputs▁begin｜>{results}<｜tool▁outputs▁end｜>",
+            markers=("<｜tool▁output",),
+        ),
+        rules=(_JSON,),
+        several=SEVERAL_IN_BLOCK,
+    ),
+    FamilyWriter(
+        format="deepseek_v31",
+        write=spelled(
+            "<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>",
+            block=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+        ),
+        listing_of=HEADED,
+        markers=_DEEPSEEK,
+        layout=Layout(("<think>", "</think>"), prose=("", "")),
+        frames=Frames("<｜tool▁output▁begin｜>{content}<｜tool▁output▁end｜>", join="", markers=("<｜tool▁output",)),
+        rules=(_JSON,),
+        several=SEVERAL_IN_BLOCK,
+    ),
+    FamilyWriter(
+        format="kimi_k2",
+        by_name=False,
+        write=spelled(
+            "<|tool_call_begin|>{id}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>",
+            block=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+        ),
+        listing_of=json_list(),
+        markers=("<|tool_call", "<|im_"),
+        layout=Layout(("<think>", "</think>"), prose=("", "")),
+        frames=Frames("## Return of {id}\n{content}", markers=("## Return of",)),
+        rules=(
+            'The head is "functions.", the name, ":" and the number of the call, counted from 0 over the whole conversation.',
+            _JSON,
+        ),
+        several=SEVERAL_IN_BLOCK,
+        number_id=lambda number, name: f"functions.{name}:{number}",
+    ),
+    FamilyWriter(
+        format="functionary_v31",
+        write=spelled("<function={name}>{arguments}</function>"),
+        listing_of=json_lines("", "", openai=False),
+        markers=("<function", "<|python_tag|>", *LLAMA),
+        layout=Layout(prose=("", "")),
+        rules=(_JSON,),
+    ),
+    FamilyWriter(
+        format="functionary_v32",
+        write=spelled("{name}\n{arguments}", join=">>>"),
+        listing_of=typescript(),
+        markers=LLAMA,
+        # The prompt ends in ">>>". What is said to the user has the recipient "all".
+        layout=Layout(None, prose=("all\n", ">>>"), answer=("all\n", "")),
+        frames=TOOL_RESPONSE_JSON,
+        rules=(_JSON, 'Separate calls, and what you say before them, by ">>>".'),
+    ),
+    FamilyWriter(
+        format="functionary_v2",
+        by_name=False,
+        write=spelled("{name}\n<|content|>{arguments}", join=_NEXT),
+        listing_of=typescript(),
+        markers=("<|from|>", "<|recipient|>", "<|content|>", "<|stop|>"),
+        # The prompt ends in "<|recipient|>".
+        layout=Layout(None, prose=("all\n<|content|>", _NEXT), answer=("all\n<|content|>", "")),
+        rules=(_JSON, "What you say to the user has the recipient all."),
+    ),
+    FamilyWriter(
+        format="harmony",
+        by_name=False,
+        write=spelled("<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}<|call|>", join=AGAIN),
+        listing_of=typescript("## functions\n\n"),
+        markers=CHANNEL_MARKS,
+        layout=CHANNEL_LAYOUT,
+        frames=CHANNEL_FRAMES,
+        rules=(_JSON, "A call goes to the channel commentary."),
+    ),
+    FamilyWriter(
+        format="plamo3",
+        write=spelled(
+            "<|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>{name}<|plamo:end_tool_name:plamo|>"
+            "<|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>{arguments}<|plamo:end_tool_arguments:plamo|>"
+            "<|plamo:end_tool_request:plamo|>",
+            block=("<|plamo:begin_tool_requests:plamo|>", "<|plamo:end_tool_requests:plamo|>"),
+        ),
+        listing_of=json_lines("", ""),
+        markers=("<|plamo:",),
+        layout=Layout(("<|plamo:begin_think:plamo|>", "<|plamo:end_think:plamo|>"), prose=("", "")),
+        rules=(_JSON,),
+        several=SEVERAL_IN_BLOCK,
+    ),
+    FamilyWriter(
+        format="solar_open",
+        by_name=False,
+        write=spelled(
+            "<|tool_call:begin|>{id}<|tool_call:name|>{name}<|tool_call:args|>{arguments}<|tool_call:end|>",
+            block=("<|tool_calls|>", "<|calls|>"),
+        ),
+        listing_of=json_lines(),
+        markers=("<|tool_call", "<|calls|>", "<|begin|>", "<|end|>", "<|content|>", "<|think|>"),
+        layout=Layout(
+            ("<|think|>", "<|end|><|begin|>assistant"),
+            prose=("<|content|>", "<|end|><|begin|>assistant"),
+            answer=("<|content|>", ""),
+        ),
+        rules=(_JSON,),
+        several=SEVERAL_IN_BLOCK,
+        number_id=lambda number, _name: f"call{(number + 1) % 100_000:05d}",
+    ),
+)
+
+
+_ALONE = "Write no other text in an answer that calls a tool."
+
+
+def _openai_dict(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
+    objects = (
+        f'{{"id": {quoted(call.id)}, "type": "function", "function": '
+        f'{{"name": {quoted(call.name)}, "arguments": {quoted(json_arguments(call.raw_arguments))}}}}}'
+        for call in calls
+    )
+    return '{"tool_calls": [' + ", ".join(objects) + "]}"
+
+
+def _bare_objects(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
+    return "\n".join(map(json_object, calls))
+
+
+BARE = (
+    FamilyWriter(
+        format="llama3_json",
+        write=each("", "", join="; ", arguments="parameters"),
+        listing_of=json_lines("", ""),
+        markers=("<|python_tag|>", *LLAMA),
+        frames=TOOL_RESPONSE_JSON,
+        rules=(_PARAMETERS, _ALONE),
+        several='For several calls write several of these, separated by "; ".',
+    ),
+    FamilyWriter(
+        format="bare_json",
+        by_name=False,
+        write=_bare_objects,
+        listing_of=json_lines("", "", openai=False),
+        frames=TOOL_RESPONSE_JSON,
+        rules=(_ARGUMENTS, _ALONE),
+    ),
+    FamilyWriter(
+        format="bare_json_list",
+        by_name=False,
+        write=together("[", "]"),
+        listing_of=json_list(openai=False),
+        frames=TOOL_RESPONSE_JSON,
+        rules=(_ARGUMENTS, _ALONE),
+        several=SEVERAL_IN_LIST,
+    ),
+    FamilyWriter(
+        format="json_array_required",
+        by_name=False,
+        write=together("[", "]", arguments="parameters"),
+        listing_of=json_list(openai=False),
+        frames=TOOL_RESPONSE_JSON,
+        rules=(_PARAMETERS, _ALONE),
+        several=SEVERAL_IN_LIST,
+    ),
+    FamilyWriter(
+        format="xlam",
+        write=together("[", "]"),
+        listing_of=json_list(openai=False),
+        frames=TOOL_RESPONSE_JSON,
+        rules=(_ARGUMENTS, _ALONE),
+        several=SEVERAL_IN_LIST,
+    ),
+    FamilyWriter(
+        format="openai_dict",
+        by_name=False,
+        write=_openai_dict,
+        listing_of=json_list(),
+        frames=TOOL_RESPONSE_JSON,
+        rules=('"arguments" is a JSON object inside a string.', _ALONE),
+        several=SEVERAL_IN_LIST,
+    ),
+    FamilyWriter(
+        format="react",
+        by_name=False,
+        write=spelled("Action: {name}\nAction Input: {arguments}", join="\n"),
+        listing_of=json_lines("", "", openai=False),
+        layout=Layout(None, answer=("Final Answer: ", "")),
+        frames=Frames("Observation: {json}", markers=("Observation:",)),
+        rules=("The input is a JSON object that fits the tool's schema ({} if it takes none).",),
+        parallel=False,
+    ),
+    FamilyWriter(
+        format="qwen_agent",
+        by_name=False,
+        write=spelled("✿FUNCTION✿: {name}\n✿ARGS✿: {arguments}", join="\n"),
+        listing_of=json_lines("", "", openai=False),
+        markers=("✿FUNCTION", "✿ARGS"),
+        layout=Layout(answer=("✿RETURN✿: ", "")),
+        frames=Frames("✿RESULT✿: {content}", markers=("✿RESULT", "✿RETURN")),
+        rules=("The arguments are a JSON object that fits the tool's schema ({} if it takes none).",),
+    ),
+)

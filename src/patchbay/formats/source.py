@@ -1,0 +1,331 @@
+"""The text that a parser still has to read, and sets of markers that are searched for in it.
+
+Readers are generators. They read ``buf`` from ``pos`` on and ``yield`` when they need more text; the parser then pushes the next
+chunk and resumes them. Text before ``pos`` is dropped at the next push, so a chunk is copied once and memory is bounded by what a
+reader still looks at. A reader that may have to go back calls ``mark()``; from then on the text is kept in pieces (never
+concatenated while it grows: that would be quadratic) until ``take()``, ``release()`` or ``rewind()``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from patchbay.formats.events import TextDelta
+
+
+class Truncated(Exception):  # noqa: N818 - a signal between readers, not an error of the program
+    """The text ended inside what was being read."""
+
+
+class MalformedCall(Exception):  # noqa: N818 - a signal between readers, not an error of the program
+    """A call is no JSON up to the end of its block; what was read is at most the text before the block's end marker."""
+
+
+class NoMatch(Exception):  # noqa: N818 - a signal between readers, not an error of the program
+    """What was read is not a call; its text is prose."""
+
+
+class UnknownTool(NoMatch):
+    """What was read is a call of a tool that was not offered; its text is prose."""
+
+
+BLANKS = " \t\r\n"
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""A reader: yields when it needs more text, returns what it read."""
+
+
+class Source:
+    """A window on a growing text. ``ended`` says that no more will come."""
+
+    __slots__ = ("_found", "_kept", "_mark", "base", "buf", "ended", "live", "pass_on", "pos")
+
+    def __init__(self) -> None:
+        self.buf = ""
+        self.pos = 0
+        self.ended = False
+        self.base = 0
+        self.live: Callable[[str], str | None] | None = None
+        """Set by a reader that waits inside a value it passes on: what a chunk adds to it, or None where the reader must look."""
+        self.pass_on: Callable[[str], TextDelta | None] | None = None
+        """Set by a reader that waits inside of prose: tells a chunk and returns the event, or None where the reader must look."""
+        self._kept: list[str] = []
+        self._mark = -1
+        self._found: dict[str, tuple[int, int, int]] = {}
+
+    @property
+    def offset(self) -> int:
+        """How many characters of the whole text lie before ``pos``."""
+        return self.base + self.pos
+
+    def push(self, text: str) -> None:
+        """Add ``text``; what lies before ``pos`` is dropped, or kept aside under a mark."""
+        pos = self.pos
+        if self._mark >= 0:
+            if pos > self._mark:
+                self._kept.append(self.buf[self._mark : pos])
+            self._mark = 0
+        self.base += pos
+        self.buf = self.buf[pos:] + text if pos < len(self.buf) else text
+        self.pos = 0
+
+    def skip_ahead(self, text: str) -> None:
+        """Note that ``text`` arrived and was read by other means; only where ``buf`` is read to its end."""
+        self.push(text)
+        self.pos = len(text)
+
+    def mark(self) -> None:
+        """Keep the text from ``pos`` on."""
+        self._kept.clear()
+        self._mark = self.pos
+
+    def take(self) -> str:
+        """The text between the mark and ``pos``; the mark is gone."""
+        text = "".join(self._kept) + self.buf[max(self._mark, 0) : self.pos]
+        self._kept.clear()
+        self._mark = -1
+        return text
+
+    def release(self) -> None:
+        """The mark is gone, and what was kept for it."""
+        self._kept.clear()
+        self._mark = -1
+
+    def rewind(self) -> None:
+        """Go back to the mark; the mark is gone."""
+        if self._kept:
+            self.rewind_to(self.base - sum(map(len, self._kept)))
+        else:
+            self.pos = self._mark
+        self._kept.clear()
+        self._mark = -1
+
+    def rewind_to(self, offset: int) -> None:
+        """Go back to a place behind the mark, which stays; the cost is the length of what is taken back."""
+        taken = []
+        while self.base > offset:
+            taken.append(self._kept.pop())
+            self.base -= len(taken[-1])
+        if taken:
+            self.buf = "".join(reversed(taken)) + self.buf
+        self.pos = offset - self.base
+
+    def since(self, offset: int) -> str:
+        """The text from a place behind the mark up to ``pos``."""
+        parts = [self.buf[max(0, offset - self.base) : self.pos]]
+        start = self.base
+        for piece in reversed(self._kept):
+            if start <= offset:
+                break
+            start -= len(piece)
+            parts.append(piece[max(0, offset - start) :])
+        return "".join(reversed(parts))
+
+    def find(self, needle: str, pos: int) -> int:
+        """Like ``buf.find(needle, pos)``, but looks at no character twice for one needle while reading goes forward.
+
+        A reader may ask at every token where the next fence or closer is; if each asked the buffer, whole texts would be read in
+        quadratic time.
+        """
+        start = begin = self.base + pos
+        known = self._found.get(needle)
+        if known is not None and known[0] <= start:
+            _, at, end = known
+            if at >= start:
+                return at - self.base
+            if at < 0:
+                begin = max(start, end - len(needle) + 1)
+        at = self.buf.find(needle, begin - self.base)
+        self._found[needle] = (start, at + self.base if at >= 0 else -1, self.base + len(self.buf))
+        return at
+
+    def ahead(self, size: int) -> Steps[str]:
+        """The next ``size`` characters, fewer at the end of the text; nothing is read."""
+        while len(self.buf) - self.pos < size and not self.ended:
+            yield
+        return self.buf[self.pos : self.pos + size]
+
+    def space(self, blanks: str = BLANKS) -> Steps[str]:
+        """Read white space; the next character, "" at the end of the text."""
+        while True:
+            buf, pos = self.buf, self.pos
+            while pos < len(buf) and buf[pos] in blanks:
+                pos += 1
+            self.pos = pos
+            if pos < len(buf):
+                return buf[pos]
+            if self.ended:
+                return ""
+            yield
+
+    def peek(self) -> Steps[str]:
+        """The next character, or "" at the end of the text; nothing is read."""
+        while self.pos >= len(self.buf):
+            if self.ended:
+                return ""
+            yield
+        return self.buf[self.pos]
+
+
+def whole_text(text: str) -> Source:
+    """A source whose text is all there."""
+    source = Source()
+    source.push(text)
+    source.ended = True
+    return source
+
+
+_SUFFIX = re.compile(r"[^<>\s]{0,64}(>?)")
+_SUFFIX_ROOM = 64
+_IN_PROSE = frozenset("-/>")
+
+
+class MarkerSet:
+    """Markers to look for. Made once for each set (``marker_set``)."""
+
+    __slots__ = ("_any", "_longest", "_starts", "first", "first_in", "literals")
+
+    def __init__(self, literals: tuple[str, ...]) -> None:
+        self.literals = frozenset(literals)
+        self._any = re.compile(_longest(_trie(literals)) if literals else "(?!)")
+        self.first = frozenset(literal[0] for literal in literals)
+        self.first_in = re.compile("|".join(map(re.escape, self.first)) or "(?!)").search
+        self._starts = frozenset(literal[:length] for literal in literals for length in range(1, len(literal)))
+        self._longest = max(map(len, literals), default=0)
+
+    def next(self, source: Source, pos: int) -> tuple[int, str]:
+        """The next marker from ``pos`` on: its place and itself; where there is none, how far there surely is none, and ""."""
+        buf = source.buf
+        found = self._any.search(buf, pos)
+        stop = found.start() if found else len(buf)
+        if not source.ended:
+            tail = len(buf) - self._longest + 1
+            first = self.first_in(buf, max(pos, tail), stop)
+            while first:
+                if buf[first.start() :] in self._starts:
+                    return first.start(), ""  # it may come to more, and hold what was found
+                first = self.first_in(buf, first.end(), stop)
+            if found and self._may_grow(source, stop, found.group()):
+                return stop, ""
+        return stop, found.group() if found else ""
+
+    def find(self, text: str) -> int | None:
+        """Where the first marker of a text begins; None where it has none."""
+        found = self._any.search(text)
+        return None if found is None else found.start()
+
+    def at(self, source: Source) -> Steps[str]:
+        """The marker at ``pos``, "" if there is none; it is not read. Waits only where the text may be a marker's beginning."""
+        while True:
+            buf, pos = source.buf, source.pos
+            if pos < len(buf):
+                if buf[pos] not in self.first:
+                    return ""
+                found = self._any.match(buf, pos)
+                if found and not self._may_grow(source, pos, found.group()):
+                    return found.group()
+                if source.ended or not (found or (len(buf) - pos < self._longest and buf[pos:] in self._starts)):
+                    return ""
+            elif source.ended:
+                return ""
+            yield
+
+    def begun(self, source: Source) -> bool:
+        """True if the text ends at ``pos`` in the middle of a marker; a letter alone, or the first of a word, does not say so."""
+        rest = source.buf[source.pos :] if source.ended and len(source.buf) - source.pos < self._longest else ""
+        return len(rest) > 1 and rest in self._starts and not rest[0].isalnum()
+
+    def _may_grow(self, source: Source, start: int, literal: str) -> bool:
+        """True if a longer marker may come of what stands at the end of the text so far."""
+        if literal not in self._starts or source.ended or len(source.buf) - start >= self._longest:
+            return False
+        return source.buf[start:] in self._starts
+
+
+def extent(source: Source, marker: str) -> Steps[int]:
+    """How long the marker at ``pos`` is; nothing is read.
+
+    One that ends in a colon goes on with a suffix of the checkpoint's own (``<tool_call:v2>``); 0 if no such suffix follows.
+    """
+    if marker[:1] != "<" or marker[-1] != ":":
+        return len(marker)
+    while True:
+        begin = source.pos + len(marker)
+        found = _SUFFIX.match(source.buf, begin)
+        assert found is not None
+        if found[1]:
+            return found.end() - source.pos
+        if found.end() < len(source.buf) or found.end() - begin >= _SUFFIX_ROOM or source.ended:
+            return 0
+        yield
+
+
+@lru_cache(maxsize=256)
+def marker_set(literals: tuple[str, ...]) -> MarkerSet:
+    """The set for these literals; order and doubles do not matter."""
+    return MarkerSet(literals)
+
+
+@lru_cache(maxsize=256)
+def pauses(markers: MarkerSet, *, lines: bool) -> re.Pattern[str]:
+    """Finds where a chunk may begin a marker, or a line (without ``lines``: only one that begins at its end).
+
+    A character that prose seldom has says so alone. Markers that begin with another must stand there as far as the chunk goes.
+    Each branch begins with a literal, so that the search passes over other characters at once.
+    """
+    found = set()
+    common = []
+    for literal in markers.literals:
+        if literal[0].isascii() and (literal[0].isalnum() or literal[0] in _IN_PROSE):
+            common.append(literal)
+        else:
+            found.add(re.escape(literal[0]))
+    found |= {re.escape(char) + _rest(node) for char, node in _trie(common).items()}
+    line = "" if lines else r"[ \t>]*\Z"
+    return re.compile("|".join(sorted(found | {"\n" + line, "\r" + line})))
+
+
+@lru_cache(maxsize=256)
+def line_starts(words: frozenset[str] | None) -> re.Pattern[str]:
+    """Finds the break and the blanks before a line that begins with one of these words (None: any), as far as the chunk goes."""
+    return re.compile(r"[\r\n]" + ("" if words is None else r"[ \t>]*(?=" + prefix(words) + ")"))
+
+
+def prefix(words: Iterable[str]) -> str:
+    """A pattern for one of these words, or as much of it as the text has so far."""
+    return _rest(_trie(words))
+
+
+_Trie = dict[str, "_Trie"]
+
+
+def _trie(words: Iterable[str]) -> _Trie:
+    root: _Trie = {}
+    for word in words:
+        node = root
+        for char in word:
+            node = node.setdefault(char, {})
+        node[""] = {}
+    return root
+
+
+def _rest(node: _Trie) -> str:
+    """What must follow a marker's beginning: more of one, or the end of the text so far."""
+    if not node or "" in node:
+        return ""
+    return "(?:" + "|".join([r"\Z", *(re.escape(char) + _rest(node[char]) for char in sorted(node))]) + ")"
+
+
+def _longest(node: _Trie) -> str:
+    """The longest of the words from here on. Each character decides where to go on: no word is tried after another."""
+    ends = "" in node
+    found = [re.escape(char) + _longest(node[char]) for char in sorted(node) if char]
+    if not found:
+        return ""
+    if len(found) == 1 and not ends:
+        return found[0]
+    return "(?:" + "|".join(found) + ")" + ("?" if ends else "")

@@ -1,0 +1,686 @@
+"""One pass over JSON as models write it: valid JSON comes out as it went in, the rest comes out as valid JSON.
+
+``JsonReader`` reads one value at a time from a Source, by the character, in memory for the value's nesting only, and appends
+the text it makes to a list. Whatever stands where a value should be is read as the nearest JSON, and each such place is noted.
+Only the end of the text stops it (``Truncated``). A fence or a marker outside a string ends the value and closes what is open.
+While ``guarded``, which is until a call is committed, a fence line inside a string or comment raises ``NoMatch`` instead, so
+that no text is ever read twice by readers that gave up.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+from patchbay.formats.source import MalformedCall, MarkerSet, NoMatch, Source, Steps, Truncated
+from patchbay.formats.values.python_text import arithmetic_json
+from patchbay.formats.values.tool_names import ToolTypes
+
+VALUE = "value"
+FIRST = "first value"
+KEY = "key"
+COLON = "colon"
+COMMA = "comma"
+"""What may be due."""
+
+
+class Nesting:
+    """The open brackets of one value. ``gap`` is the white space that the next token brings out."""
+
+    def __init__(self, sink: list[str], note: Callable[[str], None]) -> None:
+        self.sink = sink
+        self.note = note
+        self.gap: list[str] = []
+        self.due = VALUE
+        self.complete = False
+        self._closers: list[str] = []
+        self._comma = False
+
+    @property
+    def depth(self) -> int:
+        """How many brackets are open."""
+        return len(self._closers)
+
+    @property
+    def in_object(self) -> bool:
+        """True if the innermost open bracket is an object's."""
+        return self._closers[-1:] == ["}"]
+
+    @property
+    def lacks_value(self) -> bool:
+        """True if a value is due that cannot be left out."""
+        return not self._comma and self.due in (VALUE, COLON)
+
+    def bring_out(self) -> None:
+        """A token follows: write the comma and the white space that stand before it."""
+        if self._comma:
+            self.sink.append(",")
+            self._comma = False
+        self.sink.extend(self.gap)
+        self.gap.clear()
+
+    def open(self, char: str) -> None:
+        """An object or array begins."""
+        self.bring_out()
+        self.sink.append(char)
+        self._closers.append("}" if char == "{" else "]")
+        self.due = KEY if char == "{" else FIRST
+
+    def value_read(self) -> None:
+        """A value is complete."""
+        self.due = COMMA
+        self.complete = not self._closers
+
+    def takes(self, char: str) -> bool:
+        """Handle what stands between values; True where the character is used up, False where a key or a value begins with it."""
+        if self.due == COMMA:
+            return self._between(char)
+        if self.due == COLON and char == ",":
+            self._fill()  # a key without a value
+            self.due = COMMA
+            return self._between(char)
+        if self.due == COLON:
+            if char != ":":
+                self.note("missing_colon")
+            self.bring_out()
+            self.sink.append(":")
+            self.due = VALUE
+            return char == ":"
+        if char in ",:" or (self.due == KEY and char in "{["):
+            self.note("stray_character")
+            return True
+        return False
+
+    def _between(self, char: str) -> bool:
+        inside_array = self._closers[-1] == "]"
+        if char == ";" or (char == ":" and inside_array):
+            self.note("stray_character")
+            return True
+        if char == ",":
+            self.sink.extend(self.gap)
+            self.gap.clear()
+        else:
+            self.note("missing_comma")
+        self._comma = True
+        self.due = VALUE if inside_array else KEY
+        return char == ","
+
+    def close(self, char: str) -> bool:
+        """A closing bracket; False where it is none of this value's and is left to be read by others."""
+        if not self._closers:
+            self._fill()
+            self.complete = True
+            return False
+        self._fill()
+        if self._comma:
+            self.note("trailing_comma")
+            self._comma = False
+        if char not in self._closers:
+            self.note("stray_bracket")
+            self.due = COMMA if self.due in (VALUE, COLON) else self.due
+            return True
+        if char != self._closers[-1]:
+            self.note("unclosed_bracket")
+            while self._closers[-1] != char:
+                self.sink.append(self._closers.pop())
+        self.sink.extend(self.gap)
+        self.gap.clear()
+        self.sink.append(self._closers.pop())
+        self.value_read()
+        return True
+
+    def end(self) -> None:
+        """The block around the value is over: what is due is null, what is open is closed."""
+        self.note("unclosed_bracket" if self._closers else "missing_value")
+        self._fill(quiet=True)
+        self.sink.extend(reversed(self._closers))
+        self.complete = True
+
+    def _fill(self, *, quiet: bool = False) -> None:
+        """Write null where a value is due and cannot be left out."""
+        if not self.lacks_value:
+            return
+        if not quiet:
+            self.note("missing_value")
+        self.sink.append("null" if self.due == VALUE else ":null")
+
+
+_DOUBLE = re.compile(r'[^"\\\x00-\x1f]+')
+_PLAIN = re.compile(r'[^"\\\x00-\x1f]*').fullmatch
+_SINGLE = re.compile(r"""[^'"\\\x00-\x1f]+""")
+_TYPOGRAPHIC = re.compile(r"""[^“”„‘’"\\\x00-\x1f]+""")
+_CLOSING = {'"': '"', "'": "'", **dict.fromkeys("“”„", "“”"), **dict.fromkeys("‘’", "’")}
+"""What ends a string, by what opens it."""
+QUOTES = frozenset(_CLOSING)
+_ESCAPES = frozenset('"\\/bfnrt')
+_CONTROL = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_AFTER_STRING = frozenset(",:}]\n\r")
+
+
+def _nothing(_chunk: str) -> None:
+    return None
+
+
+class StringReader:
+    """Reads strings from ``source``. ``note`` is called for each repair.
+
+    ``guarded``: a fence line inside a string raises NoMatch instead of being part of it.
+    ``stops``: the markers that end the block around the value. A string may hold one, but only if it ends behind it without any
+    repair: else it ends before the marker, and the value is no JSON (``MalformedCall``). ``fenced``: so does a fence line.
+    """
+
+    def __init__(self, source: Source, note: Callable[[str], None]) -> None:
+        self.source = source
+        self.note = note
+        self.guarded = False
+        self.fenced = False
+        self._stops: MarkerSet | None = None
+        self._begins_stop: Callable[[str], object] = _nothing
+        self._clear = (0, 0)
+        """From where up to where no stop begins."""
+
+    @property
+    def stops(self) -> MarkerSet | None:
+        """The markers that end the block around the value."""
+        return self._stops
+
+    @stops.setter
+    def stops(self, stops: MarkerSet | None) -> None:
+        self._stops = stops
+        self._begins_stop = _nothing if stops is None else stops.first_in
+        self._clear = (0, 0)
+
+    def text(self) -> Steps[str]:
+        """Read a string and return what it says, not its JSON."""
+        sink: list[str] = []
+        yield from self.string(sink, live=False)
+        return str(json.loads("".join(sink)))
+
+    def string(self, sink: list[str], *, live: bool = True) -> Steps[None]:
+        """Read a string in single or double quotes; raises Truncated.
+
+        ``live``: ``sink`` may be a call's, and grow by other means.
+        """
+        source = self.source
+        quote = source.buf[source.pos]
+        plain = _DOUBLE if quote == '"' else _SINGLE if quote == "'" else _TYPOGRAPHIC
+        closing = _CLOSING[quote]
+        source.pos += 1
+        if quote == "'":
+            self.note("single_quotes")
+        elif quote != '"':
+            self.note("typographic_quotes")
+        sink.append('"')
+        if quote in "\"'" and (yield from self._is_triple(quote)):
+            yield from self._triple(sink, quote)
+            return
+        held: list[str] | None = None
+        out = sink
+        while True:
+            found = plain.match(source.buf, source.pos)
+            if found:
+                end = found.end() if held is not None else self._before_stop(found.end())
+                if end > source.pos:
+                    out.append(source.buf[source.pos : end])
+                    source.pos = end
+                if end < found.end():
+                    if (yield from self._at_stop()):
+                        stop = source.offset
+                        out = held = []
+                    out.append(source.buf[source.pos])
+                    source.pos += 1
+                    continue
+            if source.pos >= len(source.buf):
+                if source.ended:
+                    break
+                if quote == '"' and live and held is None:
+                    source.live = self._passes
+                yield
+                source.live = None
+                continue
+            char = source.buf[source.pos]
+            if char in closing:
+                closes = yield from self._closes()
+                if held is not None and not closes:
+                    break
+                source.pos += 1
+                if closes:
+                    sink.extend(held or ())
+                    sink.append('"')
+                    return
+                self.note("unescaped_quote")
+                out.append('\\"' if char == '"' else char)
+            elif char == "\\":
+                try:
+                    yield from self._escape(out)
+                except Truncated:
+                    break
+            elif char == '"':
+                source.pos += 1
+                out.append('\\"')
+            elif char in QUOTES:
+                source.pos += 1
+                out.append(char)
+            else:
+                if char == "\n" and self.fenced and held is None and not self.guarded and (yield from self._fence_line()):
+                    stop = source.offset
+                    out = held = []
+                yield from self._control(out, char)
+        if held is None:
+            raise Truncated
+        source.rewind_to(stop)
+        raise MalformedCall
+
+    def _passes(self, chunk: str) -> str | None:
+        return chunk if _PLAIN(chunk) and self._begins_stop(chunk) is None else None
+
+    def _before_stop(self, end: int) -> int:
+        """How far before ``end`` there surely is no stop."""
+        if self._stops is None:
+            return end
+        source = self.source
+        begin, clear = self._clear
+        if not begin <= source.offset < clear:
+            clear = self._stops.next(source, source.pos)[0] + source.base
+            self._clear = (source.offset, clear)
+        return min(end, clear - source.base)
+
+    def _at_stop(self) -> Steps[bool]:
+        """True if a stop stands at ``pos``."""
+        return self._stops is not None and bool((yield from self._stops.at(self.source)))
+
+    def _fence_line(self) -> Steps[bool]:
+        """True if the line after the newline at ``pos`` is a fence."""
+        source = self.source
+        while True:
+            ahead = source.buf[source.pos + 1 : source.pos + 68].lstrip(" \t>")
+            if len(ahead) >= 3 or source.ended or len(source.buf) - source.pos >= 68:
+                return ahead.startswith(("```", "~~~"))
+            yield
+
+    def _is_triple(self, quote: str) -> Steps[bool]:
+        """True if two more quotes follow the one that was read: no JSON begins so, Python's long strings do."""
+        source = self.source
+        while not source.ended:
+            if not quote.startswith(source.buf[source.pos : source.pos + 1]):
+                return False
+            if len(source.buf) - source.pos >= 2:
+                break
+            yield
+        return source.buf[source.pos : source.pos + 2] == quote * 2
+
+    def _triple(self, sink: list[str], quote: str) -> Steps[None]:
+        """Read the rest of a string in triple quotes."""
+        source = self.source
+        source.pos += 2
+        self.note("triple_quotes")
+        while True:
+            found = _SINGLE.match(source.buf, source.pos)
+            if found:
+                sink.append(found.group())
+                source.pos = found.end()
+            yield from source.ahead(3)
+            if source.pos >= len(source.buf):
+                raise Truncated
+            char = source.buf[source.pos]
+            if source.buf[source.pos : source.pos + 3] == quote * 3:
+                source.pos += 3
+                sink.append('"')
+                return
+            if char == "\\":
+                yield from self._escape(sink)
+            elif char in "'\"":
+                source.pos += 1
+                sink.append('\\"' if char == '"' else char)
+            elif not _SINGLE.match(char):
+                yield from self._control(sink, char)
+
+    def _control(self, sink: list[str], char: str) -> Steps[None]:
+        if self.guarded and char == "\n" and (yield from self._fence_line()):
+            raise NoMatch
+        self.source.pos += 1
+        self.note("control_character")
+        sink.append(_CONTROL.get(char) or f"\\u{ord(char):04x}")
+
+    def _closes(self) -> Steps[bool]:
+        """True if the quote at ``pos`` ends its string: a word or a number cannot follow one, so before those it does not."""
+        source = self.source
+        ahead = source.pos + 1
+        while True:
+            while ahead < len(source.buf) and source.buf[ahead] in " \t" and ahead - source.pos < 64:
+                ahead += 1
+            if ahead < len(source.buf) or source.ended:
+                break
+            offset = ahead - source.pos
+            yield
+            ahead = source.pos + offset
+        if ahead >= len(source.buf):
+            return True
+        following = source.buf[ahead]
+        return following in _AFTER_STRING or (source.buf[source.pos] == '"' and not following.isalnum())
+
+    def _escape(self, sink: list[str]) -> Steps[None]:
+        source = self.source
+        while len(source.buf) - source.pos < 2:
+            if source.ended:
+                source.pos = len(source.buf)
+                raise Truncated
+            yield
+        char = source.buf[source.pos + 1]
+        if char in _ESCAPES:
+            sink.append(source.buf[source.pos : source.pos + 2])
+            source.pos += 2
+            return
+        if char == "u":
+            yield from source.ahead(6)
+            digits = source.buf[source.pos + 2 : source.pos + 6]
+            if len(digits) == 4 and all(digit in "0123456789abcdefABCDEF" for digit in digits):
+                sink.append("\\u" + digits)
+                source.pos += 6
+                return
+            if source.ended and len(digits) < 4:
+                source.pos = len(source.buf)
+                raise Truncated
+        self.note("invalid_escape")
+        # \_ and \' are escapes that other languages know; before anything else the backslash was meant.
+        if char in "_'":
+            source.pos += 2
+            sink.append(char)
+        else:
+            source.pos += 1
+            sink.append("\\\\")
+
+
+_SPACE = re.compile(r"[ \t\r\n]+")
+_QUOTED_SPACE = re.compile(r"[ \t\r\n>]+")
+_BARE = re.compile(r"[^\s,:{}\[\]\"'`~<]+")
+_BARE_VALUE = re.compile(r"[^,{}\[\]\"\n`~<]+")
+_IN_TUPLE = re.compile(r"[^\s,:{}()\[\]\"'`~<]+")
+_IN_TUPLE_VALUE = re.compile(r"[^,{}()\[\]\"\n`~<]+")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
+_CONSTANTS = frozenset({"true", "false", "null"})
+_FOREIGN = {
+    "True": "true",
+    "False": "false",
+    "None": "null",
+    "undefined": "null",
+    "NaN": "null",
+    "Infinity": "null",
+    "-Infinity": "null",
+}
+_OPERATOR = re.compile(r"[ \t]*(?:[*%]|/(?![/*])|[-+][ \t])")
+_BEFORE_OPERATOR = frozenset(" \t*%/")
+_INDEX = re.compile(r"[\[\]]+")
+FENCES = frozenset("`~")
+_ENDS = FENCES | frozenset("<[")
+
+
+class JsonReader(StringReader):
+    """Reads values from ``source``. ``ends``: markers that end a value like a fence does, where they stand outside its strings.
+
+    ``quoted`` says that the text is a blockquote: ``>`` counts as white space.
+    """
+
+    def __init__(self, source: Source, note: Callable[[str], None], ends: MarkerSet | None = None) -> None:
+        super().__init__(source, note)
+        self.quoted = False
+        self._ends = ends
+
+    def space(self, sink: list[str] | None = None, *, comments: bool = True) -> Steps[str]:
+        """Read white space and comments; the next character, or "" at the end. White space goes to ``sink``, comments do not."""
+        source = self.source
+        pattern = _QUOTED_SPACE if self.quoted else _SPACE
+        while True:
+            found = pattern.match(source.buf, source.pos)
+            if found:
+                if sink is not None:
+                    sink.append(found.group().replace(">", "") if self.quoted else found.group())
+                source.pos = found.end()
+            char = yield from source.peek()
+            if char == "/" and comments:
+                if not (yield from self._comment()):
+                    return char
+            elif not char or (char not in " \t\r\n" and not (self.quoted and char == ">")):
+                return char
+
+    def _comment(self) -> Steps[bool]:
+        source = self.source
+        yield from source.ahead(2)
+        opener = source.buf[source.pos : source.pos + 2]
+        if opener not in ("//", "/*"):
+            return False
+        self.note("comment")
+        closer = "\n" if opener == "//" else "*/"
+        start = source.offset
+        source.pos += 2
+        while True:
+            end = source.find(closer, source.pos)
+            if self.guarded and 0 <= source.find("```", source.pos) < (end if end >= 0 else len(source.buf)):
+                source.rewind_to(start)
+                raise NoMatch
+            if end >= 0:
+                break
+            if source.ended:
+                source.pos = len(source.buf)
+                return True
+            source.pos = max(source.pos, len(source.buf) - 2)  # closer and fence may be split over chunks
+            yield
+        source.pos = end + (len(closer) if closer == "*/" else 0)
+        return True
+
+    def value(self, sink: list[str], types: ToolTypes | None = None) -> Steps[None]:
+        """Read one value, appending its JSON text to ``sink``; raises Truncated at the end of the text.
+
+        Where the block around it has an end that is known (``stops``, ``fenced``), raises MalformedCall for what cannot be put
+        right without inventing something: a string, a key or a value that is missing or breaks off, a word where a member
+        should be.
+
+        ``types``: the value is the arguments of such a tool, and members whose schema wants a list or an object may be strings
+        that hold one.
+        """
+        source = self.source
+        nesting = Nesting(sink, self.note)
+        member = ""
+        word = False
+        tuples: set[int] = set()  # the depths whose open bracket is a parenthesis
+        while not nesting.complete:
+            char = yield from self.space(nesting.gap)
+            if not char:
+                raise Truncated
+            word = word and nesting.due == COLON
+            if word and self.bounded and char not in ":=":
+                raise MalformedCall
+            if self._may_end(char) and (yield from self.at_end()):
+                if self.bounded and nesting.lacks_value:
+                    raise MalformedCall
+                nesting.end()
+            elif char in "}])":
+                source.pos += nesting.close("]" if char == ")" else char)
+            elif nesting.takes(char):
+                source.pos += 1
+            elif nesting.due == KEY:
+                nesting.bring_out()
+                word = char not in QUOTES
+                if types is not None and nesting.depth == 1:
+                    member = yield from self._member_key(sink)
+                else:
+                    yield from self.key(sink)
+                nesting.due = COLON
+            elif char in "{[(":
+                source.pos += 1
+                nesting.open("[" if char == "(" else char)
+                tuples.discard(nesting.depth)
+                if char == "(":
+                    self.note("tuple")
+                    tuples.add(nesting.depth)
+            else:
+                nesting.bring_out()
+                if char not in QUOTES:
+                    yield from self._word(sink, in_tuple=nesting.depth in tuples)
+                elif types is not None and nesting.depth == 1 and member in types.unquoted:
+                    yield from self._member_string(sink, member, types)
+                else:
+                    yield from self.string(sink)
+                nesting.value_read()
+
+    def _member_key(self, sink: list[str]) -> Steps[str]:
+        """Read a key; what it says."""
+        written: list[str] = []
+        yield from self.key(written, live=False)
+        text = "".join(written)
+        sink.append(text)
+        return str(json.loads(text))
+
+    def _member_string(self, sink: list[str], member: str, types: ToolTypes) -> Steps[None]:
+        """Read a string that may stand for the list or object in it."""
+        written: list[str] = []
+        yield from self.string(written, live=False)
+        text = "".join(written)
+        value = types.decoded(member, text)
+        if value != text:
+            self.note("json_in_string")
+        sink.append(value)
+
+    @property
+    def bounded(self) -> bool:
+        """The end of the block around the value is known."""
+        return self.fenced or self.stops is not None
+
+    def breaks_off(self) -> Steps[bool]:
+        """Read the value at ``pos``; whether it is no JSON up to the end of its block."""
+        try:
+            yield from self.value([])
+        except MalformedCall:
+            return True
+        except Truncated:
+            pass
+        return False
+
+    def skip_to_end(self) -> Steps[None]:
+        """Read up to the next marker, or to the end of the text."""
+        source, ends = self.source, self._ends
+        while ends is not None:
+            source.pos, marker = ends.next(source, source.pos)
+            if marker or source.ended:
+                return
+            yield
+
+    def _may_end(self, char: str) -> bool:
+        return char in _ENDS or (self.stops is not None and char in self.stops.first)
+
+    def at_end(self) -> Steps[bool]:
+        """True if a fence or a marker stands at ``pos``: the value is over, whatever is still open."""
+        if self.source.buf[self.source.pos] in FENCES:
+            return (yield from self.at_fence())
+        if self._ends is not None and (yield from self._ends.at(self.source)):
+            return True
+        return (yield from self._at_stop())
+
+    def at_fence(self) -> Steps[bool]:
+        """True if three fence characters stand at ``pos``."""
+        source = self.source
+        yield from source.ahead(3)
+        return source.buf[source.pos : source.pos + 3] in ("```", "~~~")
+
+    def key(self, sink: list[str], *, live: bool = True) -> Steps[None]:
+        """Read a key: a string in any quotes, or a bare word. ``live`` as in ``string``."""
+        char = yield from self.space()
+        if char in QUOTES:
+            yield from self.string(sink, live=live)
+            return
+        word = yield from self._run(_BARE)
+        if not word:
+            word = self.source.buf[self.source.pos]
+            self.source.pos += 1
+        self.note("unquoted_key")
+        sink.append(json.dumps(word))
+
+    def _run(self, pattern: re.Pattern[str]) -> Steps[str]:
+        """Read what matches, and angle brackets that begin no marker."""
+        source = self.source
+        parts: list[str] = []
+        while True:
+            found = pattern.match(source.buf, source.pos)
+            end = self._before_stop(found.end()) if found else source.pos
+            parts.append(source.buf[source.pos : end])
+            source.pos = end
+            if end < len(source.buf):
+                if not (source.buf[end] == "<" or (found and end < found.end())) or (yield from self.at_end()):
+                    return "".join(parts)
+                parts.append(source.buf[source.pos])
+                source.pos += 1
+            elif source.ended:
+                return "".join(parts)
+            else:
+                yield
+
+    def _word(self, sink: list[str], *, in_tuple: bool) -> Steps[None]:
+        """Read a number, a constant, or bare text, which becomes a string."""
+        word = yield from self._run(_IN_TUPLE if in_tuple else _BARE)
+        self._expect_more()
+        operand = False
+        if word in _CONSTANTS or _NUMBER.fullmatch(word):
+            following = self.source.buf[self.source.pos]
+            operand = following in _BEFORE_OPERATOR and word not in _CONSTANTS and (yield from self._is_operand())
+            if not operand:
+                sink.append(word)
+                return
+        if not operand and word in _FOREIGN:
+            self.note("foreign_constant")
+            sink.append(_FOREIGN[word])
+            return
+        number = None if operand else _as_number(word)
+        if number is not None:
+            self.note("foreign_number")
+            sink.append(number)
+            return
+        rest = yield from self._run(_IN_TUPLE_VALUE if in_tuple else _BARE_VALUE)
+        self._expect_more()
+        parts, brackets = [word, rest], 0
+        while (brackets := brackets + parts[-1].count("(") - parts[-1].count(")")) > 0 and not in_tuple:
+            bracket = yield from self._run(_INDEX)
+            if not bracket:
+                break
+            parts.append(bracket + (yield from self._run(_BARE_VALUE)))
+            self._expect_more()
+        text = "".join(parts).strip()
+        if not text:
+            text = self.source.buf[self.source.pos : self.source.pos + 1]
+            self.source.pos += 1
+        number = arithmetic_json(text) if operand or "*" in text else None
+        self.note("unquoted_string" if number is None else "arithmetic")
+        sink.append(json.dumps(text) if number is None else number)
+
+    def _is_operand(self) -> Steps[bool]:
+        """True if an operator follows the number before ``pos``."""
+        source = self.source
+        while True:
+            at = source.pos
+            while at < len(source.buf) and source.buf[at] in " \t":
+                at += 1
+            if len(source.buf) - at > 1 or source.ended:
+                return _OPERATOR.match(source.buf, source.pos) is not None
+            yield
+
+    def _expect_more(self) -> None:
+        """Raise Truncated where the text ends: a number may have had more digits to come, and a word more letters."""
+        if self.source.ended and self.source.pos >= len(self.source.buf):
+            raise Truncated
+
+
+def _as_number(word: str) -> str | None:
+    """JSON for a number that Python or JavaScript would read (+5, .5, 5., 1_000, 0x1f), or None."""
+    if not word or word[0] not in "+-.0123456789" or len(word) > 64:
+        return None
+    for read in (int, float):
+        try:
+            value = read(word)
+        except ValueError:
+            continue
+        text = json.dumps(value)
+        return text if text[-1].isdigit() else None
+    try:
+        return json.dumps(int(word, 16)) if word.lower().lstrip("+-").startswith("0x") else None
+    except ValueError:
+        return None

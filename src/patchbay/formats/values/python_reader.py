@@ -1,0 +1,763 @@
+"""One pass over Python as models write it: the arguments of a call, and values, to JSON.
+
+``PythonReader`` reads by the character, with a stack of its own for what is nested. What is a Python literal becomes JSON;
+what is not (a name, a call, words without quotes) is kept as it is written, for the schema to type (``arguments_json``). Where
+text can be no arguments it raises ``NoMatch`` with ``pos`` at the place where that showed; where the text ends too early,
+``Truncated``. The source must be marked at or before the place where reading begins: values are taken from the text kept.
+"""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from patchbay.formats.source import NoMatch, Steps, Truncated
+from patchbay.formats.values.coerce import MAX_DEPTH
+from patchbay.formats.values.json_strict import json_text
+from patchbay.formats.values.python_text import (
+    BLANKS,
+    CLOSERS,
+    NAME,
+    Place,
+    PythonStrings,
+    amount_json,
+    arithmetic_json,
+    constant_json,
+    number_of,
+)
+from patchbay.formats.values.tool_names import ToolTypes
+
+_WORD = re.compile(r"[^\W\d][\w ,-]*")
+_FILLED = re.compile(r"[fF]['\"]")
+_DUMPED = re.compile(r"json\.dumps\((\w+)\)")
+_ESCAPED = re.compile(r"""\\(?=[_*'"])""")
+_DIGITS = frozenset("-0123456789")
+_NAMES = re.compile(r"[^\W\d]\w*")
+_WRAPPERS = frozenset({"arguments", "parameters", "args", "kwargs", "params", "input"})
+ITEM = Place()
+KEY = Place(ends=ITEM.ends | {":", "="}, is_key=True)
+
+
+@dataclass(frozen=True, slots=True)
+class PythonValue:
+    """A value. ``json``: its JSON, None where it is no literal (a name, a call, words). ``text``: as it was written.
+
+    ``nearest``: JSON that the schema may prefer to the text: a list or dict with words in it, each taken as a string.
+    ``computed``: ``json`` is the result of arithmetic. ``fields``: a dict's values by its keys. Where a value stands inside of
+    another, other than directly in a dict, ``text`` may be missing.
+    """
+
+    json: str | None
+    text: str = ""
+    nearest: str | None = None
+    computed: bool = False
+    fields: dict[str, PythonValue] | None = None
+
+
+NULL = PythonValue("null")
+
+
+@dataclass(slots=True)
+class PythonArguments:
+    """The arguments of a call: ``positional`` in order, ``keywords`` by name (the last of equal names)."""
+
+    positional: list[PythonValue] = field(default_factory=list)
+    keywords: dict[str, PythonValue] = field(default_factory=dict)
+    spread: list[PythonValue] = field(default_factory=list)
+    """What stands behind two asterisks and is no dict itself: a name."""
+
+
+@dataclass(slots=True)
+class OpenBracket:
+    """An open bracket. ``opener``: the bracket, with the name of a constructor before it (``dict(``). ``begin``: its place."""
+
+    opener: str
+    begin: int
+    items: list[PythonValue] = field(default_factory=list)
+    fields: dict[str, PythonValue] = field(default_factory=dict)
+    key: str | None = None
+    comma: bool = False
+
+    @property
+    def closer(self) -> str:
+        """The bracket that closes it."""
+        return {"[": "]", "(": ")", "{": "}"}[self.opener[-1]]
+
+    @property
+    def place(self) -> Place:
+        """Where the next value stands."""
+        return KEY if self.key is None and self.opener in ("{", "dict(") else ITEM
+
+    def add(self, value: PythonValue) -> None:
+        """A value is complete."""
+        if self.key is None:
+            self.items.append(value)
+        else:
+            self.fields[self.key] = value
+            self.key = None
+
+    def value(self) -> PythonValue:
+        """What the brackets hold."""
+        items, fields = self.items, self.fields
+        if self.opener == "{" and fields:
+            return _object({**fields, **{key: NULL for key in map(as_key, items) if key not in fields}})
+        if self.opener in ("{", "dict(") and not items:
+            return _object(fields)
+        if self.opener == "(" and len(items) == 1 and not self.comma:
+            return replace(items[0], text="")
+        if self.opener in "([{" or not items:
+            return _array(items)
+        # a constructor around one value that says the same by itself; any other is an expression
+        json_start = (items[0].json or "")[:1]
+        is_same = len(items) == 1 and not fields and json_start == ("{" if self.opener == "dict(" else "[")
+        return replace(items[0], text="") if is_same else PythonValue(None)
+
+
+def _array(items: list[PythonValue]) -> PythonValue:
+    nearest = _joined([item.json or item.nearest for item in items])
+    written = f"[{nearest}]" if nearest is not None else None
+    return PythonValue(written if all(item.json is not None for item in items) else None, nearest=written)
+
+
+def _object(fields: dict[str, PythonValue]) -> PythonValue:
+    values = [value.json or value.nearest for value in fields.values()]
+    nearest = _joined([value and f"{json_text(key)}: {value}" for key, value in zip(fields, values, strict=True)])
+    written = f"{{{nearest}}}" if nearest is not None else None
+    literal = all(value.json is not None for value in fields.values())
+    return PythonValue(written if literal else None, nearest=written, fields=fields)
+
+
+def _joined(parts: list[str | None]) -> str | None:
+    known = [part for part in parts if part is not None]
+    return ", ".join(known) if len(known) == len(parts) else None
+
+
+def as_key(value: PythonValue) -> str:
+    """A value as the key of an object: a string's text, a word, or the JSON of anything else."""
+    written = value.json or value.nearest or ""
+    if not written.startswith('"'):
+        return written
+    text = str(json.loads(written))
+    return plain(text) if value.json is None else text
+
+
+def plain(text: str) -> str:
+    """Words without the backslashes that Markdown puts before underscores and asterisks, and a string before its quotes."""
+    return _ESCAPED.sub("", text) if "\\" in text else text
+
+
+def arguments_json(arguments: PythonArguments, types: ToolTypes) -> str:
+    """The arguments as a JSON object, by the tool's schema.
+
+    Positional values take the schema's parameters in order; a dict as the only one, or under a name like ``params``, holds the
+    arguments. None is how Python leaves a parameter out: it is left out where the schema allows no null. Where words stand
+    without quotes, nothing has a type of its own, and the schema's types count for all. Raises NoMatch where positional values
+    have no parameter to go to, or are the parameters' own names: a signature.
+    """
+    keys = types.keys
+    known = frozenset(keys or ())
+    positional, named = arguments.positional, arguments.keywords
+    if arguments.spread:
+        raise NoMatch
+    if len(positional) == 1 and (fields := _as_arguments(positional[0], types)) is not None:
+        positional, named = [], fields | named
+    elif len(named) == 1 and not positional:
+        (name, value), *_ = named.items()
+        if name in _WRAPPERS and value.fields and name not in known and known.issuperset(value.fields):
+            named = value.fields
+    named = {_own_name(name, known): value for name, value in named.items()}
+    free = [key for key in keys or () if key not in named]
+    positional = [value for at, value in enumerate(positional) if at < len(free) or value.json != "null"]
+    literal = any(value.json is not None for value in (*positional, *named.values()))
+    if len(positional) > len(free) or (not literal and any(value.text in known for value in positional)):
+        raise NoMatch
+    given = dict(zip(free, positional, strict=False)) | named
+    if known:
+        given = {key: value for key, value in given.items() if value.json != "null" or types.takes_null(key)}
+    words = [value.text for value in given.values() if value.json is None and _WORD.fullmatch(value.text)]
+    untyped = bool(words)
+    # a name alone may be a variable's, and beside strings in quotes it is one
+    unquoted = (len(words) > 1 or "," in "".join(words)) and not any(
+        (value.json or "").startswith('"') for value in given.values()
+    )
+    members = (
+        f"{json_text(key)}: {(unquoted and _listed(key, value, types)) or _typed(key, value, types, untyped=untyped)}"
+        for key, value in given.items()
+    )
+    return "{" + ", ".join(members) + "}"
+
+
+def filled(arguments: PythonArguments, names: Mapping[str, PythonValue | None]) -> PythonArguments:
+    """The arguments with what ``names`` stand for in their place; raises NoMatch where that cannot be known."""
+    keywords = {key: _meant(value, names) for key, value in arguments.keywords.items()}
+    spread: list[PythonValue] = []
+    for value in arguments.spread:
+        found = _meant(value, names)
+        if found.fields is None:
+            raise NoMatch
+        keywords |= found.fields
+    return PythonArguments([_meant(value, names) for value in arguments.positional], keywords, spread)
+
+
+def _meant(value: PythonValue, names: Mapping[str, PythonValue | None]) -> PythonValue:
+    """A value, or what it names."""
+    if value.fields and value.json is None:
+        return _object({key: _meant(item, names) for key, item in value.fields.items()})
+    if value.json is not None:
+        if _FILLED.match(value.text) and not names.keys().isdisjoint(_NAMES.findall(value.text)):
+            raise NoMatch
+        return value
+    dumped = _DUMPED.fullmatch(value.text)
+    found = names.get(dumped.group(1) if dumped else value.text)
+    if found is None and not names.keys().isdisjoint(_NAMES.findall(value.text or value.nearest or "")):
+        raise NoMatch
+    return found or value
+
+
+def _as_arguments(value: PythonValue, types: ToolTypes) -> dict[str, PythonValue] | None:
+    """The fields of a dict that holds the arguments, None where it is itself an argument."""
+    fields, keys = value.fields, types.keys
+    if fields is None or not keys or not fields or not frozenset(keys).isdisjoint(fields) or value.nearest is None:
+        return fields
+    return None if types.json(keys[0], value.nearest).startswith("{") else fields
+
+
+def _own_name(name: str, known: frozenset[str]) -> str:
+    """The parameter that a name means where one of the two had to be changed because Python has the word for itself."""
+    if name in known or not keyword.iskeyword(name.strip("_")):
+        return name
+    bare = name.strip("_")
+    return next((own for own in (bare, f"_{bare}", f"{bare}_") if own in known), name)
+
+
+def _listed(key: str, value: PythonValue, types: ToolTypes) -> str:
+    """Words as the list of texts that the schema wants of them, "" where it wants none: only where a call quotes nothing."""
+    if value.json is not None or not _WORD.fullmatch(value.text) or not types.is_text_list(key):
+        return ""
+    return f"[{', '.join(json_text(plain(word.strip())) for word in value.text.split(',') if word.strip())}]"
+
+
+def _typed(key: str, value: PythonValue, types: ToolTypes, *, untyped: bool) -> str:
+    known = key in (types.keys or ())
+    if known and value.json is not None and types.is_text(key) and value.json[:1] not in ('"', "[", "{"):
+        if untyped:
+            return types.json(key, value.json)
+        if value.json[:1] in _DIGITS and not value.computed and types.wants_text(key):
+            return json_text(value.text.strip() or value.json)
+    if value.json is not None and not value.computed:
+        if value.json.startswith("[") and '"' in value.json and types.is_number_list(key):
+            return types.json(key, value.json)
+        return types.decoded(key, value.json) if value.json.startswith('"') else value.json
+    if value.json is not None and not known:
+        return value.json
+    nearest = value.json or value.nearest
+    if nearest is None or nearest.startswith('"'):
+        nearest = amount_json(value.text)
+    if nearest is not None:
+        typed = types.json(key, nearest)
+        if not typed.startswith('"'):
+            return typed
+    return types.json(key, plain(value.text))
+
+
+KEYWORD = Place(in_call=True)
+POSITION = Place(ends=KEY.ends, in_call=True)
+LINE = Place(ends=KEY.ends, is_line=True)
+_WORD_RUN = re.compile(r"\w+")
+_SPACE = re.compile(r"[ \t\r]+")
+_COMMENT = re.compile(r"[^\n]+")
+_LISTED_NUMBER = re.compile(r"(-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,17})?)[,)\]}]")
+"""The usual item of a list: a fast path with the same result."""
+_CLOSER_OF = {"(": ")", "[": "]", "{": "}"}
+_AFTER_BACKSLASH = frozenset("\n\r()[]{}")
+_MAX_WORDS = 64
+_KEPT_DEPTH = 16
+_KEPT_LENGTH = 2000
+_GOES_ON = frozenset("+-*/%|&<>=.?:\"'([{")
+_JOINING = frozenset({"if", "else", "for", "and", "or", "in", "is", "not"})
+_BEFORE_WORD = frozenset({"lambda", "not", "await", "new"})
+
+
+class PythonBare(PythonStrings):
+    """Reads unquoted values."""
+
+    def at_end(self) -> Steps[bool]:
+        """True if a fence or a marker stands at ``pos``."""
+        char = self.source.buf[self.source.pos]
+        if char in "`~":
+            return (yield from self.char(1)) == char == (yield from self.char(2))
+        return char in "<[" and (yield from self.at_stop())
+
+    def at_stop(self) -> Steps[bool]:
+        """True if a marker that ends the block around the call stands at ``pos``."""
+        return self.stops is not None and bool((yield from self.stops.at(self.source)))
+
+    def space(self) -> Steps[str]:
+        """Read white space, comments, and backslashes before a line's end or a bracket (Markdown's); the next character or ""."""
+        source = self.source
+        while True:
+            found = BLANKS.match(source.buf, source.pos)
+            if found:
+                source.pos = found.end()
+            char = yield from source.peek()
+            if char == "#":
+                yield from self.comment()
+            elif char == "\\" and (yield from self.char(1)) in _AFTER_BACKSLASH:
+                source.pos += 1
+            elif not char or char not in " \t\r\n":
+                return char
+
+    def comment(self) -> Steps[None]:
+        """Read to the end of the line."""
+        self.note("comment")
+        while (yield from self.source.peek()) not in ("\n", ""):
+            found = _COMMENT.match(self.source.buf, self.source.pos)
+            assert found is not None
+            self.source.pos = found.end()
+
+    def bare(self, begin: int, place: Place, depth: int, *, colon: bool = False) -> Steps[PythonValue]:
+        """Read a value that has begun at ``begin``, ``depth`` brackets deep; raises NoMatch, Truncated.
+
+        ``colon``: the arguments are written ``name: value``. Inside brackets, text that goes on behind a value is kept only
+        where it is short: else nested brackets would be copied again and again.
+        """
+        source = self.source
+        fresh = begin == source.offset
+        if place is ITEM and fresh and (found := _LISTED_NUMBER.match(source.buf, source.pos)):
+            source.pos = found.end(1)
+            return PythonValue(found.group(1), found.group(1))
+        end = yield from _BareText(self, place, depth, colon=colon, fresh=fresh).read()
+        if depth and not fresh and (depth > _KEPT_DEPTH or end - begin > _KEPT_LENGTH):
+            return PythonValue(None)
+        text = source.since(begin)[: end - begin].rstrip()
+        if not text:
+            if source.buf[source.pos : source.pos + 1] not in (",", ")"):
+                raise NoMatch
+            self.note("missing_value")
+            return PythonValue("null")
+        return self._bare_value(text)
+
+    def _bare_value(self, text: str) -> PythonValue:
+        word = constant_json(text)
+        if word is not None:
+            if word == text:
+                self.note("foreign_constant")
+            return PythonValue(word, text)
+        digits = number_of(text)
+        if digits is not None:
+            return PythonValue(digits, text)
+        result = arithmetic_json(text.replace("\\*", "*"))
+        if result is not None:
+            self.note("arithmetic")
+            return PythonValue(result, text, computed=True)
+        self.note("unquoted_string")
+        return PythonValue(None, text, nearest=json_text(text))
+
+    def argument_follows(self, at: int, *, colon: bool) -> Steps[bool]:
+        """True if the comma before ``at`` ends an unquoted argument: another one follows, or nothing that could belong to it."""
+        at = yield from self.run(at, BLANKS)
+        char = yield from self.char(at)
+        if not char or char in ")]}#*,'\"`<\\ \t\r\n":
+            return True
+        return (yield from self.named(at, ":=" if colon else "="))
+
+
+class _BareText:
+    """One reading of unquoted text."""
+
+    def __init__(self, text: PythonBare, place: Place, depth: int, *, colon: bool, fresh: bool) -> None:
+        self.text = text
+        self.source = text.source
+        self.place = place
+        self.depth = depth
+        self.colon = colon
+        self.prose_shows = fresh and place is POSITION
+        self._closers: list[str] = []
+        self._last = "" if fresh else ")"
+        """The last word (its first characters), or the last other character."""
+        self._blank = False
+        self._count = 0
+
+    def read(self) -> Steps[int]:
+        """Read to where the text ends; the place behind its last character, comments at its end left out."""
+        source = self.source
+        end = source.offset
+        while True:
+            char = yield from source.peek()
+            if not char:
+                if self.place.is_line and not self._closers:
+                    return source.offset
+                raise Truncated
+            if char in " \t\r":
+                self._run(_SPACE)
+                self._blank = True
+                continue
+            if char == "#" and self._blank and (yield from self.text.char(1)) in (" ", "\t", "#", "\n", ""):
+                yield from self.text.comment()
+                continue
+            if char == "\n":
+                if self.place.is_line and not self._closers:
+                    return end
+                if not self._closers and (yield from self._line_ends()):
+                    return end
+                source.pos += 1
+                self._blank = True
+                continue
+            if not self._closers and (yield from self._ends(char)):
+                return end
+            if _is_word(char):
+                if self._blank and not self._closers and _is_word(self._last) and (yield from self._argument_follows()):
+                    return end
+                self._word(char)
+            else:
+                yield from self._other(char)
+            self._blank = False
+            end = source.offset
+
+    def _run(self, pattern: re.Pattern[str]) -> str:
+        found = pattern.match(self.source.buf, self.source.pos)
+        assert found is not None
+        self.source.pos = found.end()
+        return found.group()
+
+    def _argument_follows(self) -> Steps[bool]:
+        """True if the word at ``pos``, behind another word, is the next argument's name."""
+        if not self.place.in_call or not (yield from self.text.named(0, ":=" if self.colon else "=")):
+            return False
+        self.text.note("missing_comma")
+        return True
+
+    def _word(self, char: str) -> None:
+        """Read a word, or what is there of it; raises NoMatch where it shows that the text is prose."""
+        if _is_word(self._last) and not self._blank:
+            self._last = (self._last + self._run(_WORD_RUN))[:8]
+            return
+        if not self._closers:
+            self._count += 1
+            two_words = char.islower() and self._last[:1].isalpha() and self._last not in _BEFORE_WORD
+            if self._count > _MAX_WORDS or (self.prose_shows and two_words):
+                raise NoMatch
+        self._last = self._run(_WORD_RUN)[:8]
+
+    def _other(self, char: str) -> Steps[None]:
+        """Read a bracket, a string, or any other character."""
+        source = self.source
+        if char in "'\"" and self._opens_string():
+            yield from self.text.piece([], char, KEY if self._closers else self.place)
+            self._last = ")"
+            return
+        source.pos += 1
+        self._last = char
+        if char in _CLOSER_OF:
+            self._closers.append(_CLOSER_OF[char])
+            if self.depth + len(self._closers) > MAX_DEPTH:
+                raise NoMatch
+        elif char in self._closers:
+            while self._closers.pop() != char:
+                pass
+
+    def _opens_string(self) -> bool:
+        """True if a quote opens a string: behind a word it is an apostrophe or a sign for inches, unless the word is a prefix.
+
+        Behind a backslash it stands for itself.
+        """
+        if self._last == "\\" and not self._blank:
+            return False
+        return self._blank or not _is_word(self._last) or self._last.lower() in ("r", "b", "f", "u", "rb", "br", "rf", "fr")
+
+    def _ends(self, char: str) -> Steps[bool]:
+        """True if the text is over, outside of its own brackets, before ``char``."""
+        place = self.place
+        if char in ")]}":
+            return True
+        if char == "\\":
+            return (yield from self.text.char(1)) in CLOSERS
+        if char == ",":
+            return place is not KEYWORD or (yield from self.text.argument_follows(1, colon=self.colon))
+        if char in ":=" and place.is_key:
+            return char == ":" or (yield from self.text.char(1)) != "="
+        return char in "`~<[" and (yield from self.text.at_end())
+
+    def _line_ends(self) -> Steps[bool]:
+        """True if the text is over at the newline at ``pos`` because another argument follows; NoMatch where prose does."""
+        text = self.text
+        start = yield from text.run(0, BLANKS)
+        char = yield from text.char(start)
+        if not char or char in ")]},#`~" or char in _GOES_ON or not (_is_word(self._last) or self._last in ")]}'\""):
+            return False
+        if self.place.in_call and (yield from text.named(start, ":=" if self.colon else "=")):
+            text.note("missing_comma")
+            return True
+        end = yield from text.run(start, NAME)
+        if self.source.buf[self.source.pos + start : self.source.pos + end] in _JOINING:
+            return False
+        raise NoMatch
+
+
+def _is_word(text: str) -> bool:
+    """True if a text begins as a word does."""
+    return text[:1].isalnum() or text[:1] == "_"
+
+
+_CONSTRUCTORS = frozenset({"dict", "list", "tuple", "set"})
+_ELLIPSES = frozenset({"...", "…"})
+_ANNOTATION = re.compile(
+    r"(?:typing\.)?(?:str|int|float|bool|dict|list|tuple|set|bytes|object|string|integer|number|boolean|array|double|None"
+    r"|Any|Dict|List|Tuple|Set|Optional|Union|Literal|Sequence|Iterable|Callable)\b"
+)
+
+
+class PythonReader(PythonBare):
+    """Reads arguments and values from ``source``."""
+
+    def arguments(self) -> Steps[PythonArguments]:
+        """Read from the opening parenthesis at ``pos`` to behind the closing one; raises NoMatch, Truncated.
+
+        A fence, a marker or a bracket of what is around the call ends the arguments as well, and is left to be read.
+        """
+        source = self.source
+        source.pos += 1
+        arguments = PythonArguments()
+        while True:
+            char = yield from self.space()
+            if not char:
+                raise Truncated
+            if char == ")":
+                source.pos += 1
+                return arguments
+            if char in ",]}" or (yield from self.at_end()):
+                if not (arguments.positional or arguments.keywords):
+                    raise NoMatch
+                if char in "]}" and (yield from self._is_stray()):
+                    self.note("stray_bracket")
+                elif char == ",":
+                    self.note("stray_character")
+                else:
+                    self.note("unclosed_bracket")
+                    return arguments
+                source.pos += 1
+                continue
+            yield from self._argument(arguments, char)
+            char = yield from self.space()
+            if char == ",":
+                source.pos += 1
+            elif char and char not in ")]}" and not (yield from self.at_end()):
+                self.note("missing_comma")
+
+    def value(self) -> Steps[PythonValue]:
+        """Read the value that begins at ``pos``, and nothing behind it; unquoted text ends with its line or with the text."""
+        if not (yield from self.source.peek()):
+            raise Truncated
+        return (yield from self._value(LINE))
+
+    def _is_stray(self) -> Steps[bool]:
+        """True if the arguments go on behind the bracket at ``pos``, which closes nothing."""
+        after = yield from self.run(1, BLANKS)
+        char = yield from self.char(after)
+        if char == ",":
+            after = yield from self.run(after + 1, BLANKS)
+            return (yield from self.named(after))
+        return char == ")"
+
+    def _argument(self, arguments: PythonArguments, char: str) -> Steps[None]:
+        """Read one argument in any of its forms."""
+        source = self.source
+        name, separator = yield from self._name(char)
+        if not separator:
+            spread = char == "*"
+            if spread:
+                if (yield from self.char(1)) != "*":
+                    raise NoMatch
+                source.pos += 2
+                yield from self.space()
+            value = yield from self._value(POSITION)
+            if spread:
+                if value.fields is None:
+                    arguments.spread.append(value)
+                else:
+                    arguments.keywords |= value.fields
+                return
+            separator = source.buf[source.pos : source.pos + 1]
+            if separator not in (":", "=") or (value.json or "")[:1] != '"':
+                if value.text in _ELLIPSES:
+                    raise NoMatch
+                arguments.positional.append(value)
+                return
+            name = as_key(value)
+            source.pos += 1
+        colon = separator == ":"
+        if colon:
+            self.note("foreign_separator")
+        # a number sign directly behind the separator is the value's own (a colour), no comment
+        while (yield from source.peek()) in (" ", "\t"):
+            source.pos += 1
+        if (yield from source.peek()) != "#" or (yield from self.char(1)) in (" ", "#", "\n"):
+            yield from self.space()
+        value = yield from self._value(KEYWORD, colon=colon)
+        if value.text in _ELLIPSES or (colon and value.json is None and _ANNOTATION.match(value.text)):
+            raise NoMatch  # a template, a signature
+        arguments.keywords[name] = value
+
+    def _name(self, char: str) -> Steps[tuple[str, str]]:
+        """Read a name and its separator; the separator is "" and nothing is read where another kind of argument stands."""
+        if not (char.isalpha() or char in "_\\"):
+            return "", ""
+        source = self.source
+        size = yield from self.run(0, NAME)
+        end = yield from self.run(size, BLANKS)
+        separator = yield from self.char(end)
+        following = (yield from self.char(end + 1)) if separator in (":", "=") else ""
+        name = source.buf[source.pos : source.pos + size].replace("\\", "")
+        is_value = separator == ":" and (following in ("/", "\\") or name == "lambda")  # an address, a path, a function
+        if separator == ":" and following == "=":
+            end += 1
+            separator = "="
+        elif separator not in (":", "=") or following == "=" or is_value:
+            return "", ""
+        source.pos += end + 1
+        return name, separator
+
+    def _value(self, place: Place, *, colon: bool = False) -> Steps[PythonValue]:
+        """Read one value and, except on a line of its own, the white space behind it."""
+        source = self.source
+        start = source.offset
+        stack: list[OpenBracket] = []
+        while True:
+            value, begin = yield from self._first_part(stack, place, colon=colon)
+            while value is not None:
+                value, end = yield from self._whole(value, begin, stack, place, colon=colon)
+                if not stack:
+                    return value if value.text else replace(value, text=source.since(start)[: end - start])
+                value, begin = yield from self._put(stack, value, begin, end)
+
+    def _first_part(self, stack: list[OpenBracket], place: Place, *, colon: bool) -> Steps[tuple[PythonValue | None, int]]:
+        """Read up to the end of a string, of unquoted text, or of the last value in brackets: that and where it began.
+
+        None where a bracket was opened, or a comma stood in a value's place.
+        """
+        source = self.source
+        char = (yield from self.space()) if stack else (yield from source.peek())
+        if not char:
+            raise Truncated
+        if stack and (char in ",)]}" or (yield from self.at_end())):
+            frame = stack[-1]
+            if frame.key is not None:
+                self.note("missing_value")
+                frame.add(NULL)
+            elif char == ",":
+                self.note("stray_character")
+            if char != ",":
+                return self._close(stack, char)
+            source.pos += 1
+            return None, 0
+        begin = source.offset
+        bracket = yield from self._bracket(char)
+        if bracket:
+            source.pos += len(bracket)
+            stack.append(OpenBracket(bracket, begin))
+            if len(stack) > MAX_DEPTH:
+                raise NoMatch
+            return None, 0
+        where = stack[-1].place if stack else place
+        opener = yield from self.opener()
+        if opener:
+            return (yield from self._strings(opener, where)), begin
+        return (yield from self.bare(begin, where, len(stack), colon=colon)), begin
+
+    def _bracket(self, char: str) -> Steps[str]:
+        """The bracket at ``pos``, or a constructor's name and its parenthesis; "" where there is none."""
+        if char in "[({":
+            return char
+        if char in "dlts":
+            size = yield from self.run(0, NAME)
+            name = self.source.buf[self.source.pos : self.source.pos + size]
+            if name in _CONSTRUCTORS and (yield from self.char(size)) == "(":
+                return name + "("
+        return ""
+
+    def _strings(self, opener: str, place: Place) -> Steps[PythonValue]:
+        """Read a string and those that are joined to it, by standing next to it or by a plus sign."""
+        source = self.source
+        sink = ['"']
+        while opener:
+            yield from self.piece(sink, opener, place)
+            if place is LINE:
+                break
+            if (yield from self.space()) == "+":
+                source.pos += 1
+                yield from self.space()
+            opener = yield from self.opener()
+        sink.append('"')
+        return PythonValue("".join(sink))
+
+    def _whole(
+        self, value: PythonValue, begin: int, stack: list[OpenBracket], place: Place, *, colon: bool
+    ) -> Steps[tuple[PythonValue, int]]:
+        """The value that began at ``begin`` with all that belongs to it, and the place behind it.
+
+        What does not end a value goes on with it: then it was the beginning of an expression.
+        """
+        source = self.source
+        end = source.offset
+        if not stack and place is LINE:
+            return value, end
+        where = stack[-1].place if stack else place
+        char = yield from self.space()
+        if not char:
+            raise Truncated
+        is_string = (value.json or "")[:1] == '"'
+        if is_string and char == "," and where is KEYWORD:
+            after = yield from self.run(1, BLANKS)
+            following = yield from self.char(after)
+            if following.isalpha() and not (yield from self.argument_follows(1, colon=colon)):
+                rest = yield from self.bare(source.offset, where, 0, colon=colon)
+                joined = str(json.loads(value.json or "")) + plain(rest.text)
+                return PythonValue(json_text(joined)), source.offset
+        elif not (yield from self._is_over(char, where, is_string=is_string)):
+            value = yield from self.bare(begin, where, len(stack), colon=colon)
+        return value, end
+
+    def _is_over(self, char: str, place: Place, *, is_string: bool) -> Steps[bool]:
+        """True if ``char``, which is next behind a value, ends it."""
+        if char in ",)]}":
+            return True
+        if char in ":=" and (place.is_key or (place is POSITION and is_string)):
+            return char == ":" or (yield from self.char(1)) != "="
+        return (yield from self.at_end()) or (place.in_call and (yield from self.named(0, ":=")))
+
+    def _put(self, stack: list[OpenBracket], value: PythonValue, begin: int, end: int) -> Steps[tuple[PythonValue | None, int]]:
+        """Put a complete value into the brackets around it; what these hold and where they began if they close, else None."""
+        source, frame = self.source, stack[-1]
+        char = source.buf[source.pos]
+        if char in ":=" and frame.place.is_key:
+            frame.key = as_key(value)
+        else:
+            if frame.key is not None and len(stack) == 1 and not value.text:
+                value = replace(value, text=source.since(begin)[: end - begin])
+            elif frame.key is None and frame.fields:
+                self.note("missing_value")
+            frame.add(value)
+            if char in ")]}" or (yield from self.at_end()):
+                return self._close(stack, char)
+            frame.comma = True
+        source.pos += 1
+        return None, 0
+
+    def _close(self, stack: list[OpenBracket], char: str) -> tuple[PythonValue, int]:
+        """Close the brackets that ``char`` closes: all if it belongs to what is around the value, one if it is mistaken."""
+        place = next((place for place, frame in enumerate(reversed(stack)) if frame.closer == char), -1)
+        count = place + 1 or (1 if char in "]}" else len(stack))
+        if place != 0:
+            self.note("unclosed_bracket")
+        if place >= 0 or char in "]}":
+            self.source.pos += 1
+        while True:
+            frame = stack.pop()
+            value = frame.value()
+            count -= 1
+            if not count:
+                return value, frame.begin
+            stack[-1].add(value)
