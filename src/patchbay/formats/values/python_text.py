@@ -22,7 +22,8 @@ _CURRENCIES = "$€£¥₹"
 _AMOUNT = re.compile(r"(?:0|[1-9][0-9]*|[1-9][0-9]{0,2}(?:,[0-9][0-9][0-9])+)(?:\.[0-9]+)?")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}|[0-9]{1,2}/[0-9]{1,2}/[0-9]{2,4}")
 _ARITHMETIC = re.compile(
-    r"(?:[ \t\r\n]*+(?:(?:[0-9][0-9_]*+\.?+[0-9_]*+|\.[0-9][0-9_]*+)(?:[eE][-+]?[0-9]++)?+|(?:math|np|numpy)\.(?:pi|e)(?!\w)|[-+*/%()]))++"
+    r"(?:[ \t\r\n]*+(?:(?:[0-9][0-9_]*+\.?+[0-9_]*+|\.[0-9][0-9_]*+)(?:[eE][-+]?[0-9]++)?+"
+    r"|(?:math|np|numpy)\.(?:pi|e)(?!\w)|[-+*/%()]))++"
 )
 """Numbers, constants and operators; possessive, so that no text is matched in more than one way."""
 _CONSTANTS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
@@ -95,12 +96,10 @@ def _compute(node: ast.expr) -> Number:
     if isinstance(node, ast.UnaryOp):
         operand = _compute(node.operand)
         return -operand if isinstance(node.op, ast.USub) else operand
-    if not isinstance(node, ast.BinOp):
-        raise ValueError("not arithmetic")
-    left, right = _compute(node.left), _compute(node.right)
-    if isinstance(node.op, ast.Pow):
-        return _power(left, right)
-    return _OPERATIONS[type(node.op)](left, right)
+    if isinstance(node, ast.BinOp):
+        left, right = _compute(node.left), _compute(node.right)
+        return _power(left, right) if isinstance(node.op, ast.Pow) else _OPERATIONS[type(node.op)](left, right)
+    raise ValueError("not arithmetic")
 
 
 def _power(base: Number, exponent: Number) -> Number:
