@@ -45,7 +45,7 @@ MOST_CALLS = {
     "feed a chunk of prose": 1.1,
     "turn of a runner, 300 tools, 200 messages": 4500,
     "turn of a runner in text, 300 tools, 200 messages": 8000,
-    "run of an agent on a session of 1,000 events": 615,
+    "run of an agent on a session of 1,000 events": 590,
     "ask for a reply with a fenced call": 240,
     "pass on a chunk of a stream": 11.5,
     "proxy a request": 340,
@@ -53,7 +53,7 @@ MOST_CALLS = {
     "chat on a server with 1,000 tools, in text": 540,
     "run a tool": 75,
     "turn of a runner": 178,
-    "turn of an agent": 350,
+    "turn of an agent": 345,
 }
 
 TOOLS = [

@@ -1,8 +1,7 @@
-"""Re-exports that cost nothing until they are used: a name's module is imported when it is first asked for.
+"""Lazy re-exports: a name's module is imported when the name is first used.
 
-What lives here: the mechanism behind the package's ``__init__`` files. What does not: the names; each
-``__init__`` lists its own, once for the interpreter and once under ``TYPE_CHECKING`` for type checkers. This
-keeps ``import patchbay`` free of third-party packages (tests/test_import.py).
+Each ``__init__`` lists its names, once for the interpreter and once under ``TYPE_CHECKING`` for type checkers. This keeps
+``import patchbay`` free of third-party packages (tests/test_import.py).
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The door for Python programs: a model (a name, an OpenAI client, any ChatModel), tools, and one call that runs the whole turn.
-
-What lives here: options, callbacks, the collected result and the blocking door. The turn itself is
-``patchbay.loop``'s, the calls are ``patchbay.executor``'s; neither is done a second time here.
-"""
+"""``ToolRunner``: a model (a name, an OpenAI client, any ChatModel), tools, and one call that runs the whole turn."""
 
 from __future__ import annotations
 
@@ -73,7 +69,7 @@ class ToolRunner:
     kept in ``RunResult.callback_errors``, and the run goes on.
 
     ``before`` and ``after`` do more: they may answer a call before its tool runs, or change what it returned
-    (``patchbay.executor.executor``). ``on_progress(call, progress)`` is told what running tools say of their work. ``hooks`` are
+    (``patchbay.executor.executor``). ``on_progress(call, progress)`` gets the progress of running tools. ``hooks`` are
     asked about requests, answers and calls, and may end a turn (``patchbay.hooks``). ``media`` has the files that go along with
     results (None: the process's own store, ``patchbay.media.shared_store``).
 

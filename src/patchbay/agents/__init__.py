@@ -1,14 +1,11 @@
 """Agents: a model with an instruction and tools, agents made of agents, and what is said and kept around the loop.
 
-What lives here: agents, their runs as events, sessions, the history and its tool, the event bus. What does not: how a model is
-asked and tools are run (``patchbay.loop``, ``patchbay.executor``).
-
-    LlmAgent                                     a model with an instruction and tools
-    SequentialAgent, LoopAgent, ParallelAgent    agents one after the other, again and again, side by side
-    AgentTool                                    an agent as a tool
-    Runner, RunConfig                            a user's message in, events out
-    InMemorySessionService, DatabaseSessionService
-    EventBus                                     what happens in runs (``topics``)
+LlmAgent                                     a model with an instruction and tools
+SequentialAgent, LoopAgent, ParallelAgent    agents one after the other, again and again, side by side
+AgentTool                                    an agent as a tool
+Runner, RunConfig                            a user's message in, events out
+InMemorySessionService, DatabaseSessionService
+EventBus                                     what happens in runs (``topics``)
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ class TimedModel:
 
 
 class ToolResponseRecorder:
-    """Records what becomes of ``calls``; ``settled`` is told of each, ``flush`` returns when all of them are in the log."""
+    """Records the results of ``calls``: ``settled`` takes each, ``flush`` returns when all of them are in the log."""
 
     def __init__(self, ctx: InvocationContext, calls: Sequence[ToolCall]) -> None:
         self._ctx = ctx
@@ -240,7 +240,7 @@ class ToolResponseRecorder:
         self._task = loop.create_task(self._write_ahead())
 
     async def _write_ahead(self) -> None:
-        """Write before anybody waits for it; what fails here is tried again by ``flush``, which somebody hears of."""
+        """Write ahead of ``flush``, which tries again, and raises, what fails here."""
         try:
             await self._write()
         except Exception as error:  # noqa: BLE001  (a service fails as it likes)
@@ -398,7 +398,7 @@ class AgentRun:
             else:
                 yield await self._answered(words, value)
                 return
-            # Both are in the log, where the model will look for them in the next turn, and no answer to whom the run is told.
+            # Both are in the log, for the model in the next turn; the consumer of the run gets neither as an answer.
             await ctx.record(words)
             await ctx.record(ctx.event([Part(REMINDER)], role="user"))
             reminders += 1
@@ -526,7 +526,7 @@ class AgentRun:
                 raise RunFailed("MAX_TOOL_CALLS", f"Exceeded max tool calls ({budget.max_calls}).", self._partial_event())
         if not item.handled:
             return None
-        # The log says it to the model. The user has had the answer: to whom the run is told, this one says nothing more.
+        # In the log for the model. The user has had the answer already, so the event for the consumer has no text.
         await self._ctx.record(self._ctx.event([Part(DELIVERED)]))
         answer = self._ctx.event([Part("")])
         self._ctx.mark_recorded(answer)
@@ -576,7 +576,7 @@ _UNUSED: Final = (ToolCallEvent,)
 """What the event with the whole reply has told already."""
 
 _UNUSED_WITHOUT_BUS: Final = (ToolCallEvent, ToolResultEvent)
-"""The same where nobody but the log has use for results; there they come by ``on_settled``."""
+"""The same where only the log uses results; it gets them by ``on_settled``."""
 
 _HANDLERS: Final[dict[type[LoopEvent], Callable[[AgentRun, Any], Awaitable[Event | None]]]] = {
     TextEvent: AgentRun._text,  # noqa: SLF001  (its own)

@@ -146,7 +146,7 @@ class TransferToAgentTool(BaseTool):
 
 
 def check_transfer(agent: BaseAgent, actions: ToolActions) -> None:
-    """Fail a call that hands over to nobody, or to the agent itself. Raises ToolFailed, with words for the model."""
+    """Reject a transfer to an unknown agent, or to the agent itself. Raises ToolFailed with a message for the model."""
     target = actions.transfer_to_agent
     if target is None:
         return
@@ -161,7 +161,7 @@ ANSWER_TOOL: Final = "give_answer"
 _ONLY: Final = "answer"
 
 REMINDER: Final = f"Give your answer by calling the tool {ANSWER_TOOL!r}, and in no other way."
-"""What a model is told that answered in words."""
+"""The reminder for a model that answered in words."""
 
 
 class AnswerTool(Tool):
@@ -240,7 +240,7 @@ class AnswerTool(Tool):
         return {_ONLY: self._adapter.dump_python(answer, mode="json", by_alias=True)}
 
     def read(self, text: str) -> Any:
-        """Return the answer that a model wrote as text. Raises ToolArgumentsError, and ValueError for what is no JSON."""
+        """Return the answer that a model wrote as text. Raises ToolArgumentsError, and ValueError for invalid JSON."""
         try:
             value = json.loads(text.strip().removeprefix("```json").removeprefix("```").removesuffix("```"))
         except RecursionError:

@@ -96,7 +96,7 @@ class LlmRequest:
         self.tools_dict = collect_tools([*self.tools_dict.values(), *tools])
 
     def get_tools_schema(self) -> list[dict[str, Any]]:
-        """Return what the model is told of the tools, in OpenAI's form."""
+        """Return the tools' specs for the model, in OpenAI's form."""
         return [tool.spec.to_openai() for tool in self.tools_dict.values() if tool.offered]
 
 

@@ -1,7 +1,6 @@
 """What is said in a session: contents made of parts, and the events that the log is made of.
 
-What lives here: the data, and its JSON. What does not: keeping it (``agents.sessions``), and what of it a model is shown
-(``agents.view``). The shapes and names are those of the agents' contract; ``to_json`` and ``from_json`` lose nothing of them.
+The shapes and names are those of the agents' contract; ``to_json`` and ``from_json`` lose nothing of them.
 
 Structs and not pydantic models: a turn makes some twenty of them, and what comes from outside comes through ``from_json``.
 """

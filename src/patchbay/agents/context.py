@@ -104,7 +104,7 @@ class GenerateContentConfig:
 class RunFailed(Exception):  # noqa: N818  (it is an outcome of a run, which no caller catches)
     """An agent ends without an answer; ``code`` and the message are those of its last event.
 
-    ``event`` is that event, where there is something to keep of the answer that is none: its text so far, the tokens it took.
+    ``event`` is that event, where there is something to keep of the incomplete answer: its text so far, the tokens it took.
     """
 
     def __init__(self, code: str, message: str, event: Event | None = None) -> None:
@@ -186,7 +186,7 @@ class InvocationContext:
     ``end_invocation`` ends the run after what is being done now. ``hooks`` are those that are asked about its turns, None
     where there are none, and ``hook_scope`` is what they are told of the run. ``media`` has the files that go along with what
     tools say, None for the process's own store; they are those of the session that ``session_key`` names (``Session.key``): this
-    one, or that of whoever called the agent as a tool.
+    one, or that of the caller of the agent as a tool.
     """
 
     def __init__(
@@ -282,7 +282,7 @@ class InvocationContext:
         return mine
 
     def turn_scope(self, model: str) -> HookScope | None:
-        """Return what hooks are told of a turn of this agent that begins now; None where there are no hooks."""
+        """Return the hook scope of a turn of this agent that begins now; None where there are no hooks."""
         if self.hooks is None or self.hook_scope is None:
             return None
         self.shared.turns += 1

@@ -57,7 +57,7 @@ def to_messages(contents: Iterable[Content], tools: Container[str] = ()) -> list
 
 
 def without_old_files(contents: Sequence[Content]) -> Sequence[Content]:
-    """Return a session's contents without the files that tools gave in earlier turns: nobody need write them as base64 first."""
+    """Return a session's contents without the files of earlier turns' results, before they would be encoded as base64."""
     showing = {at for at, content in enumerate(contents) if _shows_files(content)}
     if not showing:
         return contents

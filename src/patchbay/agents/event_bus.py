@@ -50,7 +50,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class _StoredSession:
-    """An event as the bus keeps it: nobody has a hand on it."""
+    """An immutable copy of an event in the bus."""
 
     type: str
     body: bytes
@@ -97,7 +97,7 @@ class EventBus:
     def subscribe(self, event_type: str, handler: Handler, *, priority: int = 0, filter_func: Filter | None = None) -> None:
         """Have ``handler`` told of events of this type: "tool.call", all below "tool.*", or everything "*".
 
-        It may be sync (then it runs in a thread) or async. It is told of one event after the other, in their order, and gets a
+        It may be sync (then it runs in a thread) or async. It gets one event after the other, in order, and gets a
         copy. Where ``filter_func`` returns nothing true, it is not told. An event is handed out by ``priority``, the highest
         first, whatever the patterns; a handler that takes its time does not keep the next one waiting.
         """

@@ -1,7 +1,4 @@
-"""``LlmAgent``: a model with an instruction and tools, as data, and what follows from it once: its model, its executor.
-
-What lives here: the fields, checked when they are set. What does not: a run (``work``).
-"""
+"""``LlmAgent``: a model with an instruction and tools, checked when they are set; its model and executor are made once."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ class LlmAgent(BaseAgent):
     """An agent that asks a model, and carries out the tools that it calls, until it answers.
 
     ``model`` is a name ("gpt-4o-mini", "qwen/qwen-plus"), the URL of any OpenAI-compatible server ("http://host/v1#name"), an
-    openai client or a ChatModel; without one it is the parent's. ``tool_mode`` says how the model is told of tools: "auto",
+    openai client or a ChatModel; without one it is the parent's. ``tool_mode`` says how the model gets the tools: "auto",
     "native" or "text". ``instruction`` is text, or a function of the context (sync or async); ``{key}`` in it becomes the value
     in the session's state. ``tools`` are functions and tools, mixed; an agent with ``sub_agents`` gets ``transfer_to_agent`` by
     itself.

@@ -1,8 +1,4 @@
-"""``Runner``: a user's message in, the events of the run out.
-
-What lives here: finding the session, recording what the user said, one run after the other. What does not: what agents do with
-it.
-"""
+"""``Runner``: a user's message in, the events of the run out; runs on one session come one after the other."""
 
 from __future__ import annotations
 
@@ -43,11 +39,11 @@ _logger = logging.getLogger(__name__)
 class Runner:
     """Runs ``agent`` for users of the application ``app_name``.
 
-    Sessions are kept by ``session_service`` (in memory without one), ``bus`` is told what happens (``patchbay.agents.topics``),
-    and what users and agents say to each other is written into ``history_service``. ``hooks`` (``patchbay.hooks``) are asked
-    about the turns of all agents, those behind tools included. ``media`` has the files that go along with what tools say (None:
-    the process's own store, ``patchbay.media.shared_store``); those of a session go with it. Two runs on one session come one
-    after the other.
+    Sessions are kept by ``session_service`` (in memory without one), events of runs are published on ``bus``
+    (``patchbay.agents.topics``), and what users and agents say to each other is written into ``history_service``. ``hooks``
+    (``patchbay.hooks``) are asked about the turns of all agents, those behind tools included. ``media`` stores the files of
+    results (None: the process's own store, ``patchbay.media.shared_store``); those of a session are deleted with it. Two runs on
+    one session come one after the other.
     Use it as a context manager (``async with``, or ``with`` around plain ``for`` loops), or ``aclose()`` it, to close the
     connections of models that were given by name.
     """
@@ -241,7 +237,7 @@ class RunEvents:
     def __init__(self, state: _State, events: AsyncGenerator[Event, None]) -> None:
         self._state = state
         # Held until a loop has it: leaving the loop drops it then, and the event loop closes it. Were it still held here, the
-        # session would stay locked for as long as somebody has this object.
+        # session would stay locked as long as this object exists.
         self._held: AsyncGenerator[Event, None] | None = events
         self._source = weakref.ref(events)
 

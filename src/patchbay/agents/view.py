@@ -261,7 +261,7 @@ class _CachedTurns:
     body: bytes
 
     def is_of(self, events: EventLog) -> bool:
-        """Whether this was made of the beginning of ``events``, which nobody can have changed since."""
+        """Return whether this was made of the beginning of ``events``, and that is unchanged."""
         return self.end <= events.first_touched and self.last == events.id_at(self.end - 1)
 
 

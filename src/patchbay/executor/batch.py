@@ -1,6 +1,6 @@
 """The calls of one reply under way: which runs when, what has settled, and how all of it is stopped.
 
-Each call runs in a task of its own, so a tool that cancels its own task harms nobody else. Deadlines are timers that cancel a
+Each call runs in a task of its own, so a tool that cancels its own task harms no other call. Deadlines are timers that cancel a
 task and say why; no scope is held open, so nothing here can cancel a consumer (law 10). What one call goes through is
 ``invocation``'s.
 """
@@ -161,11 +161,11 @@ class Batch:
             return
         try:
             self._loop.call_soon_threadsafe(self._record_progress, invocation, progress)
-        except RuntimeError:  # the loop was closed: a thread that runs on has nobody to tell
+        except RuntimeError:  # the loop was closed: nothing reads the progress of a thread that runs on
             pass
 
     def settle(self, invocation: Invocation, execution: ToolExecution) -> None:
-        """Record how a invocation ended, now."""
+        """Record how an invocation ended, now."""
         if invocation.decision_log is not None and invocation.decision_log.edited:
             words = edited_note(invocation.json_arguments)
             execution = replace(execution, result=replace(execution.result, content=f"{words}\n{execution.content}"))
@@ -180,7 +180,7 @@ class Batch:
             self._admit_exclusive()
 
     def fail(self, invocation: Invocation, error: BaseException) -> None:
-        """Record that a invocation failed, with what the model is told of it."""
+        """Record that an invocation failed, with the message for the model."""
         if self._settled[invocation.index] is not None:
             return  # a tool that ignored its cancellation has ended after all: its call has its one result already
         # Who returns an error instead of raising one says all that there is to say of it.

@@ -39,7 +39,7 @@ def as_hooks(given: Hooks, what: str) -> tuple[Hook, ...]:
 
 
 def checked_hooks(given: Any) -> HookManager | None:
-    """Return what was given as ``hooks``. Raises TypeError for what is no HookManager."""
+    """Return what was given as ``hooks``. Raises TypeError for anything but a HookManager."""
     if given is None:
         return None
     from patchbay.hooks import HookManager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -47,7 +48,7 @@ class Executor:
 
     ``hooks`` are those that are mounted (``patchbay.hooks``), ``before`` and ``after`` callbacks of the caller's own, or lists of
     them (``patchbay.executor.executor``): the former are asked first, the latter are links of the same chain, as are ``links``.
-    ``on_progress(call, progress)`` is told what running tools say of their work, and must not block.
+    ``on_progress(call, progress)`` gets the progress of running tools, and must not block.
     ``media`` has the files that go along with results (None: the
     process's own store, ``patchbay.media.shared_store``).
 
@@ -104,7 +105,7 @@ class Executor:
         return Run(self, options, manager.begin(scope) if manager is not None else None)
 
     def turn_hooks(self, scope: HookScope | None, hooks: HookManager | None) -> TurnHooks | None:
-        """Return the hooks of a turn that begins now; None where nobody is to be asked or told."""
+        """Return the hooks of a turn that begins now; None where there are none."""
         manager = hooks if hooks is not None else self._unhooked
         if manager is None:
             from patchbay.hooks import HookManager
@@ -123,8 +124,12 @@ class Executor:
         iteration: int = 1,
         agent_scope: AgentScope = NO_SCOPE,
         budget: Budget | None = None,
+        surroundings: AgentScope | None = None,
     ) -> Batch:
         """Start ``calls`` as a run of their own (see ``Run.start``)."""
+        if surroundings is not None:
+            warnings.warn("surroundings= is agent_scope= now; the old name ends with the next release.", DeprecationWarning, 2)
+            agent_scope = surroundings
         return self.begin(agent_scope=agent_scope, budget=budget).start(calls, messages=messages, iteration=iteration)
 
     async def run(
@@ -136,12 +141,16 @@ class Executor:
         agent_scope: AgentScope = NO_SCOPE,
         budget: Budget | None = None,
         on_settled: Callable[[ToolExecution], None] | None = None,
+        surroundings: AgentScope | None = None,
     ) -> list[ToolExecution]:
         """Carry out ``calls`` in parallel and return their executions in call order.
 
-        ``on_settled`` is told each the moment it settles; what it raises is raised here. Either way, and when this is cancelled,
+        ``on_settled`` gets each the moment it settles; what it raises is raised here. Either way, and when this is cancelled,
         the tools are stopped and waited for first.
         """
+        if surroundings is not None:
+            warnings.warn("surroundings= is agent_scope= now; the old name ends with the next release.", DeprecationWarning, 2)
+            agent_scope = surroundings
         batch = self.start(calls, messages=messages, iteration=iteration, agent_scope=agent_scope, budget=budget)
         try:
             async for execution in batch:

@@ -192,7 +192,7 @@ class Invocation(PendingCall):
     def scope(self) -> HookScope:
         """Whose turn it is."""
         hooks = self._batch.run.hooks
-        assert hooks is not None  # nobody else asks
+        assert hooks is not None  # only hooks ask
         return hooks.scope
 
     @property
@@ -201,7 +201,7 @@ class Invocation(PendingCall):
         return self._batch.iteration
 
     def paused(self) -> AbstractContextManager[None]:
-        """Let the clocks stand still that run while the call waits for somebody to approve it."""
+        """Pause the timers that run while the call waits for its approval."""
         return paused(self._batch.run.budget)
 
     @property
@@ -249,7 +249,7 @@ class Invocation(PendingCall):
             if (check := batch.agent_scope.check) is not None and actions:
                 check(actions)
         except asyncio.CancelledError:
-            self.context.stop()  # for a thread, also where the task was cancelled by somebody else
+            self.context.stop()  # for a thread, also where other code cancelled the task
             raise  # by the tool, or because it is being stopped: that is seen when this task has ended
         except BaseException as error:  # (SystemExit too: a tool that calls sys.exit() must not end the host)
             if is_users_interrupt(error):
@@ -308,7 +308,7 @@ class Invocation(PendingCall):
                     await hooks.approve(self)
                     mine = self.arguments  # an approver may have edited them
                     is_other = True
-                if is_other:  # the text too: what the model wrote may be spelled so that somebody else reads it otherwise (law 9)
+                if is_other:  # the text too: another parser may read what the model wrote otherwise (law 9)
                     context.raw_arguments = json.dumps(self.json_arguments)
         if tool.sequential and tool is not called:
             await self._batch.wait_exclusive()

@@ -234,7 +234,7 @@ _inside: ContextVar[tuple[Tool, ...]] = ContextVar("_inside", default=())
 
 
 class FifoSemaphore:
-    """A number of places; whoever finds none waits, and they are let in as they came.
+    """A semaphore that admits waiters in the order in which they came.
 
     Not ``asyncio.Semaphore``: to take a place that is free must not cost an await, since nearly all are.
     """

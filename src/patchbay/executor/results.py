@@ -89,7 +89,7 @@ _HAD_RUN = " (The tool itself had run: its effects stand.)"
 
 
 def error_for_model(name: str, error: BaseException) -> tuple[str, str]:
-    """Return what the model is told of a failure, and its code."""
+    """Return the message for the model about a failure, and its code."""
     if isinstance(error, ToolError | HookAbortError):
         try:
             return str(error.for_model), error.code
@@ -103,7 +103,7 @@ def error_for_model(name: str, error: BaseException) -> tuple[str, str]:
 
 
 def edited_note(arguments: dict[str, Any]) -> str:
-    """Return what the model is told of a call whose arguments an approver has changed."""
+    """Return the note for the model on a call whose arguments an approver has changed."""
     text = json.dumps(arguments, ensure_ascii=False)
     return f"[An approver changed the arguments of this call, which was approved with: {text:.2000}]"
 
@@ -120,7 +120,7 @@ def effects_note(tool: Tool, *, begun: bool, has_run: bool, stopped: bool) -> st
 
 
 def checked_media(given: Any) -> MediaStore | None:
-    """Return the media store that somebody gave. Raises TypeError for what is none."""
+    """Return the media store that was given. Raises TypeError for anything else."""
     if given is None:
         return None
     from patchbay.media import MediaStore

@@ -60,7 +60,7 @@ class Run:
 
     ``tools`` are those that the model may call now: the executor's, and a reader from the moment on when a result was too long to
     be shown whole, or from the start where one was in an earlier run. They are only ever added to, at the end, so that what a
-    model was told stays a prefix of what it is told; whoever runs the turn may say otherwise (``use``).
+    model was sent stays a prefix of what it is sent; the turn may replace them (``use``).
     """
 
     def __init__(self, executor: Executor, options: RunOptions, hooks: TurnHooks | None = None) -> None:
@@ -90,7 +90,7 @@ class Run:
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """What the model is told of the tools."""
+        """The specs of the tools for the model."""
         if self._specs is None:
             self._specs = tuple([tool.spec for tool in self.tools.values() if tool.offered])
         return self._specs

@@ -1,10 +1,7 @@
 """The one loop: model, calls, results, model, until an answer or a limit.
 
-What lives here: one turn as a stream of typed events. How calls are carried out is the executor's; what a provider's wire looks
-like is ``patchbay.models``'; callbacks, clients and the blocking door are the runner's.
-
-Nothing that a model writes can raise out of here (law 2). No timeout and no cancel scope is held across a ``yield`` (law 10);
-closing the generator stops the model and the tools.
+A turn is a stream of typed events. Nothing that a model writes can raise out of it (law 2). No timeout or cancel scope is held
+across a ``yield`` (law 10); closing the generator stops the model and the tools.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ _Files = dict[int, int]
 
 
 class AttachmentWindow:
-    """Which files of the results in ``messages`` are shown; ``added`` is told of each message of more."""
+    """Which files of the results in ``messages`` are shown; call ``added`` for each further message with files."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._shown: dict[int, _Files] = {}
@@ -166,12 +166,12 @@ class Conversation:
         """Return what the model is asked now. The list is the model's own, so that a recorded request stays what it was."""
         specs = self.run.specs
         if self.external:
-            # First, since the run's may grow at the end: what was told stays a prefix of what is told.
+            # First, since the run's may grow at the end: what was sent stays a prefix of what is sent.
             specs = (*self.external, *(spec for spec in specs if spec.name not in self._external_names))
         return ChatRequest(self._files.view(self.messages), specs, tool_choice if specs else None, self.parameters, stream)
 
     def external_calls(self, calls: Sequence[ToolCall | IncompleteCall]) -> tuple[ToolCall, ...]:
-        """Return those of ``calls`` that are the caller's to carry out. One that was cut off is nobody's: it gets an error."""
+        """Return those of ``calls`` that are the caller's to carry out. One that was cut off gets an error instead."""
         names = self._external_names
         return tuple(call for call in calls if isinstance(call, ToolCall) and call.name in names) if names else ()
 

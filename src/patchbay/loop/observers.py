@@ -1,4 +1,4 @@
-"""What observers are told of a turn."""
+"""Events of a turn for observers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 _SUMMARY = 200
-"""How much of an error is told with the turn's end."""
+"""How many characters of an error the event of the turn's end has."""
 
 
 class ObservedTurn:
-    """A turn that observers are told of: of its beginning when it is made, of its end by ``over``.
+    """Emits the start of a turn when it is made, and its end by ``over``.
 
     ``said`` is what the user said, as far as it is known, and ``media`` how many files go with it.
     """
@@ -82,7 +82,7 @@ async def observed_turn(
         async with aclosing(events):
             async for event in events:
                 if isinstance(event, FinalEvent):
-                    end, status = event, "completed"  # before it is told: nobody need come back for more
+                    end, status = event, "completed"  # before it is yielded: the consumer need not come back for more
                 yield event
     except Exception as error:
         status = observed.failed("llm", str(error) or type(error).__name__)
@@ -128,13 +128,13 @@ def emit_response_counts(hooks: TurnHooks, iteration: int, *, chars: int, calls:
 
 
 def emit_output(hooks: TurnHooks, shown: UserOutputEvent, iteration: int) -> None:
-    """Say what a tool has for the user: the words and the files themselves, for whoever brings them there."""
+    """Emit what a tool has for the user: the text and the files themselves, for delivery."""
     payload = {"Tool": shown.tool_call.name, "Text": shown.text, "Media": list(shown.media), "Handled": shown.handled}
     hooks.emit("agent.user_output", "turn.tool.after", iteration, payload, attrs={"call_id": shown.tool_call.id})
 
 
 def summary_of(execution: Any) -> dict[str, Any]:
-    """Return what is told of a call with the end of its turn."""
+    """Return the summary of a call in the event of its turn's end."""
     about: dict[str, Any] = {"name": execution.call.name, "success": not execution.is_error}
     if execution.is_error:
         about["error_summary"] = execution.content[:_SUMMARY]

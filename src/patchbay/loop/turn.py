@@ -77,7 +77,7 @@ def turn(
     last event is a FinalEvent, also where a limit ends the turn, and by then every call has its result: those of the last round
     are carried out, one beyond the budget is told so, one that the end of the time finds running is stopped. A ``tool_choice``
     that demands a call is for the first round, then it is "auto": the model must be able to answer. ``messages`` is not changed.
-    ReplyEvents, ToolCallEvents and ToolResultEvents are left out where they are in ``without``: what nobody looks at costs too.
+    ReplyEvents, ToolCallEvents and ToolResultEvents are left out where they are in ``without``: an unused event costs time.
 
     ``external`` are tools that the caller carries out itself. The model is told of them too, and of no other tool that has the
     name of one. A reply that calls one ends the turn with the finish_reason "tool_calls": its other calls are carried out, and
@@ -130,7 +130,7 @@ class _Turn:
     handled: bool = False
 
     async def events(self) -> AsyncGenerator[LoopEvent, None]:
-        """Go round after round. What has to be closed or stopped is, here, whoever leaves and when."""
+        """Run round after round. Closes the model's stream and stops the tools on every way out."""
         hooks, budget = self.hooks, self.run.budget
         while self.begin_round():
             answer = self.answer
@@ -309,7 +309,7 @@ class _Turn:
         )
 
     def abort(self, why: HookAbortError) -> str:
-        """End the turn because a hook has said so, and return the ending; calls left to the caller are nobody's any more."""
+        """End the turn because a hook has said so, and return the ending; calls left to the caller are answered as cancelled."""
         self.aborted = why
         self.ending = ending = "hard_abort" if why.hard else "abort_turn"
         self.content = None

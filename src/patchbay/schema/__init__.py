@@ -1,10 +1,6 @@
-"""What arguments a tool takes, whether a call's arguments fit, and how a provider is told of both.
+"""JSON Schemas of tools: made from functions, validated against, and reduced to what each provider accepts.
 
-What lives here: JSON Schema from a function (``function``; ``hints``, ``annotations``, ``docstrings``, ``pydantic_model``),
-the check against schemas that others wrote (``validator``, with ``coercion`` and ``messages``), how a call's argument text is
-read (``arguments``), and the parts of JSON Schema and the names that providers take (``dialects``, with ``subsets`` and
-``names``). What does not: what a tool is and how it runs (``patchbay.tools``). Third-party packages are imported on first use
-only.
+Third-party packages are imported on first use only.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Aliases:
         return name if self._rule.allows(name) else self._rule.alias(name)
 
     def own(self, name: str) -> str:
-        """Return the tool's own name for one from the wire; what is no alias is returned as it is."""
+        """Return the tool's own name for one from the wire; any other name is returned as it is."""
         return self._back.get(name, name)
 
 

@@ -170,7 +170,7 @@ class Parameter:
 
 
 class FunctionSchema:
-    """What a function takes, as a model is told it and as its calls are checked.
+    """The parameters of a function: their schema for a model, and the check of calls.
 
     Optional parameters without a default accept null and may be left out. Arguments that the function does
     not have are dropped, and so are those that a ``functools.partial`` has bound by name: they are not the model's to choose. A

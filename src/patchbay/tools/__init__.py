@@ -1,9 +1,4 @@
-"""What a tool is, and how Python functions become tools.
-
-What lives here: the ``Tool`` class that every kind of tool extends, functions as tools, the context a tool is given with its
-state and its actions, and how what a tool returned is written for a model. What does not: which call runs when and for how long
-(``patchbay.executor``).
-"""
+"""Tools: the ``Tool`` class that every kind extends, functions as tools, the context of a call, and results for a model."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class AgentScope:
 
     ``state`` is what the calls' states read through to; it is never written to. ``session`` and ``invocation_context`` are the
     agents' own objects, handed through. ``invocation_id`` names the run, and is the same when the run is taken up again.
-    ``idempotency_key`` is the key of the one call that this is around, where whoever asks for it has given it one.
+    ``idempotency_key`` is the key of the one call that this is around, where the caller has given it one.
     ``check`` is shown what a call asks of the run, and raises what the call fails with where that cannot be.
     """
 
@@ -146,7 +146,7 @@ class ToolContext:
     """The store of the files that go along with results; None: the process's own (``patchbay.media.shared_store()``)."""
 
     facts: Mapping[str, Any] = MappingProxyType({})
-    """What the tool has found out about the call (``Tool.facts``): what was approved, where somebody had to; else empty."""
+    """The facts of the call (``Tool.facts``): those that were approved, where approval was needed; else empty."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class ToolContext:
         return self._cancelled
 
     def stop(self) -> None:
-        """Tell the tool that the call is being stopped. For whoever carries it out."""
+        """Signal the tool that the call is being stopped. For the executor."""
         self._is_stopped = True
         if self._cancelled is not None:
             self._cancelled.set()
@@ -248,7 +248,7 @@ class ToolContext:
 
     def with_facts(self, facts: Mapping[str, Any]) -> ToolContext:
         """Return the same call as a tool sees it that has found out ``facts``; the state, the actions and the end are shared."""
-        _ = self.cancelled, self.state, self.actions  # made now, if nobody has looked at them, so that both have the same
+        _ = self.cancelled, self.state, self.actions  # made now, so that both have the same
         other = copy.copy(self)
         other.facts = facts
         return other
@@ -265,7 +265,7 @@ class ToolContext:
         self._on_progress(Progress(message, fraction, data))
 
     def outcome(self) -> ToolActions:
-        """Return what the call asks for in the end, its changes of the state included. For whoever settles the call."""
+        """Return what the call asks for in the end, its changes of the state included. For the executor."""
         if self._state is None and self._actions is None:
             return ToolActions()
         actions = self.actions

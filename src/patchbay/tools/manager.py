@@ -84,7 +84,7 @@ class LiveSession(Protocol):
     """A session with a model that holds its own list of tools, such as a realtime connection."""
 
     async def use_tools(self, snapshot: Snapshot) -> None:
-        """Offer the model these tools from now on. What it raises is told to who waits for the sync.
+        """Offer the model these tools from now on. What it raises is raised to the caller that waits for the sync.
 
         It is asked again when it has returned or was cancelled, not before. Where it says so itself (``idle``, ``is_open``), a
         swap waits until it is idle, and none takes over that is not open. Where it says whether the model knows the tools of the
@@ -95,7 +95,7 @@ class LiveSession(Protocol):
 
 @dataclass(eq=False)
 class _Listener:
-    """A session that is told, one snapshot at a time. ``why`` is what kept it from the last change, "" where it knows it."""
+    """A session that gets one snapshot at a time. ``why`` is what kept it from the last change, "" where it has it."""
 
     session: LiveSession
     why: str = ""
@@ -107,14 +107,14 @@ class LLMSessionManager:
     """The door for code of this process: what it registers is for ``role`` alone, and takes the place of any tool of that name.
 
     ``active`` is the session the role talks through, ``pending`` the one that is about to take over; None where there is none.
-    Both are told of the role's tools by ``sync``. ``prepare``, ``swap`` and ``leave`` put sessions there: a realtime session, an
+    Both get the role's tools by ``sync``. ``prepare``, ``swap`` and ``leave`` put sessions there: a realtime session, an
     offline one, one of each. Sessions come and go; what is registered stays.
 
     The methods ending in ``_and_sync`` wait for the sync and raise ToolSyncError (a RuntimeError) for a session that could not be
     told; the change stands all the same. The others begin it in the background, where there is a running event loop, and log what
     goes wrong.
 
-    A session that could not be told is told again in the background, after each of ``retry_delays`` (seconds), until it was, or a
+    Sending the tools to a session is retried in the background, after each of ``retry_delays`` (seconds), until it was, or a
     newer change is told. ``untold`` says which are behind, and why.
 
     Tools registered here are not stored: the program registers them again when it starts.
@@ -144,7 +144,7 @@ class LLMSessionManager:
         await self.sync()
 
     def unregister_tool(self, name: str) -> bool:
-        """Take a tool away from this role, whoever registered it. Returns whether there was one."""
+        """Remove a tool from this role, from any source. Returns whether there was one."""
         change = self._unregister(name)
         self.sync_later()
         return change.removed > 0
@@ -184,7 +184,7 @@ class LLMSessionManager:
     async def prepare(self, session: LiveSession) -> None:
         """Make ``session`` the pending one, and tell it of the role's tools; one that is not open yet opens with them.
 
-        Raises ConfigurationError where there is a pending one already, for the active one and for what is no session;
+        Raises ConfigurationError where there is a pending one already, for the active one and for anything but a session;
         ToolSyncError where it cannot be told. Then, or when this is cancelled, it has left.
         """
         if not callable(getattr(session, "use_tools", None)):
@@ -193,7 +193,7 @@ class LLMSessionManager:
             raise ConfigurationError(f"The role {self.role!r} has a pending session: swap it in, or have it leave.")
         if session is self.active:
             raise ConfigurationError(f"The session is the role {self.role!r}'s active already.")
-        self.pending = session  # first, so that it is told of what changes meanwhile
+        self.pending = session  # first, so that it gets what changes meanwhile
         try:
             why = await self._tell(self._listener(session))
         except BaseException:
@@ -233,7 +233,7 @@ class LLMSessionManager:
         return before
 
     def leave(self, session: LiveSession) -> None:
-        """Forget a session: it is told of nothing any more. Does nothing where it is none of the role's."""
+        """Forget a session: it gets no more changes. Does nothing for one that is not the role's."""
         for name in _SESSIONS:
             if getattr(self, name) is session:
                 setattr(self, name, None)
@@ -250,7 +250,7 @@ class LLMSessionManager:
                 if why := await self._tell(listener):
                     failures.append(f"{name}: {why}")
                 del left[0]
-        except asyncio.CancelledError:  # whoever waits has no more patience
+        except asyncio.CancelledError:  # the waiter has given up
             for _, listener in left:
                 listener.why = "it took too long"
             raise
@@ -274,7 +274,7 @@ class LLMSessionManager:
                 listener.given = snapshot.revision
                 await session.use_tools(snapshot)
                 is_newest = snapshot.revision == self.snapshot().revision
-            except Exception as error:  # noqa: BLE001  (a session may fail in any way; the other is told all the same)
+            except Exception as error:  # noqa: BLE001  (a session may fail in any way; the other still gets the tools)
                 why = describe(error)
             if not self._has(session):
                 return ""
@@ -334,7 +334,7 @@ class LLMSessionManager:
             self._background = loop.create_task(self._sync_what_is_due())
 
     async def _sync_what_is_due(self) -> None:
-        while self._is_due:  # all that was changed while the last one went on is told at once
+        while self._is_due:  # one sync for all that was changed during the last one
             self._is_due = False
             try:
                 async with asyncio.timeout(ATTEMPT_SECONDS):

@@ -26,7 +26,7 @@ def excerpt(text: str, limit: int, *, how_to_read: Callable[[int], str] | None =
     """Return at most ``limit`` characters of a text: head and tail, and between them how much is missing.
 
     Two thirds are from the head; both are cut at the end of a line where one is near. ``limit`` is at least 1000.
-    ``how_to_read`` is told where the missing part begins, in characters, and says how to get at it.
+    ``how_to_read`` gets the position of the missing part, in characters, and returns how to read it.
     """
     if len(text) <= limit:
         return text

@@ -41,11 +41,11 @@ async def run_in_thread(work: Callable[[], T]) -> T:
         error: BaseException | None = None
         try:
             value = context.run(work)
-        except BaseException as raised:  # noqa: BLE001  (it is handed to whoever waits; a thread has nobody else to tell)
+        except BaseException as raised:  # noqa: BLE001  (it is handed to the waiter)
             error = raised
         try:
             loop.call_soon_threadsafe(deliver, value, error)
-        except RuntimeError:  # the loop was closed meanwhile: nobody waits any more
+        except RuntimeError:  # the loop was closed meanwhile
             pass
 
     _threads.submit(job)

@@ -176,7 +176,7 @@ class Tool(ABC):
 
     @property
     def description(self) -> str:
-        """What the model is told the tool is for; it may be set until the model has been told."""
+        """The description for the model; it may be set until the model has got it."""
         return self._description
 
     @description.setter
@@ -190,17 +190,17 @@ class Tool(ABC):
 
     @property
     def offered(self) -> bool:
-        """Whether a model is told of the tool. One that is not offered can still be called by its name."""
+        """Whether the tool is offered to models. One that is not can still be called by its name."""
         return True
 
     @property
     def problem(self) -> str | None:
-        """Why no model can be told of the tool, None where one can; for whoever wrote its schema."""
+        """Why the tool cannot be offered to any model, None where it can; for the author of its schema."""
         return None
 
     @cached_property
     def spec(self) -> ToolSpec:
-        """What a model is told of the tool; made once."""
+        """The tool's spec for a model; made once."""
         return ToolSpec(self.name, self.description, self.parameters, True if self.strict else None)
 
     def check(self) -> None:
@@ -245,7 +245,7 @@ def checked_timeout(seconds: float | None, what: str) -> float | None:
 
 
 def checked_schema(parameters: Mapping[str, Any], what: str) -> str:
-    """Return a schema as JSON text, or raise ConfigurationError for one that is none: no list that it is in could be shown."""
+    """Return a schema as JSON text, or raise ConfigurationError for one that is not JSON: no list with it could be sent."""
     try:
         return json.dumps(parameters, sort_keys=True, allow_nan=False, ensure_ascii=False, default=_as_dict)
     except (TypeError, ValueError, RecursionError) as error:
@@ -276,7 +276,7 @@ class BaseTool(Tool):
 
     @abstractmethod
     def get_declaration(self) -> dict[str, Any] | None:
-        """Return ``{"name", "description", "parameters"}``, the last a JSON Schema; None: no model is told of the tool."""
+        """Return ``{"name", "description", "parameters"}``, the last a JSON Schema; None: the tool is not offered."""
 
     @abstractmethod
     async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> Any:
@@ -300,7 +300,7 @@ class BaseTool(Tool):
 
     @cached_property
     def spec(self) -> ToolSpec:
-        """What a model is told of the tool; made once. Its name is the tool's, whatever the declaration says."""
+        """The tool's spec for a model; made once. Its name is the tool's, whatever the declaration says."""
         # Not by self.description: that is what a declaration is usually made of.
         description = (self._declaration or {}).get("description") or self.description
         return ToolSpec(self.name, description, self.parameters, True if self.strict else None)
@@ -321,7 +321,7 @@ class BaseTool(Tool):
 
 
 MOST_FACTS_CHARS: Final = 8 * 1024
-"""How many characters of JSON the facts of a call may have: whoever approves it reads them all."""
+"""How many characters of JSON the facts of a call may have: an approver reads them all."""
 
 DENIED: Final = "Tool execution denied"
 

@@ -45,7 +45,7 @@ sessions = Table(
     Column("last_agent", Text, nullable=False),
     Column("created_at", Float, nullable=False),
     Column("updated_at", Float, nullable=False),
-    Column("last_seq", Integer, nullable=False),  # whoever counts it up has the row, and so the next place in the log
+    Column("last_seq", Integer, nullable=False),  # incrementing it locks the row, and so the next place in the log
     UniqueConstraint("app_name", "user_id", "id", name="uq_patchbay_sessions"),
     Index("ix_patchbay_sessions_updated", "app_name", "user_id", "updated_at"),
     sqlite_autoincrement=True,  # a deleted session's number is not given to another one

@@ -1,4 +1,4 @@
-"""Sessions in this process's memory: nothing outlives it, and nobody gets hold of what is kept."""
+"""Sessions in this process's memory; callers get copies."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class FileLocks:
 
 @dataclass
 class _LockFile:
-    """One for a file and process, whoever uses it: to the kernel all of a process's locks are one holder's."""
+    """One object for a file and process: to the kernel all locks of a process have one holder."""
 
     path: Path
     descriptor: int
@@ -136,7 +136,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class AdvisoryLocks:
-    """For PostgreSQL: advisory locks, all held by one connection. Should that break, the server has let go of them."""
+    """For PostgreSQL: advisory locks, all held by one connection. If that breaks, the server releases them."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -170,7 +170,7 @@ class AdvisoryLocks:
             except sqlalchemy.exc.DBAPIError as error:
                 if not error.connection_invalidated:
                     raise
-            # It had broken while nobody used it.
+            # It broke while it was idle.
             return bool(self._connection().scalar(statement))
 
     def _let_go(self, number: int) -> None:

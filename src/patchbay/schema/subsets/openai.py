@@ -50,7 +50,7 @@ def openai_strict(schema: Schema) -> Schema | Unsupported:
 def without_added_nulls(schema: Schema, raw_arguments: str) -> str:
     """Return arguments that were written to ``openai_strict(schema)`` as ``schema`` has them: absent, not null.
 
-    Text that is not a JSON object is returned as it is, for whoever checks it.
+    Text that is not a JSON object is returned as it is, for the validator.
     """
     if "null" not in raw_arguments:
         return raw_arguments

@@ -1,8 +1,6 @@
-"""Which tools exist, for which role, and who they are from; and what a reader sees of it in one moment.
+"""The registry in memory: which tools exist, for which role, from which source; readers get immutable snapshots.
 
-What lives here: the registry, as data in memory. What does not: storing it (``patchbay.registrations``), the doors that tools
-come in by (``patchbay.server``, ``patchbay.tools.manager``), and calling a tool (``patchbay.executor``). No I/O, no clock:
-whoever watches whether a callback is alive says ``hide`` and ``show``.
+No I/O and no clock: what watches the health of callbacks calls ``hide`` and ``show``. ``patchbay.registrations`` stores it.
 """
 
 from __future__ import annotations

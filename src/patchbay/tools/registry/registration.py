@@ -159,7 +159,7 @@ class Failure(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """A role whose tool was left alone, because it is somebody else's (``owned_by``, a source)."""
+    """A role whose tool was left alone, because another source owns it (``owned_by``)."""
 
     role: str
     owned_by: str
@@ -174,7 +174,7 @@ class Change:
     role came or went. ``failed_roles`` and ``refused_roles`` (where tools were to be removed) say where not, and why.
     ``removed`` is how many tools went, each counted for every role that had it.
 
-    ``revision`` is the registry's, after it. ``keys`` are the registrations that are not what they were, for whoever stores
+    ``revision`` is the registry's, after it. ``keys`` are the registrations that have changed, for whatever stores
     them; what they are now, the registry knows.
     """
 
@@ -263,7 +263,7 @@ class Snapshot:
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """What a model is told of the tools, under the names they are registered by."""
+        """The specs of the tools for a model, under the names they are registered by."""
         return tuple(tool.spec for tool in self.tools.values() if tool.offered)
 
     def specs_for(self, dialect: str) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ class Undispatched(Tool):
     def __init__(self, registration: Registration) -> None:
         super().__init__(registration.name, registration.description, parameters=registration.parameters)
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:  # noqa: ARG002  (there is nobody to give them to)
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:  # noqa: ARG002  (it has no handler)
         """Raise ToolFailed."""
         raise ToolFailed(f"tool {self.name!r} is remote but no dispatcher is bound", tool_name=self.name)
 
@@ -98,7 +98,7 @@ class RegistrationTable:
         return self._by_name.get(key.name, {}).get(key.role)
 
     def named(self, name: str) -> list[Entry]:
-        """Return what is registered under a name, whoever for."""
+        """Return what is registered under a name, for all roles."""
         return list(self._by_name.get(name, {}).values())
 
     def seen(self, role: str, name: str) -> Entry | None:

@@ -56,7 +56,7 @@ class Listeners:
         self._untold.append(change)
 
     def tell(self) -> None:
-        """Return when all that was queued has been told; what a listener changes itself is told after that."""
+        """Return when all queued changes were delivered; what a listener changes itself is delivered after that."""
         if self._teller == threading.get_ident():
             return
         with self._telling:
@@ -156,7 +156,7 @@ class ToolRegistry:
         """Have ``listener`` called after each change, one after the other in their order; call what is returned to end it.
 
         It is called in some thread that makes a change, and must not block: a change returns when all have been told of it. What
-        it changes itself is told later. What it raises is logged.
+        it changes itself is delivered later. What it raises is logged.
         """
         return self._listeners.add(listener)
 
@@ -204,7 +204,7 @@ class ToolRegistry:
         """
         permissions = self._permissions(trusted=trusted, inside=inside, secret=secret)
         with self._lock:
-            self._targets(registration.role)  # before the tool is made: the role's error is told first
+            self._targets(registration.role)  # before the tool is made: the role's error comes first
         entry = self._entry(replace(registration, excluded=frozenset(), place=None))
 
         def work(change: Changing) -> None:
@@ -231,7 +231,7 @@ class ToolRegistry:
     ) -> Change:
         """Take a tool away from a role, or from all. With ``expected_source`` only that source's.
 
-        One that is registered for all roles stays for the others. What the caller may not touch is told in ``refused_roles``.
+        One that is registered for all roles stays for the others. What the caller may not change is listed in ``refused_roles``.
         """
         permissions = self._permissions(trusted=trusted, inside=inside, secret=secret)
 
@@ -271,7 +271,7 @@ class ToolRegistry:
         return self._change("clear", work)
 
     def hide(self, source: str | None = None, *, origin: str | None = None) -> Change:
-        """Leave the tools of a source, or of an origin, or both, out of what models are told, until they are shown again.
+        """Hide the tools of a source, or of an origin, or both, from models until ``show``.
 
         They stay registered. A tool that is registered meanwhile is not hidden.
         """
