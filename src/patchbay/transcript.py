@@ -174,7 +174,7 @@ def flatten_messages(
     return view
 
 
-_RESULT_ROLES: Final = frozenset({"tool", "function"})
+_RESULT_ROLES: Final = ("tool", "function")  # (a role of a client may be unhashable)
 _NEITHER: Final[tuple[Sequence[str], Sequence[str]]] = ((), ())
 
 
