@@ -95,7 +95,7 @@ def test_the_next_hook_sees_what_the_one_before_it_made_of_the_request():
     assert "one" == turned.requests[0].parameters["model"]
 
 
-def test_what_is_no_json_among_the_options_stays_what_it_was():
+def test_invalid_json_among_the_options_stays_what_it_was():
     passed_on = object()
 
     def before_llm(request):
@@ -403,7 +403,7 @@ def test_a_call_that_failed_is_no_result_for_hooks():
     ],
     ids=repr,
 )
-def test_a_decision_that_a_point_does_not_know_is_passed_over_with_a_warning(point, decision, caplog):
+def test_a_decision_that_a_point_does_not_know_is_skipped_with_a_warning(point, decision, caplog):
     turned = play(managed(hook(**{point: decision})))
     assert (["3"], "done") == (turned.results, turned.final.content)
     assert "passed over" in caplog.text
@@ -439,7 +439,7 @@ def test_a_member_of_a_wrong_type_makes_the_whole_answer_nothing(point, changes,
     assert "answered" in caplog.text
 
 
-def test_a_member_that_means_nothing_is_complained_of_once(caplog):
+def test_a_member_that_means_nothing_is_warned_of_once(caplog):
     turned = play(
         managed(hook(before_tool=Modify({"args": {"a": 5}}))), [called(call_id="1"), called(call_id="2")], called(), "done"
     )

@@ -61,14 +61,14 @@ def method(answer):
 
 
 @pytest.mark.parametrize(("answer", "how"), FAILURES.values(), ids=FAILURES)
-def test_a_guard_that_fails_has_refused_the_call(answer, how):
+def test_a_guard_that_fails_has_denied_the_call(answer, how):
     turned = play(guarded(hook(before_tool=method(answer)), limit=limit_for(answer)))
     assert ([f'Tool execution denied by hook: hook "guard" {how}'], []) == (turned.results, turned.ran)
     assert ["tool_denied"] == turned.codes
 
 
 @pytest.mark.parametrize("answer", [each for each, _ in FAILURES.values()], ids=FAILURES)
-def test_without_it_the_same_guard_is_passed_over(answer):
+def test_without_it_the_same_guard_is_skipped(answer):
     turned = play(guarded(hook(before_tool=method(answer)), limit=limit_for(answer), fail_closed=False))
     assert (["3"], [("add", 1, 2)]) == (turned.results, turned.ran)
 
@@ -150,7 +150,7 @@ def test_it_is_true_or_false(given):
         guarded(hook(before_tool=None), fail_closed=given)
 
 
-def test_a_class_is_no_hook():
+def test_a_class_is_not_a_hook():
     with pytest.raises(
         TypeError, match=r"WrongSignature is a class and no hook: give an instance of it, WrongSignature\(\.\.\.\)"
     ):
@@ -164,7 +164,7 @@ def test_the_log_says_that_a_class_was_answered_and_what_came_of_it(fails_closed
     assert words in [record.getMessage() for record in caplog.records]
 
 
-def test_an_approver_that_answers_a_class_has_said_no_and_is_told(caplog):
+def test_an_approver_that_answers_a_class_has_denied_and_is_told(caplog):
     manager = HookManager()
     manager.mount("gate", hook(approve_tool=lambda call: Approval))
     assert [] == play(manager).ran

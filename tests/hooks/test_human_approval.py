@@ -54,7 +54,7 @@ def test_where_no_person_can_be_asked_the_call_is_denied_with_the_reason():
     )
 
 
-def test_where_the_desk_has_no_door_to_a_person_the_call_is_denied():
+def test_where_the_service_cannot_reach_a_person_the_call_is_denied():
     async def work():
         manager = managed(guard=hook(before_tool=Ask()))
         ApprovalService().mount(manager)

@@ -81,7 +81,7 @@ def test_several_tools_of_several_hooks_stand_in_the_order_in_which_they_were_ad
     assert ["sunny in x", "sunny in y"] == turned.results
 
 
-def test_a_name_that_is_there_already_stays_with_whoever_had_it_first(caplog):
+def test_a_name_that_is_there_already_stays_with_who_had_it_first(caplog):
     turned = play(managed(adds(named("add", description="mine"))))
     assert ["add", "rm"] == turned.offered()
     assert "mine" not in str(turned.requests[0].tools)
@@ -112,7 +112,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
-def test_what_a_hook_does_to_tools_of_others_is_undone(edit):
+def test_what_a_hook_does_to_tools_of_other_owners_is_undone(edit):
     before = play(None, "done").requests[0].tools
 
     def before_llm(request):
@@ -202,7 +202,7 @@ def test_a_hook_that_could_not_answer_adds_no_tool(caplog):
     assert "has no before_tool to answer its calls" in caplog.text
 
 
-def test_a_protected_name_is_no_hooks():
+def test_a_protected_name_is_not_a_hooks():
     turned = play(managed(adds(named("fs_read")), policy=HookPolicy(protected=frozenset({"fs_*"}))), "done")
     assert ["add", "rm"] == turned.offered()
 
@@ -309,7 +309,7 @@ def test_the_log_says_why_a_tool_of_a_hook_has_failed(before_tool, why, caplog):
     assert [f"The hook 'hook0' has not answered a call of its tool 'get_weather': {why}"] == caplog.messages
 
 
-def test_members_of_a_result_that_there_are_not_are_passed_over_with_a_word(caplog):
+def test_members_of_a_result_that_there_are_not_are_skipped_with_a_word(caplog):
     turned = play(managed(adds(WEATHER, before_tool=Respond({"for_llm": "x", "forUser": "y", "colour": 1}))), OSLO, "done")
     assert ["x"] == turned.results
     known = "for_llm, for_user, silent, is_error, is_async, media, artifact_tags, response_handled"

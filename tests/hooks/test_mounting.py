@@ -33,7 +33,7 @@ NO_HOOKS = {
 
 
 @pytest.mark.parametrize("thing", NO_HOOKS.values(), ids=NO_HOOKS)
-def test_what_has_none_of_the_methods_is_no_hook(thing):
+def test_what_has_none_of_the_methods_is_not_a_hook(thing):
     with pytest.raises(TypeError, match="is no hook"):
         HookManager().mount("it", thing)
 

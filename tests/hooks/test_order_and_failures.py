@@ -85,7 +85,7 @@ RAISED = {
 @pytest.mark.parametrize("at_once", [True, False], ids=["at once", "after a wait"])
 @pytest.mark.parametrize("error", RAISED.values(), ids=RAISED)
 @pytest.mark.parametrize("point", INTERCEPTORS)
-def test_a_hook_that_raises_is_passed_over(point, error, at_once, caplog):
+def test_a_hook_that_raises_is_skipped(point, error, at_once, caplog):
     async def raises(_view):
         if not at_once:
             await asyncio.sleep(0)
@@ -98,7 +98,7 @@ def test_a_hook_that_raises_is_passed_over(point, error, at_once, caplog):
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["at once", "after a wait"])
 @pytest.mark.parametrize("error", RAISED.values(), ids=RAISED)
-def test_an_approver_that_raises_has_said_no(error, at_once):
+def test_an_approver_that_raises_has_denied(error, at_once):
     async def raises(_view):
         if not at_once:
             await asyncio.sleep(0)
@@ -114,7 +114,7 @@ async def for_ever(_view):
 
 
 @pytest.mark.parametrize("point", INTERCEPTORS)
-def test_a_hook_that_takes_too_long_is_passed_over_and_its_predecessors_value_stays(point, caplog):
+def test_a_hook_that_takes_too_long_is_skipped_and_its_predecessors_value_stays(point, caplog):
     changes = {
         "before_llm": {"model": "one"},
         "after_llm": {"content": "one"},
@@ -132,7 +132,7 @@ def test_a_hook_that_takes_too_long_is_passed_over_and_its_predecessors_value_st
     assert {"before_llm": "one", "after_llm": "one", "before_tool": [("add", 5, 2)], "after_tool": "one"}[point] == made[point]
 
 
-def test_an_approver_that_takes_too_long_has_said_no():
+def test_an_approver_that_takes_too_long_has_denied():
     turned = play(managed(guard=hook(approve_tool=for_ever), timeouts=SOON))
     assert ['Tool execution denied by approval hook: tool approval hook "guard" timed out'] == turned.results
     assert [] == turned.ran
@@ -147,7 +147,7 @@ def test_each_hook_has_its_own_time():
     assert ["3"] == play(manager).results
 
 
-def test_a_hook_that_swallows_its_cancellation_is_passed_over_all_the_same():
+def test_a_hook_that_swallows_its_cancellation_is_skipped():
     async def stubborn(_call):
         try:
             await asyncio.Event().wait()

@@ -186,14 +186,14 @@ def test_a_tool_that_one_hook_has_taken_from_the_list_is_not_the_next_hooks():
 
 
 @pytest.mark.parametrize("edit", [lambda tools: tools[::-1], lambda tools: [tools[1], own("mine")], lambda tools: [tools[0]] * 2])
-def test_whatever_a_hook_does_to_tools_of_others_is_said(edit, caplog):
+def test_whatever_a_hook_does_to_tools_of_other_owners_is_said(edit, caplog):
     before = play(None, "done").requests[0].tools
     manager = managed(hook(before_llm=lambda request: Modify({"tools": edit(request.tools)}), before_tool=None))
     assert before == play(manager, "done").requests[0].tools[:2]
     assert "changed tools that are not its own" in caplog.text
 
 
-def test_a_hook_that_adds_its_tool_to_each_request_is_not_complained_of(caplog):
+def test_a_hook_that_adds_its_tool_to_each_request_is_not_warned_of(caplog):
     """As most do: from the second round on it is there already."""
     turned = play(managed(brings("mine", "other")), called("mine", "{}"), called("add", '{"a": 1}', "c2"), "done")
     assert [["add", "rm", "mine", "other"]] * 3 == [turned.offered(number) for number in range(3)]

@@ -200,7 +200,7 @@ def test_before_a_tool_a_hook_may_refuse_and_answer():
     assert Respond({}) == asked_about_a_call({"action": "respond", "result": {}})[0]
 
 
-def test_a_reason_is_no_place_for_a_book():
+def test_a_long_reason_is_cut():
     assert DenyTool("x" * replies.MAX_REASON) == asked_about_a_call({"action": "deny_tool", "reason": "x" * 100_000})[0]
     assert replies.MAX_REASON == len(replies.approval({"reason": "x" * 100_000}).reason)
 
@@ -221,7 +221,7 @@ def test_an_answer_without_a_result_lets_the_call_go_its_way():
         ("before_tool", "x"),
     ],
 )
-def test_an_action_that_a_point_does_not_have_is_passed_over_with_all_that_came_with_it(point, action):
+def test_an_action_that_a_point_does_not_have_is_skipped_with_all_that_came_with_it(point, action):
     decision, findings = ASKED[point](
         {"action": action, "result": {"result": {}}} if point == "after_tool" else {"action": action}
     )
@@ -318,7 +318,7 @@ def test_whatever_is_answered_is_a_decision_or_a_wrong_type(value):
             ask(answer)
 
 
-def test_member_names_count_whatever_their_case():
+def test_member_names_count_case_insensitively():
     decision, findings = asked_about_a_call({"Action": "respond", "RESULT": {"For_LLM": "x", "Is_Error": True}})
     assert (Respond({"for_llm": "x", "is_error": True}), {}) == (decision, findings.found)
     decision, findings = asked_about_a_call({"CALL": {"Tool": "ls"}})
@@ -339,7 +339,7 @@ def test_member_names_count_whatever_their_case():
         ("approve_tool", {"action": "continue"}, "action", "approved"),
     ],
 )
-def test_a_member_in_the_wrong_place_is_told_with_the_one_that_is_meant(point, result, about, meant):
+def test_a_member_in_the_wrong_place_is_reported_with_the_likely_one(point, result, about, meant):
     findings = Findings()
     replies.parse_reply(point, result, findings)
     assert [about] == list(findings.found)
@@ -347,7 +347,7 @@ def test_a_member_in_the_wrong_place_is_told_with_the_one_that_is_meant(point, r
     assert {about} == findings.lost
 
 
-def test_an_unknown_member_is_told_and_passed_over():
+def test_an_unknown_member_is_reported_and_ignored():
     decision, findings = asked_about_a_call({"action": "deny_tool", "why": "x"})
     assert (DenyTool(""), {"why": "the member 'why' is not known there; it is passed over"}, set()) == (
         decision,
@@ -363,7 +363,7 @@ def test_what_messages_and_tools_have_of_their_own_is_kept():
     assert {"messages": [message], "tools": [odd]} == changes
 
 
-def test_the_flat_forms_are_taken_and_told():
+def test_the_flat_forms_are_accepted_and_reported():
     decision, findings = asked_about_a_response({"action": "modify", "response": {"content": "new"}})
     assert ({"content": "new"}, ["flat response"]) == (decision.changes, list(findings.found))
     decision, findings = asked_about_a_result({"action": "modify", "result": {"for_llm": "new"}})

@@ -212,7 +212,7 @@ def test_a_builtin_has_its_config_as_it_is():
     assert (expected,) == config.builtins
 
 
-def test_keys_that_are_not_known_are_passed_over_and_told():
+def test_keys_that_are_not_known_are_skipped_and_told():
     entry = {"enabled": True, "command": COMMAND, "intercept": ["before_tool"], "timout_ms": 1, "vendor": {}}
     notes = parsed(processes={"h": entry}, polices={}, defaults={"x": 1}).notes
     assert (

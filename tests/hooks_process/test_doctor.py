@@ -34,14 +34,14 @@ def outcomes(found, *, other_than="ok"):
     return {check: each.outcome for check, each in found.items() if each.outcome != other_than}
 
 
-def test_the_example_is_well():
+def test_the_example_passes():
     found = verdicts((sys.executable, str(WEATHER)))
     assert {} == outcomes(found)
     assert "offers 1 tool" == found["hook.hello"].words
     assert found["hook.approve_tool"].words.startswith("not for this hook")
 
 
-def test_a_hook_without_a_flaw_is_well_for_all_that_it_is_asked(tmp_path):
+def test_a_hook_without_a_defect_passes_for_all_that_it_is_asked(tmp_path):
     body = """
     def lines():
         for line in sys.stdin.buffer:
@@ -107,7 +107,7 @@ GOOD = "{'type': 'function', 'function': {'name': 'x'}}"
 
 
 @pytest.mark.parametrize("tool", [FLAT, BAD_SCHEMA, "1"])
-def test_a_tool_that_is_none_is_a_failure_wherever_it_is_offered(tmp_path, tool):
+def test_an_invalid_tool_is_a_failure_wherever_it_is_offered(tmp_path, tool):
     modes = frozenset({"llm", "tool"})
     hello = verdicts(script(tmp_path, HELLO % tool), modes=modes)["hook.hello"]
     assert ("failure", True) == (hello.outcome, "it offers a tool that is none: " in hello.words)
@@ -117,7 +117,7 @@ def test_a_tool_that_is_none_is_a_failure_wherever_it_is_offered(tmp_path, tool)
     assert '{"type":"function","function":{"name":' in hello.way_out
 
 
-def test_tools_that_nobody_would_be_asked_for_are_a_failure(tmp_path):
+def test_tools_without_before_tool_are_a_failure(tmp_path):
     found = verdicts(script(tmp_path, HELLO % GOOD), modes=frozenset({"llm"}))["hook.hello"]
     assert ("failure", "it offers tools that it is not asked for") == (found.outcome, found.words)
     assert "before_tool" in found.way_out
@@ -149,7 +149,7 @@ def test_what_comes_in_the_place_of_an_answer_is_shown(tmp_path, answer, printed
         ((sys.executable, "-c", "raise SystemExit('why')"), "Run the command by hand"),
     ],
 )
-def test_what_does_not_greet_is_told_what_to_do(command, way_out):
+def test_a_process_without_a_hello_gets_a_way_out(command, way_out):
     (hello,) = verdicts(command).values()
     assert ("failure", True) == (hello.outcome, way_out in hello.way_out)
 
@@ -180,7 +180,7 @@ def test_silence_is_a_failure(tmp_path):
     assert "ok" == found["hook.before_tool"].outcome
 
 
-def test_what_a_hook_says_cannot_play_with_the_terminal(tmp_path):
+def test_what_a_hook_says_is_escaped_on_the_terminal(tmp_path):
     done = patchbay("doctor", *script(tmp_path, "def hello(params): write('\\x1b]0;mine\\x07\\n'); sys.exit('\\x1b[2J')"))
     assert ("\x1b" in done.stdout, "\\x1b[2J" in done.stdout) == (False, True)
 
@@ -199,7 +199,7 @@ def test_the_first_answer_of_a_process_has_the_time_that_its_limits_give_it(tmp_
     assert ("ok", "ok") == (found["hook.hello"].outcome, found["SIGTERM"].outcome)
 
 
-def test_half_of_a_pair_is_a_failure(tmp_path):
+def test_one_of_a_pair_is_a_failure(tmp_path):
     body = """
     def on(method, params):
         answer() if method.startswith("before") else answer(error={"code": -32601, "message": "?"})
@@ -235,7 +235,7 @@ def test_what_no_host_trips_over_is_a_warning(tmp_path, body, check, words):
     assert verdict.way_out
 
 
-def test_what_the_host_would_undo_is_told(tmp_path):
+def test_what_the_host_would_undo_is_reported(tmp_path):
     body = """
     def on(method, params):
         answer({"action": "modify", "request": {"tools": [], "messages": []}})
@@ -281,7 +281,7 @@ def test_the_command_takes_a_hook_of_a_configuration_and_says_json(tmp_path):
 
 
 @pytest.mark.parametrize("written", ["{'action': ''}", '{"action":"",}', "{action:1}", '{"action":NaN}'])
-def test_what_is_no_json_is_one_failure_that_says_so(tmp_path, written):
+def test_invalid_json_is_one_failure_that_says_so(tmp_path, written):
     body = f'def on(method, params):\n    if id: write(\'{{"jsonrpc":"2.0","id":%d,"result":\' % id + {written!r} + \'}}\\n\')'
     found = verdicts(script(tmp_path, body), modes=frozenset({"tool", "llm", "approve"}))
     failures = [each for each in found.values() if each.outcome == "failure"]
@@ -291,7 +291,7 @@ def test_what_is_no_json_is_one_failure_that_says_so(tmp_path, written):
     assert failures[0].way_out.startswith("Write each answer with a JSON library")
 
 
-def test_a_greeting_that_is_no_json_is_told_as_such(tmp_path):
+def test_a_greeting_that_is_invalid_json_is_reported(tmp_path):
     (hello,) = verdicts(script(tmp_path, """def hello(params): write('{"id":1,"result":{},}\\n')""")).values()
     assert ("failure", True, True) == (hello.outcome, "this is no JSON" in hello.words, "JSON library" in hello.way_out)
 
@@ -307,7 +307,7 @@ def test_one_check_is_one_check():
     assert patchbay("doctor", "/no/such/program").stdout.endswith("1 check: 0 ok, 0 warning, 1 failure\n")
 
 
-def test_how_long_it_takes_is_told_apart_from_what_it_prints(tmp_path):
+def test_how_long_it_takes_is_separate_from_what_it_prints(tmp_path):
     found = verdicts(script(tmp_path, ""), modes=frozenset({"approve"}))
     assert ("ok", "", True) == (
         found["standard output"].outcome,
@@ -332,7 +332,7 @@ def test_options_behind_a_name_are_refused(tmp_path):
     assert (2, words) == (done.returncode, done.stderr)
 
 
-def test_a_file_without_hooks_is_told_as_such(tmp_path):
+def test_a_file_without_hooks_is_reported(tmp_path):
     config = tmp_path / "patchbay.json"
     config.write_text('{"agents": {}}')
     assert (f"{config} has no hooks\n", "") == ((done := patchbay("list", "--config", config)).stdout, done.stderr)

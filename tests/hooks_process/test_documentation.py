@@ -24,7 +24,7 @@ def blocks(info):
     return re.findall(rf"^```{info}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
-def test_the_hook_without_the_sdk_is_well(tmp_path):
+def test_the_hook_without_the_sdk_passes(tmp_path):
     (source,) = blocks("py minimal")
     path = tmp_path / "minimal.py"
     path.write_text(source, encoding="utf-8")

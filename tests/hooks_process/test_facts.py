@@ -62,7 +62,7 @@ def test_requests_about_a_tool_that_finds_nothing_out_are_what_they_were(tmp_pat
     assert {"meta", "tool", "arguments", "call_id", "digest", "source"} == first.keys()
 
 
-def test_a_hook_that_sends_the_facts_back_with_a_call_has_said_nothing_odd():
+def test_a_hook_that_sends_the_facts_back_with_a_call_is_not_odd():
     findings = Findings()
     call = {"tool": "remove", "arguments": {}, "facts": {"path": "/srv"}, "digest": "sha256:1"}
     assert {"tool": "remove", "arguments": {}} == parse_reply("before_tool", {"call": call}, findings)["call"]

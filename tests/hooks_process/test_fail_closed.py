@@ -66,7 +66,7 @@ def test_a_guard_strips_calls_by_a_response_without_them_and_with_another_finish
     run(main())
 
 
-def test_a_guard_that_is_gone_has_refused_what_comes_then(tmp_path):
+def test_a_guard_that_is_gone_denies_later_calls(tmp_path):
     async def main():
         manager = await guarded(script(tmp_path, "def on(method, params): os._exit(7)"))
         try:

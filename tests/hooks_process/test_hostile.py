@@ -88,7 +88,7 @@ def test_a_line_of_100_megabytes_fails_its_call_and_the_next_one_is_answered(tmp
     run(main())
 
 
-def test_half_a_line_answers_nobody_until_it_is_whole_and_then_it_is_late(tmp_path):
+def test_half_a_line_is_dropped_until_it_is_whole_and_then_it_is_late(tmp_path):
     command = script(
         tmp_path,
         """
@@ -115,7 +115,7 @@ def test_half_a_line_answers_nobody_until_it_is_whole_and_then_it_is_late(tmp_pa
     run(main())
 
 
-def test_a_reply_after_its_time_answers_nobody(tmp_path, caplog):
+def test_a_reply_after_its_time_is_dropped(tmp_path, caplog):
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     command = script(
@@ -155,7 +155,7 @@ ENDS = {
 
 @pytest.mark.parametrize("how", ENDS)
 @pytest.mark.parametrize("point", POINTS)
-def test_wherever_a_hook_fails_the_turn_ends_defined(tmp_path, point, how):
+def test_a_turn_ends_well_wherever_a_hook_fails(tmp_path, point, how):
     command = script(
         tmp_path,
         f"""
@@ -196,7 +196,7 @@ def test_a_hook_that_ends_when_it_is_greeted_is_not_there(tmp_path):
 
 
 @pytest.mark.parametrize("away", [False, True], ids=["in its group", "in a session of its own"])
-def test_a_child_that_keeps_the_pipes_open_holds_up_nobody(tmp_path, away):
+def test_a_child_that_keeps_the_pipes_open_delays_no_call(tmp_path, away):
     command = script(
         tmp_path,
         f"""
@@ -295,7 +295,7 @@ def test_thousands_of_calls_at_once_are_each_answered_or_fail_at_once_when_it_en
     run(main())
 
 
-def test_one_that_does_not_read_is_told_of_no_more_events_than_it_may_keep(tmp_path):
+def test_one_that_does_not_read_gets_no_more_events_than_it_may_queue(tmp_path):
     command = script(tmp_path, "def on(method, params): time.sleep(60)")
 
     async def main():
@@ -377,7 +377,7 @@ def test_one_that_reads_again_is_asked_again(tmp_path):
     run(main())
 
 
-def test_one_that_stops_itself_is_ended_all_the_same(tmp_path):
+def test_one_that_stops_itself_is_ended(tmp_path):
     command = script(tmp_path, "def on(method, params): os.kill(os.getpid(), signal.SIGSTOP)")
 
     async def main():
@@ -390,7 +390,7 @@ def test_one_that_stops_itself_is_ended_all_the_same(tmp_path):
     run(main())
 
 
-def test_an_approver_that_floods_has_said_no(tmp_path):
+def test_an_approver_that_floods_has_denied(tmp_path):
     command = script(tmp_path, "def on(method, params):\n    while True: write('{}\\n' * 1000)")
 
     async def main():

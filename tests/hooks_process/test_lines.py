@@ -35,7 +35,7 @@ def test_a_line_of_exactly_the_limit_is_read_and_one_byte_more_is_not():
     )
 
 
-def test_a_line_is_told_to_be_too_long_before_it_ends_and_what_follows_it_is_read():
+def test_a_line_is_reported_as_too_long_before_it_ends_and_what_follows_it_is_read():
     reader = LineReader(LIMIT)
     assert [] == reader.feed(b"x" * LIMIT)
     assert [Overlong(b"x" * LIMIT + b"y")] == reader.feed(b"y")

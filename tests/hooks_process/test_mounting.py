@@ -326,7 +326,7 @@ def test_what_the_configuration_says_of_failing_closed_is_what_the_hook_is_mount
     run(main())
 
 
-def test_a_turn_under_way_is_not_asked_for_by_whom_a_reload_has_ended_and_its_approver_has_said_no(tmp_path):
+def test_a_turn_does_not_call_hooks_that_a_reload_ended_and_their_approval_is_denied(tmp_path):
     asked = tmp_path / "asked"
     waiting = script(tmp_path, f"def on(method, params): open({str(asked)!r}, 'w').close()", name="waiting")
     willing = script(tmp_path, "def on(method, params): answer({'approved': True})", name="willing")

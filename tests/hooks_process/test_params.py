@@ -31,7 +31,7 @@ def test_meta_is_in_pascal_case_with_all_its_members_always():
     assert META == written(client.tool_call(view_builders.call()))["meta"]
 
 
-def test_a_call_is_told_with_what_the_contract_has_and_what_is_empty_left_out():
+def test_a_call_is_sent_with_what_the_contract_has_and_what_is_empty_left_out():
     assert {"meta": META, "tool": "rm", "call_id": "call-1", "source": ""} == written(client.tool_call(view_builders.call()))
 
 
@@ -112,13 +112,13 @@ def test_a_result_has_what_is_for_the_user_where_there_is_something():
 CONTEXT = {"inbound": {"channel": "telegram", "chat_id": "7", "sender_id": "9"}, "route": {}, "scope": {"version": 1}}
 
 
-def test_the_context_is_told_as_it_is_its_empty_parts_left_out():
+def test_the_context_is_sent_as_it_is_its_empty_parts_left_out():
     told = written(client.tool_call(view_builders.call(context=CONTEXT)))
     assert {"inbound": CONTEXT["inbound"], "scope": {"version": 1}} == told["context"]
     assert "channel" not in told
 
 
-def test_old_hooks_are_told_channel_and_chat_flat_too():
+def test_old_hooks_get_channel_and_chat_flat_too():
     told = written(client.tool_call(view_builders.call(context=CONTEXT), flat=True))
     assert ("telegram", "7") == (told["channel"], told["chat_id"])
 
@@ -150,7 +150,7 @@ def event(**members):
                     "payload": {}, "attrs": {}, **members})  # fmt: skip
 
 
-def test_an_event_is_told_in_an_envelope():
+def test_an_event_is_sent_as_an_envelope():
     told = encode_event(event(context=CONTEXT, payload={"Status": "completed"}, attrs={"responded_by": "x"}, severity="warn"))
     expected = {
         "id": "evt-1",

@@ -44,7 +44,7 @@ TRIES = {
 
 
 @pytest.mark.parametrize("tried", TRIES)
-def test_it_changes_neither_the_system_message_nor_tools_of_others_by_whatever_way(tmp_path, tried):
+def test_it_changes_neither_the_system_message_nor_tools_of_other_owners_by_whatever_way(tmp_path, tried):
     command = script(tmp_path, REQUEST % TRIES[tried])
 
     async def sent(*specs):
@@ -83,7 +83,7 @@ def test_it_answers_for_no_protected_tool_and_makes_no_other_call_one_of_it(tmp_
     run(main())
 
 
-def test_it_answers_for_no_tool_of_others_that_its_approvers_refuse(tmp_path):
+def test_it_answers_for_no_tool_of_other_owners_that_its_approvers_refuse(tmp_path):
     body = """
     def on(method, params):
         answer({"action": "respond", "result": {"for_llm": "mine"}} if method == "before_tool" else {})

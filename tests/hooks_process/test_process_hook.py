@@ -127,7 +127,7 @@ def test_whatever_an_object_says_the_hello_is_taken(tmp_path, result):
         ("def hello(params): os.close(1); time.sleep(60)", "hook.hello failed: it has closed its standard output"),
     ],
 )
-def test_a_process_that_does_not_greet_is_not_started_and_none_is_left(tmp_path, body, why):
+def test_a_process_that_does_not_answer_hello_is_not_started_and_none_is_left(tmp_path, body, why):
     async def main():
         hook = ProcessHook(spec(script(tmp_path, body), limits=with_limits(spec(("x",)), eof_grace=0.01).limits))
         with pytest.raises(HookProcessError, match=why):
@@ -138,7 +138,7 @@ def test_a_process_that_does_not_greet_is_not_started_and_none_is_left(tmp_path,
     run(main())
 
 
-def test_a_process_that_never_greets_is_given_up_in_time(tmp_path):
+def test_a_process_that_never_answers_hello_is_given_up_in_time(tmp_path):
     async def main():
         marker = tmp_path / "pid"
         command = script(tmp_path, f"def hello(params): open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(60)")
@@ -152,7 +152,7 @@ def test_a_process_that_never_greets_is_given_up_in_time(tmp_path):
 
 
 @pytest.mark.parametrize("command", [("/no/such/program",), ("",), ("a\0b",)])
-def test_a_command_that_is_none_cannot_be_started(command):
+def test_an_invalid_command_cannot_be_started(command):
     async def main():
         with pytest.raises(HookProcessError, match="it cannot be started"):
             await ProcessHook(spec(command)).start()
@@ -227,7 +227,7 @@ def test_calls_are_under_way_together_and_replies_come_in_any_order(tmp_path):
     run(main())
 
 
-def test_an_id_that_is_wrong_or_comes_again_answers_nobody(tmp_path, caplog):
+def test_an_id_that_is_wrong_or_comes_again_is_dropped(tmp_path, caplog):
     command = script(
         tmp_path,
         """
@@ -313,7 +313,7 @@ def test_calls_under_way_fail_at_once_when_the_process_ends(tmp_path):
     run(main())
 
 
-def test_an_event_loop_that_is_held_up_learns_all_the_same_how_the_process_has_ended(tmp_path, monkeypatch):
+def test_an_event_loop_that_is_held_up_learns_how_the_process_has_ended(tmp_path, monkeypatch):
     gate = tmp_path / "gate"
     body = f"""
     def on(method, params):
@@ -375,7 +375,7 @@ def test_that_a_stream_was_closed_is_noticed_at_once_in_every_event_loop(tmp_pat
         runner.run(asyncio.wait_for(main(), BOUND))
 
 
-def test_a_process_that_closes_its_input_cannot_be_asked(tmp_path):
+def test_a_process_that_closes_its_input_cannot_be_called(tmp_path):
     command = script(
         tmp_path,
         """
@@ -397,7 +397,7 @@ def test_a_process_that_closes_its_input_cannot_be_asked(tmp_path):
     run(main())
 
 
-def test_it_can_be_asked_only_in_the_event_loop_that_started_it(tmp_path):
+def test_it_can_be_called_only_in_the_event_loop_that_started_it(tmp_path):
     async def main():
         hook = await started(spec(script(tmp_path, "")))
 
@@ -488,7 +488,7 @@ def test_one_that_does_not_is_ended_with_all_that_it_has_started(tmp_path, body)
     run(main())
 
 
-def test_one_that_nobody_has_closed_ends_with_the_event_loop(tmp_path):
+def test_a_process_left_open_ends_with_the_event_loop(tmp_path):
     body = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ndef lines():\n    yield from map(json.loads, sys.stdin.buffer)\n    time.sleep(60)"
 
     async def main():
@@ -498,7 +498,7 @@ def test_one_that_nobody_has_closed_ends_with_the_event_loop(tmp_path):
     assert not is_there(run(main()))
 
 
-def test_closing_again_and_asking_then_are_no_trouble(tmp_path):
+def test_closing_again_and_asking_then_are_harmless(tmp_path):
     async def main():
         hook = await started(spec(script(tmp_path, "")))
         await asyncio.gather(hook.aclose(), hook.aclose())
@@ -525,7 +525,7 @@ def test_a_cancelled_start_leaves_no_process(tmp_path):
     run(main())
 
 
-def test_one_that_is_closed_while_it_greets_stays_closed(tmp_path):
+def test_one_that_is_closed_during_hello_stays_closed(tmp_path):
     async def main():
         closing = []
 
@@ -632,7 +632,7 @@ def event(kind):
     return Event("evt-1", kind, 0.0, view_builders.META, {}, "info", {"n": kind}, {})
 
 
-def test_an_observer_is_told_of_the_kinds_that_it_named(tmp_path):
+def test_an_observer_receives_the_kinds_that_it_named(tmp_path):
     command = script(
         tmp_path,
         """
@@ -676,7 +676,7 @@ def test_what_it_prints_is_logged_with_its_name_and_does_no_harm(tmp_path, caplo
     assert 3 == len(messages)
 
 
-def test_what_is_odd_about_its_answers_is_told_once(tmp_path, caplog):
+def test_oddities_of_its_answers_are_logged_once(tmp_path, caplog):
     command = script(tmp_path, 'def on(method, params): answer({"decision": "deny", "args": {}})')
     assert [None, None] == asked(command, ("before_tool", view_builders.call()), ("before_tool", view_builders.call()))
     odd = [record.getMessage() for record in caplog.records if "oddly" in record.getMessage()]
@@ -684,13 +684,13 @@ def test_what_is_odd_about_its_answers_is_told_once(tmp_path, caplog):
     assert "'decision' is not known there: 'action' is meant" in odd[0]
 
 
-def test_a_hook_that_is_odd_in_ever_new_ways_is_told_of_no_more(tmp_path, caplog):
+def test_a_hook_with_ever_new_oddities_is_logged_only_so_often(tmp_path, caplog):
     command = script(tmp_path, 'def on(method, params): answer({f"odd {id} {number}": 1 for number in range(40)})')
     asked(command, *[("before_tool", view_builders.call())] * 5)
     assert 50 == caplog.text.count("oddly (told once)")
 
 
-def test_what_it_says_cannot_play_with_the_log(tmp_path, caplog):
+def test_what_it_says_is_escaped_in_the_log(tmp_path, caplog):
     command = script(
         tmp_path,
         r"""
@@ -707,7 +707,7 @@ def test_what_it_says_cannot_play_with_the_log(tmp_path, caplog):
     assert r"The hook 'h' printed what is no reply: \x1b[1mbold" in messages
 
 
-def test_a_strict_hook_fails_for_what_is_odd(tmp_path):
+def test_a_strict_hook_fails_for_oddities(tmp_path):
     command = script(tmp_path, 'def on(method, params): answer({"approved": True, "action": "x"})')
     (failed,) = asked(command, ("approve_tool", view_builders.call()), modes=("approve",), strict=True)
     assert isinstance(failed, HookReplyError)
@@ -720,7 +720,7 @@ def test_a_wrong_type_is_a_failure(tmp_path):
     assert "its answer to hook.before_tool is refused: reason must be a text, not a number" == str(failed)
 
 
-def test_a_command_that_repeats_its_input_is_no_hook():
+def test_a_command_that_repeats_its_input_is_not_a_hook():
     async def main():
         with pytest.raises(HookProcessError, match=r"a request .* instead of a reply"):
             await ProcessHook(spec(("cat",))).start()

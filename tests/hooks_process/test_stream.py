@@ -50,7 +50,7 @@ def test_of_lines_that_nobody_waits_for_only_so_many_are_read_at_a_time():
     run(main())
 
 
-def test_lines_that_somebody_waits_for_are_all_read():
+def test_lines_that_a_call_waits_for_are_all_read():
     async def main():
         stream, lines, pipe = a_stream(answers=[b"x"])
         stream.feed(b"x\n" * (2 * MOST_LINES))

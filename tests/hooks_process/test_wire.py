@@ -36,7 +36,7 @@ def test_whatever_is_asked_is_one_line_of_json_that_says_it(value):
     assert not any(sign in line for sign in (b"<", b">", b"&"))
 
 
-def test_what_is_no_json_is_written_all_the_same():
+def test_values_that_json_lacks_are_written():
     loop: dict[str, object] = {"half": "\ud800", 1: "key", "nan": float("nan")}
     loop["self"] = loop
     params = json.loads(request_line(1, "m", loop))["params"]

@@ -114,7 +114,7 @@ def lambda_named(name: str) -> Any:
     return function
 
 
-def test_what_is_no_function_cannot_be_asked():
+def test_what_is_no_function_cannot_be_called():
     with pytest.raises(TypeError, match="@before_tool marks functions, not str"):
         Hook().before_tool("x")  # type: ignore[type-var]
 
@@ -210,7 +210,7 @@ def test_a_tool_may_ask_for_the_calls_context():
     assert '["c9", "tool", 2]' == called(tool, {}, call_id="c9")["for_llm"]
 
 
-def test_a_call_of_somebody_elses_tool_of_the_same_name_is_not_answered():
+def test_a_call_of_another_owners_tool_of_the_same_name_is_not_answered():
     hook = merging(Hook())
     hook.tool(lambda_named("rm"))
     assert {} == hook.answer("hook.before_tool", {**CALL, "arguments": {}, "source": ""})

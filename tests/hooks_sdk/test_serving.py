@@ -110,7 +110,7 @@ def test_what_is_printed_stays_off_the_wire(tmp_path):
     assert all(text in err for text in ("half a line", "ärger 北京", "from below", "from a child"))
 
 
-def test_a_slow_tool_holds_up_nobody_and_replies_come_as_they_are_ready(tmp_path):
+def test_a_slow_tool_delays_no_call_and_replies_come_as_they_are_ready(tmp_path):
     body = """
     gate = threading.Event()
 
@@ -149,7 +149,7 @@ def test_params_of_a_wrong_type_are_answered_with_their_code(tmp_path):
         assert {"id": 5, "code": -32602} == {"id": (reply := hook.read())["id"], "code": reply["error"]["code"]}
 
 
-def test_odd_lines_are_passed_over(tmp_path):
+def test_odd_lines_are_skipped(tmp_path):
     odd = [b"", b"   ", b"hello", b"[]", b"null", b'"x"', b"{}", b'{"method":1,"id":2}', b'{"id":1,', b"\xff\xfe", b"[" * 100_000]
     with running(tmp_path, "") as hook:
         for line in odd:
@@ -177,7 +177,7 @@ def test_what_a_function_raises_is_an_error_with_a_traceback_for_the_author(tmp_
     assert 'return {}["city"]' in err
 
 
-def test_an_answer_that_is_no_json_is_an_error(tmp_path):
+def test_an_answer_that_is_invalid_json_is_an_error(tmp_path):
     body = """
     @hook.before_tool
     def odd(call):
