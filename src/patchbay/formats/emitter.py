@@ -124,13 +124,13 @@ class Emitter:
             opened = "" if run == opened else opened or run
         return bool(opened)
 
-    def tail(self, room: int) -> str:
-        """The last characters of the prose, ``room`` at the most."""
+    def tail(self, size: int) -> str:
+        """The last characters of the prose, ``size`` at the most."""
         pieces: list[str] = []
         for piece in reversed(self.prose):
-            pieces.append(piece[-room:])
-            room -= len(piece)
-            if room <= 0:
+            pieces.append(piece[-size:])
+            size -= len(piece)
+            if size <= 0:
                 break
         return "".join(reversed(pieces))
 

@@ -38,10 +38,10 @@ class TagContext:
         self.source = source
         self.ends = ends
 
-    def space(self, room: int = 0) -> Steps[str]:
+    def space(self, limit: int = 0) -> Steps[str]:
         """Read white space, line breaks that are written as two characters too; the next character, "" at the end of the text.
 
-        ``room``: how much of it is read at most (0: all).
+        ``limit``: how much of it is read at most (0: all).
         """
         source = self.source
         begin = source.offset
@@ -55,7 +55,7 @@ class TagContext:
                 return char
             else:
                 source.pos += 1
-            if room and source.offset - begin >= room:
+            if limit and source.offset - begin >= limit:
                 return " "
 
     def _escaped_break(self) -> Steps[bool]:

@@ -260,12 +260,12 @@ def _written(value: float) -> str | None:
     return str(int(value)) if isinstance(value, int) or (value.is_integer() and abs(value) <= _LARGEST_EXACT) else repr(value)
 
 
-def container_json(text: str, expected: Expected, retype: Retype, *, room: int = MAX_DEPTH) -> str | None:
+def container_json(text: str, expected: Expected, retype: Retype, *, depth_left: int = MAX_DEPTH) -> str | None:
     """JSON for an object or array that is all of ``text``; None if it is none.
 
     ``retype`` is asked about each string in it where ``expected`` wants none.
     """
-    return _Container(text, retype, room).read(expected)
+    return _Container(text, retype, depth_left).read(expected)
 
 
 @dataclass(slots=True)
@@ -281,12 +281,12 @@ class _Open:
 class _Container:
     """One pass over a text. ``out`` is the JSON so far."""
 
-    __slots__ = ("_due", "_open", "_out", "_pos", "_retype", "_room", "_text")
+    __slots__ = ("_depth_left", "_due", "_open", "_out", "_pos", "_retype", "_text")
 
-    def __init__(self, text: str, retype: Retype, room: int) -> None:
+    def __init__(self, text: str, retype: Retype, depth_left: int) -> None:
         self._text = text
         self._retype = retype
-        self._room = room
+        self._depth_left = depth_left
         self._pos = 0
         self._out: list[str] = []
         self._open: list[_Open] = []
@@ -295,7 +295,7 @@ class _Container:
     def read(self, expected: Expected) -> str | None:
         text, steps = self._text, self._steps()
         found = _TOKEN.match(text)
-        if found is None or found.lastgroup != "opens" or self._room < 1:
+        if found is None or found.lastgroup != "opens" or self._depth_left < 1:
             return None
         self._push(found, expected)
         while self._open:
@@ -335,7 +335,7 @@ class _Container:
 
     def _opens(self, found: re.Match[str]) -> bool:
         expected = self._next()
-        if expected is None or len(self._open) >= self._room:
+        if expected is None or len(self._open) >= self._depth_left:
             return False
         self._push(found, expected)
         return True
@@ -409,7 +409,7 @@ class _Container:
         else:
             expected = self._next()
             if expected is not None and "string" not in expected.types:
-                token = self._retype(json.loads(token), expected, self._room - len(self._open)) or token
+                token = self._retype(json.loads(token), expected, self._depth_left - len(self._open)) or token
             self._pass(found, token)
             self._value_read()
         self._pos = end
@@ -499,14 +499,14 @@ def decoded_to(json_text: str, expected: Expected) -> str:
     return json_text
 
 
-def _keep(_text: str, _part: Expected, _room: int) -> None:
+def _keep(_text: str, _part: Expected, _depth_left: int) -> None:
     return None
 
 
-def _read(text: str, expected: Expected, room: int, layer: int) -> str | None:
+def _read(text: str, expected: Expected, depth_left: int, layer: int) -> str | None:
     """The ladder without its last rung; None where the text fits none of the types.
 
-    ``room``: how deep the value may be nested. ``layer``: how many strings it stands in.
+    ``depth_left``: how deep the value may be nested. ``layer``: how many strings it stands in.
     """
     types, bare = expected.types, text.strip()
     # Beside text, only what is JSON as it stands is taken for something else: 02134 may be a code, (1, 2) a remark.
@@ -520,10 +520,10 @@ def _read(text: str, expected: Expected, room: int, layer: int) -> str | None:
         return number
     if "boolean" in types and word in _BOOLEANS:
         return _BOOLEANS[word]
-    return _read_container(bare, expected, room, layer)
+    return _read_container(bare, expected, depth_left, layer)
 
 
-def _read_container(bare: str, expected: Expected, room: int, layer: int) -> str | None:
+def _read_container(bare: str, expected: Expected, depth_left: int, layer: int) -> str | None:
     """An object or array, or the value in a JSON string that stands where no string should."""
     types = expected.types
     kind = _BRACKET_TYPES.get(bare[:1])
@@ -533,14 +533,14 @@ def _read_container(bare: str, expected: Expected, room: int, layer: int) -> str
         # An object in an array's place is wrong, but it is what was written: validation can report it.
         wanted = kind is not None and not types.isdisjoint(_BRACKET_TYPES.values())
         if layer < _MOST_LAYERS and (inner := _string_value(bare)) is not None:
-            return _read(inner, expected, room, layer + 1)
+            return _read(inner, expected, depth_left, layer + 1)
     if not wanted:
         return None
 
     def retype(text: str, part: Expected, left: int) -> str | None:
         return _read(text, part, left, layer + 1) if layer < _MOST_LAYERS else None
 
-    return container_json(bare, expected, retype, room=room)
+    return container_json(bare, expected, retype, depth_left=depth_left)
 
 
 def _string_value(bare: str) -> str | None:
