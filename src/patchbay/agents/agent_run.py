@@ -306,9 +306,9 @@ class AgentRun:
         self._config = ctx.run_config
         self._executor = agent.executor
         self._schema = agent.answer_tool if agent.output_schema is not None else None
-        self._said: list[str] = []
+        self._deltas: list[str] = []
         self._counted: list[Usage] = []
-        self._words: Event | None = None
+        self._untyped_answer: Event | None = None
         self._end: FinalEvent | None = None
         self._responses: ToolResponseRecorder | None = None
         self._answer: ToolExecution | None = None
@@ -384,9 +384,9 @@ class AgentRun:
                         yield event
                 return
             if self._answer is not None:
-                yield await self._answered(ctx.event(), self._answer.value)
+                yield await self._record_typed_answer(ctx.event(), self._answer.value)
                 return
-            if self._schema is None or self._end is None or (words := self._words) is None:
+            if self._schema is None or self._end is None or (words := self._untyped_answer) is None:
                 return
             try:
                 value = self._schema.read(self._end.content or "")
@@ -396,7 +396,7 @@ class AgentRun:
                     raise RunFailed("OUTPUT_INVALID", complaint, words) from error
                 words.error_code, words.error_message = "OUTPUT_INVALID", complaint
             else:
-                yield await self._answered(words, value)
+                yield await self._record_typed_answer(words, value)
                 return
             # Both are in the log, for the model in the next turn; the consumer of the run gets neither as an answer.
             await ctx.record(words)
@@ -437,7 +437,7 @@ class AgentRun:
         return self._transfer is not None or self._answer is not None or self._ctx.end_invocation
 
     async def _text(self, item: TextEvent) -> Event | None:
-        self._said.append(item.delta)
+        self._deltas.append(item.delta)
         return self._ctx.event([Part(item.delta)], partial=True) if self._config.streaming else None
 
     async def _reasoning(self, item: ReasoningEvent) -> Event | None:
@@ -450,12 +450,12 @@ class AgentRun:
         content = reply_content(item.reply, item.calls)
         event = ctx.event(usage=item.usage.counts(), finish_reason=item.finish_reason)
         event.content = content
-        self._said = []
+        self._deltas = []
         if not item.calls:
             if not content.text:
                 raise RunFailed("NO_RESPONSE", "Model returned no response", event)
             if self._schema is not None:
-                self._words = event  # where a value is wanted
+                self._untyped_answer = event  # where a value is wanted
                 return None
             if self._agent.output_key is not None:
                 event.actions.state_delta[self._agent.output_key] = content.text
@@ -492,7 +492,7 @@ class AgentRun:
         await self._ctx.publish(topics.TOOL_PROGRESS, about)
         return self._ctx.event(partial=True, progress=progress)
 
-    async def _round_over(self, _happening: IterationEndEvent) -> Event | None:
+    async def _iteration_end(self, _happening: IterationEndEvent) -> Event | None:
         if (responses := self._responses) is None:
             return None
         await responses.flush()
@@ -506,12 +506,12 @@ class AgentRun:
         await self._ctx.record(event)
         return event
 
-    async def _turn_over(self, item: FinalEvent) -> Event | None:
+    async def _turn_end(self, item: FinalEvent) -> Event | None:
         """Raise RunFailed where a turn ended because of a limit, or of a hook."""
         used, self._counted = self._counted, []
         if item.aborted is not None or item.finish_reason == "max_seconds":
             # That of an answer which no reply came of.
-            self._ctx.shared.usage += _rest_of(item.usage, sum(used, NO_USAGE))
+            self._ctx.shared.usage += _uncounted(item.usage, sum(used, NO_USAGE))
         if item.aborted is not None:
             raise self._aborted(item.aborted)
         self._end = item
@@ -543,7 +543,7 @@ class AgentRun:
 
     def _partial_event(self) -> Event | None:
         """What the model has said of an answer that is not whole, if it has."""
-        text = "".join(self._said)
+        text = "".join(self._deltas)
         return self._ctx.event([Part(text)]) if text else None
 
     async def _run_target(self, name: str) -> AsyncGenerator[Event, None]:
@@ -554,7 +554,7 @@ class AgentRun:
             async for event in events:
                 yield event
 
-    async def _answered(self, event: Event, value: Any) -> Event:
+    async def _record_typed_answer(self, event: Event, value: Any) -> Event:
         """Make ``event`` that of an answer that has a type: its text is JSON."""
         thoughts = [part for part in event.content.parts if part.thought] if event.content is not None else []
         event.content = Content("model", [*thoughts, Part(json.dumps(value, ensure_ascii=False))])
@@ -564,7 +564,7 @@ class AgentRun:
         return event
 
 
-def _rest_of(usage: Usage, counted: Usage) -> Usage:
+def _uncounted(usage: Usage, counted: Usage) -> Usage:
     return Usage(
         usage.prompt_tokens - counted.prompt_tokens,
         usage.completion_tokens - counted.completion_tokens,
@@ -585,7 +585,7 @@ _HANDLERS: Final[dict[type[LoopEvent], Callable[[AgentRun, Any], Awaitable[Event
     ToolProgressEvent: AgentRun._progress,  # noqa: SLF001
     ToolResultEvent: AgentRun._result,  # noqa: SLF001
     UserOutputEvent: AgentRun._output,  # noqa: SLF001
-    IterationEndEvent: AgentRun._round_over,  # noqa: SLF001
-    FinalEvent: AgentRun._turn_over,  # noqa: SLF001
+    IterationEndEvent: AgentRun._iteration_end,  # noqa: SLF001
+    FinalEvent: AgentRun._turn_end,  # noqa: SLF001
 }
 """What is done about each thing that happens in a turn; the event that follows from it is in the log by then, if it is kept."""

@@ -107,10 +107,10 @@ class BaseAgent:
         """Do as ``run_async`` in a context of the agent's own; ``bug`` is the code of what it raises, and words before it."""
         try:
             if self.before_agent_callback:
-                if (said := await _said(self.before_agent_callback, ctx)) is not None:
+                if (said := await _callback_event(self.before_agent_callback, ctx)) is not None:
                     yield said
                     return
-                if (changed := await _changes(ctx)) is not None:
+                if (changed := await _record_changes(ctx)) is not None:
                     yield changed  # at once: the instruction and the sub-agents are to see it
                 if ctx.end_invocation:
                     return
@@ -124,15 +124,15 @@ class BaseAgent:
                     yield event
             finally:
                 await events.aclose()
-            if self.after_agent_callback and (said := await _said(self.after_agent_callback, ctx)) is not None:
+            if self.after_agent_callback and (said := await _callback_event(self.after_agent_callback, ctx)) is not None:
                 yield said
-            if (changed := await _changes(ctx)) is not None:
+            if (changed := await _record_changes(ctx)) is not None:
                 yield changed
             return
         except (Exception, asyncio.CancelledError) as error:
             if is_being_stopped(error):
                 raise
-            failure = _failed(ctx, error, *bug)
+            failure = _error_event(ctx, error, *bug)
         try:
             await ctx.record(failure)
         except InvalidRequestError:  # what a callback gave as a code or as content cannot be kept
@@ -180,7 +180,7 @@ def is_being_stopped(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling() > 0)
 
 
-def _failed(ctx: InvocationContext, error: BaseException, code: str, words: str) -> Event:
+def _error_event(ctx: InvocationContext, error: BaseException, code: str, words: str) -> Event:
     if isinstance(error, RunFailed):
         failure = error.event if error.event is not None else ctx.event()
         failure.error_code, failure.error_message = error.code, str(error)
@@ -189,7 +189,7 @@ def _failed(ctx: InvocationContext, error: BaseException, code: str, words: str)
     return ctx.error(error.code.upper() if isinstance(error, PatchbayError) else code, words + describe(error))
 
 
-async def _said(callbacks: Callbacks, ctx: InvocationContext) -> Event | None:
+async def _callback_event(callbacks: Callbacks, ctx: InvocationContext) -> Event | None:
     """Return what a callback says, as an event in the log; None where it says nothing. Raises RunFailed."""
     with callback_errors():
         content = as_content(await within_time(ctx.budget, lambda: ask(callbacks, ctx)))
@@ -201,7 +201,7 @@ async def _said(callbacks: Callbacks, ctx: InvocationContext) -> Event | None:
     return event
 
 
-async def _changes(ctx: InvocationContext) -> Event | None:
+async def _record_changes(ctx: InvocationContext) -> Event | None:
     """Return the changes of the state that are in no event yet, as one in the log; None where there are none."""
     changes = ctx.take_changes()
     if not changes:

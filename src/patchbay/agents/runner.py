@@ -139,7 +139,7 @@ class Runner:
                         async for event in events:
                             if event.is_final_response() and event.content is not None:
                                 text = event.content.text
-                                await self._answered(ctx, event, text)
+                                await self._record_answer(ctx, event, text)
                                 run.text = text
                             yield event
                     finally:
@@ -173,7 +173,7 @@ class Runner:
                 await ctx.publish(topics.SESSION_CREATED, {**whose, "title": session.title})
             await ctx.publish(topics.SESSION_UPDATED, whose)
         if self.history_service is not None:
-            await self._remember(session, self.agent.name, "user", said.text)
+            await self._add_to_history(session, self.agent.name, "user", said.text)
         return ctx
 
     def _hook_scope(self, session: Session) -> HookScope:
@@ -190,7 +190,7 @@ class Runner:
         about: dict[str, Any] = {"agent_name": self.agent.name, "session_id": session_id, "title": said.text[:_TITLE]}
         return await service.create_session(self.app_name, user_id, **about), True
 
-    async def _answered(self, ctx: InvocationContext, event: Event, text: str) -> None:
+    async def _record_answer(self, ctx: InvocationContext, event: Event, text: str) -> None:
         session = ctx.session
         if event.author != session.last_agent:
             await self.session_service.update_last_agent(self.app_name, session.user_id, session.id, event.author)
@@ -198,9 +198,9 @@ class Runner:
         if self.bus is not None:
             await ctx.publish(topics.AGENT_RESPONSE, {"agent": event.author, "text": text, "session_id": session.id})
         if self.history_service is not None:
-            await self._remember(session, event.author, "assistant", text)
+            await self._add_to_history(session, event.author, "assistant", text)
 
-    async def _remember(self, session: Session, agent: str, role: str, text: str) -> None:
+    async def _add_to_history(self, session: Session, agent: str, role: str, text: str) -> None:
         """Write into the history. It is beside the log: where that fails, the run goes on."""
         if self.history_service is None or not text:
             return
