@@ -28,8 +28,8 @@ from patchbay.agents.content import Event
 from patchbay.agents.convert import from_messages
 from patchbay.agents.view import is_question
 from patchbay.executor import Executor
+from patchbay.models.capabilities import Capabilities
 from patchbay.models.exchange import Exchange
-from patchbay.models.modes import ModeMemory
 from patchbay.models.options import TextOptions
 from patchbay.proxy import create_app
 from patchbay.server.app import create_tools_app
@@ -292,7 +292,7 @@ REQUEST, STREAM_REQUEST = request(stream=False), request(stream=True)
 REPLY = json.dumps({"id": "c", "choices": [{"index": 0, "message": {"content": FENCED}, "finish_reason": "stop"}]}).encode()
 PIECES = [*CHUNKS, *(FENCED[at : at + 4] for at in range(0, len(FENCED), 4))]
 STREAM = [*(chunk({"content": piece}) for piece in PIECES), chunk({}, "stop")]
-TEXT_MODE, MEMORY = TextOptions(tools="text"), ModeMemory()
+TEXT_MODE, MEMORY = TextOptions(tools="text"), Capabilities()
 CALL = ToolCall("c1", "search", '{"query": "abc"}')
 RUNS = Runs(ONE)
 parser = StreamParser(TOOLS)

@@ -70,7 +70,7 @@ class _Answers:
     """A model that says the same again and again."""
 
     def __init__(self) -> None:
-        from patchbay.models.chat import ModelReply
+        from patchbay.models.chat_model import ModelReply
         from patchbay.types import Reply
 
         self._end = ModelReply(Reply("done"), "stop")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from bench.turns import cases
-from patchbay.models.chat import ChatRequest, ModelEvent, ModelReply
+from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply
 from patchbay.types import Reply, ToolCall
 
 

@@ -90,9 +90,9 @@ def _options(options: TextOptions | None, fields: dict[str, Any]) -> TextOptions
 
 
 def _exchanges(options: TextOptions) -> ExchangeFactory:
-    """Return what makes the Exchange of each request, all of them with one memory of the models."""
+    """Return what makes the Exchange of each request, all of them with the same capabilities."""
+    from patchbay.models.capabilities import Capabilities
     from patchbay.models.exchange import Exchange
-    from patchbay.models.modes import ModeMemory
 
-    memory = ModeMemory()
-    return lambda body: Exchange(body, options, memory)
+    capabilities = Capabilities()
+    return lambda body: Exchange(body, options, capabilities)

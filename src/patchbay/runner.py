@@ -18,8 +18,7 @@ from patchbay.executor import MAX_REPEATS, MAX_RESULT_CHARS, Budget, Executor, T
 from patchbay.executor.callbacks import Hooks, checked_hooks
 from patchbay.executor.results import checked_media
 from patchbay.loop import FinalEvent, LoopEvent, ReplyEvent, ToolCallEvent, ToolResultEvent, turn
-from patchbay.models.hosted import HostedModel
-from patchbay.models.resolve import resolve_model
+from patchbay.models.resolve import HostedModel, resolve_model
 from patchbay.tools import Progress, Validation
 from patchbay.tools.output import checked_kinds
 from patchbay.types import Message, ToolCall, Usage

@@ -18,7 +18,7 @@ from patchbay.agents import (
     Runner,
     SequentialAgent,
 )
-from patchbay.models.chat import ModelReply
+from patchbay.models.chat_model import ModelReply
 from patchbay.testing import ScriptedModel
 from patchbay.types import Reply, Usage
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from patchbay.agents import Content, FunctionCall, LlmAgent, LlmRequest, Part
 from patchbay.errors import ConfigurationError
-from patchbay.models.chat import ChatRequest, ModelEvent, ModelReply, TextDelta
+from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply, TextDelta
 from patchbay.testing import ScriptedModel
 from patchbay.tools import FunctionTool, ToolContext
 from patchbay.types import Reply, ToolCall

@@ -21,7 +21,7 @@ from patchbay.agents import (
     SequentialAgent,
 )
 from patchbay.errors import UpstreamError, UpstreamTimeoutError
-from patchbay.models.chat import ChatRequest, ModelEvent, ModelReply, ReasoningDelta, TextDelta
+from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply, ReasoningDelta, TextDelta
 from patchbay.testing import ScriptedModel
 from patchbay.types import IncompleteCall, Reply, ToolCall, Usage
 

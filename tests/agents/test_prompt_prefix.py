@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from patchbay.agents import DatabaseSessionService, InMemorySessionService, LlmAgent
 from patchbay.errors import ToolFailed
 from patchbay.loop.conversation import LEFT_OUT
-from patchbay.models.chat import ModelReply
+from patchbay.models.chat_model import ModelReply
 from patchbay.testing import ScriptedModel
 from patchbay.tools import BaseTool
 from patchbay.types import Attachment, IncompleteCall, Reply, ToolCall

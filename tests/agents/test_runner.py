@@ -24,8 +24,8 @@ from patchbay.agents import (
     Runner,
     SequentialAgent,
 )
-from patchbay.models.chat import ModelReply
-from patchbay.models.hosted import HostedModel
+from patchbay.models.chat_model import ModelReply
+from patchbay.models.resolve import HostedModel
 from patchbay.testing import ScriptedModel, ScriptedUpstream, Text
 from patchbay.types import Reply, Usage
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from patchbay.agents import DatabaseSessionService, Event, EventBus, InMemorySessionService, LlmAgent
-from patchbay.models.chat import ChatRequest, ModelEvent, ModelReply, ReasoningDelta, TextDelta
+from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply, ReasoningDelta, TextDelta
 from patchbay.testing import ScriptedModel
 from patchbay.tools import ToolContext
 from patchbay.types import Reply, ToolCall, Usage

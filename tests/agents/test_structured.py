@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from patchbay.agents import LlmAgent
 from patchbay.agents.agent_tools import ANSWER_TOOL, REMINDER
 from patchbay.errors import ConfigurationError
-from patchbay.models.chat import ModelReply
+from patchbay.models.chat_model import ModelReply
 from patchbay.testing import ScriptedModel
 from patchbay.types import Reply, ToolCall, Usage
 

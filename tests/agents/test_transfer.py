@@ -143,7 +143,7 @@ def test_a_circle_of_hand_overs_ends_with_the_budget(limit):
             self.name, self.other, self.times = name, other, 0
 
         async def respond(self, _request):
-            from patchbay.models.chat import ModelReply
+            from patchbay.models.chat_model import ModelReply
             from patchbay.types import Reply
 
             self.times += 1

@@ -301,7 +301,7 @@ def test_the_calls_of_all_branches_count_for_one_budget():  # defect 30
 
 
 def test_the_usage_of_all_branches_is_one_sum():
-    from patchbay.models.chat import ModelReply
+    from patchbay.models.chat_model import ModelReply
     from patchbay.types import Reply, Usage
 
     def model() -> ScriptedModel:

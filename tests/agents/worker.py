@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from patchbay.agents import DatabaseSessionService, Event, LlmAgent, Runner, Session
-from patchbay.models.chat import ChatRequest, ModelReply
+from patchbay.models.chat_model import ChatRequest, ModelReply
 from patchbay.types import Reply, ToolCall
 
 TOOLS = ("a", "b", "c")

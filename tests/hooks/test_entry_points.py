@@ -438,7 +438,7 @@ def test_an_answer_of_a_model_callback_is_no_answer_of_a_model():
 @pytest.mark.parametrize("point", ["after_llm", "before_tool", "after_tool"])
 def test_tokens_of_a_run_that_a_hook_ends_are_those_it_took(point):
     async def main() -> Any:
-        from patchbay.models.chat import ModelReply
+        from patchbay.models.chat_model import ModelReply
 
         reply = ModelReply(Reply(None, tool_calls=(called(),)), "tool_calls", Usage(1, 2, 3))
         one = chat(agent([reply], add), managed(hook(**{point: AbortTurn()})))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import patchbay
 from patchbay.errors import InvalidRequestError, PatchbayError
+from patchbay.models.capabilities import Capabilities
 from patchbay.models.exchange import Exchange
-from patchbay.models.modes import ModeMemory
 from patchbay.models.options import TextOptions
 
 SETTINGS = settings(deadline=None, max_examples=400)
@@ -34,7 +34,7 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
 
 def exchange(*, stream: bool, mode: str) -> Exchange:
     body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "tools": [TOOL], "stream": stream}
-    return Exchange(json.dumps(body).encode(), TextOptions(tools=mode), ModeMemory())  # type: ignore[arg-type]
+    return Exchange(json.dumps(body).encode(), TextOptions(tools=mode), Capabilities())  # type: ignore[arg-type]
 
 
 @SETTINGS
@@ -68,7 +68,7 @@ def test_no_request_raises_anything_but_that_it_is_invalid(fields: dict[str, Any
     for shape in ({}, {"tools": [TOOL]}):
         body = {"model": "m", "messages": messages, **fields, **shape}
         with suppress(InvalidRequestError):
-            Exchange(json.dumps(body).encode(), TextOptions(tools="text"), ModeMemory())
+            Exchange(json.dumps(body).encode(), TextOptions(tools="text"), Capabilities())
 
 
 @SETTINGS

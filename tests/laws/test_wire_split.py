@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from patchbay.models.capabilities import Capabilities
 from patchbay.models.exchange import Exchange
-from patchbay.models.modes import ModeMemory
 from patchbay.models.options import TextOptions
 from patchbay.types import Reply
 
@@ -23,7 +23,7 @@ OPTIONS = TextOptions(tools="text")
 
 def exchange(*, stream: bool) -> Exchange:
     """One request of a client in text mode."""
-    return Exchange(json.dumps({**BODY, "stream": stream}).encode(), OPTIONS, ModeMemory())
+    return Exchange(json.dumps({**BODY, "stream": stream}).encode(), OPTIONS, Capabilities())
 
 
 def chunks_of(deltas: list[str]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from patchbay import ToolRunner
 from patchbay.errors import ConfigurationError
 from patchbay.executor import Budget, Executor
 from patchbay.loop import FinalEvent, LoopEvent, turn
-from patchbay.models.chat import ChatRequest, ModelReply, TextDelta
+from patchbay.models.chat_model import ChatRequest, ModelReply, TextDelta
 from patchbay.testing.models import ScriptedModel
 from patchbay.types import Reply, ToolCall
 

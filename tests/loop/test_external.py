@@ -11,7 +11,7 @@ from patchbay.errors import ConfigurationError
 from patchbay.executor import Budget, Executor
 from patchbay.hooks import AbortTurn, DenyTool, HardAbort, HookManager, HookPolicy, Modify, Respond
 from patchbay.loop import FinalEvent, LoopEvent, turn
-from patchbay.models.chat import ModelReply
+from patchbay.models.chat_model import ModelReply
 from patchbay.testing.models import ScriptedModel
 from patchbay.transcript import insert_results
 from patchbay.types import Attachment, IncompleteCall, Reply, ToolCall, ToolSpec

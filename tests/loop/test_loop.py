@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from patchbay.errors import ConfigurationError, UpstreamError
 from patchbay.executor import Executor
 from patchbay.loop import FinalEvent, LoopEvent, ToolCallEvent, ToolResultEvent, relaxed, turn
-from patchbay.models.chat import ChatRequest, ModelReply, ReasoningDelta, TextDelta
+from patchbay.models.chat_model import ChatRequest, ModelReply, ReasoningDelta, TextDelta
 from patchbay.testing.models import ScriptedModel
 from patchbay.types import IncompleteCall, Reply, ToolCall, Usage
 

@@ -10,8 +10,8 @@ import pytest
 
 from patchbay import wrap
 from patchbay.errors import ConfigurationError, ToolChoiceError
+from patchbay.models.capabilities import Capabilities
 from patchbay.models.exchange import Exchange
-from patchbay.models.modes import ModeMemory
 from patchbay.models.options import TextOptions
 
 TOOLS = [
@@ -22,10 +22,10 @@ CALL = '```tool_call\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n`
 
 
 def make(
-    memory: ModeMemory | None = None, *, stream: bool = False, options: TextOptions | None = None, **fields: Any
+    memory: Capabilities | None = None, *, stream: bool = False, options: TextOptions | None = None, **fields: Any
 ) -> Exchange:
     body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "tools": TOOLS, "stream": stream, **fields}
-    return Exchange(json.dumps(body).encode(), options or TextOptions(tools="text"), memory or ModeMemory())
+    return Exchange(json.dumps(body).encode(), options or TextOptions(tools="text"), memory or Capabilities())
 
 
 def completion(content: str, **usage: int) -> bytes:
@@ -91,7 +91,7 @@ def test_the_prompts_tokens_tell_whether_the_tools_were_in_it(prompt_tokens: int
 
 
 def test_an_open_question_is_asked_at_the_first_second_fourth_and_eighth_answer() -> None:
-    memory, asked = ModeMemory(), []
+    memory, asked = Capabilities(), []
     for number in range(1, 10):
         exchange = make(memory, options=TextOptions())
         if exchange.answer(completion("Hello."))[1]:
@@ -136,12 +136,12 @@ def test_a_client_may_be_wrapped_again_with_other_options() -> None:
 
 
 def test_a_native_model_whose_server_refuses_one_demand_stays_native() -> None:
-    memory = ModeMemory()
-    memory.learn("m", "native")
+    memory = Capabilities()
+    memory.of("m").learn_mode("native")
     exchange = make(memory, options=TextOptions(), tool_choice="required")
     assert exchange.on_upstream_error(400, "tool_choice 'required' is not supported: tool_choice is not supported")
     assert "get_weather" == ask(exchange, CALL)["choices"][0]["message"]["tool_calls"][0]["function"]["name"]
-    assert "native" == memory.mode("m")
+    assert "native" == memory.of("m").mode
 
 
 def test_native_calls_without_ids_and_with_arguments_that_are_no_text_are_put_right() -> None:

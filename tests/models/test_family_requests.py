@@ -10,8 +10,8 @@ import pytest
 from patchbay import flatten_messages, render_contract, render_tool_choice
 from patchbay.errors import ConfigurationError
 from patchbay.formats.render import WRITERS, render_calls
+from patchbay.models.capabilities import Capabilities
 from patchbay.models.exchange import Exchange
-from patchbay.models.modes import ModeMemory
 from patchbay.models.options import TextOptions
 from patchbay.transcript import NO_RESULT
 from patchbay.types import ToolCall, ToolResult
@@ -42,7 +42,7 @@ HISTORY: list[dict[str, Any]] = [
 def sent(name: str = "hermes", *, options: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
     """The body that a text model is sent."""
     body = {"model": "m", "messages": HISTORY, "tools": TOOLS, **fields}
-    exchange = Exchange(json.dumps(body).encode(), TextOptions(tools="text", format=name, **(options or {})), ModeMemory())
+    exchange = Exchange(json.dumps(body).encode(), TextOptions(tools="text", format=name, **(options or {})), Capabilities())
     return json.loads(exchange.request)
 
 
@@ -67,7 +67,7 @@ def test_hermes_is_prompted_and_shown_its_history_in_its_own_way() -> None:
 
 def test_a_call_in_the_familys_way_is_the_clients_call() -> None:
     body = {"model": "m", "messages": HISTORY, "tools": TOOLS}
-    exchange = Exchange(json.dumps(body).encode(), TextOptions(tools="text", format="hermes"), ModeMemory())
+    exchange = Exchange(json.dumps(body).encode(), TextOptions(tools="text", format="hermes"), Capabilities())
     text = render_calls("hermes", [ToolCall("", "get_time", PARIS)], "I look.")
     choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
     out, again = exchange.answer(json.dumps({"id": "c", "model": "m", "choices": [choice]}).encode())
@@ -137,7 +137,7 @@ def test_what_is_asked_for_goes_before_the_name(model: str) -> None:
 @pytest.mark.parametrize("name", ["hermes", "fenced", "glm45", "kimi_k2"])
 def test_a_model_known_by_its_name_is_read_in_whatever_format_it_writes(name: str) -> None:
     body = {"model": "qwen2.5:7b", "messages": HISTORY, "tools": TOOLS}
-    exchange = Exchange(json.dumps(body).encode(), TextOptions(tools="text"), ModeMemory())
+    exchange = Exchange(json.dumps(body).encode(), TextOptions(tools="text"), Capabilities())
     text = render_calls(name, [ToolCall("", "get_time", PARIS)], "I look.")
     choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
     out, _ = exchange.answer(json.dumps({"id": "c", "model": "m", "choices": [choice]}).encode())

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from patchbay.models.answerformat import refuses_format
-from patchbay.models.modes import ModeMemory, refuses_choice, refuses_tools, tools_were_seen
+from patchbay.models.capabilities import Capabilities, ModelCapabilities, refuses_choice, refuses_tools, tools_were_seen
+from patchbay.models.exchange import Exchange
+from patchbay.models.options import TextOptions
+from patchbay.models.policy import refuses_format
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+REQUEST = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}], "tools": [TOOL]}).encode()
+ANSWER = json.dumps({"choices": [{"index": 0, "message": {"content": "Hello."}, "finish_reason": "stop"}]}).encode()
 
 
 @pytest.mark.parametrize(
@@ -54,13 +62,13 @@ def test_only_more_tokens_than_the_messages_can_take_prove_anything() -> None:
 
 
 def test_one_stray_closing_tag_is_not_enough_to_read_every_answer_as_reasoning() -> None:
-    memory = ModeMemory()
-    memory.note_reasoning("m", unopened=True)
-    assert not memory.prefilled("m")
-    memory.note_reasoning("m", unopened=True)
-    assert memory.prefilled("m")
-    memory.note_reasoning("m", unopened=False)
-    assert not memory.prefilled("m")
+    known = ModelCapabilities("m")
+    known.note_reasoning(unopened=True)
+    assert not known.prefilled
+    known.note_reasoning(unopened=True)
+    assert known.prefilled
+    known.note_reasoning(unopened=False)
+    assert not known.prefilled
 
 
 @pytest.mark.parametrize(
@@ -81,10 +89,9 @@ def test_other_errors_are_not_about_the_tool_choice() -> None:
 
 
 def test_a_server_that_is_known_to_take_tools_is_not_questioned_but_may_refuse_them() -> None:
-    memory = ModeMemory(doubts=False)
-    assert not memory.probe_due("m")
-    memory.learn("m", "text")
-    assert "text" == memory.mode("m")
+    exchange = Exchange(REQUEST, TextOptions(), Capabilities(doubts=False))
+    assert not exchange.answer(ANSWER)[1]
+    assert exchange.on_upstream_error(400, "this model does not support tools")
 
 
 @pytest.mark.parametrize(

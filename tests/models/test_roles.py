@@ -9,8 +9,8 @@ import openai
 import pytest
 
 from patchbay import wrap
+from patchbay.models.capabilities import Capabilities
 from patchbay.models.exchange import Exchange
-from patchbay.models.modes import ModeMemory
 from patchbay.models.options import TextOptions
 from patchbay.testing import ScriptedUpstream
 from patchbay.testing.script import error
@@ -27,7 +27,7 @@ def said(role: str, content: Any) -> dict[str, Any]:
 def sent(*messages: dict[str, Any], **options: Any) -> list[dict[str, Any]]:
     """The messages that a text-only model is sent."""
     body = {"model": "m", "messages": messages, "tools": [TOOL]}
-    exchange = Exchange(json.dumps(body).encode(), TextOptions(tools="text", **options), ModeMemory())
+    exchange = Exchange(json.dumps(body).encode(), TextOptions(tools="text", **options), Capabilities())
     return json.loads(exchange.request)["messages"]
 
 
@@ -119,6 +119,6 @@ def test_what_roles_a_server_takes_is_learnt_from_its_refusal(refused: str, word
 
 def test_an_error_about_something_else_is_the_clients() -> None:
     exchange = Exchange(json.dumps({"model": "m", "messages": [said("system", "x"), USER], "tools": [TOOL]}).encode(),
-                        TextOptions(), ModeMemory())  # fmt: skip
+                        TextOptions(), Capabilities())  # fmt: skip
     assert not exchange.on_upstream_error(400, "Invalid value for 'temperature': the system is overloaded.")
     assert not exchange.on_upstream_error(429, "System role not supported")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from patchbay.models.capabilities import Capabilities
 from patchbay.models.exchange import Exchange
-from patchbay.models.modes import ModeMemory
 from patchbay.models.options import TextOptions
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}
@@ -19,7 +19,7 @@ def play(*chunks: list[dict[str, Any]], mode: str = "text", rounds: int = 0, **f
     """What the client reads of each choice when the upstream sends these lists of choices (a new attempt after each finish)."""
     body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "tools": [TOOL], "stream": True, **fields}
     options = TextOptions(tools=mode, repair_rounds=rounds)  # type: ignore[arg-type]
-    exchange = Exchange(json.dumps(body).encode(), options, ModeMemory())
+    exchange = Exchange(json.dumps(body).encode(), options, Capabilities())
     out, again = b"", False
     for number, choices in enumerate(chunks):
         out += exchange.feed(b"data: " + json.dumps({"id": f"c{number}", "choices": choices}).encode() + b"\n\n")
@@ -111,14 +111,14 @@ def test_a_call_that_is_cut_off_is_shown_as_far_as_it_came_also_where_calls_are_
 def test_content_in_parts_is_passed_on() -> None:
     parts = [{"type": "text", "text": "Hello"}]
     body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "tools": [TOOL], "stream": True}
-    exchange = Exchange(json.dumps(body).encode(), TextOptions(tools="native"), ModeMemory())
+    exchange = Exchange(json.dumps(body).encode(), TextOptions(tools="native"), Capabilities())
     chunk = b"data: " + json.dumps({"id": "c", "choices": [delta(content=parts)]}).encode() + b"\n\n"
     assert chunk == exchange.feed(chunk)
 
 
 def test_lines_of_prose_that_arrive_together_are_passed_on_as_they_came() -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "tools": [TOOL], "stream": True}
-    exchange = Exchange(json.dumps(body).encode(), TextOptions(tools="text"), ModeMemory())
+    exchange = Exchange(json.dumps(body).encode(), TextOptions(tools="text"), Capabilities())
     deltas = ["A title ", "that leads to no call.\nThe ", "first ", "line.\n", "The ", "second.\n\n", "The ", "end."]
     events = [b"data: " + json.dumps({"id": "c", "choices": [delta(content=text)]}).encode() + b"\n\n" for text in deltas]
     assert events[:2] == [exchange.feed(event) for event in events[:2]]

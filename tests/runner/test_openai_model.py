@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from patchbay.errors import UpstreamError, UpstreamTimeoutError
-from patchbay.models.chat import ChatRequest, ModelEvent, ModelReply, ReasoningDelta, TextDelta
+from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply, ReasoningDelta, TextDelta
 from patchbay.models.openai import OpenAIChatModel
 from patchbay.testing import Message, Raw, ScriptedUpstream, Text, events
 from patchbay.types import IncompleteCall, Reply, ToolCall, ToolSpec, Usage
@@ -280,7 +280,7 @@ def test_a_stream_that_opens_after_its_caller_left_is_closed():
 
 
 def test_a_slow_reader_holds_back_the_thread():
-    from patchbay.models import blocking
+    from patchbay.models import openai as openai_model
 
     read = []
 
@@ -290,12 +290,12 @@ def test_a_slow_reader_holds_back_the_thread():
             yield number
 
     async def main() -> None:
-        chunks = blocking.blocking_chunks(numbers())
+        chunks = openai_model.blocking_chunks(numbers())
         assert 0 == await anext(chunks)
         # All that the thread may do without us has been done once it has taken its last place.
-        while len(read) < blocking._AHEAD:
+        while len(read) < openai_model._AHEAD:
             await asyncio.sleep(0)
-        assert len(read) <= blocking._AHEAD + 2
+        assert len(read) <= openai_model._AHEAD + 2
         assert list(range(1, 1000)) == [chunk async for chunk in chunks]
 
     run(main())

@@ -13,7 +13,7 @@ import pytest
 
 from patchbay import MaxIterationsError, ToolRunner, tool
 from patchbay.errors import ConfigurationError, InvalidRequestError, UpstreamError
-from patchbay.models.chat import ModelReply
+from patchbay.models.chat_model import ModelReply
 from patchbay.testing.models import ScriptedModel
 from patchbay.types import Reply, ToolCall, Usage
 

@@ -63,7 +63,7 @@ def lines_of(process: subprocess.Popen[str]) -> list[str]:
 
 
 LEARNT = [
-    "INFO First request with tools for the model gem\\u001bma",
+    "INFO First request for the model gem\\u001bma",
     "INFO The model gem\\u001bma takes no tools: they are written into its prompt, and calls are read from its text",
 ]
 FAILED = [

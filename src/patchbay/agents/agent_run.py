@@ -39,7 +39,7 @@ from patchbay.loop import (
 )
 from patchbay.loop.conversation import DELIVERED
 from patchbay.loop.events import IncompleteAnswerError, OutOfTimeError, next_model_event
-from patchbay.models.chat import ChatModel, ChatRequest, ModelEvent, ModelReply, TextDelta
+from patchbay.models.chat_model import ChatModel, ChatRequest, ModelEvent, ModelReply, TextDelta
 from patchbay.tools import AgentScope, ToolActions, merge_actions
 from patchbay.tools.context import on_top
 from patchbay.tools.results import describe

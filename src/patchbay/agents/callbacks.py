@@ -21,7 +21,7 @@ from patchbay.agents.convert import content_reply, from_messages, renew_calls, r
 from patchbay.errors import ConfigurationError
 from patchbay.executor.callbacks import as_hooks, called, first_answer
 from patchbay.loop.hooks import RequestHookView, ResponseHookView
-from patchbay.models.chat import ChatRequest, ModelReply
+from patchbay.models.chat_model import ChatRequest, ModelReply
 from patchbay.tools import Tool, ToolContext, collect_tools
 from patchbay.types import Message, ToolCall
 

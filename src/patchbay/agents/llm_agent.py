@@ -13,9 +13,8 @@ from patchbay.agents.content import Event
 from patchbay.agents.context import GenerateContentConfig, InvocationContext
 from patchbay.errors import ConfigurationError
 from patchbay.executor import Executor
-from patchbay.models.chat import ChatModel
-from patchbay.models.hosted import HostedModel
-from patchbay.models.resolve import resolve_model
+from patchbay.models.chat_model import ChatModel
+from patchbay.models.resolve import HostedModel, resolve_model
 from patchbay.tools import Tool, collect_tools
 from patchbay.tools.output import checked_kinds
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from patchbay.executor import Run, ToolExecution
 from patchbay.executor.results import NOT_BEGUN, error_for_model
-from patchbay.models.chat import ChatRequest
+from patchbay.models.chat_model import ChatRequest
 from patchbay.schema import read_arguments
 from patchbay.tools import well_formed
 from patchbay.tools.output import introduction, is_introduction

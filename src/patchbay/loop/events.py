@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from patchbay.errors import HookAbortError, UpstreamError
 from patchbay.executor import Budget, ToolExecution
-from patchbay.models.chat import ModelEvent, ModelReply, ReasoningDelta, TextDelta
+from patchbay.models.chat_model import ModelEvent, ModelReply, ReasoningDelta, TextDelta
 from patchbay.tools import Progress
 from patchbay.types import NO_USAGE, Message, Reply, ToolCall, Usage
 

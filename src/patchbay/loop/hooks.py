@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from patchbay.errors import InvalidRequestError
 from patchbay.executor import Run
-from patchbay.models.chat import ChatRequest, ModelReply
+from patchbay.models.chat_model import ChatRequest, ModelReply
 from patchbay.transcript import normalize
 from patchbay.types import Reply, ToolCall, ToolSpec
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from patchbay.errors import HookAbortError
 from patchbay.loop.events import FinalEvent, LoopEvent, UserOutputEvent
-from patchbay.models.chat import ChatRequest, ModelReply
+from patchbay.models.chat_model import ChatRequest, ModelReply
 from patchbay.types import Message
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from patchbay.loop.events import (
 )
 from patchbay.loop.hooks import RequestHookView, ResponseHookView
 from patchbay.loop.observers import emit_output, emit_request, emit_response, observed_turn
-from patchbay.models.chat import ChatModel, ChatRequest
+from patchbay.models.chat_model import ChatModel, ChatRequest
 from patchbay.types import IncompleteCall, Message, ToolCall, ToolSpec
 
 if TYPE_CHECKING:

@@ -3,40 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from patchbay.errors import UpstreamError
-from patchbay.models.choice import Policy
-from patchbay.models.faults import error_message, shown
+from patchbay.models.error_bodies import error_message, shown
+from patchbay.models.policy import Outcome, Policy
 from patchbay.models.wire import decode
 from patchbay.transcript import text_of
 from patchbay.types import Reply, ToolCall
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """What one choice of an answer came to.
-
-    ``native``: the upstream itself gave calls. ``broken``: a call came that the policy does not admit. ``cut``: it ended inside a
-    call. ``visible``: the client saw some of it already. ``prose``: it has prose. ``text``: what the model wrote.
-    ``answer``: the content to be held against ``response_format``, where there is one and the client has not seen any of it.
-    """
-
-    calls: Sequence[ToolCall]
-    native: bool
-    broken: bool
-    cut: bool
-    visible: bool
-    prose: bool
-    text: str
-    answer: str | None = None
-
-    @property
-    def called(self) -> bool:
-        """There is a call in it, whole or not."""
-        return bool(self.calls) or self.cut
 
 
 def read_completion(body: bytes) -> dict[str, Any]:

@@ -17,19 +17,31 @@ from patchbay.errors import PatchbayError, ResponseFormatError, ToolChoiceError
 from patchbay.formats.events import CallEnd, TextDelta, TextWasReasoning
 from patchbay.formats.parser import StreamParser
 from patchbay.formats.values.tool_names import make_rules
-from patchbay.models.answerformat import refuses_format
-from patchbay.models.answering import ChoiceStream
-from patchbay.models.asking import add_usage, ask_for_answer, ask_for_choice, ask_for_repair, schema_error_messages
-from patchbay.models.choice import Policy
-from patchbay.models.completion import Outcome, read_choice, read_completion, without_prose
-from patchbay.models.faults import error_body
-from patchbay.models.modes import FormatUse, ModeMemory, refuses_choice, refuses_tools, tools_were_seen
+from patchbay.models.capabilities import (
+    Capabilities,
+    FormatUse,
+    Roles,
+    fewer_roles,
+    refuses_choice,
+    refuses_tools,
+    tools_were_seen,
+)
+from patchbay.models.completion import read_choice, read_completion, without_prose
+from patchbay.models.error_bodies import error_body
 from patchbay.models.options import TextOptions
-from patchbay.models.request import ChatRequest
-from patchbay.models.roles import Roles, fewer_roles
-from patchbay.models.streaming import StreamedAnswer
-from patchbay.models.wire import DONE, Envelope, encode
-from patchbay.models.wire import event as sse_event
+from patchbay.models.policy import (
+    Outcome,
+    Policy,
+    add_usage,
+    ask_for_answer,
+    ask_for_choice,
+    ask_for_repair,
+    refuses_format,
+    schema_error_messages,
+)
+from patchbay.models.request import ChatCompletionBody
+from patchbay.models.stream import ChoiceStream, StreamedAnswer
+from patchbay.models.wire import DONE, Envelope, encode, sse_event
 from patchbay.types import Message, Reply
 
 _NO_CONTENT: Final = Reply(None)
@@ -58,12 +70,12 @@ class Rejection:
 class Exchange:
     """See the module. Raises InvalidRequestError for a body that cannot be served."""
 
-    def __init__(self, body: bytes, options: TextOptions, memory: ModeMemory) -> None:
-        self._call = ChatRequest(body, options)
+    def __init__(self, body: bytes, options: TextOptions, capabilities: Capabilities) -> None:
+        self._call = ChatCompletionBody(body, options)
         self._options = options
-        self._memory = memory
+        self._capabilities = capabilities
         self.streaming = self._call.stream
-        self.transparent = self._call.offer is None
+        self.transparent = self._call.request_tools is None
         """No tools: ``request`` is the client's body, and the answer is passed on byte for byte."""
         self.request = body
         self._extra: list[Message] = []
@@ -79,7 +91,7 @@ class Exchange:
         self._probe = False
         """This native answer is questioned if it has no call."""
         self._learning = False
-        """It is not settled how the model takes tools: this request's outcome counts."""
+        """It is not settled format the model takes tools: this request's outcome counts."""
         self._kind: Literal["native", "text"] = "native"
         self._again = False
         self._judged = False
@@ -94,11 +106,12 @@ class Exchange:
         self._begun: Envelope | None = None
         """The envelope of what the client saw of an earlier attempt."""
         if not self.transparent:
-            self._choice_in_words = memory.choice_in_words(self._call.model)
+            self._known = capabilities.of(self._call.model)
+            self._choice_in_words = self._known.choice_in_words
             """The server takes no ``tool_choice``."""
-            self._roles = memory.roles(self._call.model)
+            self._roles = self._known.roles
             self._format = self._call.answer_format if self._call.count == 1 else None
-            self._format_use = memory.format_use(self._call.model) if self._format is not None else FormatUse.BESIDE_TOOLS
+            self._format_use = self._known.format_use if self._format is not None else FormatUse.BESIDE_TOOLS
             self._answering = False
             """No call is possible any more: the answer alone is asked for, with the format enforced."""
             self._answer_rounds = 0
@@ -107,17 +120,16 @@ class Exchange:
             self._begin()
 
     def _first_kind(self) -> Literal["native", "text"]:
-        offer, mode = self._call.offer, self._options.tools
-        assert offer is not None
+        tools, mode = self._call.request_tools, self._options.tools
+        assert tools is not None
         if mode == "text":
             return "text"
-        if mode == "native" or offer.specs is None:
+        if mode == "native" or tools.specs is None:
             return "native"
-        known = self._memory.mode(self._call.model)
-        if known is not None:
-            return known
+        if self._known.mode is not None:
+            return self._known.mode
         self._learning = not self._call.policy.forbidden
-        self._probe = self._learning and self._memory.probe_due(self._call.model)
+        self._probe = self._learning and self._capabilities.doubts and self._known.probe_due
         return "native"
 
     def _begin(self) -> None:
@@ -185,8 +197,8 @@ class Exchange:
 
     def on_upstream_error(self, status: int, text: str) -> bool:
         """Take an error status. True: ask again, without the roles, ``tool_choice`` or tools that the server does not take."""
-        offer = self._call.offer
-        if offer is None:
+        tools = self._call.request_tools
+        if tools is None:
             return False
         if self._ask_in_fewer_roles(status, text) or self._ask_without_format(status, text):
             return True
@@ -196,12 +208,12 @@ class Exchange:
             self._choice_in_words = True
             self._begin()
             return True
-        if self._options.tools != "auto" or offer.specs is None:
+        if self._options.tools != "auto" or tools.specs is None:
             return False
         if not refuses_tools(status, text):
             return False
         # One that is known to take tools refused something in this request only (a tool_choice, say).
-        self._learn_text = self._memory.mode(self._call.model) is None
+        self._learn_text = self._known.mode is None
         self._probe = False
         self._kind = "text"
         self._extra = []
@@ -306,14 +318,14 @@ class Exchange:
     def _accepted(self) -> None:
         """The upstream took the request."""
         if self._learn_text:
-            self._memory.learn(self._call.model, "text")
+            self._known.learn_mode("text")
             self._learn_text = False
         if self._format_use is not FormatUse.BESIDE_TOOLS:
-            self._memory.learn_format_use(self._call.model, self._format_use)
+            self._known.learn_format_use(self._format_use)
         if self._roles is not Roles.ALL:
-            self._memory.learn_roles(self._call.model, self._roles)
+            self._known.learn_roles(self._roles)
         if self._choice_in_words and self._kind == "native":
-            self._memory.ask_choice_in_words(self._call.model)
+            self._known.learn_choice_in_words()
 
     def _open(self, index: int) -> ChoiceStream:
         policy = self._policy
@@ -324,7 +336,7 @@ class Exchange:
             keep = "all" if self._answering or self._holds_format_back or questioned else "prose"
         state = ChoiceStream(
             index,
-            self._parser(prefilled=self._memory.prefilled(self._call.model) or None),
+            self._parser(prefilled=self._known.prefilled or None),
             policy,
             hold=policy.needed or questioned or repair or (self._call.count > 1 and not policy.free),
             tentative=not policy.free or questioned or repair or keep is not None,
@@ -335,10 +347,10 @@ class Exchange:
         return state
 
     def _parser(self, *, prefilled: bool | None) -> StreamParser:
-        options, offer = self._options, self._call.offer
-        assert offer is not None
+        options, tools = self._options, self._call.request_tools
+        assert tools is not None
         return StreamParser(
-            offer.rules if not self._answering else _NO_TOOLS,
+            tools.rules if not self._answering else _NO_TOOLS,
             format=options.format,
             tool_call_tag=options.tool_call_tag,
             lenient_fences=options.lenient_fences,
@@ -384,9 +396,9 @@ class Exchange:
         if not self._learning:
             return
         if called:
-            self._memory.learn(self._call.model, self._kind)
+            self._known.learn_mode(self._kind)
         else:
-            self._memory.left_open(self._call.model)
+            self._known.count_open_answer()
         self._learning = False
 
     def _judge_stream(self, stream: StreamedAnswer) -> None:
@@ -418,7 +430,7 @@ class Exchange:
         """Remember whether the model's prompt opens its reasoning."""
         for state in stream.choices.values():
             if state.was_reasoning or not state.parser.prefilled or state.answered_unopened:
-                self._memory.note_reasoning(self._call.model, unopened=state.was_reasoning)
+                self._known.note_reasoning(unopened=state.was_reasoning)
 
     # the answer is one JSON
 
@@ -479,7 +491,7 @@ class Exchange:
         tokens = self._usage.get("prompt_tokens") if isinstance(self._usage, Mapping) else None
         count = tokens if isinstance(tokens, int) else None
         if plain and tools_were_seen(count, message_chars=size, messages=len(self._call.messages)):
-            self._memory.learn(self._call.model, "native")
+            self._known.learn_mode("native")
             self._probe = self._learning = False
             return False
         return True
@@ -523,10 +535,10 @@ class Exchange:
             self._extra += ask_for_choice(outcome, policy.complaint())
             self._again = True
             return True
-        offer = self._call.offer
-        if self._options.repair_rounds > self._repair_rounds and offer is not None and offer.specs:
+        tools = self._call.request_tools
+        if self._options.repair_rounds > self._repair_rounds and tools is not None and tools.specs:
             for outcome in outcomes:
-                complaints = schema_error_messages(offer.specs, outcome.calls)
+                complaints = schema_error_messages(tools.specs, outcome.calls)
                 if complaints:
                     self._repair_rounds += 1
                     self._extra += ask_for_repair(outcome, complaints)

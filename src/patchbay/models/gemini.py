@@ -1,34 +1,405 @@
 """A ChatModel over google-genai's client: Gemini's own API.
 
-A request goes through the same ``Exchange`` as with every other server, which here stands on ``generate_content`` in the place of
-HTTP: so a model that is offered through this API and takes no tools (Gemma) is taught them in text, and leaked calls are read.
-The wire is translated by ``geminirequest`` and ``geminianswer``.
+A request goes through the same ``Exchange`` as with every other server, here over ``generate_content`` instead of HTTP: a model
+of this API that takes no tools (Gemma) gets them in its prompt. Requests are dicts in google-genai's snake_case fields, answers
+are read by their attributes; the SDK is imported by ``connect_gemini`` only.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
-from patchbay.errors import ConfigurationError, UpstreamError
-from patchbay.models.asking import add_usage
-from patchbay.models.assemble import Assembly
-from patchbay.models.chat import ChatRequest, ModelEvent, ModelReply
-from patchbay.models.clienterrors import client_errors
+from patchbay.errors import ConfigurationError, InvalidRequestError, UpstreamError
+from patchbay.formats import parse
+from patchbay.models.capabilities import Capabilities
+from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply, ReplyAssembler
+from patchbay.models.error_bodies import client_errors
 from patchbay.models.exchange import Exchange, Rejection
 from patchbay.models.exchange_driver import drive_async
-from patchbay.models.geminianswer import UNREADABLE, GeminiAnswer
-from patchbay.models.geminirequest import gemini_request
-from patchbay.models.learnt import Learnt
-from patchbay.models.modes import ModeMemory
-from patchbay.models.offer import Offer
 from patchbay.models.options import TextOptions
-from patchbay.models.providers.gemini import GEMINI
-from patchbay.models.sse import SseDecoder
-from patchbay.models.wire import decode, encode
-from patchbay.models.wire import event as sse_event
+from patchbay.models.policy import add_usage
+from patchbay.models.providers import GEMINI
+from patchbay.models.tool_encoder import ToolEncoder
+from patchbay.models.wire import SseDecoder, decode, encode, sse_event
+from patchbay.transcript import text_of
+from patchbay.types import Message
+
+SIGNATURE: Final = "thought_signature"
+
+_SAME: Final = ("temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty")
+_OWN: Final = frozenset(
+    {
+        "safety_settings", "thinking_config", "cached_content", "labels", "media_resolution", "response_modalities",
+        "response_mime_type", "response_schema", "response_json_schema", "max_output_tokens", "stop_sequences",
+        "speech_config", "image_config", "service_tier", "http_options",
+    }
+)  # fmt: skip
+"""Gemini's own parameters, which may be given by their names."""
+_MEANINGLESS: Final = frozenset(
+    {
+        "model", "messages", "tools", "tool_choice", "stream", "stream_options", "parallel_tool_calls", "user", "metadata",
+        "store", "max_tokens", "max_completion_tokens", "stop", "n", "response_format", "reasoning_effort", "extra_body",
+        "logprobs", "top_logprobs",
+    }
+)  # fmt: skip
+"""OpenAI's parameters that are read below, or that say nothing here."""
+_BUDGETS: Final = {"minimal": 512, "low": 1024, "medium": 8192, "high": 24576}
+"""Tokens of thought for a ``reasoning_effort``, for the models that count them; newer ones know levels."""
+_COUNTS_THOUGHT: Final = re.compile(r"(?:^|/)gemini-(?:1|2)\b")
+_DEMANDS_SIGNATURES: Final = re.compile(r"(?:^|/)gemini-(?!1\b|2\b|1\.|2\.)")
+_FOREIGN_SIGNATURE: Final = b"skip_thought_signature_validator"
+"""What stands for the signature of a call that another model made, or that was made up: Google's documented word for it."""
+_DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.+-]+)*;base64,", re.IGNORECASE)
+
+
+def gemini_request(body: Mapping[str, Any], *, system_role: bool = True) -> dict[str, Any]:
+    """The arguments ``model``, ``contents`` and ``config`` of ``generate_content`` for a chat-completions body.
+
+    ``system_role``: the model takes a system instruction; where not, it is put before what the user says first. Raises
+    InvalidRequestError for what Gemini has no words for.
+    """
+    model = str(body.get("model") or "")
+    instructions = [text_of(m.get("content")) for m in body["messages"] if m.get("role") in ("system", "developer")]
+    instruction = "\n\n".join(text for text in instructions if text)
+    contents = _contents(body["messages"], signed=_DEMANDS_SIGNATURES.search(model) is not None)
+    config = _config(body, model)
+    if instruction and system_role and contents:
+        config["system_instruction"] = instruction
+    elif instruction:
+        contents = _before(contents, instruction)
+    return {"model": model, "contents": contents, "config": config}
+
+
+# the conversation
+
+
+def _contents(messages: Sequence[Message], *, signed: bool) -> list[dict[str, Any]]:
+    names: dict[Any, str] = {}
+    contents: list[dict[str, Any]] = []
+    for message in messages:
+        role = message.get("role")
+        if role in ("system", "developer"):
+            continue
+        if role == "assistant":
+            parts = _said(message, signed=signed)
+            for call in message.get("tool_calls") or ():
+                names[call.get("id")] = call["function"]["name"]
+            _append(contents, "model", parts)
+        elif role == "tool":
+            part = _response(message, names)
+            # All results of a round stand in one content, and nothing else does.
+            if contents and _is_results(contents[-1]):
+                contents[-1]["parts"].append(part)
+            else:
+                contents.append({"role": "user", "parts": [part]})
+        else:
+            _append(contents, "user", list(_parts(message.get("content"))))
+    return contents
+
+
+def _append(contents: list[dict[str, Any]], role: str, parts: list[dict[str, Any]]) -> None:
+    """Add a turn; one without parts is refused, and says nothing."""
+    if parts:
+        contents.append({"role": role, "parts": parts})
+
+
+def _is_results(content: Mapping[str, Any]) -> bool:
+    return "function_response" in content["parts"][0]
+
+
+def _before(contents: list[dict[str, Any]], instruction: str) -> list[dict[str, Any]]:
+    part = {"text": instruction}
+    if contents and contents[0]["role"] == "user" and not _is_results(contents[0]):
+        return [{"role": "user", "parts": [part, *contents[0]["parts"]]}, *contents[1:]]
+    return [{"role": "user", "parts": [part]}, *contents]
+
+
+def _said(message: Message, *, signed: bool) -> list[dict[str, Any]]:
+    """What the model said: its text, then its calls, each with the signature it came with."""
+    parts = list(_parts(message.get("content")))
+    signature = _signature(message)
+    if signature is not None:
+        # It may have come in a part with no text at all; where it came there is no telling, and it belongs behind the text.
+        parts = [*parts[:-1], {**parts[-1], SIGNATURE: signature}] if parts else [{"text": "", SIGNATURE: signature}]
+    calls = [_call(call) for call in message.get("tool_calls") or ()]
+    if signed and calls and not any(SIGNATURE in call for call in calls):
+        calls[0][SIGNATURE] = _FOREIGN_SIGNATURE
+    return parts + calls
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    try:
+        arguments = json.loads(function.get("arguments") or "{}")
+    except (ValueError, RecursionError):
+        arguments = {}
+    written: dict[str, Any] = {"name": function["name"], "args": arguments if isinstance(arguments, dict) else {}}
+    if call.get("id"):
+        written["id"] = call["id"]
+    signature = _signature(call)
+    return {"function_call": written} if signature is None else {"function_call": written, SIGNATURE: signature}
+
+
+def _signature(holder: Mapping[str, Any]) -> bytes | None:
+    extra = holder.get("extra_content")
+    google = extra.get("google") if isinstance(extra, Mapping) else None
+    signature = google.get(SIGNATURE) if isinstance(google, Mapping) else None
+    if not isinstance(signature, str):
+        return None
+    try:
+        return base64.b64decode(signature, validate=True)
+    except (binascii.Error, ValueError):
+        return signature.encode()
+
+
+def _response(message: Message, names: Mapping[Any, str]) -> dict[str, Any]:
+    call_id = message.get("tool_call_id")
+    text = text_of(message.get("content"))
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        value = text
+    response: dict[str, Any] = {
+        "name": names.get(call_id) or message.get("name") or "unknown",
+        "response": value if isinstance(value, dict) else {"result": value},
+    }
+    if call_id:
+        response["id"] = call_id
+    return {"function_response": response}
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)  # NaN and Infinity are Python's: no server reads them
+
+
+def _parts(content: Any) -> Iterator[dict[str, Any]]:
+    """A content's parts. Raises InvalidRequestError for a kind that is not known here."""
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}]
+    for part in content or ():
+        kind = part.get("type")
+        if kind in ("text", "refusal"):
+            if text := part.get("text") or part.get("refusal"):
+                yield {"text": text}
+        elif kind == "image_url":
+            url = part["image_url"]
+            yield _media(url["url"] if isinstance(url, Mapping) else url, "image/jpeg")
+        elif kind == "input_audio":
+            audio = part["input_audio"]
+            yield {"inline_data": {"data": _bytes(audio["data"]), "mime_type": f"audio/{audio.get('format', 'wav')}"}}
+        elif kind == "file" and isinstance(part["file"].get("file_data"), str):
+            yield _media(part["file"]["file_data"], "application/pdf")
+        else:
+            raise InvalidRequestError(f"A message's part of the type {kind!r} cannot be told to Gemini.", param="messages")
+
+
+def _media(url: str, kind: str) -> dict[str, Any]:
+    match = _DATA_URL.match(url)
+    if match is None:
+        return {"file_data": {"file_uri": url}}
+    return {"inline_data": {"data": _bytes(url[match.end() :]), "mime_type": match.group(1) or kind}}
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return base64.b64decode(text)
+    except (binascii.Error, ValueError):
+        raise InvalidRequestError("A message's data is not base64.", param="messages") from None
+
+
+# the parameters
+
+
+def _config(body: Mapping[str, Any], model: str) -> dict[str, Any]:
+    if body.get("n") not in (None, 1):
+        raise InvalidRequestError("'n' must be 1 for Gemini.", param="n")
+    extra = body.get("extra_body")
+    given = {**body, **extra} if isinstance(extra, Mapping) else dict(body)
+    unknown = sorted(given.keys() - _OWN - _MEANINGLESS - set(_SAME))
+    if unknown:
+        raise InvalidRequestError(f"Gemini has no parameter {unknown[0]!r}.", param=unknown[0])
+    config: dict[str, Any] = {name: given[name] for name in (*_SAME, *_OWN) if given.get(name) is not None}
+    limit = given.get("max_completion_tokens") or given.get("max_tokens")
+    if limit is not None:
+        config.setdefault("max_output_tokens", limit)
+    if (stop := given.get("stop")) is not None:
+        config.setdefault("stop_sequences", [stop] if isinstance(stop, str) else list(stop))
+    if (effort := given.get("reasoning_effort")) is not None:
+        config.setdefault("thinking_config", _thinking(str(effort), model))
+    if given.get("logprobs"):
+        config |= {"response_logprobs": True, "logprobs": given.get("top_logprobs")}
+    config |= _response_format(given.get("response_format"))
+    if body.get("tools"):
+        config["tools"] = [{"function_declarations": [_declaration(tool["function"]) for tool in body["tools"]]}]
+        config["tool_config"] = {"function_calling_config": _calling(body.get("tool_choice"))}
+    # The SDK would run Python functions by itself; running tools is the executor's.
+    config["automatic_function_calling"] = {"disable": True}
+    return config
+
+
+def _thinking(effort: str, model: str) -> dict[str, Any]:
+    if _COUNTS_THOUGHT.search(model):
+        if effort == "none":
+            return {"thinking_budget": 0}  # thoughts may be asked for only where there are any
+        return {"thinking_budget": _BUDGETS.get(effort, -1), "include_thoughts": True}
+    return {"thinking_level": "minimal" if effort == "none" else effort, "include_thoughts": True}
+
+
+def _response_format(wanted: Any) -> dict[str, Any]:
+    kind = wanted.get("type") if isinstance(wanted, Mapping) else None
+    if kind == "json_object":
+        return {"response_mime_type": "application/json"}
+    if kind == "json_schema":
+        return {"response_mime_type": "application/json", "response_json_schema": wanted["json_schema"]["schema"]}
+    return {}
+
+
+def _declaration(function: Mapping[str, Any]) -> dict[str, Any]:
+    declaration = {"name": function["name"], "description": function.get("description") or function["name"]}
+    parameters = function.get("parameters") or {}
+    # An object without properties is refused as a schema; no schema says the same.
+    return {**declaration, "parameters": parameters} if parameters.get("properties") else declaration
+
+
+def _calling(choice: Any) -> dict[str, Any]:
+    if isinstance(choice, Mapping):
+        allowed = choice.get("allowed_tools")
+        if not isinstance(allowed, Mapping):
+            return {"mode": "ANY", "allowed_function_names": [choice["function"]["name"]]}
+        names = [tool["function"]["name"] for tool in allowed["tools"]]
+        # Names may only be given with a mode that holds the model to them; "VALIDATED" leaves it the choice to answer.
+        return {"mode": "ANY" if allowed.get("mode") == "required" else "VALIDATED", "allowed_function_names": names}
+    return {"mode": {"none": "NONE", "required": "ANY"}.get(str(choice), "AUTO")}
+
+
+_FINISH: Final = {"STOP": "stop", "MAX_TOKENS": "length", "CONTINUATION": "length", "FINISH_REASON_UNSPECIFIED": "stop"}
+UNREADABLE: Final = "unreadable"
+"""The finish_reason of an answer that Gemini could not read, where it does not tell what it was."""
+_UNREADABLE: Final = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL"})
+"""The model wrote something that Gemini could not read as a call; what it wrote is in the message, where there is one."""
+_FAILED: Final = frozenset({"OTHER", "TOO_MANY_TOOL_CALLS", "MISSING_THOUGHT_SIGNATURE", "ESCALATION"})
+_CALLED: Final = re.compile(r"([A-Za-z_]\w*)\s*\(")
+_PREFIX: Final = re.compile(r"^Malformed function call:\s*", re.IGNORECASE)
+
+
+class GeminiAnswer:
+    """One answer, whole or in pieces: each is turned into a chunk. ``tools`` are those of the request, as OpenAI has them."""
+
+    def __init__(self, model: str, tools: Any) -> None:
+        self._head = {"id": f"chatcmpl-{uuid.uuid4().hex[:24]}", "object": "chat.completion.chunk", "created": 0, "model": model}
+        self._tools = tools
+        self._calls = 0
+        self.failed = ""
+        """Why there is no answer, once Gemini has given it up."""
+
+    def chunk(self, piece: Any) -> dict[str, Any]:
+        """The chunk for a ``GenerateContentResponse``."""
+        chunk: dict[str, Any] = {**self._head, "choices": []}
+        if (usage := _usage(piece.usage_metadata)) is not None:
+            chunk["usage"] = usage
+        candidate = (piece.candidates or [None])[0]
+        if candidate is not None:
+            delta = self._delta(candidate.content)
+            finish = self._finish(candidate, delta)
+            chunk["choices"] = [{"index": 0, "delta": delta, "finish_reason": finish}]
+        elif (feedback := piece.prompt_feedback) is not None and feedback.block_reason is not None:
+            said = feedback.block_reason_message or f"The prompt was blocked: {_word(feedback.block_reason)}."
+            chunk["choices"] = [{"index": 0, "delta": {"refusal": said}, "finish_reason": "content_filter"}]
+        return chunk
+
+    def _delta(self, content: Any) -> dict[str, Any]:
+        text: list[str] = []
+        thoughts: list[str] = []
+        calls: list[dict[str, Any]] = []
+        delta: dict[str, Any] = {}
+        for part in (content.parts if content is not None else None) or ():
+            extra = _extra(part.thought_signature)
+            if part.function_call is not None:
+                calls.append({**self._call(part.function_call), **extra})
+                continue
+            if part.text:
+                (thoughts if part.thought else text).append(part.text)
+            delta |= extra
+        if thoughts:
+            delta["reasoning_content"] = "".join(thoughts)
+        if text:
+            delta["content"] = "".join(text)
+        if calls:
+            delta["tool_calls"] = calls
+        return delta
+
+    def _call(self, call: Any) -> dict[str, Any]:
+        return self._written(call.name or "", json.dumps(call.args or {}, ensure_ascii=False), call.id)
+
+    def _written(self, name: str, arguments: str, call_id: str | None = None) -> dict[str, Any]:
+        index = self._calls
+        self._calls += 1
+        # Older models give no ids; each call of a conversation needs one of its own.
+        call_id = call_id or f"call_{uuid.uuid4().hex[:24]}"
+        return {"index": index, "id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+    def _finish(self, candidate: Any, delta: dict[str, Any]) -> str | None:
+        if candidate.finish_reason is None:
+            return None
+        word = _word(candidate.finish_reason)
+        if word in _UNREADABLE:
+            message = candidate.finish_message
+            if not message:
+                return UNREADABLE
+            self._unreadable(message, delta)
+            return "stop"
+        if word in _FAILED:
+            self.failed = f"Gemini gave up its answer ({word})" + (
+                f": {candidate.finish_message}" if candidate.finish_message else "."
+            )
+            return "error"
+        return _FINISH.get(word, "content_filter")
+
+    def _unreadable(self, message: str, delta: dict[str, Any]) -> None:
+        """Give the calls that the message shows; one that cannot be read is given as it is written.
+
+        So the model is told what was wrong with it, as with any call whose arguments do not fit, and may write it again.
+        """
+        written = _PREFIX.sub("", message).strip()
+        calls: list[dict[str, Any]] = []
+        if self._tools:
+            found = parse(f"```tool_code\n{written}\n```", self._tools).tool_calls
+            calls = [self._written(call.name, call.raw_arguments) for call in found]
+            if not calls and (named := _CALLED.search(written.removeprefix("print(").replace("default_api.", ""))):
+                calls = [self._written(named.group(1), written)]
+        if calls:
+            delta["tool_calls"] = [*delta.get("tool_calls", ()), *calls]
+        elif written:
+            delta["content"] = delta.get("content", "") + written
+
+
+def _word(value: Any) -> str:
+    """An enumeration's word; one that the SDK does not know yet comes as a text."""
+    return str(getattr(value, "value", value)).upper()
+
+
+def _extra(signature: Any) -> dict[str, Any]:
+    if not signature:
+        return {}
+    text = base64.b64encode(signature).decode() if isinstance(signature, bytes) else str(signature)
+    return {"extra_content": {"google": {SIGNATURE: text}}}
+
+
+def _usage(counts: Any) -> dict[str, int] | None:
+    if counts is None:
+        return None
+    prompt = (counts.prompt_token_count or 0) + (counts.tool_use_prompt_token_count or 0)
+    completion = (counts.candidates_token_count or 0) + (counts.thoughts_token_count or 0)
+    total = counts.total_token_count or prompt + completion
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}
+
 
 _MILLISECONDS: Final = 1000
 _MOST_UNREADABLE: Final = 3
@@ -70,24 +441,22 @@ class GeminiChatModel:
         *,
         model: str | None = None,
         options: TextOptions | None = None,
-        memory: ModeMemory | None = None,
-        learnt: Learnt | None = None,
+        capabilities: Capabilities | None = None,
     ) -> None:
         self._named = {} if model is None else {"model": model}
         self._models = client.aio.models
         self._client = client
         # Names that are not tools must reach the executor: its answer tells the model which names there are.
         self._options = TextOptions(unknown_tools="keep") if options is None else options
-        self._memory = ModeMemory(doubts=False) if memory is None else memory
-        self._learnt = Learnt() if learnt is None else learnt
-        self._offer = Offer(GEMINI)
+        self._capabilities = Capabilities(doubts=False) if capabilities is None else capabilities
+        self._offer = ToolEncoder(GEMINI)
 
     async def respond(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Answer ``request``. Raises UpstreamError, UpstreamTimeoutError, ToolChoiceError, InvalidRequestError."""
         told = self._offer.of(request.tools)
         body = {**self._named, **told.body(request), "stream": True, "stream_options": {"include_usage": True}}
-        exchange = Exchange(encode(body), self._options, self._memory)
-        answer = Assembly()
+        exchange = Exchange(encode(body), self._options, self._capabilities)
+        answer = ReplyAssembler()
         stream = request.stream
         decoder = SseDecoder()
         upstream = _Upstream(lambda body: self._chunks(body, stream=stream))
@@ -125,9 +494,9 @@ class GeminiChatModel:
 
     async def _pieces(self, body: Mapping[str, Any], *, stream: bool) -> AsyncGenerator[Any, None]:
         model = str(body.get("model"))
-        known = self._learnt.of(model)
+        known = self._capabilities.of(model)
         try:
-            async with aclosing(self._asked(body, model, stream=stream)) as pieces:
+            async with aclosing(self._generate(body, model, stream=stream)) as pieces:
                 async for piece in pieces:
                     yield piece
         except UpstreamError as error:
@@ -136,12 +505,12 @@ class GeminiChatModel:
         else:
             return
         known.no_system_role = True
-        async with aclosing(self._asked(body, model, stream=stream)) as pieces:
+        async with aclosing(self._generate(body, model, stream=stream)) as pieces:
             async for piece in pieces:
                 yield piece
 
-    async def _asked(self, body: Mapping[str, Any], model: str, *, stream: bool) -> AsyncGenerator[Any, None]:
-        arguments = gemini_request(body, system_role=not self._learnt.of(model).no_system_role)
+    async def _generate(self, body: Mapping[str, Any], model: str, *, stream: bool) -> AsyncGenerator[Any, None]:
+        arguments = gemini_request(body, system_role=not self._capabilities.of(model).no_system_role)
         if not stream:
             with client_errors(self._keys):
                 answer = await self._models.generate_content(**arguments)

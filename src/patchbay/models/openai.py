@@ -1,30 +1,108 @@
 """A ChatModel over the client of the ``openai`` package, sync or async, or over any object that looks like one.
 
-What lives here: one request through ``client.chat.completions.create`` and its answer put together, in the dialect of the
-provider on the other side. What makes a model without tool calling answer with calls is ``patchbay.models.wrap``; this file
-neither knows nor cares whether its client is wrapped. What is particular to a provider stands in ``providers``; what a server
-refuses by name is learnt with ``learnt``.
-
-The package itself is not imported: errors and answers are read by their attributes.
+The package itself is not imported: errors and answers are read by their attributes. A sync client's stream is read in a thread.
+A thread that waits for a socket cannot be interrupted, and closing its file descriptor neither wakes it nor tells the server;
+shutting the connection down does both.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import AsyncGenerator
+import socket
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Final
 
 from patchbay.errors import ConfigurationError, UpstreamError
-from patchbay.models.assemble import Assembly, whole_reply
-from patchbay.models.blocking import blocking_chunks, open_in_thread
-from patchbay.models.chat import ChatRequest, ModelEvent, ModelReply
-from patchbay.models.clienterrors import client_errors
-from patchbay.models.learnt import Learnt, asked, demands_stream
-from patchbay.models.offer import Offer, Told
+from patchbay.models.capabilities import Capabilities, demands_stream, request_with_retries
+from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply, ReplyAssembler, whole_reply
+from patchbay.models.error_bodies import client_errors
 from patchbay.models.providers import Provider, provider_at
+from patchbay.models.tool_encoder import EncodedTools, ToolEncoder
 from patchbay.models.wire import decode
 from patchbay.tools.threads import run_in_thread
+
+_AHEAD: Final = 64
+"""How many chunks the thread may read ahead: a slow reader holds back the server, not memory."""
+
+_END: Final = object()
+_opening: set[asyncio.Task[Any]] = set()
+
+
+async def open_in_thread(create: Callable[[], Any]) -> Any:
+    """Return what ``create`` returns, called in a thread; if the caller is cancelled meanwhile, it is closed when it comes."""
+    task = asyncio.get_running_loop().create_task(run_in_thread(create))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        _opening.add(task)
+        task.add_done_callback(_close_unwanted)
+        raise
+
+
+async def blocking_chunks(stream: Iterable[Any]) -> AsyncGenerator[Any, None]:
+    """Yield the chunks of a blocking ``stream``; closing this ends the stream's connection at once."""
+    loop = asyncio.get_running_loop()
+    arrived: asyncio.Queue[Any] = asyncio.Queue()
+    room = threading.Semaphore(_AHEAD)
+    stopped = threading.Event()
+
+    def hand_over(item: Any) -> None:
+        loop.call_soon_threadsafe(arrived.put_nowait, item)
+
+    def read() -> None:
+        try:
+            for chunk in stream:
+                room.acquire()
+                if stopped.is_set():
+                    return
+                hand_over(chunk)
+        except Exception:
+            if not stopped.is_set():  # after a stop it is only the connection that was cut
+                raise
+        finally:
+            _close_stream(stream)
+
+    reader = loop.create_task(run_in_thread(read))
+    reader.add_done_callback(lambda _reader: arrived.put_nowait(_END))
+    try:
+        while (chunk := await arrived.get()) is not _END:
+            room.release()
+            yield chunk
+        await reader  # raises what the stream raised
+    finally:
+        if not reader.done():
+            stopped.set()
+            room.release()
+            _shut_down(stream)
+            reader.cancel()
+
+
+def _close_unwanted(task: asyncio.Task[Any]) -> None:
+    _opening.discard(task)
+    if not task.cancelled() and task.exception() is None:
+        threading.Thread(target=_close_stream, args=(task.result(),), daemon=True).start()
+
+
+def _close_stream(stream: Any) -> None:
+    if (close := getattr(stream, "close", None)) is not None:
+        close()
+
+
+def _shut_down(stream: Any) -> None:
+    """Shut the stream's own connection down; one that many streams share (HTTP/2) is left alone."""
+    extensions = getattr(getattr(stream, "response", None), "extensions", None) or {}
+    if extensions.get("http_version") == b"HTTP/2" or "network_stream" not in extensions:
+        return
+    connection = extensions["network_stream"].get_extra_info("socket")
+    if connection is None:
+        return
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:  # already closed by the other side
+        pass
 
 
 class OpenAIChatModel:
@@ -35,11 +113,11 @@ class OpenAIChatModel:
     as UpstreamError, with the client's own as ``__cause__``.
 
     ``model`` is the name of the model for requests that hold none. ``provider`` is whose dialect is spoken; by default it is told
-    from the host of the client's URL. ``learnt`` may be shared by models that talk to the same server.
+    from the host of the client's URL. ``capabilities`` may be shared by models that talk to the same server.
     """
 
     def __init__(
-        self, client: Any, *, model: str | None = None, provider: Provider | None = None, learnt: Learnt | None = None
+        self, client: Any, *, model: str | None = None, provider: Provider | None = None, capabilities: Capabilities | None = None
     ) -> None:
         self._named = {} if model is None else {"model": model}
         self._client = client
@@ -50,8 +128,8 @@ class OpenAIChatModel:
         self._known = _parameter_names(self._create)
         self._is_async = hasattr(client, "__aenter__")
         self._provider = provider_at(str(getattr(client, "base_url", ""))) if provider is None else provider
-        self._offer = Offer(self._provider)
-        self._learnt = Learnt() if learnt is None else learnt
+        self._offer = ToolEncoder(self._provider)
+        self._capabilities = Capabilities() if capabilities is None else capabilities
 
     async def respond(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Answer ``request``.
@@ -67,7 +145,7 @@ class OpenAIChatModel:
         if whole is not None:
             yield self._read(whole, told)
             return
-        answer = Assembly()
+        answer = ReplyAssembler()
         async with aclosing(self._chunks(body)) as chunks:
             async for chunk in chunks:
                 for event in answer.add(chunk):
@@ -77,18 +155,18 @@ class OpenAIChatModel:
 
     async def _whole(self, body: dict[str, Any]) -> ModelReply | None:
         """The answer at once; None for a model that answers in a stream only."""
-        known = self._learnt.of(body.get("model"))
+        known = self._capabilities.of(body.get("model"))
         if known.only_streams:
             return None
         try:
-            return whole_reply(await asked(self._answer, body, known, self._provider.sent_back))
+            return whole_reply(await request_with_retries(self._answer, body, known, self._provider.sent_back))
         except UpstreamError as error:
             if not demands_stream(error):
                 raise
         known.only_streams = True
         return None
 
-    def _read(self, end: ModelReply, told: Told) -> ModelReply:
+    def _read(self, end: ModelReply, told: EncodedTools) -> ModelReply:
         """The reply in OpenAI's words, with the tools' own names. Raises UpstreamError where the server says that it failed."""
         reason = self._provider.finish_reasons.get(end.finish_reason or "", end.finish_reason)
         if reason == "error":
@@ -108,7 +186,9 @@ class OpenAIChatModel:
 
     async def _chunks(self, body: dict[str, Any]) -> AsyncGenerator[Any, None]:
         wanted = {"stream_options": {"include_usage": True}, **body, "stream": True}
-        stream = await asked(self._stream, wanted, self._learnt.of(body.get("model")), self._provider.sent_back)
+        stream = await request_with_retries(
+            self._stream, wanted, self._capabilities.of(body.get("model")), self._provider.sent_back
+        )
         if not hasattr(stream, "__aiter__"):
             stream = blocking_chunks(stream)
         try:

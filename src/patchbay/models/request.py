@@ -1,52 +1,255 @@
-"""The client's request: checked, and turned into what the upstream is asked, native or with the contract.
+"""A chat-completions request: validated, and turned into what the upstream is sent, native or with the tools in the prompt.
 
-Reading the same tools again costs a look-up, so the contract's bytes are the same in every turn, and it is rendered for text
-models alone. What can be read of a body
-without its tools stands in ``body``.
+Fields are kept as the bytes they came in. The same tools are read once, so that the rendered instructions are byte-stable from
+turn to turn; they are rendered for text models only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from patchbay.cache import SizedCache
 from patchbay.errors import InvalidRequestError
 from patchbay.formats.contract import render_contract, render_tool_choice
+from patchbay.formats.render.writer import ReservedText
 from patchbay.formats.spec import Format
 from patchbay.formats.values.tool_names import ToolRules, make_rules
-from patchbay.models.answerformat import AnswerFormat, read_answer_format
-from patchbay.models.body import ChatBody, has_foreign_kind
-from patchbay.models.choice import Policy, read_policy
+from patchbay.models.capabilities import INSTRUCTION_ROLES, Roles
 from patchbay.models.options import TextOptions
-from patchbay.models.roles import Roles, leading_instructions, with_roles
-from patchbay.models.wire import decode, encode
+from patchbay.models.policy import AnswerFormat, Policy, read_answer_format, read_policy
+from patchbay.models.wire import Raw, decode, encode
 from patchbay.transcript import flatten_messages, text_of
 from patchbay.types import Message, ToolSpec, read_specs
+
+
+class RequestFields:
+    """One body of ``POST /chat/completions``. Raises InvalidRequestError for what no upstream could serve.
+
+    ``legacy``: it has ``functions`` in the place of ``tools``.
+    """
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+        self.fields = _read_fields(body)
+        self.model: str = _field(self.fields, "model", str, "a string")
+        self.stream = bool(_field(self.fields, "stream", bool, "a boolean", optional=True))
+        count = _field(self.fields, "n", int, "a whole number", optional=True)
+        self.count: int = 1 if count is None else count
+        if self.count < 1:
+            raise InvalidRequestError("'n' must be at least 1.", param="n")
+        self._messages: list[Message] | None = None
+        self._check_messages()
+        self.legacy = not _is_set(self.fields.get("tools")) and _is_set(self.fields.get("functions"))
+
+    def value(self, name: str) -> Any:
+        """The value of a field, None where it is not there. Raises InvalidRequestError."""
+        raw = self.fields.get(name)
+        return None if raw is None else _guarded(bytes(raw))
+
+    @property
+    def tools(self) -> Raw | None:
+        """The tools or functions, None where there are none."""
+        raw = self.fields.get("functions" if self.legacy else "tools")
+        return raw if _is_set(raw) else None
+
+    def _check_messages(self) -> None:
+        raw = self.fields.get("messages")
+        if raw is None or bytes(raw[:1] if isinstance(raw, bytes) else bytes(raw)[:1]) != b"[":
+            raise InvalidRequestError("'messages' must be an array of messages.", param="messages")
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether the client asked for usage in its stream."""
+        wanted = self.value("stream_options")
+        return isinstance(wanted, Mapping) and bool(wanted.get("include_usage"))
+
+    @property
+    def messages(self) -> list[Message]:
+        """The messages, decoded once. Raises InvalidRequestError."""
+        if self._messages is None:
+            messages = _guarded(bytes(self.fields["messages"]))
+            _check(messages)
+            self._messages = messages
+        return self._messages
+
+    def check_messages(self) -> None:
+        """Raise InvalidRequestError for messages that no upstream could serve; they are decoded only where some are odd."""
+        if self._messages is None and not _is_well_formed(bytes(self.fields["messages"])):
+            self.messages  # noqa: B018  (says what is wrong)
+
+
+class _Message(msgspec.Struct):
+    """What every message has to be."""
+
+    role: str
+    tool_calls: list[Raw] | None = None
+
+
+_well_formed = msgspec.json.Decoder(list[_Message])
+
+
+def _is_well_formed(messages: bytes) -> bool:
+    """Whether messages are sure to be as they should: quick, and strict."""
+    try:
+        _well_formed.decode(messages)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return False
+    return True
+
+
+def _check(messages: list[Any]) -> None:
+    for index, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise InvalidRequestError(f"'messages[{index}]' must be an object.", param=f"messages[{index}]")
+        if not isinstance(message.get("tool_calls") or [], list):
+            raise InvalidRequestError(f"'messages[{index}].tool_calls' must be an array.", param=f"messages[{index}].tool_calls")
+        if not isinstance(message.get("role"), str):
+            raise InvalidRequestError(f"'messages[{index}].role' must be a string.", param=f"messages[{index}].role")
+
+
+def has_other_tool_types(tools: Any) -> bool:
+    """Say whether a list of tools holds one that is no function."""
+    return isinstance(tools, list) and any(
+        isinstance(tool, Mapping) and isinstance(tool.get("type"), str) and tool["type"] != "function" for tool in tools
+    )
+
+
+_fields = msgspec.json.Decoder(dict[str, Raw])
+
+
+def _read_fields(body: bytes) -> dict[str, Raw]:
+    try:
+        fields = _fields.decode(body)
+    except msgspec.ValidationError:
+        raise InvalidRequestError("The request body must be a JSON object.") from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        value = _guarded(body)  # lone surrogates, or not JSON at all
+        if not isinstance(value, dict):
+            raise InvalidRequestError("The request body must be a JSON object.") from None
+        fields = {name: Raw(encode(field)) for name, field in value.items()}
+    except RecursionError:
+        raise InvalidRequestError("The request body is nested too deeply.") from None
+    return fields
+
+
+def _guarded(data: bytes) -> Any:
+    try:
+        return decode(data)
+    except RecursionError:
+        raise InvalidRequestError("The request body is nested too deeply.") from None
+    except ValueError as error:
+        raise InvalidRequestError(f"The request body is not valid JSON: {error}") from None
+
+
+def _is_set(raw: Raw | None) -> bool:
+    return raw is not None and bytes(raw) not in (b"null", b"[]")
+
+
+def _field(fields: dict[str, Raw], name: str, kind: type, words: str, *, optional: bool = False) -> Any:
+    raw = fields.get(name)
+    if raw is None and not optional:
+        raise InvalidRequestError(f"'{name}' is missing: it must be {words}.", param=name)
+    value = None if raw is None else _guarded(bytes(raw))
+    if value is None and optional:
+        return None
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)) or value == "":
+        raise InvalidRequestError(f"'{name}' must be {words}.", param=name)
+    return value
+
+
+_TAG: Final = "system_instruction"
+_MARKS: Final = ReservedText((f"<{_TAG}",))
+
+
+def with_roles(messages: Sequence[Message], roles: Roles) -> list[Message]:
+    """The messages in the roles that the server takes.
+
+    Marked text stands between tags that no other user message, and no tool result in one, can write.
+    """
+    if roles is Roles.NO_DEVELOPER:
+        return [{**message, "role": "system"} if message.get("role") == "developer" else message for message in messages]
+    at = [index for index, message in enumerate(messages) if message.get("role") in INSTRUCTION_ROLES]
+    if roles is Roles.ALL or not at:
+        return list(messages)
+    leading = leading_instructions(messages)
+    kept = leading if roles is Roles.SYSTEM_FIRST else 0
+    view: list[Message] = []
+    if kept:
+        content = messages[0].get("content") if kept == 1 else _joined(messages[:kept])
+        view.append({**messages[0], "role": "system", "content": content})
+    rest = list(messages[kept:])
+    if len(at) > kept:
+        rest = [_marked(message) if message.get("role") in INSTRUCTION_ROLES else _defused(message) for message in rest]
+        if leading > kept and leading < len(rest) and rest[leading].get("role") == "user":
+            # In front of the first user's own words: templates that know no system role mostly want the roles to alternate.
+            first = rest[leading]
+            rest = [{**first, "content": _before(_joined(rest[:leading]), first.get("content"))}, *rest[leading + 1 :]]
+    return [*view, *rest]
+
+
+def leading_instructions(messages: Sequence[Message]) -> int:
+    """How many messages in front are instructions."""
+    for index, message in enumerate(messages):
+        if message.get("role") not in INSTRUCTION_ROLES:
+            return index
+    return len(messages)
+
+
+def _joined(messages: Sequence[Mapping[str, Any]]) -> str:
+    return "\n\n".join(text_of(message.get("content")) for message in messages)
+
+
+def _before(text: str, content: Any) -> Any:
+    if isinstance(content, list):
+        return [{"type": "text", "text": text}, *content]
+    return f"{text}\n\n{text_of(content)}"
+
+
+def _marked(message: Message) -> Message:
+    return {"role": "user", "content": f"<{_TAG}>\n{_MARKS.escape(text_of(message.get('content')))}\n</{_TAG}>"}
+
+
+def _defused(message: Message) -> Message:
+    content = message.get("content")
+    if message.get("role") != "user":
+        return message
+    if isinstance(content, str):
+        return {**message, "content": _MARKS.escape(content)}
+    if not isinstance(content, list):
+        return message
+    parts = [
+        {**part, "text": _MARKS.escape(part["text"])} if isinstance(part, dict) and isinstance(part.get("text"), str) else part
+        for part in content
+    ]
+    return {**message, "content": parts}
+
 
 _TOOL_FIELDS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "messages"})
 
 
 @dataclass(frozen=True)
-class Offer:
-    """The tools of a request. ``specs`` is None where one of them is of a kind that a text model cannot be taught."""
+class RequestTools:
+    """The tools of a request. ``specs`` is None if one of them is no function, which a text model cannot be given."""
 
     specs: tuple[ToolSpec, ...] | None
     names: frozenset[str]
     rules: ToolRules
     options: TextOptions
-    how: str | Format
+    format: str | Format
     problem: InvalidRequestError | None = None
 
     @cached_property
     def contract(self) -> str:
-        """What a text model is told of the tools. Rendered when it is first needed: a native model is never told."""
+        """The instructions for a text model, rendered when they are first needed."""
         options = self.options
         return render_contract(
             self.specs or (),
-            format=self.how,
+            format=self.format,
             tool_call_tag=options.tool_call_tag,
             tool_result_tag=options.tool_result_tag,
             include_examples=options.include_examples,
@@ -54,7 +257,7 @@ class Offer:
         )
 
 
-def _read_offer(raw: bytes, options: TextOptions, how: str | Format, *, legacy: bool) -> Offer:
+def _read_tools(raw: bytes, options: TextOptions, prompt_format: str | Format, *, legacy: bool) -> RequestTools:
     tools = decode(raw)
     if legacy:
         if not isinstance(tools, list):
@@ -63,23 +266,27 @@ def _read_offer(raw: bytes, options: TextOptions, how: str | Format, *, legacy: 
     try:
         specs = read_specs(tools, param="functions" if legacy else "tools")
     except InvalidRequestError as error:
-        if not has_foreign_kind(tools):
+        if not has_other_tool_types(tools):
             raise
-        return Offer(None, _function_names(tools), make_rules(None, "text"), options, how, error)
-    return Offer(specs, frozenset(spec.name for spec in specs), make_rules(specs, options.unknown_tools), options, how)
+        return RequestTools(None, _function_names(tools), make_rules(None, "text"), options, prompt_format, error)
+    return RequestTools(
+        specs, frozenset(spec.name for spec in specs), make_rules(specs, options.unknown_tools), options, prompt_format
+    )
 
 
-_offers: SizedCache[tuple[bytes, TextOptions, str | Format, bool], Offer] = SizedCache(most=64, most_bytes=16 * 1024 * 1024)
-"""The tools that were read last, by their bytes, and what was made of them."""
+_tools_cache: SizedCache[tuple[bytes, TextOptions, str | Format, bool], RequestTools] = SizedCache(
+    most=64, most_bytes=16 * 1024 * 1024
+)
+"""Parsed tools of recent requests, by their bytes."""
 
 
-def _offer(raw: bytes, options: TextOptions, how: str | Format, *, legacy: bool) -> Offer:
-    """Return the tools, told in the format ``how``; the same ones are read once. Raises InvalidRequestError."""
-    key = (raw, options, how, legacy)
-    if (offer := _offers.get(key)) is None:
-        offer = _read_offer(raw, options, how, legacy=legacy)
-        _offers.put(key, offer, len(raw))
-    return offer
+def _request_tools(raw: bytes, options: TextOptions, prompt_format: str | Format, *, legacy: bool) -> RequestTools:
+    """Return the tools, to be rendered in ``prompt_format``; the same bytes are read once. Raises InvalidRequestError."""
+    key = (raw, options, prompt_format, legacy)
+    if (tools := _tools_cache.get(key)) is None:
+        tools = _read_tools(raw, options, prompt_format, legacy=legacy)
+        _tools_cache.put(key, tools, len(raw))
+    return tools
 
 
 def _function_names(tools: list[Any]) -> frozenset[str]:
@@ -87,29 +294,29 @@ def _function_names(tools: list[Any]) -> frozenset[str]:
     return frozenset(f["name"] for f in found if isinstance(f, Mapping) and isinstance(f.get("name"), str))
 
 
-class ChatRequest(ChatBody):
+class ChatCompletionBody(RequestFields):
     """A body of ``POST /chat/completions`` with its tools read. Raises InvalidRequestError for what no upstream could serve."""
 
     def __init__(self, body: bytes, options: TextOptions) -> None:
         super().__init__(body)
         self._options = options
-        self._how = options.prompt_format(self.model)
-        self.offer: Offer | None = None
+        self._format = options.prompt_format(self.model)
+        self.request_tools: RequestTools | None = None
         self.policy = Policy()
         raw = self.tools
         if raw is not None:
-            self.offer = _offer(bytes(raw), options, self._how, legacy=self.legacy)
-            if not self.offer.names and self.offer.specs is not None:
-                self.offer = None
+            self.request_tools = _request_tools(bytes(raw), options, self._format, legacy=self.legacy)
+            if not self.request_tools.names and self.request_tools.specs is not None:
+                self.request_tools = None
         self.answer_format: AnswerFormat | None = None
         """What ``response_format`` asks for, where there are tools beside it."""
-        if self.offer is not None:
+        if self.request_tools is not None:
             if "response_format" in self.fields:
                 self.answer_format = read_answer_format(bytes(self.fields["response_format"]))
             self._tool_choice = self._read_tool_choice()
-            if self.offer.specs is not None:
+            if self.request_tools.specs is not None:
                 parallel = self.value("parallel_tool_calls") if not self.legacy else False
-                self.policy = read_policy(self._tool_choice, parallel, self.offer.names)
+                self.policy = read_policy(self._tool_choice, parallel, self.request_tools.names)
 
     def _read_tool_choice(self) -> Any:
         if not self.legacy:
@@ -171,12 +378,12 @@ class ChatRequest(ChatBody):
 
     def text(self, extra: list[Message], *, roles: Roles = Roles.SYSTEM_FIRST) -> bytes:
         """The body for a model that only knows text: no tools in it, the contract in its system message."""
-        assert self.offer is not None
-        if self.offer.problem is not None:
-            raise self.offer.problem
+        assert self.request_tools is not None
+        if self.request_tools.problem is not None:
+            raise self.request_tools.problem
         options = self._options
         view = self._flat()
-        contract = "" if self.policy.forbidden else self.offer.contract
+        contract = "" if self.policy.forbidden else self.request_tools.contract
         if self.answer_format is not None:
             if self.count > 1:
                 raise InvalidRequestError(
@@ -205,7 +412,7 @@ class ChatRequest(ChatBody):
         """The messages without tool roles."""
         options = self._options
         return flatten_messages(
-            self.messages, format=self._how, tool_call_tag=options.tool_call_tag, tool_result_tag=options.tool_result_tag
+            self.messages, format=self._format, tool_call_tag=options.tool_call_tag, tool_result_tag=options.tool_result_tag
         )
 
 

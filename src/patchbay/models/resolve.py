@@ -7,27 +7,126 @@
     openai.AsyncOpenAI(...)                    a client; requests name the model
     any ChatModel                              itself
 
-What lives here: reading the name, finding the key and the URL, and making the client. What is asked through it is the business
-of ``openai`` and ``gemini``. Nothing is sent, and no vendor's package imported, before the model is first asked.
+Nothing is sent, and no vendor's package imported, before the model is first asked.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Generic, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
+from weakref import WeakKeyDictionary
 
 from patchbay.errors import ConfigurationError
-from patchbay.models.chat import ChatModel
-from patchbay.models.hosted import HostedModel, Link
-from patchbay.models.learnt import Learnt
-from patchbay.models.modes import ModeMemory
+from patchbay.models.capabilities import Capabilities
+from patchbay.models.chat_model import ChatModel, ChatRequest, ModelEvent
 from patchbay.models.options import TextOptions, make_options
 from patchbay.models.providers import OTHER, PROVIDERS, Provider, provider_at, provider_named
+
+Thing = TypeVar("Thing")
+
+
+class PerLoop(Generic[Thing]):
+    """Makes a thing for each event loop that asks, and forgets it with the loop."""
+
+    def __init__(self, make: Callable[[], Thing]) -> None:
+        self._make = make
+        self._made: WeakKeyDictionary[asyncio.AbstractEventLoop, Thing] = WeakKeyDictionary()
+
+    def get(self) -> Thing:
+        """Return the running loop's."""
+        loop = asyncio.get_running_loop()
+        thing = self._made.get(loop)
+        if thing is None:
+            thing = self._made[loop] = self._make()
+        return thing
+
+    def take(self) -> Thing | None:
+        """Return the running loop's and forget it; None where there is none."""
+        return self._made.pop(asyncio.get_running_loop(), None)
+
+
+_SHOWN: Final = 10
+"""How many models an error names."""
+
+
+class Link(Protocol):
+    """A client and the ChatModel over it."""
+
+    @property
+    def model(self) -> ChatModel:
+        """The model over the client."""
+        ...
+
+    async def names(self) -> list[str]:
+        """The names of the models that the server has; nothing where it does not tell. Raises UpstreamError."""
+        ...
+
+    async def close(self) -> None:
+        """Close the client's connections."""
+        ...
+
+
+class NotOneModelError(ConfigurationError):
+    """A server that is to say itself which model it has names several, or none: ``found``, as "has several models (a, b)"."""
+
+    def __init__(self, where: str, names: Sequence[str]) -> None:
+        some = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+        self.found = f"has several models ({some})" if names else "names no model"
+        super().__init__(f"{where} {self.found}: say which, as in {where}#name.")
+
+
+class HostedModel:
+    """A ChatModel that knows its own name; a request may name another one of the same server (``parameters["model"]``).
+
+    ``name`` is None for a server that is to say itself which model it has. ``provider`` is the provider's name, "" for a server
+    that is none of them. Usable from several event loops; ``aclose`` closes what the running one has opened, and what is asked
+    later opens it again.
+    """
+
+    def __init__(self, name: str | None, connect: Callable[[], Link], *, provider: str, where: str) -> None:
+        self.name = name
+        self.provider = provider
+        self._where = where
+        self._links = PerLoop(connect)
+
+    def __repr__(self) -> str:
+        return f"<HostedModel {self.name or '(the only one)'} at {self._where}>"
+
+    async def respond(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+        """Answer ``request``. Raises UpstreamError, and ConfigurationError where the server has several models or none."""
+        link = self._links.get()
+        if "model" not in request.parameters:
+            name = self.name if self.name is not None else await self.only_one()
+            request = replace(request, parameters={"model": name, **request.parameters})
+        events: Any = link.model.respond(request)
+        async with aclosing(events):
+            async for event in events:
+                yield event
+
+    async def only_one(self) -> str:
+        """Ask the server for its one model, which is this one from now on; return its name.
+
+        Raises UpstreamError, and NotOneModelError where it has several or names none.
+        """
+        names = await self._links.get().names()
+        if len(names) != 1:
+            raise NotOneModelError(self._where, names)
+        self.name = names[0]
+        return names[0]
+
+    async def aclose(self) -> None:
+        """Close the connections that this event loop has opened."""
+        link = self._links.take()
+        if link is not None:
+            await link.close()
+
 
 _NO_KEY: Final = "none"
 """What is sent as a key to a server that was given none: local ones want some text, and look at none."""
@@ -89,7 +188,8 @@ def _over_client(client: Any, settings: TextOptions) -> ChatModel:
     from patchbay.models.wrap import wrapped
 
     provider = provider_at(str(getattr(client, "base_url", "")))
-    return OpenAIChatModel(wrapped(client, settings, ModeMemory(doubts=_doubts(provider))), provider=provider)
+    capabilities = Capabilities(doubts=_doubts(provider))
+    return OpenAIChatModel(wrapped(client, settings, capabilities), provider=provider, capabilities=capabilities)
 
 
 @dataclass(frozen=True)
@@ -214,7 +314,7 @@ def _doubts(provider: Provider) -> bool:
 
 
 def _openai_link(place: _Place, connection: Mapping[str, Any], settings: TextOptions) -> Callable[[], Link]:
-    memory, learnt = ModeMemory(doubts=_doubts(place.provider)), Learnt()
+    capabilities = Capabilities(doubts=_doubts(place.provider))
 
     def connect() -> Link:
         import openai
@@ -228,9 +328,9 @@ def _openai_link(place: _Place, connection: Mapping[str, Any], settings: TextOpt
                 api_key=place.key, base_url=place.url, default_headers=dict(connection.get("headers") or {}), **given
             ),
             settings,
-            memory,
+            capabilities,
         )
-        return _OpenAILink(client, place.key, OpenAIChatModel(client, provider=place.provider, learnt=learnt))
+        return _OpenAILink(client, place.key, OpenAIChatModel(client, provider=place.provider, capabilities=capabilities))
 
     return connect
 
@@ -242,7 +342,7 @@ class _OpenAILink:
     model: ChatModel
 
     async def names(self) -> list[str]:
-        from patchbay.models.clienterrors import client_errors
+        from patchbay.models.error_bodies import client_errors
 
         # The text: where the list is another one than OpenAI's, the client's own reading fails with an error of no use.
         with client_errors(lambda: (self.key,)):
@@ -260,14 +360,14 @@ class _OpenAILink:
 
 
 def _gemini_link(place: _Place, connection: Mapping[str, Any], settings: TextOptions) -> Callable[[], Link]:
-    memory, learnt = ModeMemory(doubts=False), Learnt()
+    capabilities = Capabilities(doubts=False)
 
     def connect() -> Link:
         from patchbay.models.gemini import GeminiChatModel, connect_gemini
 
         given = {name: connection.get(name) for name in ("timeout", "max_retries", "headers")}
         client = connect_gemini(place.key, place.url, **given)
-        return _GeminiLink(client, GeminiChatModel(client, options=settings, memory=memory, learnt=learnt))
+        return _GeminiLink(client, GeminiChatModel(client, options=settings, capabilities=capabilities))
 
     return connect
 

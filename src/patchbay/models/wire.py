@@ -1,7 +1,7 @@
-"""JSON at the edge: what is read of a streamed chunk, and how the chunks we write ourselves are put together.
+"""JSON and server-sent events: the fields of a chunk that are read, and the chunks we write.
 
-Only the fields that are looked at are decoded; a chunk that needs no change is passed on as the bytes it came in. Those that are
-written share one envelope (id, created, model), encoded once per answer.
+Only the fields that are looked at are decoded; a chunk that needs no change is passed on as the bytes it came in. Written chunks
+share one envelope (id, created, model), encoded once per answer.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import json
 from typing import Any
 
 import msgspec
+
+from patchbay.errors import UpstreamError
 
 Raw = msgspec.Raw
 
@@ -120,7 +122,7 @@ def decode(data: bytes) -> Any:
         return json.loads(data)
 
 
-def event(data: bytes) -> bytes:
+def sse_event(data: bytes) -> bytes:
     """A server-sent event of JSON; a line break in it is white space, and would end the line."""
     return b"data: " + data.replace(b"\n", b" ") + b"\n\n"
 
@@ -169,3 +171,97 @@ class Envelope:
     def usage(self, usage: Any) -> bytes:
         """The last chunk, with no choice and the usage."""
         return b'%s],"usage":%s}\n\n' % (self._head, encode(usage))
+
+
+_MOST_BYTES = 32 * 1024 * 1024
+_LINE_FEED, _RETURN = b"\n\r"  # as numbers: to look for bytes in bytes costs ten times as much
+
+
+class ErrorEvent(bytes):
+    """The data of an event of the type "error"."""
+
+
+class SseDecoder:
+    """Gives the ``data`` of each event. Line ends may be LF, CRLF or CR, cut anywhere; comments and other fields are left out."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._tail = b""
+        self._held_cr = False
+        self.empty = True
+        """Nothing of an event is held back."""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The data of the events that these bytes complete. Raises UpstreamError for an event beyond 32 MiB."""
+        if self._held_cr or _RETURN in data:
+            data = self._line_feeds(data)
+        if not self._parts and data[-2:] == b"\n\n":
+            lines = data.split(b"\n")  # to split by two of them takes three times as long
+            events = [line[6:] for line in lines[:-2:2] if line[:6] == b"data: "]
+            if 2 * len(events) == len(lines) - 1 and not any(lines[1::2]):  # each has one line and no other field
+                self._tail = b""
+                self.empty = not self._held_cr
+                return events
+        # The end of an event may lie across two pieces: look at the last byte of the one before.
+        if b"\n\n" not in data and not (data[:1] == b"\n" and self._tail == b"\n"):
+            self._keep(data)
+            self.empty = not self._parts and not self._held_cr
+            return []
+        if self._parts:
+            data = b"".join(self._parts) + data
+            self._parts.clear()
+            self._size = 0
+        blocks = data.split(b"\n\n")
+        self._tail = b""
+        rest = blocks.pop()
+        if rest:
+            self._keep(rest)
+        self.empty = not rest and not self._held_cr
+        out = []
+        for block in blocks:
+            if block[:6] == b"data: " and _LINE_FEED not in block:
+                out.append(block[6:])
+            else:
+                found = self._fields(block)
+                if found is not None:
+                    out.append(found)
+        return out
+
+    def close(self) -> list[bytes]:
+        """The last event, if the text ended without its blank line."""
+        block = b"".join(self._parts)
+        self._parts.clear()
+        found = self._fields(block) if block.strip() else None
+        return [] if found is None else [found]
+
+    def _keep(self, data: bytes) -> None:
+        if data:
+            self._parts.append(data)
+            self._size += len(data)
+            self._tail = data[-1:]
+            if self._size > _MOST_BYTES:
+                raise UpstreamError("The upstream sent an event of more than 32 MiB.")
+
+    def _line_feeds(self, data: bytes) -> bytes:
+        if self._held_cr:
+            data = b"\r" + data
+        self._held_cr = data.endswith(b"\r")
+        if self._held_cr:
+            data = data[:-1]
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def _fields(self, block: bytes) -> bytes | None:
+        lines = []
+        error = False
+        for line in block.split(b"\n"):
+            name, _, value = line.removeprefix(b"\xef\xbb\xbf").partition(b":")
+            value = value.removeprefix(b" ")
+            if name == b"data":
+                lines.append(value)
+            elif name == b"event" and value == b"error":
+                error = True
+        data = b"\n".join(lines)
+        if error:
+            return ErrorEvent(data)
+        return data if lines else None

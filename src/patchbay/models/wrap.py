@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from patchbay.errors import ConfigurationError, PatchbayError, UpstreamError
-from patchbay.models.clienterrors import OURS
+from patchbay.models.capabilities import Capabilities
+from patchbay.models.error_bodies import OURS, error_body, error_message
 from patchbay.models.exchange import Exchange, Rejection
 from patchbay.models.exchange_driver import drive, drive_async
-from patchbay.models.faults import error_body, error_message
-from patchbay.models.modes import ModeMemory
 from patchbay.models.options import TextOptions, make_options
 
 if TYPE_CHECKING:
@@ -45,16 +44,16 @@ def wrap(client: Client, **options: Any) -> Client:
     got wrong as ``BadRequestError``, an unmet ``tool_choice`` as ``InternalServerError`` with the code "tool_choice_unmet". The
     wrapped client takes over: closing it closes the connections of the one it was made from. Raises ConfigurationError.
     """
-    return wrapped(client, make_options("wrap", options), ModeMemory())
+    return wrapped(client, make_options("wrap", options), Capabilities())
 
 
-def wrapped(client: Client, options: TextOptions, memory: ModeMemory) -> Client:
-    """Do as ``wrap``, with a memory of what was learnt that several clients may share. Raises ConfigurationError."""
+def wrapped(client: Client, options: TextOptions, capabilities: Capabilities) -> Client:
+    """Wrap a client with capabilities that several clients may share. Raises ConfigurationError."""
     http_client = getattr(client, "_client", None)
     send = getattr(http_client, "send", None)
     if send is None or not hasattr(client, "with_options"):
         raise ConfigurationError(f"wrap takes an openai.OpenAI or openai.AsyncOpenAI client, not {type(client).__name__}.")
-    door = _door(http_client, options, memory)
+    door = _door(http_client, options, capabilities)
     made = client.with_options(http_client=door)
     completions = made.chat.completions
     if _is_sdks_own(completions.create):
@@ -118,7 +117,7 @@ def _is_plain_list(value: Any) -> bool:
     return type(value) is list and _is_plain(value)
 
 
-def _door(http_client: Any, options: TextOptions, memory: ModeMemory) -> Any:
+def _door(http_client: Any, options: TextOptions, capabilities: Capabilities) -> Any:
     """A copy of an HTTP client (of httpx, or its successor) whose ``send`` goes through the exchange for chat completions."""
     if isinstance(http_client, _Door):  # wrapping again replaces the options
         http_client = http_client.patchbay.original
@@ -127,7 +126,7 @@ def _door(http_client: Any, options: TextOptions, memory: ModeMemory) -> Any:
     base = _AsyncDoor if _is_async(http_client, library) else _SyncDoor
     door = copy.copy(http_client)
     door.__class__ = type(kind.__name__, (base, kind), {"__del__": _no_del})
-    door.patchbay = _Settings(options, memory, library, http_client)
+    door.patchbay = _Settings(options, capabilities, library, http_client)
     return door
 
 
@@ -150,9 +149,9 @@ def _no_del(_self: Any) -> None:
 class _Settings:
     """What a door needs; ``original`` keeps the client alive whose connections are shared."""
 
-    def __init__(self, options: TextOptions, memory: ModeMemory, library: Any, original: Any) -> None:
+    def __init__(self, options: TextOptions, capabilities: Capabilities, library: Any, original: Any) -> None:
         self.options = options
-        self.memory = memory
+        self.capabilities = capabilities
         self.library = library
         self.original = original
 
@@ -171,7 +170,7 @@ class _Door:
         except self.patchbay.library.RequestNotRead:
             return None
         try:
-            exchange = Exchange(body, self.patchbay.options, self.patchbay.memory)
+            exchange = Exchange(body, self.patchbay.options, self.patchbay.capabilities)
         except PatchbayError as error:
             return self._failure(request, error)
         return None if exchange.transparent else exchange

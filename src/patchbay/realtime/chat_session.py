@@ -24,9 +24,8 @@ from patchbay.loop import (
     turn,
 )
 from patchbay.loop.events import LoopEvent
-from patchbay.models.chat import ChatModel
-from patchbay.models.hosted import HostedModel
-from patchbay.models.resolve import resolve_model
+from patchbay.models.chat_model import ChatModel
+from patchbay.models.resolve import HostedModel, resolve_model
 from patchbay.realtime.config import RESULT_CHARS, RealtimeLimits, check_limits
 from patchbay.realtime.event_queue import EventQueue
 from patchbay.realtime.events import ConnectionEvent, ErrorEvent, IdleEvent, InterruptedEvent, ResponseEndEvent

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from patchbay.models.offer import Offer, Told
 from patchbay.models.providers import Provider
+from patchbay.models.tool_encoder import EncodedTools, ToolEncoder
 from patchbay.realtime.providers.base import Dialect, WireTool, tool_name
 from patchbay.realtime.server_events import ServerError
 from patchbay.tools import Tool, collect_tools
@@ -26,7 +26,7 @@ class SessionTools:
     def __init__(self, dialect: type[Dialect], own: Iterable[Any]) -> None:
         self._own: Mapping[str, Tool] = collect_tools(own)
         self._reader: Tool | None = None
-        self._encoder = Offer(Provider(name=dialect.provider, dialect=dialect.tools))
+        self._encoder = ToolEncoder(Provider(name=dialect.provider, dialect=dialect.tools))
         self._refused: dict[str, tuple[ToolSpec, str]] = {}
         self.available: Mapping[str, Tool] = self._own
         self._encoded = self._encode()
@@ -67,7 +67,7 @@ class SessionTools:
         """Return the server's reasons for refused tools, "" if there are none."""
         return "; ".join(f"{name}: {why}" for name, (_, why) in self._refused.items())
 
-    def _encode(self) -> Told:
+    def _encode(self) -> EncodedTools:
         # A tool that has changed is offered again.
         self._refused = {
             name: rejection

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from patchbay.errors import PatchbayError, UpstreamError
-from patchbay.models import faults
+from patchbay.models import error_bodies
 from patchbay.server.request_log import Redactor
 
 JSON_TYPE = (b"content-type", b"application/json")
@@ -85,7 +85,7 @@ def error_body(error: PatchbayError) -> bytes:
     """Return OpenAI's error body for ``error``."""
     if isinstance(error, UpstreamStatusError):
         return error.answer
-    return _encode(faults.error_body(error))
+    return _encode(error_bodies.error_body(error))
 
 
 def not_retryable(error: PatchbayError) -> UpstreamStatusError:

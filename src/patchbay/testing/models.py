@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from patchbay.models.chat import ChatRequest, ModelEvent, ModelReply, ReasoningDelta, TextDelta
+from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply, ReasoningDelta, TextDelta
 from patchbay.types import Reply, ToolCall
 
 if TYPE_CHECKING:

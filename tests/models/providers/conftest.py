@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from patchbay.models.chat import ChatModel, ChatRequest, ModelEvent, ModelReply
+from patchbay.models.chat_model import ChatModel, ChatRequest, ModelEvent, ModelReply
 from patchbay.types import Message, ToolSpec
 
 WEATHER = ToolSpec(

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from patchbay.errors import UpstreamError
-from patchbay.models.chat import ModelReply
+from patchbay.models.chat_model import ModelReply
 from patchbay.models.openai import OpenAIChatModel
 from patchbay.models.resolve import resolve_model
 from patchbay.testing import Message, Raw, Text, events
@@ -52,9 +52,9 @@ def wire(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture
 def own_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is known of OpenAI's own server holds for the fake as well."""
-    from patchbay.models.providers import table
+    from patchbay.models import providers
 
-    monkeypatch.setitem(table._HOSTED, "127.0.0.1", table.OPENAI)
+    monkeypatch.setitem(providers._HOSTED, "127.0.0.1", providers.OPENAI)
 
 
 @pytest.mark.usefixtures("own_provider")
@@ -291,7 +291,7 @@ def test_a_tool_that_cannot_be_expressed_is_left_out_alone_and_the_log_says_so(c
     assert [["get_weather"], ["get_weather", "get_time"]] == [
         [tool["function"]["name"] for tool in body["tools"]] for body in server.bodies
     ]
-    (record,) = [record for record in caplog.records if record.name == "patchbay.models.offer"]
+    (record,) = [record for record in caplog.records if record.name == "patchbay.models.providers"]
     assert "'broken'" in record.getMessage()
     assert "#/$defs/missing" in record.getMessage()
 

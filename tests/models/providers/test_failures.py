@@ -15,7 +15,7 @@ import pytest
 import patchbay
 from patchbay import ToolRunner
 from patchbay.errors import ConfigurationError, InvalidRequestError, ToolChoiceError, UpstreamError
-from patchbay.models.chat import ChatRequest
+from patchbay.models.chat_model import ChatRequest
 from patchbay.models.openai import OpenAIChatModel
 from patchbay.models.resolve import resolve_model
 from patchbay.testing import Message, Raw, Recorded, ScriptedUpstream, Text, events

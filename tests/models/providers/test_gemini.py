@@ -16,10 +16,8 @@ pytest.importorskip("google.genai", reason="needs the packages of patchbay[gemin
 from google.genai import types
 
 from patchbay.errors import InvalidRequestError, UpstreamError, UpstreamTimeoutError
-from patchbay.models.chat import ChatModel, ChatRequest, ModelReply, ReasoningDelta, TextDelta
-from patchbay.models.gemini import GeminiChatModel
-from patchbay.models.geminianswer import GeminiAnswer
-from patchbay.models.geminirequest import gemini_request
+from patchbay.models.chat_model import ChatModel, ChatRequest, ModelReply, ReasoningDelta, TextDelta
+from patchbay.models.gemini import GeminiAnswer, GeminiChatModel, gemini_request
 from patchbay.models.resolve import resolve_model
 from patchbay.testing import Raw
 from patchbay.types import ToolSpec, Usage

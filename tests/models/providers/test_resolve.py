@@ -12,10 +12,9 @@ import pytest
 
 from patchbay import ToolRunner
 from patchbay.errors import ConfigurationError, UpstreamError
-from patchbay.models.chat import ChatModel
-from patchbay.models.hosted import HostedModel
+from patchbay.models.chat_model import ChatModel
 from patchbay.models.providers import PROVIDERS, provider_at, provider_named
-from patchbay.models.resolve import resolve_model
+from patchbay.models.resolve import HostedModel, resolve_model
 from patchbay.testing import ScriptedModel, ScriptedUpstream
 
 from .chat_servers import ChatServer, calls

@@ -12,7 +12,7 @@ import pytest
 
 from patchbay.errors import UpstreamError
 from patchbay.hooks import AbortTurn, HookManager, Modify, Respond
-from patchbay.models.chat import ModelReply, TextDelta
+from patchbay.models.chat_model import ModelReply, TextDelta
 from patchbay.realtime import ChatSession, ErrorEvent, InterruptedEvent, RealtimeLimits, ResponseEndEvent, ToolResultEvent
 from patchbay.testing import Message, ScriptedModel, ScriptedUpstream
 from patchbay.tools import ToolDefinition

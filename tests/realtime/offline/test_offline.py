@@ -174,7 +174,7 @@ def test_what_the_model_had_said_when_it_was_interrupted_stays_in_the_chat():
                 self.requests: list[Any] = []
 
             async def respond(self, request: Any) -> AsyncIterator[Any]:
-                from patchbay.models.chat import ModelReply, TextDelta
+                from patchbay.models.chat_model import ModelReply, TextDelta
 
                 self.requests.append(request)
                 yield TextDelta("Once upon")

@@ -12,12 +12,11 @@ from urllib.parse import unquote
 
 from patchbay.errors import ConfigurationError, InvalidRequestError, UnknownRoleError
 from patchbay.executor import Executor
-from patchbay.models.body import ChatBody, has_foreign_kind
+from patchbay.models.capabilities import Capabilities
 from patchbay.models.exchange import Exchange
-from patchbay.models.learnt import Learnt
-from patchbay.models.modes import ModeMemory
-from patchbay.models.offer import Offer
 from patchbay.models.providers import provider_at
+from patchbay.models.request import RequestFields, has_other_tool_types
+from patchbay.models.tool_encoder import ToolEncoder
 from patchbay.server.chat.hidden_turns import HiddenTurnStore
 from patchbay.server.chat.model import ModelBackend
 from patchbay.server.chat.turn import ChatSettings, ChatTurnRequest, RoleTools, ToolChatTurn
@@ -86,8 +85,8 @@ class ToolChat:
     def __init__(
         self, upstream: str, registry: ToolRegistry, chat: ChatSettings, governance: Governance, *, token: str | None = None
     ) -> None:
-        memory = ModeMemory()
-        self._backend = ModelBackend(lambda body: Exchange(body, chat.options, memory), provider_at(upstream), Learnt())
+        capabilities = Capabilities()
+        self._backend = ModelBackend(lambda body: Exchange(body, chat.options, capabilities), provider_at(upstream), capabilities)
         self._registry = registry
         self._chat = chat
         self._governance = governance
@@ -115,7 +114,7 @@ class ToolChat:
 
     def begin(self, scope: Any, body: bytes) -> ToolChatTurn | None:
         """Begin a turn; None where the request needs neither tools nor hooks. Raises PatchbayError."""
-        parsed = ChatBody(body)
+        parsed = RequestFields(body)
         user = parsed.value("user")
         snapshot = self._registry.snapshot(role_of(scope.get(_ROLE), user, self._registry.roles))
         has_tools = bool(snapshot.tools) and parsed.value("tool_choice") != "none"
@@ -125,7 +124,7 @@ class ToolChat:
         if (
             parsed.legacy
             or not (has_tools or is_hooked or self._hidden_turns)
-            or has_foreign_kind(given := parsed.value("tools"))
+            or has_other_tool_types(given := parsed.value("tools"))
         ):
             return None
         history = self._hidden_turns.restored(parsed.messages)
@@ -154,7 +153,7 @@ class ToolChat:
         """Return the executor and encoder of a snapshot's tools, built once per snapshot."""
         built = self._role_tools.get(snapshot.role)
         if built is None or built.snapshot is not snapshot:
-            offer = built.offer if built is not None else Offer(self._backend.provider)
+            offer = built.offer if built is not None else ToolEncoder(self._backend.provider)
             executor = Executor(
                 [tool for tool in snapshot.tools.values() if _has_spec(tool)],
                 hooks=self._governance.hooks,

@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from patchbay.errors import UpstreamError
-from patchbay.models.assemble import Assembly, whole_reply
-from patchbay.models.chat import ChatRequest, ModelEvent, ModelReply
+from patchbay.models.capabilities import Capabilities, request_with_retries
+from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply, ReplyAssembler, whole_reply
 from patchbay.models.exchange import Exchange
 from patchbay.models.exchange_driver import drive_async
-from patchbay.models.learnt import Learnt, asked
-from patchbay.models.offer import Offer
 from patchbay.models.providers import Provider
-from patchbay.models.sse import SseDecoder
-from patchbay.models.wire import Envelope, decode, encode
+from patchbay.models.tool_encoder import ToolEncoder
+from patchbay.models.wire import Envelope, SseDecoder, decode, encode
 from patchbay.server.chat.completion import OWN_HEADERS, ChatUpstream, is_json
 from patchbay.server.http import Headers, chat_downward
 
@@ -37,7 +35,7 @@ class ModelBackend:
 
     make_exchange: Callable[[bytes], Exchange]
     provider: Provider
-    learnt: Learnt
+    capabilities: Capabilities
 
 
 class UpstreamModel:
@@ -48,7 +46,13 @@ class UpstreamModel:
     """
 
     def __init__(
-        self, request: ProxyRequest, way: ModelBackend, offer: Offer, written: Mapping[str, Mapping[str, Any]], *, stream: bool
+        self,
+        request: ProxyRequest,
+        way: ModelBackend,
+        offer: ToolEncoder,
+        written: Mapping[str, Mapping[str, Any]],
+        *,
+        stream: bool,
     ) -> None:
         self._request = request
         self._way = way
@@ -69,13 +73,13 @@ class UpstreamModel:
 
     async def respond(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Answer ``request``. Raises PatchbayError: UpstreamStatusError with the upstream's own answer where it refused."""
-        provider, learnt = self._way.provider, self._way.learnt
+        provider, capabilities = self._way.provider, self._way.capabilities
         told = self._offer.of(request.tools, written=self._written)
         body = provider.prepare({**told.body(request), "stream": True} if request.stream else told.body(request))
         if body.get("tools") is told.tools:
             body["tools"] = told.encoded
-        round_, first = await asked(self._open, body, learnt.of(body.get("model")), provider.sent_back)
-        assembly = Assembly()
+        round_, first = await request_with_retries(self._open, body, capabilities.of(body.get("model")), provider.sent_back)
+        assembly = ReplyAssembler()
         end: ModelReply | None = None
         usage: Any = None
         async with aclosing(round_.documents(first)) as documents:

@@ -29,11 +29,10 @@ from patchbay.loop import (
     UserOutputEvent,
     turn,
 )
-from patchbay.models.faults import error_body
-from patchbay.models.offer import Offer
+from patchbay.models.error_bodies import error_body
 from patchbay.models.options import TextOptions
-from patchbay.models.wire import DONE, Envelope, encode
-from patchbay.models.wire import event as sse_event
+from patchbay.models.tool_encoder import ToolEncoder
+from patchbay.models.wire import DONE, Envelope, encode, sse_event
 from patchbay.server.auth import signed_path
 from patchbay.server.chat.hidden_turns import HiddenTurnStore, RestoredHistory, hides
 from patchbay.server.chat.model import ModelBackend, UpstreamModel
@@ -276,7 +275,7 @@ class RoleTools:
 
     snapshot: Snapshot
     executor: Executor
-    offer: Offer
+    offer: ToolEncoder
 
 
 @dataclass(frozen=True)

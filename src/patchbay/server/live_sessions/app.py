@@ -38,8 +38,7 @@ from patchbay.errors import (
 )
 from patchbay.hooks.process.client import ProcessHook
 from patchbay.hooks.registered import RegisteredHook
-from patchbay.models.hosted import HostedModel, NotOneModelError
-from patchbay.models.resolve import resolve_model
+from patchbay.models.resolve import HostedModel, NotOneModelError, resolve_model
 from patchbay.realtime import ChatSession, RealtimeLimits, RealtimeSession
 from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.providers.registry import NoKeyError, dialect_for, key_for, key_in_environment

@@ -1,8 +1,7 @@
-"""The tools of a request as one provider takes them: its subset of JSON Schema, and names that it allows.
+"""Encodes a request's tools as one provider takes them: its subset of JSON Schema, and names that it allows.
 
-A tool keeps its own name everywhere else: in the conversation, in results, in what the executor is asked to run. On the wire it
-may bear another one, in the offer as in the history, and what the model calls is called by its own name again. The subsets and
-the rules for names are ``patchbay.schema``'s.
+A tool keeps its own name in the conversation, in results and in what the executor runs. On the wire it may have an alias, in the
+list of tools as in the history; calls are translated back.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from patchbay.models.chat import ChatRequest
+from patchbay.models.chat_model import ChatRequest
 from patchbay.models.providers import Provider
 from patchbay.models.wire import Raw, encode
 from patchbay.schema.dialects import Aliases
@@ -24,7 +23,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Told:
+class EncodedTools:
     """Tools as they go out: OpenAI's list, and their names there.
 
     ``strict`` are the tools' own schemas, by name, where the provider was given a stricter one.
@@ -77,7 +76,7 @@ class Told:
         return replace(call, name=name, raw_arguments=arguments)
 
 
-class Offer:
+class ToolEncoder:
     """Tells tools to one provider. The same tools are told once, so that their bytes stay the same from round to round.
 
     A tool whose schema the provider cannot express is left out alone, and the log says why, once.
@@ -87,10 +86,10 @@ class Offer:
         self._provider = provider
         self._specs: tuple[ToolSpec, ...] = ()
         self._written: Mapping[str, Mapping[str, Any]] = {}
-        self._told = Told([], Aliases((), provider.dialect.names), {})
+        self._told = EncodedTools([], Aliases((), provider.dialect.names), {})
         self._reported: set[str] = set()
 
-    def of(self, specs: Sequence[ToolSpec], *, written: Mapping[str, Mapping[str, Any]] | None = None) -> Told:
+    def of(self, specs: Sequence[ToolSpec], *, written: Mapping[str, Mapping[str, Any]] | None = None) -> EncodedTools:
         """Tell these tools. Those that are ``written`` already, in OpenAI's list and by their names, are told as they are."""
         written = written or {}
         if tuple(specs) != self._specs or written != self._written:
@@ -99,7 +98,7 @@ class Offer:
             self._written = written
         return self._told
 
-    def _tell(self, specs: Sequence[ToolSpec], written: Mapping[str, Mapping[str, Any]]) -> Told:
+    def _tell(self, specs: Sequence[ToolSpec], written: Mapping[str, Mapping[str, Any]]) -> EncodedTools:
         dialect = self._provider.dialect
         names = Aliases([spec.name for spec in specs], dialect.names, fixed=written)
         tools: list[dict[str, Any]] = []
@@ -116,7 +115,7 @@ class Offer:
                 self._report(spec.name, expressed.reason)
             else:
                 tools.append(dialect.shape(replace(expressed, name=names.wire(spec.name))))
-        return Told(tools, names, strict)
+        return EncodedTools(tools, names, strict)
 
     def _strictly(self, spec: ToolSpec) -> ToolSpec | None:
         """The tool for a provider that holds the model to its schema; None where that is not wanted, or cannot be."""

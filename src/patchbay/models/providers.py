@@ -1,18 +1,18 @@
-"""What is particular to one provider of models, as data and pure functions over a request's body.
+"""Model providers as data, and the encoding of tools for them.
 
-What lives here: the row that describes a provider, and the changes that more than one row makes. What does not: a provider's own
-row (each has its file beside this one), clients and requests (``patchbay.models.openai``, ``gemini``). A row may only say what
-was documented or seen; what a server merely may refuse is learnt from its refusal, not written down here.
+A provider's row only says what is documented or was seen; what a server merely may refuse is learned (``capabilities``). A new
+provider is one row here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, TypeAlias
+from urllib.parse import urlsplit
 
-from patchbay.schema.dialects import DIALECTS, Dialect
-from patchbay.types import Message
+from patchbay.schema.dialects import DIALECTS, Dialect, NameRule
+from patchbay.types import Message, ToolSpec
 
 Body: TypeAlias = dict[str, Any]
 
@@ -123,6 +123,10 @@ def renamed(body: Body, old: str, new: str) -> Body:
     return rest if new in rest else {**rest, new: value}
 
 
+def _max_tokens(body: Body) -> Body:
+    return renamed(body, "max_completion_tokens", "max_tokens")
+
+
 def in_turn(*steps: Callable[[Body], Body]) -> Callable[[Body], Body]:
     """One ``prepare`` of several."""
 
@@ -132,3 +136,134 @@ def in_turn(*steps: Callable[[Body], Body]) -> Callable[[Body], Body]:
         return body
 
     return prepare
+
+
+_NATIVE_URL = "https://generativelanguage.googleapis.com"
+_COMPATIBLE_URL = f"{_NATIVE_URL}/v1beta/openai/"
+
+# The body of a request is one of chat completions up to the wire, also where that is Gemini's own.
+_DIALECT = replace(DIALECTS["gemini"], shape=ToolSpec.to_openai)
+
+GEMINI = Provider(
+    name="gemini",
+    other_names=("google",),
+    # The SDK's own order: where both are set, the first one counts.
+    endpoints=(Endpoint(_NATIVE_URL, "GOOGLE_API_KEY"), Endpoint(_NATIVE_URL, "GEMINI_API_KEY")),
+    base_url_variable="GOOGLE_GEMINI_BASE_URL",
+    dialect=_DIALECT,
+    sdk="google-genai",
+)
+
+GEMINI_COMPATIBLE = Provider(
+    name="gemini-compatible",
+    endpoints=(Endpoint(_COMPATIBLE_URL, "GOOGLE_API_KEY"), Endpoint(_COMPATIBLE_URL, "GEMINI_API_KEY")),
+    hosts=("generativelanguage.googleapis.com",),
+    dialect=_DIALECT,
+    sent_back=frozenset({"extra_content"}),
+    prepare=system_for_developer,
+)
+
+
+GLM = Provider(
+    name="glm",
+    other_names=("zhipu", "zai"),
+    endpoints=(
+        Endpoint("https://open.bigmodel.cn/api/paas/v4/", "ZHIPUAI_API_KEY"),
+        Endpoint("https://api.z.ai/api/paas/v4/", "ZAI_API_KEY"),
+    ),
+    base_url_variable="ZHIPUAI_BASE_URL",
+    dialect=DIALECTS["glm"],
+    hosts=("open.bigmodel.cn", "api.z.ai"),
+    # Its thinking models reason between calls, and go on from the reasoning that they are sent back.
+    sent_back=frozenset({"reasoning_content"}),
+    prepare=in_turn(system_for_developer, _max_tokens),
+    finish_reasons={
+        "sensitive": "content_filter",
+        "model_context_window_exceeded": "length",
+        "network_error": "error",
+    },
+)
+
+
+def _max_completion_tokens(body: Body) -> Body:
+    """Its reasoning models refuse ``max_tokens``; all of its chat models take the newer name."""
+    return renamed(body, "max_tokens", "max_completion_tokens")
+
+
+OPENAI = Provider(
+    name="openai",
+    endpoints=(Endpoint("https://api.openai.com/v1", "OPENAI_API_KEY"),),
+    base_url_variable="OPENAI_BASE_URL",
+    hosts=("api.openai.com",),
+    strict_dialect=DIALECTS["openai_strict"],
+    prepare=_max_completion_tokens,
+)
+
+
+OTHER = Provider(name="", sent_back=SENT_BACK)
+
+
+def _parallel(body: Body) -> Body:
+    """Without a word about it a model calls one tool at a time here; everywhere else it is the other way round."""
+    if body.get("tools") and "parallel_tool_calls" not in body:
+        return {**body, "parallel_tool_calls": True}
+    return body
+
+
+def _empty_content(body: Body) -> Body:
+    """A message that is nothing but calls has an empty content, not none."""
+    messages = [
+        {**message, "content": ""} if message.get("role") == "assistant" and message.get("content") is None else message
+        for message in body["messages"]
+    ]
+    return {**body, "messages": messages}
+
+
+QWEN = Provider(
+    name="qwen",
+    other_names=("dashscope",),
+    endpoints=(Endpoint("https://dashscope.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY"),),
+    base_url_variable="DASHSCOPE_BASE_URL",
+    dialect=DIALECTS["qwen"],
+    hosts=(
+        "dashscope.aliyuncs.com",
+        "dashscope-intl.aliyuncs.com",
+        "dashscope-us.aliyuncs.com",
+        "cn-hongkong.dashscope.aliyuncs.com",
+    ),
+    sent_back=frozenset({"reasoning_content"}),
+    prepare=in_turn(system_for_developer, _empty_content, _parallel, _max_tokens),
+)
+
+
+STEPFUN = Provider(
+    name="stepfun",
+    other_names=("step",),
+    endpoints=(
+        Endpoint("https://api.stepfun.com/v1", "STEPFUN_API_KEY"),
+        Endpoint("https://api.stepfun.com/v1", "STEP_API_KEY"),
+    ),
+    base_url_variable="STEPFUN_BASE_URL",
+    hosts=("api.stepfun.com", "api.stepfun.ai"),
+    # Here a name may not begin with a digit or a dash.
+    dialect=replace(DIALECTS["stepfun"], names=NameRule(r"[A-Za-z_][A-Za-z0-9_-]*")),
+    sent_back=frozenset({"reasoning", "reasoning_content"}),
+    prepare=in_turn(system_for_developer, _max_tokens),
+)
+
+
+PROVIDERS: Final = (OPENAI, GEMINI, GLM, QWEN, STEPFUN)
+"""Those that ``provider/model`` may name."""
+
+_NAMED: Final = {name: provider for provider in PROVIDERS for name in (provider.name, *provider.other_names)}
+_HOSTED: Final = {host: provider for provider in (*PROVIDERS, GEMINI_COMPATIBLE) for host in provider.hosts}
+
+
+def provider_named(name: str) -> Provider | None:
+    """The provider of this name, in any case; None where there is none."""
+    return _NAMED.get(name.lower())
+
+
+def provider_at(url: str) -> Provider:
+    """The provider whose server a URL of an OpenAI-compatible API is on, or OTHER."""
+    return _HOSTED.get(urlsplit(url).hostname or "", OTHER)

@@ -1,7 +1,7 @@
-"""Errors of the vendors' clients as errors of ours, read by their attributes: none of these packages is imported for it.
+"""Errors on the wire: OpenAI's error bodies, and exceptions of the vendors' clients as errors of ours.
 
-What a user reads is what the server said and with which status; where it could not be reached, or the URL may be wrong, also
-which URL that was. The key is never in it, even if the server says it: an error whose text holds a key loses its cause as well.
+Clients' exceptions are read by their attributes, so none of these packages is imported. A message holds what the server said, its
+status, and the URL where that may be wrong. It never holds the API key, even if the server repeats it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,49 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from patchbay.errors import PatchbayError, ResponseFormatError, ToolChoiceError, UpstreamError, UpstreamTimeoutError
-from patchbay.models.faults import error_message, shown
+from patchbay.errors import (
+    InvalidRequestError,
+    PatchbayError,
+    ResponseFormatError,
+    ToolChoiceError,
+    UpstreamError,
+    UpstreamTimeoutError,
+)
+from patchbay.models.wire import decode
+
+
+def error_body(error: PatchbayError | str) -> dict[str, Any]:
+    """OpenAI's error body for an error of ours."""
+    if isinstance(error, str):
+        error = UpstreamError(error)
+    # A lone surrogate (from a client's JSON) has no UTF-8 form.
+    message = str(error).encode("utf-8", "replace").decode()
+    param = error.param if isinstance(error, InvalidRequestError) else None
+    return {"error": {"message": message, "type": error.kind, "code": error.code, "param": param}}
+
+
+def error_message(body: bytes) -> str:
+    """What an upstream's error body says."""
+    try:
+        value = decode(body)
+    except (ValueError, RecursionError):
+        return shown(body)
+    error = value.get("error") if isinstance(value, dict) else None
+    for found in (error, value):
+        if isinstance(found, str) and found:
+            return found
+        if isinstance(found, Mapping):
+            for key in ("message", "detail", "error"):
+                if isinstance(found.get(key), str) and found[key]:
+                    return str(found[key])
+    return shown(body)
+
+
+def shown(body: bytes) -> str:
+    """The beginning of a body, for a message to people."""
+    text = body[:200].decode("utf-8", "replace").strip()
+    return (text + ("…" if len(body) > 200 else "")) or "(empty)"
+
 
 OURS: Final = "patchbay.error"
 """The extension of a response that we made ourselves: the error of ours that it tells the client."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from patchbay.errors import UpstreamError
-from patchbay.models.learnt import Learnt, complained_of, demands_stream, without
+from patchbay.models.capabilities import Capabilities, complained_of, demands_stream, without
 
 BODY: dict[str, Any] = {
     "model": "m",
@@ -63,10 +63,10 @@ def test_a_model_that_answers_in_a_stream_only_is_understood(said: str) -> None:
 
 
 def test_what_is_learnt_is_bounded_and_the_oldest_goes_first() -> None:
-    learnt = Learnt()
-    first = learnt.of("first")
-    assert first is learnt.of("first")
+    capabilities = Capabilities()
+    first = capabilities.of("first")
+    assert first is capabilities.of("first")
     for number in range(2000):
-        learnt.of(number)
-    assert first is not learnt.of("first")
-    assert learnt.of(1999) is learnt.of(1999)
+        capabilities.of(number)
+    assert first is not capabilities.of("first")
+    assert capabilities.of(1999) is capabilities.of(1999)

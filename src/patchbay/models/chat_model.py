@@ -1,16 +1,63 @@
-"""An OpenAI answer, whole or in chunks, put together as a Reply. Sans I/O; reads the SDK's objects and plain dicts alike."""
+"""The interface between the loop and any model, and how an OpenAI answer becomes a ``ModelReply``.
+
+One request in, events out, the last of them the whole reply. The fake for this interface is ``patchbay.testing.ScriptedModel``.
+``ReplyAssembler`` and ``whole_reply`` do no I/O and read the SDK's objects and plain dicts alike.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from patchbay.errors import UpstreamError
-from patchbay.models.callpieces import begins_another
-from patchbay.models.chat import ModelEvent, ModelReply, ReasoningDelta, TextDelta
-from patchbay.types import NO_USAGE, IncompleteCall, Reply, ToolCall, Usage
+from patchbay.formats.events import ReasoningDelta, TextDelta
+from patchbay.models.tool_call_deltas import begins_new_call
+from patchbay.types import NO_USAGE, IncompleteCall, Message, Reply, ToolCall, ToolSpec, Usage
+
+__all__ = ["ChatModel", "ChatRequest", "ModelEvent", "ModelReply", "ReasoningDelta", "TextDelta"]
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """What a model is asked in one round.
+
+    ``parameters`` holds the model's name and everything else the caller passes on (temperature, max_tokens, ...), in OpenAI's
+    words. ``tool_choice`` is OpenAI's too. With ``stream`` the model should give its text as it is written.
+    """
+
+    messages: Sequence[Message]
+    tools: Sequence[ToolSpec] = ()
+    tool_choice: Any = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    stream: bool = False
+
+
+@dataclass(frozen=True)
+class ModelReply:
+    """The last event of every answer: the whole of it. ``finish_reason`` is the server's word, None where it said none."""
+
+    reply: Reply
+    finish_reason: str | None = None
+    usage: Usage = NO_USAGE
+
+
+ModelEvent: TypeAlias = TextDelta | ReasoningDelta | ModelReply
+
+
+@runtime_checkable
+class ChatModel(Protocol):
+    """A model that can be asked for one answer."""
+
+    def respond(self, request: ChatRequest) -> AsyncIterator[ModelEvent]:
+        """Answer ``request``: any number of deltas, then exactly one ModelReply.
+
+        Deltas may be left out; where they are given they add up to the reply's content and reasoning. A failing server is an
+        UpstreamError. Closing the iterator stops the request; no timeout or cancel scope may be held across its yields.
+        """
+        ...
+
 
 # Under these the model itself ended its calls; under all others the last one may have been cut off.
 _ENDED_BY_MODEL = {"stop", "tool_calls", "function_call"}
@@ -77,7 +124,7 @@ def whole_reply(answer: Any) -> ModelReply:
     return _model_reply(content, _reasoning(message), calls, reason, _usage(answer), extra)
 
 
-class Assembly:
+class ReplyAssembler:
     """A streamed answer: ``add`` each chunk, then ``end``. Only the first choice is read."""
 
     def __init__(self) -> None:
@@ -127,7 +174,7 @@ class Assembly:
         call = self._by_index.get(index) if index is not None or not id_ else None
         name, arguments = _string(_get(function, "name")) or "", _get(function, "arguments")
         text = arguments if isinstance(arguments, str) else "{}" if arguments else ""
-        if call is None or begins_another(call.id, call.name, call.arguments, id_=id_, name=name, arguments=text):
+        if call is None or begins_new_call(call.id, call.name, call.arguments, id_=id_, name=name, arguments=text):
             call = _Call()
             self._calls.append(call)
         self._by_index[index] = call

@@ -1,7 +1,6 @@
-"""The shape of a stream's content events: the bytes before and behind the content, which are the same in each.
+"""Fast path for content events: the bytes before and after the content, which are the same in nearly all events of a stream.
 
-Nearly all events of a stream hold one piece of content and differ in nothing else. Once the shape is known such an event is
-recognised by comparing bytes, and a run of them (a burst, several events in one read) is decoded and parsed at one blow.
+Once they are known, such an event is recognised by comparing bytes, and a run of them is decoded and parsed at once.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _LINE_FEED = 0x0A  # as a number: to look for bytes in bytes costs ten times as 
 _STAND_IN = "\u2603"
 
 
-class ContentShape:
+class ChunkTemplate:
     """What stands around the content."""
 
     __slots__ = ("_after", "_before", "_begin", "_between", "_end", "_first", "_head", "_inner", "_join", "_last", "_tail")
@@ -81,7 +80,7 @@ class ContentShape:
         return event.startswith(self._before) and event.endswith(self._after) and len(event) > self._inner
 
 
-def quiet_end(pieces: bytes, begin: int) -> int:
+def plain_prose_end(pieces: bytes, begin: int) -> int:
     """The end of the prose from ``begin`` on that may be fed at one blow; ``begin`` where its first piece may not.
 
     No marker begins in that prose, and no line break ends it: a parser holds one back until it knows what follows, so it would
@@ -99,7 +98,7 @@ def decode_content(pieces: bytes) -> str:
     return msgspec.json.decode(b'"' + pieces.replace(BETWEEN, b"") + b'"', type=str)
 
 
-def learn_shape(data: bytes, content: str) -> ContentShape | None:
+def learn_template(data: bytes, content: str) -> ChunkTemplate | None:
     """The shape of an event with this content, or None if it holds more than the content, or more than one shape would fit."""
     marker = _CONTENT.search(data)
     if marker is None:
@@ -113,7 +112,7 @@ def learn_shape(data: bytes, content: str) -> ContentShape | None:
         changed = decode(before + _STAND_IN.encode() + after)
     except ValueError:
         return None
-    return ContentShape(before, after) if _only_content(changed) else None
+    return ChunkTemplate(before, after) if _only_content(changed) else None
 
 
 def _only_content(chunk: Any) -> bool:

@@ -1,7 +1,7 @@
-"""Streamed calls: which pieces belong together. Pure; for those who read streams (``answering``, ``assemble``).
+"""Streamed tool calls: which deltas belong to one call.
 
-Each call has a place (``index``) and an id of its own, and its first piece alone holds its name, says OpenAI. There are servers
-that give all calls one place, or one id, or none, and some that repeat the name with every piece.
+OpenAI gives each call an ``index`` and an id, and the name in its first delta only. Some servers give all calls one index, one id
+or none, and some repeat the name in every delta.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 
 
-def begins_another(known_id: str, known_name: str, pieces: Sequence[str], *, id_: str, name: str, arguments: str) -> bool:
+def begins_new_call(known_id: str, known_name: str, pieces: Sequence[str], *, id_: str, name: str, arguments: str) -> bool:
     """Whether a piece that came at the place of a call begins another one; ``pieces`` are the arguments of that one so far."""
     if not name or not known_name:
         return False

@@ -1,0 +1,329 @@
+"""What each model and its server can do, learned from errors and answers.
+
+"auto" begins native. A server that refuses ``tools`` says so. A server that ignores them says nothing, so the first answers
+without a call are questioned: unless the prompt's token count shows that the tools were in it, the model is asked once more with
+the tools in its prompt. A call in that second answer settles it; otherwise the question is asked again at the 2nd, 4th, 8th …
+answer without a call. Servers known to take tools are not questioned (``doubts=False``); they may still refuse them.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from enum import IntEnum
+from typing import Any, Final, Literal, TypeVar
+
+from patchbay.errors import UpstreamError
+from patchbay.legible import one_line, printable
+from patchbay.models.providers import REASONING_FIELDS, SENT_BACK, keep_fields
+from patchbay.types import Message
+
+_MOST_MODELS = 1024
+_MOST_READ: Final = 4096
+_SURE = 2
+"""So many answers in a row show that a prompt opens the reasoning: one stray tag must not change what every client sees."""
+_THING = r"(?:tools?|functions?|tool[ _-]?(?:use|usage|calls?|calling|choice)|function[ _-]?call(?:s|ing)?)"
+_PART = r"(?!\s*[\[.]\s*\w)"  # "tools[0].function.name" is about what stands in the tools, not about tools
+_FIELD = rf"\W+(?:tools|tool_choice|functions)\b{_PART}"
+_EXTRA = r"extra (?:inputs?|fields?) (?:are )?not (?:permitted|allowed)"
+_REFUSALS = (
+    rf"(?:(?:not|n't) support|no support for) (?:\w+ ){{0,2}}['\"`]?{_THING}\b{_PART}",
+    rf"\b{_THING}\b{_PART}['\"`]? (?:(?:is|are) )?(?:not |un)(?:yet )?(?:supported|available|enabled|implemented|allowed)",
+    rf"unsupported (?:parameter|field|argument|feature)s?\W+{_THING}\b{_PART}",
+    rf"(?:unrecogni[sz]ed|unknown|unexpected) (?:request )?(?:parameter|field|(?:keyword )?argument|key)s?(?: supplied)?{_FIELD}",
+    rf"{_EXTRA}[^\[\]]*['\"](?:tools|tool_choice)['\"]",
+    rf"['\"](?:tools|tool_choice)['\"]\W{{0,4}}(?:msg\W+)?{_EXTRA}",
+    r"tool choice requires --",  # servers that were started without their tool parser
+    r"tools param requires --",
+    r"endpoints found that support tool use",
+)
+_REFUSAL = re.compile("|".join(_REFUSALS), re.IGNORECASE)
+_REFUSAL_STATUSES = frozenset({400, 404, 405, 422, 500, 501})
+_CHOICE = re.compile(r"\btool[_ ]?choice\b", re.IGNORECASE)
+
+
+_LEARNT: Final = {
+    "native": "takes tools natively",
+    "text": "takes no tools: they are written into its prompt, and calls are read from its text",
+}
+_logger = logging.getLogger(__name__)
+
+
+INSTRUCTION_ROLES: Final = ("system", "developer")
+_ODD_ROLE: Final = r"\b(?:un[a-z]+|invalid)\W+(?:message )?role\b"
+_NO_DEVELOPER: Final = re.compile(
+    rf"['\"`]developer['\"`]|\bdeveloper (?:role|message|instruction|prompt)|\broles?\b[^\n]{{0,80}}\bdeveloper\b|{_ODD_ROLE}",
+    re.IGNORECASE,
+)
+_NO_SYSTEM: Final = re.compile(
+    r"\bsystem['\"`]?[ _-](?:role|message|instruction|prompt)|\broles?\b[^\n]{0,80}\bsystem\b"
+    rf"|only ['\"`]?user['\"`]? (?:and|or) ['\"`]?assistant['\"`]? roles|{_ODD_ROLE}",
+    re.IGNORECASE,
+)
+_ROLE_STATUSES: Final = frozenset({400, 422, 500})
+
+
+class Roles(IntEnum):
+    """What a server takes; each level takes less than the one before it."""
+
+    ALL = 0
+    NO_DEVELOPER = 1
+    """"developer" is sent as "system"."""
+    SYSTEM_FIRST = 2
+    """One system message, in front; what came later is marked text of the user."""
+    NO_SYSTEM = 3
+    """All instructions are marked text of the user."""
+
+
+_ROLES: Final = {
+    Roles.ALL: "all are sent",
+    Roles.NO_DEVELOPER: "developer is sent as system",
+    Roles.SYSTEM_FIRST: "one system message is sent, in front",
+    Roles.NO_SYSTEM: "instructions are sent as marked text of the user",
+}
+
+
+class FormatUse(IntEnum):
+    """Where a model's server accepts ``response_format``."""
+
+    BESIDE_TOOLS = 0
+    ALONE = 1
+    NEVER = 2
+
+
+class ModelCapabilities:
+    """What is known of one model at one server.
+
+    ``refused`` are names of parameters and message fields. ``only_streams``: it answers in a stream only. ``all_reasoning``: each
+    assistant message must carry its reasoning. ``choice_in_words``: ``tool_choice`` is refused and goes into the prompt.
+    """
+
+    __slots__ = (
+        "_name", "_open_answers", "_unopened", "all_reasoning", "choice_in_words", "format_use", "mode", "no_system_role",
+        "only_streams", "refused", "roles",
+    )  # fmt: skip
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._open_answers = 0
+        self._unopened = 0
+        self.mode: Literal["native", "text"] | None = None
+        self.choice_in_words = False
+        self.roles = Roles.ALL
+        self.format_use = FormatUse.BESIDE_TOOLS
+        self.refused: set[str] = set()
+        self.only_streams = False
+        self.all_reasoning = False
+        self.no_system_role = False
+
+    def learn_mode(self, mode: Literal["native", "text"]) -> None:
+        """Settle how the model takes tools."""
+        if self.mode != mode:
+            self.mode = mode
+            self._log("The model %s %s", _LEARNT[mode])
+
+    @property
+    def probe_due(self) -> bool:
+        """Whether an answer without a call is to be questioned now: the 1st, 2nd, 4th, 8th … of a model not settled."""
+        number = self._open_answers + 1
+        return self.mode is None and number & (number - 1) == 0
+
+    def count_open_answer(self) -> None:
+        """Count an answer without a call that settled nothing."""
+        self._open_answers += 1
+
+    def learn_choice_in_words(self) -> None:
+        """Note that the server refused ``tool_choice``."""
+        if not self.choice_in_words:
+            self.choice_in_words = True
+            self._log("The server of the model %s takes no tool_choice: it is asked for in the prompt")
+
+    def learn_roles(self, roles: Roles) -> None:
+        """Note which message roles the server accepts."""
+        if self.roles is not roles:
+            self.roles = roles
+            self._log("The server of the model %s does not take all roles of messages: %s", _ROLES[roles])
+
+    def learn_format_use(self, use: FormatUse) -> None:
+        """Note where the server accepts ``response_format``."""
+        if self.format_use is not use:
+            self.format_use = use
+            where = "beside tools" if use is FormatUse.ALONE else "at all"
+            self._log("The server of the model %s takes no response_format %s", where)
+
+    @property
+    def prefilled(self) -> bool:
+        """Whether the model's prompt opens its reasoning."""
+        return self._unopened >= _SURE
+
+    def note_reasoning(self, *, unopened: bool) -> None:
+        """Note whether an answer closed a reasoning that it had not opened."""
+        self._unopened = min(self._unopened + 1, _SURE) if unopened else 0
+
+    def _log(self, message: str, *more: str) -> None:
+        _logger.info(message, printable(one_line(self._name, 200)), *more)
+
+
+class Capabilities:
+    """What is known of one server's models. Shared by its clients; bounded, and not persisted: a restart learns anew.
+
+    ``doubts``: this server may ignore tools without an error, so that answers without a call are questioned.
+    """
+
+    def __init__(self, *, doubts: bool = True) -> None:
+        self.doubts = doubts
+        self._models: OrderedDict[Any, ModelCapabilities] = OrderedDict()
+
+    def of(self, model: Any) -> ModelCapabilities:
+        """Return what is known of a model."""
+        known = self._models.get(model)
+        if known is None:
+            known = self._models[model] = ModelCapabilities(str(model))
+            _logger.info("First request for the model %s", printable(one_line(str(model), 200)))
+            if len(self._models) > _MOST_MODELS:
+                self._models.popitem(last=False)
+        else:
+            self._models.move_to_end(model)
+        return known
+
+
+def fewer_roles(status: int, text: str, messages: Sequence[Message], roles: Roles) -> Roles | None:
+    """The roles to try after an upstream's error about them; None for an error about something else."""
+    if status not in _ROLE_STATUSES:
+        return None
+    text = text[:_MOST_READ]
+    used = [message.get("role") for message in messages]
+    if roles < Roles.NO_DEVELOPER and "developer" in used and _NO_DEVELOPER.search(text):
+        return Roles.NO_DEVELOPER
+    if roles is Roles.NO_SYSTEM or not _NO_SYSTEM.search(text):
+        return None
+    if roles < Roles.SYSTEM_FIRST and any(role in INSTRUCTION_ROLES for role in used[1:]):
+        return Roles.SYSTEM_FIRST
+    return Roles.NO_SYSTEM if any(role in INSTRUCTION_ROLES for role in used) else None
+
+
+def refuses_tools(status: int, text: str) -> bool:
+    """Whether an upstream's error says that it takes no tools, and not that something in them or elsewhere is wrong."""
+    return status in _REFUSAL_STATUSES and _REFUSAL.search(text[:_MOST_READ]) is not None
+
+
+def refuses_choice(status: int, text: str) -> bool:
+    """Whether an upstream's error, answering a request with a ``tool_choice``, is about that."""
+    return status in (400, 422) and _CHOICE.search(text[:_MOST_READ]) is not None
+
+
+def tools_were_seen(prompt_tokens: int | None, *, message_chars: int, messages: int) -> bool:
+    """Whether a prompt of so many tokens held more than the messages, which were nothing but text.
+
+    No tokenizer needs more than one token a character but for the frame around each message (16 tokens) and a default system
+    prompt (64). A small count proves nothing: there are servers that count only what was not in their cache.
+    """
+    return bool(prompt_tokens) and (prompt_tokens or 0) > message_chars + 16 * messages + 64
+
+
+Answer = TypeVar("Answer")
+
+_STATUSES: Final = frozenset({400, 422})
+_DISPENSABLE: Final = SENT_BACK | {"stream_options", "parallel_tool_calls"}
+"""What may be left out of a request without changing what it asks for."""
+_NAMED: Final = {name: re.compile(rf"\b{name}\b") for name in _DISPENSABLE} | {
+    # A word of many errors: it must be quoted, or part of a path.
+    "reasoning": re.compile(r"""(?:['"`]|\.)reasoning\b""")
+}
+_ONLY_STREAMS: Final = re.compile(
+    r"non-streaming calls|only supports? (?:the )?stream|stream\W{0,3}=\W{0,3}false"
+    r"|stream\W{0,3}(?:must|should|has to) be (?:set to )?true",
+    re.IGNORECASE,
+)
+
+
+_WANTS_REASONING: Final = re.compile(
+    r"missing\W+reasoning(?:_content|_details)?\b"
+    r"|\breasoning(?:_content|_details)?\b[^.]{0,60}?(?:is missing|is required|must be (?:passed|sent|given|provided))",
+    re.IGNORECASE,
+)
+
+
+async def request_with_retries(
+    ask: Callable[[dict[str, Any]], Awaitable[Answer]], body: dict[str, Any], known: ModelCapabilities, sent_back: frozenset[str]
+) -> Answer:
+    """Ask, and ask again without what the server refuses by name, and with what it misses; what it wanted is kept to.
+
+    ``sent_back`` are the fields of messages that its provider knows. What ``ask`` raises last is raised.
+    """
+    refused, all_reasoning, demanded = set(known.refused), known.all_reasoning, False
+    while True:
+        sent = _with_fields(body, sent_back, refused, all_reasoning=all_reasoning)
+        try:
+            answer = await ask(sent)
+        except UpstreamError as error:
+            if demands_reasoning(error):
+                refused -= REASONING_FIELDS
+                all_reasoning = demanded = True
+                if _with_fields(body, sent_back, refused, all_reasoning=True) == sent:
+                    raise
+                continue
+            named = complained_of(error, sent)
+            if demanded:
+                named -= REASONING_FIELDS
+            if not named:
+                raise
+            refused |= named
+        else:
+            known.refused, known.all_reasoning = refused, all_reasoning
+            return answer
+
+
+def _with_fields(body: dict[str, Any], kept: frozenset[str], refused: set[str], *, all_reasoning: bool) -> dict[str, Any]:
+    messages = keep_fields(body["messages"], kept, all_reasoning=all_reasoning and not kept.isdisjoint(REASONING_FIELDS))
+    return without({**body, "messages": messages}, refused)
+
+
+def complained_of(error: UpstreamError, body: Mapping[str, Any]) -> set[str]:
+    """What of ``body`` the server's error names, and could be left out; nothing where that is not what it is about."""
+    if error.upstream_status not in _STATUSES:
+        return set()
+    said = f"{error} {error.body}"
+    return {name for name in _dispensable(body) if _NAMED[name].search(said)}
+
+
+def demands_stream(error: UpstreamError) -> bool:
+    """Whether the error says that the model answers in a stream only."""
+    return error.upstream_status in _STATUSES and _ONLY_STREAMS.search(f"{error} {error.body}") is not None
+
+
+def demands_reasoning(error: UpstreamError) -> bool:
+    """Whether the error says that a message lacks the reasoning that led to it."""
+    return error.upstream_status in _STATUSES and _WANTS_REASONING.search(f"{error} {error.body}") is not None
+
+
+def without(body: dict[str, Any], names: AbstractSet[str]) -> dict[str, Any]:
+    """Leave these parameters out of a body, and these fields out of its messages."""
+    if not names or names.isdisjoint(_dispensable(body)):
+        return body
+    smaller = {key: value for key, value in body.items() if key not in names}
+    smaller["messages"] = [_message_without(message, names) for message in body["messages"]]
+    return smaller
+
+
+def _dispensable(body: Mapping[str, Any]) -> set[str]:
+    """The names of all in a body that could be left out."""
+    found = {"stream_options"} & body.keys()
+    if body.get("parallel_tool_calls") is True:
+        found.add("parallel_tool_calls")
+    for message in body["messages"]:
+        found |= SENT_BACK & message.keys()
+        for call in message.get("tool_calls") or ():
+            found |= SENT_BACK & call.keys()
+    return found
+
+
+def _message_without(message: Message, names: AbstractSet[str]) -> Message:
+    kept = {key: value for key, value in message.items() if key not in names}
+    calls = message.get("tool_calls")
+    if isinstance(calls, list):
+        kept["tool_calls"] = [{key: value for key, value in call.items() if key not in names} for call in calls]
+    return kept

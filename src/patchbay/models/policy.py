@@ -1,0 +1,265 @@
+"""What an answer must satisfy (``tool_choice``, ``response_format``, the tools' schemas), and how a model is asked again.
+
+A server that enforces a schema by a grammar keeps its model from writing calls. So while calls are possible the schema is stated
+in the prompt; it is enforced where the answer alone is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from patchbay.errors import InvalidRequestError
+from patchbay.formats.contract import allowed_names
+from patchbay.models.wire import decode, encode
+from patchbay.types import Message, ToolCall, ToolSpec
+
+if TYPE_CHECKING:
+    from patchbay.schema.validation import SchemaValidator
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What one choice of an answer came to.
+
+    ``native``: the upstream itself gave calls. ``broken``: a call came that the policy does not admit. ``cut``: it ended inside a
+    call. ``visible``: the client saw some of it already. ``prose``: it has prose. ``text``: what the model wrote.
+    ``answer``: the content to be held against ``response_format``, where there is one and the client has not seen any of it.
+    """
+
+    calls: Sequence[ToolCall]
+    native: bool
+    broken: bool
+    cut: bool
+    visible: bool
+    prose: bool
+    text: str
+    answer: str | None = None
+
+    @property
+    def called(self) -> bool:
+        """There is a call in it, whole or not."""
+        return bool(self.calls) or self.cut
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """``needed``: at least one call. ``forbidden``: none. ``names``: only these tools (None: any). ``single``: at most one."""
+
+    needed: bool = False
+    forbidden: bool = False
+    names: frozenset[str] | None = None
+    single: bool = False
+
+    @property
+    def free(self) -> bool:
+        """Anything goes."""
+        return not (self.needed or self.forbidden or self.single or self.names is not None)
+
+    def admits(self, name: str) -> bool:
+        """Whether a call of this tool is allowed."""
+        return not self.forbidden and (self.names is None or name in self.names)
+
+    def complaint(self) -> str:
+        """What to tell a model whose answer broke the policy."""
+        if self.forbidden:
+            return "You wrote a tool call, but no tool may be called now. Answer again, in plain text and without any call."
+        names = ", ".join(json.dumps(name, ensure_ascii=False) for name in sorted(self.names or ()))
+        if self.needed and self.names is not None:
+            which = f"the tool {names}" if len(self.names) == 1 else f"one of these tools: {names}"
+            return f"You did not call {which}. Write the call now, and nothing else."
+        if self.needed:
+            return "You did not call a tool. Call at least one of the tools now; write the call and nothing else."
+        return f"You called a tool that may not be called now. Allowed now: {names}. Answer again, or call one of these."
+
+    def outcome(self, rounds: int) -> str:
+        """What to tell the client when the model did not obey."""
+        asked = f" (asked {rounds + 1} times)" if rounds else ""
+        if self.forbidden:
+            return f"The model called a tool although tool_choice is 'none'{asked}."
+        if not self.needed:
+            return f"The model called a tool that tool_choice does not allow{asked}."
+        if self.names is not None:
+            return f"The model did not call {' or '.join(map(repr, sorted(self.names)))} as tool_choice demands{asked}."
+        return f"The model did not call a tool although tool_choice demands it{asked}."
+
+
+def read_policy(tool_choice: Any, parallel: Any, names: frozenset[str]) -> Policy:
+    """Read ``tool_choice`` and ``parallel_tool_calls``; ``names`` are the offered tools. Raises InvalidRequestError."""
+    if parallel is not None and not isinstance(parallel, bool):
+        raise InvalidRequestError("'parallel_tool_calls' must be a boolean.", param="parallel_tool_calls")
+    single = parallel is False
+    if tool_choice is None or tool_choice == "auto":
+        return Policy(single=single)
+    if tool_choice == "none":
+        return Policy(forbidden=True)
+    if tool_choice == "required":
+        return Policy(needed=True, single=single)
+    if isinstance(tool_choice, Mapping):
+        if tool_choice.get("type") == "allowed_tools":
+            return _allowed(tool_choice.get("allowed_tools"), names, single=single)
+        if tool_choice.get("type") == "function":
+            function = tool_choice.get("function")
+            name = function.get("name") if isinstance(function, Mapping) else None
+            return Policy(needed=True, names=_offered([name], names), single=True)
+    raise InvalidRequestError(
+        "'tool_choice' must be 'auto', 'none', 'required', a named function or 'allowed_tools'.", param="tool_choice"
+    )
+
+
+def _allowed(allowed: Any, names: frozenset[str], *, single: bool) -> Policy:
+    if not isinstance(allowed, Mapping) or allowed.get("mode") not in ("auto", "required"):
+        raise InvalidRequestError(
+            "'tool_choice.allowed_tools' must have a 'mode' ('auto' or 'required') and 'tools'.",
+            param="tool_choice.allowed_tools",
+        )
+    chosen = _offered(allowed_names(allowed), names)
+    return Policy(needed=allowed["mode"] == "required", names=chosen, single=single)
+
+
+def _offered(chosen: list[Any], names: frozenset[str]) -> frozenset[str]:
+    for name in chosen:
+        if not isinstance(name, str) or name not in names:
+            raise InvalidRequestError(f"'tool_choice' names {name!r}, which is not among 'tools'.", param="tool_choice")
+    if not chosen:
+        raise InvalidRequestError("'tool_choice' allows no tool: use 'none'.", param="tool_choice")
+    return frozenset(chosen)
+
+
+_MOST_REMEMBERED: Final = 64 * 1024
+_MOST_READ: Final = 4096
+_FENCED: Final = re.compile(r"```(?:json)?[ \t]*\n(.*)\n[ \t]*```", re.DOTALL | re.IGNORECASE)
+_FORMAT: Final = (
+    r"(?:response[_ ]?format|json[_ ](?:mode|schema|object|response|output)|response mime ?type|structured output|grammar)"
+)
+_NOT_TAKEN: Final = (
+    r"(?:not|n't|un)[ -]?(?:yet )?(?:support|available|allow|permit|compatible|implement)|unsupported|unavailable|incompatible"
+    r"|cannot|can't|can not|together|at the same time|combin|unknown|unrecogni[sz]ed|unexpected"
+)
+_REFUSAL: Final = re.compile(rf"{_FORMAT}[^\n]{{0,100}}(?:{_NOT_TAKEN})|(?:{_NOT_TAKEN})[^\n]{{0,100}}{_FORMAT}", re.IGNORECASE)
+_BAD_SCHEMA: Final = re.compile(r"invalid[_ ](?:json[_ ])?schema", re.IGNORECASE)
+
+
+class AnswerFormat:
+    """A ``response_format`` that asks for JSON; ``schema`` is None where any object will do."""
+
+    def __init__(self, schema: Mapping[str, Any] | None, written: str) -> None:
+        self._schema = schema
+        self._what = f"one JSON value that fits this JSON Schema: {written}" if schema is not None else "one JSON object"
+
+    @property
+    def instruction(self) -> str:
+        """What stands in the prompt while tools may be called."""
+        return (
+            "# Form of the answer\n\nWhen you need no tool any more and answer, your whole answer must be JSON, without any text "
+            f"around it and without a code fence. It must be {self._what}\n\nThis concerns your answer alone: call tools as "
+            "before, whenever you need them."
+        )
+
+    def demand(self, complaint: str = "") -> str:
+        """What asks for the answer alone."""
+        begin = f"Your answer does not fit: {complaint}. Give it again" if complaint else "Give your answer now"
+        return f"{begin} as JSON, with nothing before and nothing behind it. It must be {self._what}"
+
+    def read(self, text: str, *, check_schema: bool = True) -> tuple[str | None, str]:
+        """The JSON text of an answer that fits, or None and what is wrong with it. A code fence around it is taken off."""
+        text = text.strip()
+        if fenced := _FENCED.fullmatch(text):
+            text = fenced[1].strip()
+        try:
+            value = msgspec.json.decode(text)  # strict: a client's parser takes no NaN
+        except (ValueError, RecursionError):
+            return None, "it is not JSON" if text else "it is empty"
+        if self._schema is None:
+            return (text, "") if isinstance(value, dict) else (None, "it is not a JSON object")
+        complaints = self._validator.error_messages(value) if check_schema else ()
+        return (None, "; ".join(complaints)) if complaints else (text, "")
+
+    @cached_property
+    def _validator(self) -> SchemaValidator:
+        from patchbay.schema.validation import SchemaValidator  # heavy, and needed only where an answer is checked
+
+        return SchemaValidator("response_format", self._schema or {})
+
+
+def read_answer_format(raw: bytes) -> AnswerFormat | None:
+    """Read the field; small ones once. None where it asks for no JSON, or for what only the upstream can judge."""
+    return _remembered(raw) if len(raw) <= _MOST_REMEMBERED else _read(raw)
+
+
+def _read(raw: bytes) -> AnswerFormat | None:
+    value = decode(raw)
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind == "json_object":
+        return AnswerFormat(None, "")
+    given = value.get("json_schema") if kind == "json_schema" else None
+    schema = given.get("schema") if isinstance(given, dict) else None
+    if not isinstance(schema, dict):
+        return None
+    return AnswerFormat(schema, encode(schema).decode())
+
+
+_remembered = lru_cache(maxsize=64)(_read)
+
+
+def refuses_format(status: int, text: str) -> bool:
+    """Whether an upstream's error says that it does not take ``response_format`` here, and not that its schema is wrong."""
+    text = text[:_MOST_READ]
+    return status in (400, 422, 500) and _REFUSAL.search(text) is not None and _BAD_SCHEMA.search(text) is None
+
+
+def schema_error_messages(specs: Sequence[ToolSpec], calls: Sequence[ToolCall]) -> list[str]:
+    """One sentence for each call whose arguments do not fit their schema."""
+    if not specs or not calls:
+        return []
+    from patchbay.schema import ToolValidator  # the validators are heavy, and needed only where calls are repaired
+
+    validator = ToolValidator(specs)
+    complaints = []
+    for call in calls:
+        result = validator.validate(call.name, call.raw_arguments)
+        if not result.valid:
+            complaints.append(f"The arguments of your call of {call.name!r} do not fit its schema: {'; '.join(result.errors)}.")
+    return complaints
+
+
+def ask_for_choice(outcome: Outcome, complaint: str) -> list[Message]:
+    """The messages after an answer that broke ``tool_choice``."""
+    return [{"role": "assistant", "content": outcome.text}, {"role": "user", "content": complaint}]
+
+
+def ask_for_answer(outcome: Outcome, demand: str) -> list[Message]:
+    """The messages after an answer that is not what ``response_format`` asks for."""
+    given = [{"role": "assistant", "content": outcome.answer}] if outcome.answer else []
+    return [*given, {"role": "user", "content": demand}]
+
+
+def ask_for_repair(outcome: Outcome, complaints: Sequence[str]) -> list[Message]:
+    """The messages after calls that did not fit. The model's own calls are answered as such; those in text, in text."""
+    complaint = " ".join(complaints)
+    if outcome.native:
+        calls = [call.to_openai() for call in outcome.calls]
+        return [
+            {"role": "assistant", "content": outcome.text or None, "tool_calls": calls},
+            *({"role": "tool", "tool_call_id": call.id, "content": f"Not run. {complaint}"} for call in outcome.calls),
+        ]
+    complaint += " None of your calls was run. Write all of them again, with the arguments fixed."
+    return ask_for_choice(outcome, complaint)
+
+
+def add_usage(usage: Any, spent: Sequence[Mapping[str, Any]]) -> Any:
+    """``usage`` with the tokens of earlier attempts added; None where none of them told any."""
+    if not spent:
+        return usage
+    total: dict[str, Any] = dict(usage) if isinstance(usage, Mapping) else {}
+    for earlier in spent:
+        if not total:
+            total = dict(earlier)
+            continue
+        for key in ("prompt_tokens", "completion_tokens", "total_tokens"):
+            if isinstance(earlier.get(key), int) and isinstance(total.get(key), int):
+                total[key] += earlier[key]
+    return total or None
