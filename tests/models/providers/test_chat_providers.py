@@ -291,7 +291,7 @@ def test_a_tool_that_cannot_be_expressed_is_left_out_alone_and_the_log_says_so(c
     assert [["get_weather"], ["get_weather", "get_time"]] == [
         [tool["function"]["name"] for tool in body["tools"]] for body in server.bodies
     ]
-    (record,) = [record for record in caplog.records if record.name == "patchbay.models.providers"]
+    (record,) = [record for record in caplog.records if record.name == "patchbay.models.tool_encoder"]
     assert "'broken'" in record.getMessage()
     assert "#/$defs/missing" in record.getMessage()
 
