@@ -13,9 +13,10 @@ import pytest
 from patchbay.errors import ConfigurationError
 from patchbay.server.settings import ToolsSettings
 from ports import kept_port
+from support.cli import run_cli
 from tools_server.rig import BOUND, Server, calling_back, hangs, says, serving
 from tools_server.test_guard import LOCAL, admitted
-from tools_server.test_keeping import ENVIRONMENT, run
+from tools_server.test_keeping import ENVIRONMENT
 
 NO_OBJECT = {"type": "string"}
 NO_TYPE = {"type": "object", "properties": {"city": {"type": "strng"}}}
@@ -36,7 +37,7 @@ UNUSABLE = pytest.mark.parametrize("parameters", [NO_OBJECT, NO_TYPE, NO_TARGET,
 def test_a_store_that_cannot_be_opened_is_told_on_one_line(store: str, said: str, tmp_path: Any) -> None:
     (tmp_path / "text").write_text("no database\n" * 100)
     port = kept_port()
-    done = run("--port", "0", "--store", store.format(tmp_path, port=port))
+    done = run_cli("serve", "--port", "0", "--store", store.format(tmp_path, port=port))
     assert (2, "", 1) == (done.returncode, done.stdout, done.stderr.count("\n"))
     assert said.format(tmp_path, port=port) in done.stderr
     assert "hush" not in done.stderr
@@ -52,7 +53,7 @@ def test_a_store_of_a_newer_version_is_told_on_one_line(tmp_path: Any) -> None:
     connection.execute("UPDATE patchbay_versions SET version = 99")
     connection.commit()
     connection.close()
-    done = run("--port", "0", "--store", str(file))
+    done = run_cli("serve", "--port", "0", "--store", str(file))
     assert (2, "", 1) == (done.returncode, done.stdout, done.stderr.count("\n"))
     assert "update Patchbay" in done.stderr
 
@@ -141,7 +142,7 @@ def test_a_store_has_one_server_at_a_time(tmp_path: Any) -> None:
     file = tmp_path / "tools.db"
     with serving(store=str(file)) as server:
         server.register("a")
-        done = run("--port", "0", "--store", f"sqlite:///{file}")
+        done = run_cli("serve", "--port", "0", "--store", f"sqlite:///{file}")
         assert (2, "", 1) == (done.returncode, done.stdout, done.stderr.count("\n"))
         assert f"The store sqlite:///{file} is in use by another server" in done.stderr
     with serving(store=str(file)) as server:
