@@ -107,7 +107,7 @@ def test_a_server_that_was_never_there_or_refuses_is_said_in_a_line(tmp_path):
     with serving(tmp_path, token=TOKEN) as server:
         status, out, err = patchbay("tail", "--server", server.url)
         assert (1, "", 1) == (status, out, err.count("\n"))
-        assert "must show the token of this server. Use --token-file. (HTTP 401)" in err
+        assert "send the token of this server to read the events. Use --token-file. (HTTP 401)" in err
     assert (2, "") == patchbay("tail", "--server", "nonsense")[:2]
 
 

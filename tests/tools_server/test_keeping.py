@@ -197,7 +197,7 @@ def test_help_shows_the_port_the_variables_and_examples() -> None:
         (["--callback-ports", "70000"], "range of ports '70000'"),
         (["--callback-ports", "9-5"], "range of ports '9-5'"),
         (["--max-result-size", "big"], "is not a size"),
-        (["--allow-host", "a b"], "is no host name"),
+        (["--allow-host", "a b"], "Invalid host name"),
         (["--port", "70000"], "'--port'"),
     ],
 )

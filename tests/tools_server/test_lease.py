@@ -146,13 +146,13 @@ def test_without_a_lease_a_tool_is_hidden_for_a_while_only(server: Any, monkeypa
 
 def test_dead_origins_are_probed_less_and_less_and_hidden_once(monkeypatch: Any) -> None:
     probed: list[str] = []
-    answers = callbacks._answers
+    answers = callbacks.is_reachable
 
     async def counted(url: str, limit: float) -> bool:
         probed.append(url)
         return await answers(url, limit)
 
-    monkeypatch.setattr(callbacks, "_answers", counted)
+    monkeypatch.setattr(callbacks, "is_reachable", counted)
     app = create_tools_app(("ann",), settings=ToolsSettings(lease=60.0))
     health = CallbackHealth(max_failures=3, connect_timeout=5.0)
     registry = health.registry = app.registry

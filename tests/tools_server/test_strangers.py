@@ -189,7 +189,7 @@ def test_an_answer_that_does_not_say_whether_it_failed_is_logged_with_the_tools_
     "origin", ["x", "example.com", "https://", "https://a b", "https://x/path", "https://*.example.com", "http://x:y"]
 )
 def test_what_is_no_origin_is_refused(origin: str) -> None:
-    with pytest.raises(ConfigurationError, match="is no origin"):
+    with pytest.raises(ConfigurationError, match="is not an origin"):
         ToolsSettings(allowed_origins=(origin,))
 
 

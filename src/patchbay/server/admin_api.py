@@ -1,20 +1,7 @@
-"""``GET /api/events``: what happens in the server's turns, as server-sent events. Described by ``/openapi.json``.
+"""The admin API: ``/api/events``, ``/api/approvals``, ``/api/audit`` and ``/api/media``, behind the AccessMiddleware.
 
-What lives here: the route and the bytes. What does not: what is told of turns (``event_stream``), and who is let in at all
-(``patchbay.server.auth``, which stands before all of this). What people and models say is in it: where a token is
-configured, it must be shown.
-
-The routes of ``/api/approvals``: requests, decisions and session approvals, all behind the server's token.
-
-``GET /api/audit``: finished tool calls. With a token configured, the client must send it.
-
-``GET /api/media/{id}``: the files of a media store over HTTP, for the user that a tool's output is for. Pure ASGI.
-
-What lives here: the answer. What does not: where requests may come from (mount it behind ``server.tools.guard.Guard``), and the
-files themselves (``patchbay.media``). The id is the part of a ref behind ``media://``.
-
-What comes from tools is somebody else's: a browser is told to show images of formats that can hold no script, to save all else,
-to believe the type that it is told, and to run nothing.
+With a token configured, clients must send it: events and files contain what people and models say. Files come from untrusted
+tools: browsers may show images that cannot contain scripts, must save everything else, and run nothing.
 """
 
 from __future__ import annotations
@@ -74,7 +61,7 @@ _EXAMPLE: Final = 'id: 5f0c2a11-7\ndata: {"id":"evt-7","kind":"agent.tool.exec_e
 
 
 def make_events_router(stream: EventStream, *, needs_token: bool, ping: float = PING) -> APIRouter:
-    """Return the route over ``stream``. ``needs_token``: the server has one."""
+    """Return the route over ``stream``. ``needs_token``: the server has a token."""
     router = APIRouter(prefix="/api/events", tags=["events"], responses=_EVENTS_ERRORS, dependencies=[KNOWN_PARAMETERS])
 
     @router.get(
@@ -95,7 +82,7 @@ def make_events_router(stream: EventStream, *, needs_token: bool, ping: float = 
         ] = "",
     ) -> Response:
         if needs_token and request.scope.get(TRUSTED) is not True:
-            return _events_error(401, "Unauthorized: whoever reads the events must show the token of this server.", "wrong_token")
+            return _events_error(401, "Unauthorized: send the token of this server to read the events.", "wrong_token")
         try:
             reader = stream.join(kinds=kind or (), session=session, last_id=last_event_id)
         except TooManyReadersError as error:
@@ -106,7 +93,7 @@ def make_events_router(stream: EventStream, *, needs_token: bool, ping: float = 
 
 
 class _Events(StreamingResponse):
-    """The answer; however it ends, the reader is gone then."""
+    """The response; it closes the reader however it ends."""
 
     def __init__(self, reader: EventReader, ping: float) -> None:
         headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
@@ -122,7 +109,7 @@ class _Events(StreamingResponse):
 
 
 async def _written(reader: EventReader, ping: float) -> AsyncIterator[bytes]:
-    """Yield bytes until the stream ends; a comment at once, by which a client knows that it is heard, and where it is quiet."""
+    """Yield frames until the stream ends; a comment first, as a sign of life, and while nothing happens."""
     yield b": \n\n"
     while (events := await reader.read(ping)) is not None:
         yield b"".join(map(_stream_event, events)) or b": \n\n"
@@ -471,10 +458,10 @@ _logger = logging.getLogger(__name__)
 
 
 class MediaApp:
-    """An ASGI app that serves the files of ``store``, or one range of a file's bytes, as players ask for.
+    """An ASGI app that serves the files of ``store``, or one byte range of a file, as players request.
 
-    ``needs_token``: a request must have shown the token to the guard before it, or have a signed path. Files have no ETag and no
-    date: a request with ``If-Range`` gets all, and other conditions are always met.
+    ``needs_token``: a request needs the token or a signed path. Files have no ETag and no date: ``If-Range`` gets the whole file,
+    and other conditions are ignored.
     """
 
     def __init__(self, store: MediaStore, *, needs_token: bool = False) -> None:
@@ -482,7 +469,7 @@ class MediaApp:
         self._needs_token = needs_token
 
     async def __call__(self, scope: Any, receive: Any, send: Send) -> None:  # noqa: ARG002  (a GET has no body)
-        """Serve one HTTP request. Raises OSError where a file ends before its end: the connection must be cut."""
+        """Serve one HTTP request. Raises OSError where a file ends early: the connection must be cut."""
         reply = ResponseWriter(send, _ALWAYS)
         try:
             file = await asyncio.to_thread(self._opened, scope)
@@ -515,7 +502,7 @@ class MediaApp:
 
     def _opened(self, scope: Any) -> OpenMedia:
         if self._needs_token and scope.get(TRUSTED) is not True and not is_signed(scope):
-            raise _UnauthorizedError("Unauthorized: show the token of this server, or use a signed path that has not expired.")
+            raise _UnauthorizedError("Unauthorized: send the token of this server, or use a signed path that has not expired.")
         if scope["method"] not in ("GET", "HEAD"):
             raise MethodNotAllowedError(f"The method {scope['method']} is not allowed here.")
         name = scope["path"].rpartition("/")[2]
@@ -529,9 +516,9 @@ class _UnauthorizedError(AuthenticationError):
 
 
 def _range(scope: Any, size: int) -> tuple[int, int] | None:
-    """Return which bytes are asked for, from and up to; None where the file has none of them.
+    """Return the requested byte range, start and end; None if the file has none of it.
 
-    All of them where no range is asked for, or several are, or one that is not understood.
+    The whole file without a range, with several, and with an invalid one.
     """
     asked = [value for name, value in scope["headers"] if name == b"range"]
     is_plain = scope["method"] == "GET" and len(asked) == 1 and not any(name == b"if-range" for name, _ in scope["headers"])

@@ -1,23 +1,8 @@
-"""Who may talk to a server that is this machine's alone: read off the head of a request, before a byte of its body.
+"""Access control of the tool server: peer, Host, Origin, token, signed paths, and bounded bodies. Pure ASGI.
 
-What lives here: one check for each thing that a request says of where it comes from; the tool server's guard and the plugin
-host's callback both make them. What does not: statuses, bodies and tokens, which are each door's own. No third-party package is
-needed, so that a plugin host need not load what the tool server is made of.
-
-What they keep out: other machines, web pages of other sites (which reach a local server through the user's browser: by a name
-that resolves to it, or by a form), and what came through a proxy that nobody spoke of.
-
-Signed, short-lived paths of ``/api/media``: what a browser can fetch, which sends no token with an image or a link.
-
-The key is the process's own: refs end with the process too.
-
-Who is let in to the tools: decided from the head of a request, before a byte of its body is read. Pure ASGI.
-
-What lives here: the token, proxies that are known, and the answers to those who are turned away; a body is taken in whole,
-bounded, once its sender is known. A WebSocket comes in by the same checks, and must show the token where there is one. What does
-not: what a request's head tells of where it comes from (``admission``).
-
-Whoever reaches the registry decides what models are told and what is called.
+Other machines, web pages of other sites (DNS rebinding, cross-site forms) and unexpected reverse proxies are rejected from the
+head of a request, before a byte of its body is read. Access to the registry decides what models see and which calls run. The
+checks need no third-party package: a plugin host makes them too.
 """
 
 from __future__ import annotations
@@ -52,7 +37,7 @@ _JSON: Final = re.compile(rb"application/([a-z0-9.!#$&^_-]+\+)?json", re.IGNOREC
 
 
 class NotAdmittedError(Exception):
-    """A request may not come in. ``str`` says why in half a sentence; ``code`` is for programs, ``status`` for HTTP."""
+    """A rejected request. ``str`` is the reason in half a sentence; ``code`` is for programs, ``status`` for HTTP."""
 
     def __init__(self, status: int, code: str, why: str) -> None:
         super().__init__(why)
@@ -69,21 +54,21 @@ def headers_of(scope: Any) -> HeaderLists:
 
 
 def peer_of(scope: Any) -> str:
-    """Return the address that the connection of an ASGI scope comes from, "" where it is not known."""
+    """Return the peer's address of an ASGI scope, "" if unknown."""
     return str((scope.get("client") or ("", 0))[0])
 
 
 def check_peer(peer: str, headers: HeaderLists) -> None:
-    """Raise NotAdmittedError for what comes from another machine, or says that it came through a proxy."""
+    """Raise NotAdmittedError for a request from another machine, or through a reverse proxy."""
     if not is_local_peer(peer):
-        raise NotAdmittedError(403, "not_local", "only programs on this machine are let in")
+        raise NotAdmittedError(403, "not_local", "only programs on this machine are allowed")
     for name in headers:
         if name in _FORWARDING or name.startswith(b"x-forwarded-"):
             raise NotAdmittedError(403, "unexpected_proxy", "this came through a proxy, and no proxy is configured here")
 
 
 def check_host(headers: HeaderLists, allowed: Collection[str] = ()) -> None:
-    """Raise NotAdmittedError unless there is one Host, this machine or one ``allowed`` (``*.example.com``: all below it)."""
+    """Raise NotAdmittedError unless there is one Host, this machine or ``allowed`` (``*.example.com``: all below it)."""
     values = headers.get(b"host", [])
     name, is_local = _read_host(values[0]) if len(values) == 1 else (None, False)
     if name is None or not (is_local or any(_fits(name, pattern) for pattern in allowed)):
@@ -91,25 +76,25 @@ def check_host(headers: HeaderLists, allowed: Collection[str] = ()) -> None:
 
 
 def check_origin(headers: HeaderLists, allowed: Collection[str] = ()) -> None:
-    """Raise NotAdmittedError for a web page of another site, unless its origin is ``allowed`` (written in lower case)."""
+    """Raise NotAdmittedError for a web page of another site, unless its origin is ``allowed`` (in lower case)."""
     values = headers.get(b"origin")
     if values is None:
         return
     origin = values[0].decode("latin-1").lower()
     if len(values) > 1 or not (origin in allowed or _is_local_origin(origin)):
-        raise NotAdmittedError(403, "untrusted_origin", "web pages of other sites are not let in")
+        raise NotAdmittedError(403, "untrusted_origin", "web pages of other sites are not allowed")
 
 
 def check_json(headers: HeaderLists) -> None:
-    """Raise NotAdmittedError for a body that is not declared to be JSON: a form of another site can send all others."""
+    """Raise NotAdmittedError for a body that is not declared as JSON: cross-site forms can send all other types."""
     kinds = headers.get(b"content-type", [])
     if len(kinds) != 1 or not _JSON.fullmatch(kinds[0].partition(b";")[0].strip()):
         raise NotAdmittedError(422, "not_json", "The body must be JSON: send Content-Type: application/json")
 
 
-@lru_cache(maxsize=64)  # every request of a client has the same one
+@lru_cache(maxsize=64)  # a client sends the same one each time
 def _read_host(value: bytes) -> tuple[str | None, bool]:
-    """Return the name in a Host header, None where it is none, and whether it is this machine's."""
+    """Return the name in a Host header, None if it is invalid, and whether it is this machine's."""
     match = _HOST.fullmatch(value.decode("latin-1"))
     if match is None or not (match[2] is None or 0 < int(match[2]) < 65536):
         return None, False
@@ -133,21 +118,21 @@ def _is_local_origin(origin: str) -> bool:
 
 PATH: Final = "/api/media/"
 SECONDS: Final = 900
-"""How long a signed path is good for."""
+"""Lifetime of a signed path."""
 
 _KEY: Final = os.urandom(32)
 _QUERY: Final = re.compile(rb"expires=([0-9]{1,12})&signature=([0-9a-f]{64})")
 
 
 def signed_path(ref: str) -> str:
-    """Return the path and query at which the file of ``ref`` can be fetched without a token for SECONDS."""
+    """Return a path with a signature that allows fetching the file of ``ref`` without a token for SECONDS."""
     name = ref.removeprefix(SCHEME)
     expires = int(time.time()) + SECONDS
     return f"{PATH}{name}?expires={expires}&signature={_signature(name, expires)}"
 
 
 def is_signed(scope: Any) -> bool:
-    """Whether an HTTP scope asks for a file by a signed path that has not expired."""
+    """Return whether a scope has a valid signed path that has not expired."""
     match = _QUERY.fullmatch(scope.get("query_string", b""))
     before, _, name = scope["path"].rpartition("/")
     if match is None or not f"{before}/".endswith(PATH):
@@ -161,20 +146,20 @@ def _signature(name: str, expires: int) -> str:
 
 
 TRUSTED = "patchbay.trusted"
-"""The key of the ASGI scope that says whether the caller has shown the token."""
+"""The scope's key for whether the caller has sent the token."""
 
 OPENAI_BASE = "/v1"
-"""The path below which the server speaks OpenAI's API."""
+"""The base path of OpenAI's API."""
 
 _HINTS: Final = {
     "untrusted_host": "patchbay serve --allow-host NAME takes requests to another name than this machine's",
     "untrusted_origin": "patchbay serve --allow-origin ORIGIN lets the web pages of a site in",
     "unexpected_proxy": "patchbay serve --proxy ADDRESS --token-file FILE takes requests that a reverse proxy hands on",
 }
-"""What an operator who wants such requests has to say."""
+"""How an operator allows such requests."""
 
 BEARER: Final = "bearer."
-"""What stands before the token where it comes as a subprotocol of a WebSocket: a web page can set no other header."""
+"""Prefix of a token sent as a WebSocket subprotocol: a web page can set no other header."""
 
 _LONGEST_PATH: Final = 200
 
@@ -182,7 +167,7 @@ AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class Rejected(Exception):  # noqa: N818  (a response, not a fault)
-    """A request is turned away with ``status`` and ``body`` (JSON)."""
+    """A request is rejected with ``status`` and ``body`` (JSON)."""
 
     def __init__(self, status: int, body: dict[str, Any], *, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
         super().__init__(str(body))
@@ -192,16 +177,16 @@ class Rejected(Exception):  # noqa: N818  (a response, not a fault)
 
     @property
     def reason(self) -> str:
-        """Why, in one sentence."""
+        """The reason in one sentence."""
         reason = self.body.get("detail", self.body.get("error", ""))
         return reason if isinstance(reason, str) else str(reason[0]["msg"])
 
 
 class AccessMiddleware:
-    """Stands before ``app``, and passes on what may come in. ``scope[TRUSTED]`` says whether it has shown the token.
+    """Passes on to ``app`` what may come in. ``scope[TRUSTED]`` says whether the caller has sent the token.
 
-    Below ``openai_base`` clients of OpenAI's API come in: a bearer that is not the token is their key for a model's server, and
-    they are turned away with OpenAI's error body. ``sockets`` is for WebSockets; without it none is let in.
+    Below ``openai_base`` a bearer other than the token is the client's key for the upstream, and rejections have OpenAI's error
+    body. ``sockets`` serves WebSockets; without it all are rejected.
     """
 
     def __init__(
@@ -224,36 +209,38 @@ class AccessMiddleware:
         try:
             scope[TRUSTED] = self._admit(scope)
             if scope["method"] == "POST":
-                receive = await self._taken_in(receive)
-        except Rejected as refusal:
-            REJECTIONS.report(scope, refusal.status, refusal.reason)
-            body = msgspec.json.encode(_in_openais_words(refusal) if self._is_openais(scope) else refusal.body)
-            await ResponseWriter(send, []).whole(refusal.status, [(b"content-type", b"application/json"), *refusal.headers], body)
+                receive = await self._read_body(receive)
+        except Rejected as rejection:
+            REJECTIONS.report(scope, rejection.status, rejection.reason)
+            body = msgspec.json.encode(_openai_error(rejection) if self._is_openais(scope) else rejection.body)
+            await ResponseWriter(send, []).whole(
+                rejection.status, [(b"content-type", b"application/json"), *rejection.headers], body
+            )
         except ClientDisconnect:
             return
         else:
             await self._app(scope, receive, send)
 
     async def _open(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Serve a WebSocket. One that is turned away is answered before it is one."""
+        """Serve a WebSocket; a rejection answers the handshake."""
         if self._sockets is None:
             await send({"type": "websocket.close", "code": 1008})
             return
-        refusal: Rejected | None = None
+        rejection: Rejected | None = None
         try:
             scope[TRUSTED] = self._admit(scope)
-        except Rejected as refused:
-            refusal = refused
+        except Rejected as error:
+            rejection = error
         else:
             if self._digest is not None and not scope[TRUSTED]:
-                refusal = _unauthorized("a session must show the token")
-        if refusal is not None:
-            await reject_websocket(scope, send, refusal)
+                rejection = _unauthorized("a session must send the token")
+        if rejection is not None:
+            await reject_websocket(scope, send, rejection)
         else:
             await self._sockets(scope, receive, send)
 
     def _admit(self, scope: Any) -> bool:
-        """Say whether the caller is trusted; raises Refusal for one who may not come in."""
+        """Return whether the caller is trusted. Raises Rejected."""
         headers = headers_of(scope)
         peer = peer_of(scope)
         through_proxy = peer in self._settings.proxies
@@ -269,7 +256,7 @@ class AccessMiddleware:
             shown = _by_subprotocol(scope)
         trusted = self._is_trusted(shown, or_key=self._is_openais(scope))
         if through_proxy and not trusted and not (scope["type"] == "http" and is_signed(scope)):
-            raise _unauthorized("what comes through a proxy must show the token")
+            raise _unauthorized("what comes through a proxy must send the token")
         if scope.get("method") == "POST":
             self._check_body(headers)
         return trusted
@@ -278,11 +265,11 @@ class AccessMiddleware:
         return find_tail(own_path(scope), self._openai_base) is not None
 
     def _is_trusted(self, values: list[bytes], *, or_key: bool) -> bool:
-        """Say whether the token was shown; with ``or_key`` something else may have been."""
+        """Return whether the token was sent; with ``or_key`` another bearer is allowed."""
         if self._digest is None or not values:
             return False
         scheme, _, token = values[0].partition(b" ")
-        # Both digests have one length, and what differs takes as long as what is equal.
+        # Digests of equal length compare in constant time.
         right = hmac.compare_digest(_digest(token.strip()), self._digest)
         if or_key and len(values) == 1 and not right:
             return False
@@ -294,7 +281,7 @@ class AccessMiddleware:
         try:
             check_json(headers)
         except NotAdmittedError as error:
-            # As the framework behind would say it, had it been asked: a form of another site must not get that far.
+            # As FastAPI would word it, which a cross-site form must not reach.
             detail = [{"type": "model_attributes_type", "loc": ["body"], "msg": str(error), "input": None}]
             raise Rejected(error.status, {"detail": detail}) from None
         lengths = headers.get(b"content-length")
@@ -303,8 +290,8 @@ class AccessMiddleware:
         except InvalidRequestError as error:
             raise Rejected(error.status, {"detail": str(error), "error_code": error.code}) from None
 
-    async def _taken_in(self, receive: Receive) -> Receive:
-        """Read the body, and return a ``receive`` that gives it again."""
+    async def _read_body(self, receive: Receive) -> Receive:
+        """Read the body, and return a ``receive`` that replays it."""
         try:
             async with asyncio.timeout(self._settings.body_timeout):
                 body = await read_body(receive, self._settings.max_body_size)
@@ -315,14 +302,14 @@ class AccessMiddleware:
             raise _unread(408, "body_timeout", why) from None
         message: Any = {"type": "http.request", "body": body, "more_body": False}
 
-        async def again() -> Any:
+        async def replay() -> Any:
             nonlocal message
             if message is None:
                 return await receive()
             given, message = message, None
             return given
 
-        return again
+        return replay
 
 
 def _rejected_by(error: NotAdmittedError) -> Rejected:
@@ -334,32 +321,32 @@ def _rejected_by(error: NotAdmittedError) -> Rejected:
 
 
 def _unread(status: int, code: str, why: str) -> Rejected:
-    """Refuse a body of which the rest is not read: the connection cannot be used again."""
+    """Reject a body of which the rest is not read: the connection cannot be reused."""
     return Rejected(status, {"detail": why, "error_code": code}, headers=((b"connection", b"close"),))
 
 
-async def reject_websocket(scope: Any, send: Send, refusal: Rejected) -> None:
-    """Answer a handshake with HTTP, where the server can; else all that is told is 403. The log is told why, too."""
+async def reject_websocket(scope: Any, send: Send, rejection: Rejected) -> None:
+    """Reject a handshake with an HTTP response where the server supports it, else with 403; log the reason."""
     path = own_path(scope)[:_LONGEST_PATH]
-    REJECTIONS.tell(f"A WebSocket at {path} from {peer_of(scope)} was refused: HTTP {refusal.status}, {refusal.reason}")
+    REJECTIONS.log(f"A WebSocket at {path} from {peer_of(scope)} was refused: HTTP {rejection.status}, {rejection.reason}")
     if "websocket.http.response" not in (scope.get("extensions") or {}):
         await send({"type": "websocket.close", "code": 1008})
         return
-    headers = [(b"content-type", b"application/json"), *refusal.headers]
-    await send({"type": "websocket.http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "websocket.http.response.body", "body": msgspec.json.encode(refusal.body)})
+    headers = [(b"content-type", b"application/json"), *rejection.headers]
+    await send({"type": "websocket.http.response.start", "status": rejection.status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": msgspec.json.encode(rejection.body)})
 
 
 def _by_subprotocol(scope: Any) -> list[bytes]:
-    """Return the token that is offered as a subprotocol, as an Authorization header says it."""
+    """Return a token offered as a subprotocol, in the form of an Authorization header."""
     offered = [each.removeprefix(BEARER) for each in scope.get("subprotocols") or () if each.startswith(BEARER)]
     return [b"Bearer " + each.encode("utf-8", "replace") for each in offered]
 
 
-def _in_openais_words(refusal: Rejected) -> dict[str, Any]:
-    kind = "authentication_error" if refusal.status == 401 else "invalid_request_error"
-    code = refusal.body.get("error_code", "not_json")
-    return {"error": {"message": refusal.reason, "type": kind, "code": code, "param": None}}
+def _openai_error(rejection: Rejected) -> dict[str, Any]:
+    kind = "authentication_error" if rejection.status == 401 else "invalid_request_error"
+    code = rejection.body.get("error_code", "not_json")
+    return {"error": {"message": rejection.reason, "type": kind, "code": code, "param": None}}
 
 
 def _unauthorized(why: str) -> Rejected:

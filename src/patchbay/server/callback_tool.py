@@ -1,10 +1,7 @@
-"""A tool of another process: its calls are POSTed to the URL that it was registered with.
+"""Tools of other processes: calls are POSTed to the URL that a tool was registered with.
 
-What lives here: the request, and what its answer means. What does not: how long a call may take and what becomes of its result
-(the executor), and what is done about a callback that is gone (``lease``).
-
-Whatever comes back is data of a program that nobody vouches for: it is read up to a size, a redirect is not followed, and no
-proxy of the environment is asked. What was cut short before the end is an error, for nobody knows what was missing.
+Responses are untrusted: they are read up to a size, redirects are not followed, proxies of the environment are not used, and a
+response that is cut off is an error.
 """
 
 from __future__ import annotations
@@ -48,20 +45,20 @@ from patchbay.tools.envelope import MOST_CHARS, MOST_IMAGES, image_chars, unwrap
 from patchbay.tools.registry import Registration
 
 SIGNATURE: Final = "X-Patchbay-Signature"
-"""The header by which a callback knows a genuine call: ``sha256=`` and the HMAC of the body with the registration's secret."""
+"""The header that authenticates a call: ``sha256=`` and the HMAC of the body with the registration's secret."""
 
 IDEMPOTENCY: Final = "Idempotency-Key"
-"""The header that is the same when a call is sent again."""
+"""The header that is the same when a call is repeated."""
 
 GRACE: Final = "X-Patchbay-Grace"
-"""The header that says for how many seconds a call is to go on when the connection ends: its key may come again."""
+"""The header with the seconds for which a call goes on after a disconnect: it may be repeated under its key."""
 
 GRACE_SECONDS: Final = 60
 
 _logger = logging.getLogger(__name__)
 
 IMAGE_ROOM: Final = MOST_IMAGES * MOST_CHARS
-"""How many bytes more than its limit an answer may have where it has images: they are not text for the model."""
+"""Extra bytes for a response with images, which are not text for the model."""
 
 _SHOWN: Final = 200
 _MOST_REPORTED: Final = 1000
@@ -76,7 +73,7 @@ _HEADERS: Final = (
 
 
 class CallbackError(ToolError):
-    """The process of a tool did not answer a call as it should. ``ran`` is whether the tool ran: "no" or "unknown"."""
+    """A callback did not respond as it should. ``ran`` is whether the tool ran: "no" or "unknown"."""
 
     code = "callback_failed"
 
@@ -86,20 +83,20 @@ class CallbackError(ToolError):
 
     @property
     def for_model(self) -> str:
-        """The failure as the JSON object that callbacks themselves tell errors by."""
+        """The error as the JSON object in which callbacks themselves report errors."""
         return render_result({"error": f"{self}; the tool did not run" if self.ran == "no" else f"{self}"})
 
 
 class UnusableSchemaError(ToolFailed):
-    """Arguments cannot be checked, since the tool's own schema is none. The tool did not run."""
+    """Arguments cannot be validated, since the tool's own schema is unusable. The tool did not run."""
 
     code = "unusable_schema"
 
 
 class CallbackDispatcher:
-    """Keeps the connections to callbacks, one client for each origin. For one event loop at a time.
+    """Connections to callbacks, one client per origin. For one event loop at a time.
 
-    ``callback_ports``: all that callbacks may have, None for any.
+    ``callback_ports``: the allowed ports, None for any.
     """
 
     def __init__(
@@ -121,19 +118,19 @@ class CallbackDispatcher:
         self._reported: set[tuple[str, str]] = set()
 
     def tool(self, registration: Registration) -> Tool:
-        """Make the tool for a registration. Raises ConfigurationError for a callback_url that may not be called."""
+        """Create the tool of a registration. Raises ConfigurationError for a callback_url that is not allowed."""
         tool = CallbackTool(registration, self)
         if tool.problem is not None:
             self._report(tool.name, tool.problem)
         return tool
 
     def _report(self, name: str, problem: str) -> None:
-        """Log it once: hosts register their tools again and again."""
+        """Log a problem once: hosts register their tools again and again."""
         if (name, problem) not in self._reported:
             if len(self._reported) >= _MOST_REPORTED:
                 self._reported.clear()
             self._reported.add((name, problem))
-            _logger.warning("The tool %r is offered to no model: %s", name, problem)
+            _logger.warning("The tool %r is not offered to models: %s", name, problem)
 
     async def post(
         self,
@@ -144,9 +141,9 @@ class CallbackDispatcher:
         *,
         on_progress: Callable[[Progress], object],
     ) -> tuple[Response, bytes, bool]:
-        """Send a call; return the answer, what was read of its body, and whether that is all of it.
+        """Send a call; return the response, what was read of its body, and whether that is all of it.
 
-        Of an answer in lines that is the last one; what the others tell goes to ``on_progress`` as it comes. Raises ClientError,
+        Of a response in lines that is the last one; progress goes to ``on_progress`` as it comes. Raises ClientError,
         TooMuchProgressError.
         """
         origin = callback.origin
@@ -156,7 +153,7 @@ class CallbackDispatcher:
             client = self._clients[origin] = HttpClient(target, connect_timeout=self._connect_timeout)
         self._busy[origin] = self._busy.get(origin, 0) + 1
         try:
-            # Once: who was killed over a call may have carried it out, and only who made the call may make it again.
+            # Once: a callback that died may have run the call, and only the caller may repeat it.
             answer = await client.request(b"POST", callback.target, headers, body, once=True)
             try:
                 if _is_in_lines(answer):
@@ -174,25 +171,25 @@ class CallbackDispatcher:
         return answer, read, whole
 
     async def keep_only(self, origins: Collection[str]) -> None:
-        """Close the connections to all other origins, except where a call is under way."""
+        """Close the connections to all other origins, except those with a call in flight."""
         for origin in [each for each in self._clients if each not in origins]:
-            if origin in self._clients and not self._busy.get(origin):  # now: calls begin while another is being closed
+            if origin in self._clients and not self._busy.get(origin):  # checked again: calls begin while another is being closed
                 self._busy.pop(origin, None)
                 await self._clients.pop(origin).close()
 
     async def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         self._busy.clear()
         await self.keep_only(())
 
 
 class CallbackTool(Tool):
-    """A tool that another process answers for, at a URL on this machine.
+    """A tool served by another process, at a URL on this machine.
 
-    A call is one POST of ``{"name", "arguments", "call_id", "raw_arguments"}``; its limit is the registration's, for all of it.
-    What the model wrote is passed on as it is, also where it is no JSON object (as ``{"_raw": text}`` or ``{"value": ...}``):
-    the callback decides. With ``strict_arguments`` only what fits the schema is. Raises ConfigurationError for a URL that may
-    not be called.
+    A call is one POST of ``{"name", "arguments", "call_id", "raw_arguments"}``, within the registration's timeout. What the model
+    wrote is passed on even if it is not a JSON object (as ``{"_raw": text}`` or ``{"value": ...}``): the callback decides. With
+    ``strict_arguments`` only arguments that match the schema are passed on. Raises ConfigurationError for a URL that is not
+    allowed.
     """
 
     def __init__(self, registration: Registration, dispatcher: CallbackDispatcher) -> None:
@@ -217,19 +214,18 @@ class CallbackTool(Tool):
 
     @cached_property
     def problem(self) -> str | None:
-        """Why no model can be told of the tool, None where one can."""
+        """Why models cannot be offered the tool; None if they can."""
         return unsupported_reason(self.parameters)
 
     @cached_property
     def offered(self) -> bool:
-        """Whether a model is told of the tool: one with a schema that no provider takes would take all others with it."""
+        """Whether models are offered the tool: a schema that providers reject would take all other tools with it."""
         return self.problem is None
 
     def validate(self, raw_arguments: str, validation: Validation | None) -> dict[str, Any]:
-        """Read what the model wrote.
+        """Parse what the model wrote.
 
-        With ``strict_arguments`` raises ToolArgumentsError for what does not fit the schema, and UnusableSchemaError where
-        nothing can.
+        With ``strict_arguments`` raises ToolArgumentsError for arguments that do not match the schema, and UnusableSchemaError.
         """
         if self._dispatcher.strict_arguments:
             self._check_schema()
@@ -237,10 +233,10 @@ class CallbackTool(Tool):
         try:
             return read_arguments(raw_arguments)
         except UnreadableArgumentsError:
-            return _whatever_it_is(raw_arguments)
+            return _wrap_arguments(raw_arguments)
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """Call back and return the output. Raises CallbackError, or ReportedError where the answer says that the tool failed."""
+        """Call back and return the output. Raises CallbackError, and ReportedError where the response reports an error."""
         call = {
             "name": self.name,
             "arguments": arguments,
@@ -264,12 +260,12 @@ class CallbackTool(Tool):
         except ClientError as error:
             raise self._failure(error) from error
         except TooMuchProgressError:
-            said = f"remote tool callback told more than {MOST_BYTES} bytes of progress; the tool may have run"
-            raise self._error(said) from None
+            message = f"remote tool callback sent more than {MOST_BYTES} bytes of progress; the tool may have run"
+            raise self._error(message) from None
         return self._value(answer, read, whole=whole)
 
     def _check_schema(self) -> None:
-        """Raise UnusableSchemaError for a schema that no arguments fit: there is nothing that the model could mend."""
+        """Raise UnusableSchemaError for a schema that no arguments match: the model could not correct the call."""
         problem = self.problem
         if problem is None:
             try:
@@ -282,7 +278,7 @@ class CallbackTool(Tool):
             )
 
     def _value(self, answer: Response, body: bytes, *, whole: bool) -> Any:
-        """Return what an answer says, or raise what it says."""
+        """Return the output of a response, or raise its error."""
         status = answer.status
         if status >= 400:
             raise self._error(f"remote tool callback returned HTTP {status}{_quoted(body)}")
@@ -294,7 +290,7 @@ class CallbackTool(Tool):
             return ""
         kind, limit = answer.content_type, self._dispatcher.max_result_size
         if not _may_be_text(kind, body, whole=whole):
-            raise self._error(f"remote tool callback answered {kind}, which is no text")
+            raise self._error(f"remote tool callback answered {kind}, which is not text")
         if not whole:
             return _cut(body, limit)
         if kind == NDJSON and not body:
@@ -330,12 +326,12 @@ class CallbackTool(Tool):
 
 
 def signature_of(body: bytes, secret: bytes) -> str:
-    """Return what the header SIGNATURE says of a body."""
+    """Return the value of the SIGNATURE header for a body."""
     return f"sha256={hmac.new(secret, body, hashlib.sha256).hexdigest()}"
 
 
 async def _read(answer: Response, limit: int) -> tuple[bytes, bool]:
-    """Read at most ``limit`` bytes of a body, IMAGE_ROOM more where it seems to have images; say whether that was all."""
+    """Read at most ``limit`` bytes of a body, IMAGE_ROOM more if it seems to have images; return whether that was all."""
     pieces: list[bytes] = []
     size, most = 0, limit
     while piece := await answer.read():
@@ -349,7 +345,7 @@ async def _read(answer: Response, limit: int) -> tuple[bytes, bool]:
 
 
 async def _read_lines(answer: Response, limit: int, on_progress: Callable[[Progress], object]) -> tuple[bytes, bool]:
-    """Read an answer in lines: its last one, at most ``limit`` bytes of it, and whether that was all of it."""
+    """Read a response in lines: at most ``limit`` bytes of the last one, and whether that was all of it."""
     lines = ProgressReader(limit)
     while piece := await answer.read():
         for progress in lines.feed(piece):
@@ -368,7 +364,7 @@ def _is_plain(answer: Response) -> bool:
 
 
 def _may_be_text(kind: str, body: bytes, *, whole: bool) -> bool:
-    """Whether a model can be shown it. What calls itself text, or nothing, is, and shows what is wrong with it by itself."""
+    """Return whether a body can be shown to a model. Declared text always is, and shows by itself what is wrong with it."""
     if not kind or kind.startswith("text/") or _JSON.fullmatch(kind) or kind == NDJSON:
         return True
     try:
@@ -389,7 +385,7 @@ def _quoted(body: bytes) -> str:
     return f": {text}" if text.strip() else ""
 
 
-def _whatever_it_is(raw_arguments: str) -> dict[str, Any]:
+def _wrap_arguments(raw_arguments: str) -> dict[str, Any]:
     try:
         value = json.loads(raw_arguments, parse_constant=_refuse)
     except (ValueError, RecursionError):

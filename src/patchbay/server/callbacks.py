@@ -1,17 +1,10 @@
-"""Where a tool may be called back: on this machine, and nowhere that a name or a trick of notation could lead to.
+"""Callback URLs, which must lead to this machine, and health checks of the callbacks behind them.
 
-What lives here: the rule, and what a request to such a URL needs. What does not: any request. A URL that passed cannot come to
-mean another machine later: it holds an address, or ``localhost``, which is never looked up.
-
-Callbacks that are gone: hidden at once, dropped after a while if they are a plugin's, and back when they answer again.
-
-What lives here: the count of connections that failed in a row, and looking after every callback from time to time. What does not:
-calling one (``dispatch``). A tool whose process is gone stays registered, and keeps its name, but no model is told of it.
-
-    a connection fails      its tools are hidden; the third time in a row those of ``plugin:*`` are dropped
+    a connection fails      its tools are hidden; at the third in a row those of ``plugin:*`` are dropped
     a connection succeeds   they are shown
 
-An origin that stays dead is looked at less and less often, and only so many of the dead ones at a time.
+A tool whose process is gone stays registered and keeps its name, but models do not see it. An origin that stays dead is checked
+less and less often, and only some of the dead ones at a time.
 """
 
 from __future__ import annotations
@@ -30,18 +23,18 @@ from patchbay.tools.registry import Change, ToolRegistry
 
 _USUAL_PORTS = {"http": 80, "https": 443}
 _KEPT = "%/:?#[]@!$&'()*+,;=-._~"
-"""What stands in a request's target as it is. All else is written with percent signs."""
+"""Characters of a request target that are not percent-encoded."""
 
 
 class CallbackUrlError(ValueError):
-    """A URL that no tool may be called back at; its message says why, for whoever registers the tool."""
+    """A URL that is not allowed as a callback; the message is for whoever registers the tool."""
 
 
 @dataclass(frozen=True)
 class CallbackUrl:
-    """A URL that was checked. ``origin`` is its ``scheme://host:port``; ``addresses`` are all that may be connected to.
+    """A validated URL. It always leads to this machine: it has an address, or ``localhost``, which is never looked up.
 
-    ``target`` is what stands in the request line.
+    ``origin`` is ``scheme://host:port``, ``addresses`` are the only ones to connect to, ``target`` is that of the request line.
     """
 
     origin: str
@@ -51,7 +44,7 @@ class CallbackUrl:
 
 
 def read_callback_url(url: str) -> CallbackUrl:
-    """Check a URL and take it apart; raises CallbackUrlError."""
+    """Validate and parse a URL. Raises CallbackUrlError."""
     parts, port = _split(url)
     if parts.scheme not in _USUAL_PORTS:
         raise CallbackUrlError(f"callback_url must begin with http:// or https://, not {parts.scheme!r}")
@@ -72,11 +65,11 @@ def read_callback_url(url: str) -> CallbackUrl:
 
 
 def check_port(callback: CallbackUrl, *, own: Collection[int], allowed: Collection[int] | None) -> None:
-    """Raise CallbackUrlError for a port of this server (``own``), and, where a list is given, for one that is not ``allowed``."""
+    """Raise CallbackUrlError for a port of this server (``own``), and for one outside ``allowed`` if that is given."""
     if callback.port in own:
         raise CallbackUrlError(f"callback_url has this server's own port, {callback.port}")
     if allowed is not None and callback.port not in allowed:
-        raise CallbackUrlError(f"callback_url has the port {callback.port}, which callbacks may not have here")
+        raise CallbackUrlError(f"callback_url has the port {callback.port}, which is not allowed for callbacks here")
 
 
 def _split(url: str) -> tuple[SplitResult, int | None]:
@@ -91,29 +84,29 @@ def _split(url: str) -> tuple[SplitResult, int | None]:
     try:
         return parts, parts.port
     except ValueError:
-        raise CallbackUrlError("callback_url has a port that is no number from 1 to 65535") from None
+        raise CallbackUrlError("callback_url has an invalid port: use 1 to 65535") from None
 
 
 PLUGIN: Final = "plugin:"
-"""How the sources begin whose tools are dropped: a plugin's host registers them again when it is back."""
+"""Prefix of sources whose tools are dropped: a plugin's host registers them again when it is back."""
 
 AT_ONCE: Final = 32
-"""How many callbacks are looked after at the same time."""
+"""Maximum concurrent checks."""
 
 DEAD_AT_ONCE: Final = 100
-"""How many origins that are known to be dead are looked after in one look."""
+"""Maximum dead origins per check."""
 
 REST: Final = 15
-"""How many looks may pass until a dead origin is looked after again."""
+"""Maximum checks between two checks of a dead origin."""
 
 UNWATCHED: Final = 30.0
-"""Seconds for which tools are hidden where nobody looks whether their callback is back."""
+"""Seconds for which tools are hidden where callbacks are not checked."""
 
 _logger = logging.getLogger(__name__)
 
 
 class CallbackEndpoint(NamedTuple):
-    """Who registered a tool, and where it answers (``scheme://host:port``)."""
+    """The source of a tool, and its callback's origin (``scheme://host:port``)."""
 
     source: str
     origin: str
@@ -121,18 +114,17 @@ class CallbackEndpoint(NamedTuple):
 
 @dataclass(slots=True)
 class _DeadOrigin:
-    """An origin that did not answer: how often in a row, and the number of the look that it is due in."""
+    """An unreachable origin: failures in a row, and the number of the check in which it is due."""
 
     failures: int = 0
-    next_look: int = 0
+    next_check: int = 0
 
 
 class CallbackHealth:
-    """Counts for each place how many connections have failed in a row. For one event loop at a time.
+    """Counts failed connections in a row per endpoint, and hides or drops tools. For one event loop at a time.
 
-    The registry is given after it was made (``registry``), since its tools are made with this. ``tell`` is called with each
-    change that is made here, which no request waits for. Where nobody will ``watch`` (``is_watched``), what is hidden is shown
-    again after UNWATCHED.
+    ``registry`` is set after construction, since its tools need this. ``on_change`` is called with each change made here. Without
+    ``run`` (``is_watched`` false), hidden tools are shown again after UNWATCHED.
     """
 
     def __init__(self, *, max_failures: int, connect_timeout: float, is_watched: bool = True) -> None:
@@ -143,43 +135,43 @@ class CallbackHealth:
         self._is_watched = is_watched
         self._failures: dict[CallbackEndpoint, int] = {}
         self._dead: dict[str, _DeadOrigin] = {}
-        self._looks = 0
+        self._checks = 0
 
-    def failed(self, place: CallbackEndpoint) -> None:
-        """Note that a connection failed: refused, or not made in time."""
+    def failed(self, endpoint: CallbackEndpoint) -> None:
+        """Count a failed connection: refused, or not made in time."""
         assert self.registry is not None
-        count = self._failures[place] = self._failures.get(place, 0) + 1
-        if count >= self._max_failures and place.source.startswith(PLUGIN):
-            self._failures.pop(place, None)
-            change = self.registry.clear(place.source, origin=place.origin, inside=True)
-            self._made(change, "Nobody answers at %s: the tools of %s there are dropped", place)
+        count = self._failures[endpoint] = self._failures.get(endpoint, 0) + 1
+        if count >= self._max_failures and endpoint.source.startswith(PLUGIN):
+            self._failures.pop(endpoint, None)
+            change = self.registry.clear(endpoint.source, origin=endpoint.origin, inside=True)
+            self._report(change, "Callback %s unreachable; dropping tools of %s", endpoint)
         elif count == 1 or not self._is_watched:  # else they are hidden already, and hiding is a walk through the registry
-            change = self.registry.hide(place.source, origin=place.origin)
-            self._made(change, "Nobody answers at %s: the tools of %s there are hidden", place)
+            change = self.registry.hide(endpoint.source, origin=endpoint.origin)
+            self._report(change, "Callback %s unreachable; hiding tools of %s", endpoint)
             if change.changed and not self._is_watched:
-                asyncio.get_running_loop().call_later(UNWATCHED, self._try_again, place)
+                asyncio.get_running_loop().call_later(UNWATCHED, self._show_again, endpoint)
 
-    def _try_again(self, place: CallbackEndpoint) -> None:
+    def _show_again(self, endpoint: CallbackEndpoint) -> None:
         assert self.registry is not None
-        change = self.registry.show(place.source, origin=place.origin)
-        self._made(change, "Nobody looks after %s: the tools of %s there are shown again", place)
+        change = self.registry.show(endpoint.source, origin=endpoint.origin)
+        self._report(change, "Callback %s is not checked; showing tools of %s again", endpoint)
 
-    def succeeded(self, place: CallbackEndpoint) -> None:
-        """Note that a connection was made: what was hidden is shown, and failures are counted anew."""
+    def succeeded(self, endpoint: CallbackEndpoint) -> None:
+        """Reset the count, and show hidden tools."""
         assert self.registry is not None
-        self._dead.pop(place.origin, None)
-        if self._failures.pop(place, None) is not None:
-            change = self.registry.show(place.source, origin=place.origin)
-            self._made(change, "Somebody answers at %s again: the tools of %s there are back", place)
+        self._dead.pop(endpoint.origin, None)
+        if self._failures.pop(endpoint, None) is not None:
+            change = self.registry.show(endpoint.source, origin=endpoint.origin)
+            self._report(change, "Callback %s reachable again; showing tools of %s", endpoint)
 
-    def renewed(self, place: CallbackEndpoint) -> None:
-        """Note that a tool was registered there: it is counted anew, and what is hidden stays so until somebody answers."""
-        self._dead.pop(place.origin, None)
-        if place in self._failures:
-            self._failures[place] = 0
+    def renewed(self, endpoint: CallbackEndpoint) -> None:
+        """Reset the count for a new registration; hidden tools stay hidden until a connection succeeds."""
+        self._dead.pop(endpoint.origin, None)
+        if endpoint in self._failures:
+            self._failures[endpoint] = 0
 
     def endpoints(self) -> dict[CallbackEndpoint, str]:
-        """Return where callbacks are, each with one of its URLs."""
+        """Return the endpoints of all callbacks, each with one of its URLs."""
         assert self.registry is not None
         return {
             CallbackEndpoint(each.source, each.origin): each.callback_url
@@ -187,23 +179,23 @@ class CallbackHealth:
             if each.callback_url is not None and each.origin is not None
         }
 
-    def _made(self, change: Change, message: str, place: CallbackEndpoint) -> None:
+    def _report(self, change: Change, message: str, endpoint: CallbackEndpoint) -> None:
         if change.changed:
-            _logger.warning(message, place.origin, place.source)
+            _logger.warning(message, endpoint.origin, endpoint.source)
             if self.on_change is not None:
                 self.on_change(change)
 
     async def check(self) -> Collection[str]:
-        """Try to connect to every callback whose turn it is, once for each origin; return all origins."""
+        """Try to connect to every origin that is due; return all origins."""
         places = self.endpoints()
-        urls = {place.origin: url for place, url in places.items()}
-        self._looks += 1
+        urls = {endpoint.origin: url for endpoint, url in places.items()}
+        self._checks += 1
         now = self._due(urls)
         slots = asyncio.Semaphore(AT_ONCE)
 
         async def reached(url: str) -> bool:
             async with slots:
-                return await _answers(url, self._connect_timeout)
+                return await is_reachable(url, self._connect_timeout)
 
         found = dict(zip(now, await asyncio.gather(*(reached(urls[origin]) for origin in now)), strict=True))
         still = self.endpoints()
@@ -211,34 +203,34 @@ class CallbackHealth:
             if not is_there:
                 dead = self._dead.setdefault(origin, _DeadOrigin())
                 dead.failures += 1
-                dead.next_look = self._looks + min(2 ** max(dead.failures - self._max_failures, 0), REST)
-        for place in places:
-            if place in still and place.origin in found:  # it may have been removed meanwhile
-                (self.succeeded if found[place.origin] else self.failed)(place)
+                dead.next_check = self._checks + min(2 ** max(dead.failures - self._max_failures, 0), REST)
+        for endpoint in places:
+            if endpoint in still and endpoint.origin in found:  # it may have been removed meanwhile
+                (self.succeeded if found[endpoint.origin] else self.failed)(endpoint)
                 await asyncio.sleep(0)  # where thousands die together, others have their turn meanwhile
-        for place in [each for each in self._failures if each not in still]:
-            del self._failures[place]
-        origins = {place.origin for place in still}
+        for endpoint in [each for each in self._failures if each not in still]:
+            del self._failures[endpoint]
+        origins = {endpoint.origin for endpoint in still}
         self._dead = {origin: dead for origin, dead in self._dead.items() if origin in origins}
         return urls.keys()
 
     def _due(self, origins: Collection[str]) -> list[str]:
-        """Return the origins to look after now: those not known to be dead, and the dead that have waited longest."""
-        due = [(dead.next_look, each) for each in origins if (dead := self._dead.get(each)) and dead.next_look <= self._looks]
+        """Return the origins to check now: those not known to be dead, and the dead ones that have waited longest."""
+        due = [(dead.next_check, each) for each in origins if (dead := self._dead.get(each)) and dead.next_check <= self._checks]
         return [each for each in origins if each not in self._dead] + [each for _, each in sorted(due)[:DEAD_AT_ONCE]]
 
-    async def run(self, interval: float, looked: Callable[[Collection[str]], Awaitable[None]]) -> None:
-        """Look every ``interval`` seconds, for ever, and tell ``looked`` of the origins that there are."""
+    async def run(self, interval: float, on_checked: Callable[[Collection[str]], Awaitable[None]]) -> None:
+        """Check every ``interval`` seconds, forever; pass the known origins to ``on_checked``."""
         while True:
             try:
-                await looked(await self.check())
+                await on_checked(await self.check())
             except Exception:
-                _logger.exception("The callbacks could not be looked after")
+                _logger.exception("The health check of callbacks failed")
             await asyncio.sleep(interval)
 
 
-async def _answers(url: str, limit: float) -> bool:
-    """Whether a connection to a callback can be made. Nothing is sent on it."""
+async def is_reachable(url: str, limit: float) -> bool:
+    """Return whether a TCP connection to a callback can be made. Nothing is sent on it."""
     try:
         callback = read_callback_url(url)
     except CallbackUrlError:
@@ -253,11 +245,11 @@ async def _answers(url: str, limit: float) -> bool:
 
 
 class _Closing(asyncio.Protocol):
-    """A connection that is only made to see whether it can be."""
+    """A connection made only for a check."""
 
     _transport: asyncio.BaseTransport | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_report(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
 
     def close(self) -> None:

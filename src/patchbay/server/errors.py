@@ -1,7 +1,4 @@
-"""Answers that the proxy gives by itself: health, and OpenAI-shaped errors. Bytes out, no I/O.
-
-What an upstream's refusal becomes is decided here too, since it ends as one of these.
-"""
+"""The server's own errors, and the bodies of error responses in OpenAI's shape. Bytes out, no I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ JSON_TYPE = (b"content-type", b"application/json")
 NO_RETRY = (b"x-should-retry", b"false")
 HEALTH_BODY = b'{"status":"ok","service":"patchbay proxy"}'
 ERROR_LIMIT = 1024 * 1024
-"""How much of an upstream's error body is read."""
+"""Maximum bytes of an upstream's error body that are read."""
 _SHOWN = 200
 _TAGS = re.compile(r"(?is)<(script|style)\b.*?</\1>|<[^<>]{0,500}>")
 _encode = msgspec.json.encode
@@ -34,7 +31,7 @@ class AuthenticationError(PatchbayError):
 
 
 class NotFoundError(PatchbayError):
-    """Nothing is at this path."""
+    """Unknown path."""
 
     code = "not_found"
     kind = "not_found"
@@ -42,7 +39,7 @@ class NotFoundError(PatchbayError):
 
 
 class MethodNotAllowedError(PatchbayError):
-    """This path exists, but not for this method."""
+    """The path does not support the method."""
 
     code = "method_not_allowed"
     kind = "invalid_request_error"
@@ -50,7 +47,7 @@ class MethodNotAllowedError(PatchbayError):
 
 
 class StoppingError(PatchbayError):
-    """The server was told to stop, and the request was not done in the time that it had left."""
+    """The server is shutting down, and the request was not finished within the drain timeout."""
 
     code = "server_stopping"
     status = 503
@@ -61,7 +58,7 @@ class StoppingError(PatchbayError):
 
 
 class UpstreamStatusError(UpstreamError):
-    """The upstream answered with an error status. ``answer`` is the body for the client, secrets already removed."""
+    """The upstream responded with an error status. ``answer`` is the body for the client, already redacted."""
 
     def __init__(self, status: int, answer: bytes, headers: list[tuple[bytes, bytes]]) -> None:
         reason, _ = _reason(_read_object(answer))
@@ -75,14 +72,14 @@ class UpstreamStatusError(UpstreamError):
 
 
 def error_headers(error: PatchbayError) -> list[tuple[bytes, bytes]]:
-    """Return the headers of an answer with ``error_body``: its type, and whether the client may repeat the request."""
+    """Return the headers for ``error_body``: its type, and whether the client may retry."""
     if isinstance(error, UpstreamStatusError):
         return error.headers
     return [JSON_TYPE] if error.retryable else [JSON_TYPE, NO_RETRY]
 
 
 def error_body(error: PatchbayError) -> bytes:
-    """Return OpenAI's error body for ``error``."""
+    """Return ``error`` as OpenAI's error body."""
     if isinstance(error, UpstreamStatusError):
         return error.answer
     return _encode(error_bodies.error_body(error))
@@ -100,11 +97,11 @@ def error_object(message: str, *, kind: str, code: str | None, param: str | None
 
 
 def upstream_error_body(status: int, content_type: str, body: bytes, *, chat: bool, own_key: bool, redact: Redactor) -> bytes:
-    """Return what the client is told of an upstream's error answer: its JSON as it is, anything else described.
+    """Return the client's body for an upstream's error response: JSON unchanged, anything else described.
 
-    ``chat``: JSON of another shape than OpenAI's is put into that shape too.
-    ``own_key``: the upstream was asked with the proxy's key, not the client's. 401 and 403 then say whose key was refused, and
-    keep the upstream's reason (a 403 is often a quota).
+    ``chat``: JSON of another shape is converted to OpenAI's too. ``own_key``: the upstream was sent the proxy's key, not the
+    client's; for 401 and 403 the message then says whose key was refused, and keeps the upstream's reason (a 403 is often a
+    quota).
     """
     body = redact(body)
     document = _read_object(body)
@@ -140,7 +137,7 @@ def _refused_key(status: int, document: dict[str, Any] | None, *, own_key: bool)
 
 
 def _reason(document: dict[str, Any] | None) -> tuple[str, dict[str, Any]]:
-    """Find the message in the shapes that servers use: OpenAI's, {"error": "…"}, FastAPI's {"detail": …}, {"message": …}."""
+    """Find the message in the shapes of servers: OpenAI's, {"error": "…"}, FastAPI's {"detail": …}, {"message": …}."""
     if document is None:
         return "", {}
     error = document.get("error", document)
@@ -161,16 +158,16 @@ def _read_object(body: bytes) -> dict[str, Any] | None:
 
 
 def excerpt(body: bytes) -> str:
-    """Return the first words of a body, markup left out, for an error message."""
+    """Return the beginning of a body as text without markup, for an error message."""
     text = _TAGS.sub(" ", body[:8192].decode("utf-8", "replace"))
     text = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
 def decompress(body: bytes, encoding: str) -> bytes:
-    """Return at most ERROR_LIMIT bytes of an error body that came compressed; nothing where it cannot be read.
+    """Return at most ERROR_LIMIT decompressed bytes of an error body; empty where it cannot be read.
 
-    Not passed on as it came: a key that it quotes could not be found in it.
+    A compressed body is not forwarded: a key that it quotes could not be redacted.
     """
     encoding = encoding.strip().lower()
     if encoding in ("", "identity"):

@@ -1,9 +1,7 @@
-"""What happens in the turns of a server, for whoever reads along: bounded, and never in a turn's way.
+"""The event stream of a server: the runtime events of its turns, for a bounded number of readers, without slowing a turn.
 
-What lives here: the readers, what each has yet to read, and what is shown of an event. What does not: HTTP (``events``).
-
-It observes while somebody reads, and a little longer; a server that nobody looks at does not pay for it. So a reader is told of
-the turns that begin after it came, and of those under way only where others read too.
+A hook observes turns while somebody reads, and shortly after, so that a server without readers pays nothing. A reader gets the
+turns that begin after it subscribed, and those in progress only if others read too.
 """
 
 from __future__ import annotations
@@ -23,26 +21,26 @@ from patchbay.hooks import Event, HookManager
 from patchbay.hooks.process.protocol import encode_event
 
 NAME: Final = "server.events"
-"""The hook's name among those of the manager."""
+"""The hook's name in the manager."""
 
 MOST_READERS: Final = 16
 MOST_WAITING: Final = 1000
-"""How many events wait for a reader that is slow; what comes then is dropped, and told as ``stream.dropped``."""
+"""Maximum events queued for a slow reader; more are dropped, and reported as ``stream.dropped``."""
 MOST_SIZE: Final = 4 * 1024 * 1024
-"""How many bytes they may have together."""
+"""Maximum bytes of the queued events."""
 REMEMBERED: Final = 256
-"""How many of the last events are kept for readers that come back, if they have no more bytes than ``MOST_SIZE``."""
+"""Number of last events buffered for readers that reconnect, up to ``MOST_SIZE`` bytes."""
 LONGEST: Final = 256 * 1024
-"""How many characters of an event are shown."""
+"""Maximum characters of an encoded event."""
 LINGER: Final = 60.0
-"""Seconds after the last reader until it stops observing."""
+"""Seconds after the last reader until the hook is unmounted."""
 
 _DEEPEST: Final = 32
 _MOST_ITEMS: Final = 1000
 
 
 class TooManyReadersError(PatchbayError):
-    """There are as many readers as there may be."""
+    """The maximum of readers is reached."""
 
     code = "too_many_readers"
     status = 503
@@ -50,7 +48,7 @@ class TooManyReadersError(PatchbayError):
 
 @dataclass(frozen=True, slots=True)
 class StreamedEvent:
-    """An event as it is sent: its id in the stream, its envelope as JSON, and what readers choose by."""
+    """An event as sent: its id in the stream, its envelope as JSON, and the fields that readers filter by."""
 
     id: str
     kind: str
@@ -59,10 +57,7 @@ class StreamedEvent:
 
 
 class EventReader:
-    """Who reads, what of (``kinds`` are patterns, none for all; ``session`` is the key of one), and what waits to be read.
-
-    Somebody must ``close`` it.
-    """
+    """One reader: its filters (``kinds`` are patterns, none for all; ``session`` is a key), and its queue. Must be closed."""
 
     def __init__(self, stream: EventStream, kinds: Iterable[str], session: str | None) -> None:
         self._stream = stream
@@ -74,9 +69,9 @@ class EventReader:
         self._is_over = False
 
     async def read(self, ping: float) -> list[StreamedEvent | int] | None:
-        """Wait for what happens, and return it: events, and between them how many were dropped there, where some were.
+        """Wait for events and return them, with the number of dropped events in the places of those.
 
-        Nothing is returned (an empty list) where nothing happens for ``ping`` seconds, and None at the end of the stream.
+        Returns an empty list after ``ping`` seconds without events, and None at the end of the stream.
         """
         try:
             async with asyncio.timeout(ping):
@@ -91,18 +86,18 @@ class EventReader:
         return taken
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self.end()
         self._stream.gone(self)
 
     def wants(self, event: StreamedEvent) -> bool:
-        """Whether the reader has chosen this event."""
+        """Return whether the reader's filters match."""
         if self._session is not None and event.session != self._session:
             return False
         return not self._kinds or any(fnmatchcase(event.kind, pattern) for pattern in self._kinds)
 
     def take(self, event: StreamedEvent) -> None:
-        """Have it read, or count it where too much waits."""
+        """Queue an event, or count it as dropped where the queue is full."""
         if len(self._waiting) >= MOST_WAITING or self._size + len(event.data) > MOST_SIZE:
             self.miss(1)
             return
@@ -111,7 +106,7 @@ class EventReader:
         self._news.set()
 
     def miss(self, count: int) -> None:
-        """Have it told that ``count`` events are missing here."""
+        """Queue a note that ``count`` events were dropped."""
         last = self._waiting[-1] if self._waiting else None
         if isinstance(last, int):
             self._waiting[-1] = last + count
@@ -120,13 +115,13 @@ class EventReader:
         self._news.set()
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """End the stream."""
         self._is_over = True
         self._news.set()
 
 
 class _Observer:
-    """The hook: nothing but the one method, and the end of it."""
+    """The hook."""
 
     def __init__(self, stream: EventStream) -> None:
         self._stream = stream
@@ -141,7 +136,7 @@ class _Observer:
 class EventStream:
     """The events of ``manager``, for at most ``most_readers`` readers; in one event loop.
 
-    ``linger``: seconds after the last reader until it stops observing.
+    ``linger``: seconds after the last reader until the hook is unmounted.
     """
 
     def __init__(self, manager: HookManager, *, most_readers: int = MOST_READERS, linger: float = LINGER) -> None:
@@ -156,20 +151,20 @@ class EventStream:
         self._begun = secrets.token_hex(4)
         self._dropped = 0
         self._stopping: asyncio.TimerHandle | None = None
-        self._has_left = False
+        self._is_stopped = False
 
     @property
     def readers(self) -> int:
-        """How many read."""
+        """The number of readers."""
         return len(self._readers)
 
     def join(self, *, kinds: Iterable[str] = (), session: str | None = None, last_id: str = "") -> EventReader:
-        """Return a reader of what happens from now on, to be closed.
+        """Return a new reader, which must be closed.
 
-        ``last_id`` is the id of the last event that it has read before: what came since is shown first, as far as it is
-        remembered. Raises TooManyReadersError.
+        ``last_id`` is the last event that it has seen: events since then come first, as far as they are buffered. Raises
+        TooManyReadersError.
         """
-        if self._has_left:
+        if self._is_stopped:
             raise TooManyReadersError("The server is about to stop.")
         if len(self._readers) >= self._most:
             raise TooManyReadersError(f"{self._most} read the events already, and more may not.")
@@ -181,7 +176,7 @@ class EventStream:
         return reader
 
     def gone(self, reader: EventReader) -> None:
-        """A reader reads no more."""
+        """Remove a reader."""
         if reader not in self._readers:
             return
         self._readers.remove(reader)
@@ -189,25 +184,25 @@ class EventStream:
             self._stopping = asyncio.get_running_loop().call_later(self._linger, self._stop_observing)
 
     def leave(self) -> None:
-        """End all streams, and begin no more: the server is about to stop."""
-        self._has_left = True
+        """End all streams, and accept no readers: the server is shutting down."""
+        self._is_stopped = True
         self._end_all()
 
     def show(self, event: Event) -> None:
-        """Have an event read by all who want it."""
+        """Send an event to the readers that want it."""
         missing, self._dropped = self._manager.events.dropped - self._dropped, self._manager.events.dropped
-        if missing > 0:  # the dispatcher could not keep up: whose they were, nobody knows
+        if missing > 0:  # dropped by the dispatcher: of unknown sessions
             for reader in self._readers:
                 reader.miss(missing)
         self._number += 1
-        shown = StreamedEvent(f"{self._begun}-{self._number}", event.kind, event.meta.session_key, encoded(event))
-        self._remember(shown)
+        event_out = StreamedEvent(f"{self._begun}-{self._number}", event.kind, event.meta.session_key, encoded(event))
+        self._remember(event_out)
         for reader in self._readers:
-            if reader.wants(shown):
-                reader.take(shown)
+            if reader.wants(event_out):
+                reader.take(event_out)
 
     def unobserved(self, observer: _Observer) -> None:
-        """The hook was unmounted by somebody else: nothing more will come."""
+        """The hook was unmounted by other code: end all streams."""
         if observer is self._observer:
             self._observer = None
             self._end_all()
@@ -228,9 +223,9 @@ class EventStream:
         self._last_size = 0
         self._manager.unmount(NAME)
 
-    def _remember(self, shown: StreamedEvent) -> None:
-        self._last.append(shown)
-        self._last_size += len(shown.data)
+    def _remember(self, event_out: StreamedEvent) -> None:
+        self._last.append(event_out)
+        self._last_size += len(event_out.data)
         while len(self._last) > REMEMBERED or self._last_size > MOST_SIZE:
             self._last_size -= len(self._last.popleft().data)
 
@@ -252,23 +247,23 @@ class EventStream:
 
 
 def encoded(event: Event) -> bytes:
-    """Return the envelope of an event as JSON in ASCII; what is too long or too deep is cut, and ``attrs.cut`` says so."""
-    room = _SizeBudget()
-    told = room.cut(encode_event(event), 0)
-    if room.is_cut:
-        told["attrs"] = {**told.get("attrs", {}), "cut": True}
-    return json.dumps(told, separators=(",", ":"), allow_nan=False).encode()
+    """Return an event's envelope as ASCII JSON; what is too long or too deep is cut, and ``attrs.cut`` is set."""
+    budget = _SizeBudget()
+    envelope = budget.cut(encode_event(event), 0)
+    if budget.is_cut:
+        envelope["attrs"] = {**envelope.get("attrs", {}), "cut": True}
+    return json.dumps(envelope, separators=(",", ":"), allow_nan=False).encode()
 
 
 class _SizeBudget:
-    """How much of an event may still be shown."""
+    """The remaining size of an encoded event."""
 
     def __init__(self) -> None:
         self.left = LONGEST
         self.is_cut = False
 
     def cut(self, value: Any, depth: int) -> Any:
-        """Return a value as JSON knows it, with what there is room for."""
+        """Return a value as JSON, cut to the remaining size."""
         kind = type(value)
         if kind is str:
             return self._text(value)

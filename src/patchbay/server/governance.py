@@ -1,8 +1,4 @@
-"""What a server's models and tools are watched and governed by: hooks, approvals, the audit, events, and files for the user.
-
-What lives here: the parts put together, opened and closed with the server, and read anew from their file. What does not: the
-parts (``patchbay.hooks``, ``approvals``, ``audit``, ``media``), and the turns that they are about.
-"""
+"""What governs a server's models and tools: hooks, approvals, audit, events, and files for the user."""
 
 from __future__ import annotations
 
@@ -29,11 +25,11 @@ AUDIT_KEPT = 90 * 24 * 3600.0
 
 @dataclass(frozen=True)
 class GovernanceSettings:
-    """What is to be governed, and where it is written down.
+    """What is governed, and where it is configured.
 
-    ``config`` is a file with ``hooks`` and ``approvals`` (JSON, YAML or TOML). ``approvals`` and ``audit`` are URLs of databases:
-    without the first, requests for approval end with the program; without the second there is no audit. ``audit_kept`` is for
-    how many seconds an entry of the audit is kept, None for ever.
+    ``config`` is a file with ``hooks`` and ``approvals`` (JSON, YAML or TOML). ``approvals`` and ``audit`` are database URLs:
+    without the first, requests for approval end with the process; without the second there is no audit. Entries of the audit are
+    kept for ``audit_kept`` seconds, None forever.
     """
 
     config: Path | None = None
@@ -43,10 +39,10 @@ class GovernanceSettings:
 
 
 class Governance:
-    """The hooks of a server's turns, with all that goes with them. ``hooks`` may have some of the program's own mounted already.
+    """The hooks of a server's turns with their services. ``hooks`` may have hooks of the program mounted already.
 
-    ``builtins`` are the factories of what may stand in the file's ``hooks.builtins``. The file is read here, so that what is
-    wrong with it is said before anything runs. Raises ConfigurationError.
+    ``builtins`` are the factories for the file's ``hooks.builtins``. The file is read here, so that errors in it are raised
+    before anything runs. Raises ConfigurationError.
     """
 
     def __init__(
@@ -70,7 +66,7 @@ class Governance:
         self._is_open = False
 
     def add_routes(self, api: FastAPI, *, needs_token: bool) -> None:
-        """Add the routes by which people and programs look on and decide. ``needs_token``: the server has one."""
+        """Add the admin API. ``needs_token``: the server has a token."""
         api.include_router(make_approvals_router(self.approvals, needs_token=needs_token))
         api.include_router(make_events_router(self.events, needs_token=needs_token))
         if self.audit is not None:
@@ -78,9 +74,9 @@ class Governance:
         api.mount(MEDIA_PATH.rstrip("/"), MediaApp(self.media, needs_token=needs_token))
 
     async def open(self) -> None:
-        """Start what is configured, unless that was done. No call may be made before it has.
+        """Start what is configured, once. No call may run before.
 
-        Raises ConfigurationError where something that is required does not start.
+        Raises ConfigurationError where a required hook does not start.
         """
         if self._is_open:
             return
@@ -90,14 +86,14 @@ class Governance:
                 self._is_open = True
 
     async def reload(self) -> str:
-        """Read the file again and do as it says now; return what became of it, in words.
+        """Read the file again and apply it; return a summary.
 
-        Raises ConfigurationError where that cannot be; then all stays as it was. Turns that have begun end as they began.
+        Raises ConfigurationError, and changes nothing then. Running turns end as they began.
         """
         config, policy = self._read()
         if config is None or self._configured is None:
             raise ConfigurationError("there is no configuration to be read again: this server was started without --config.")
-        policy.apply_to(config.policy)  # what does not fit together is said before anything is changed
+        policy.apply_to(config.policy)  # raises before anything is changed
         before = self._in_force
         await self._configured.reload(config)
         self._config, self.approvals.policy = config, policy
@@ -108,7 +104,7 @@ class Governance:
 
     @property
     def summary(self) -> str:
-        """What is mounted, what was left out and why, what is disabled, and what is asked about, in words."""
+        """What is mounted, skipped and why, disabled, and asked about."""
         outcomes = self._configured.outcomes if self._configured is not None else ()
         words = [each.name if not each.problem else f"{each.name} is left out: {each.problem}" for each in outcomes]
         if (config := self._config) is not None and config.enabled:
@@ -126,19 +122,19 @@ class Governance:
 
     @property
     def _in_force(self) -> list[str]:
-        """What a reload could take away."""
+        """What a reload could remove."""
         outcomes = self._configured.outcomes if self._configured is not None else ()
         policy = self.approvals.policy
         asks = bool(policy.rules) or policy.otherwise.outcome != "allow"
         return [*(each.name for each in outcomes if not each.problem), *(["approvals"] if asks else [])]
 
     def stop(self) -> None:
-        """Say that the server is about to stop: streams end, and what waits for approval stays, for when it is back."""
+        """Prepare for shutdown: streams end, and pending approvals stay for the next start."""
         self.events.leave()
         self.approvals.leave()
 
     async def aclose(self) -> None:
-        """End the hooks, then write down what they and the calls came to."""
+        """Close the hooks, then store what they and the calls recorded."""
         self.stop()
         try:
             await self.hooks.aclose()
@@ -167,7 +163,7 @@ class Governance:
             self.hooks.recorders.append(self.audit)
 
     def _mount_approvals(self) -> None:
-        # A server without a policy does not ask for each call. One that had a policy before keeps asking the desk.
+        # Without a policy calls need no approval. A service that was mounted before stays mounted.
         if self.approvals.policy != ApprovalPolicy() or any(each.hook is self.approvals for each in self.hooks.mounted):
             self.approvals.mount(self.hooks)
         else:

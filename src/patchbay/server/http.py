@@ -1,27 +1,7 @@
-"""Which HTTP headers cross the proxy, in either direction. Names only; values pass as they are.
+"""HTTP over ASGI: headers that may be forwarded, routes, request bodies, and writing responses.
 
-Both ways the headers of one hop stay on their hop (RFC 9110 7.6.1). Towards the upstream nothing goes that speaks of this
-origin or of the way to it (cookies, Origin, X-Forwarded-*); back comes nothing that speaks for the upstream's origin (cookies,
-CORS, Strict-Transport-Security).
-
-Where a path leads: health, chat completions, through to the upstream, or nowhere. Pure: text in, a route out.
-
-A path is passed on as the client wrote it (an encoded slash in a model's name stays encoded), so everything that could climb out
-of the upstream's base is refused here, however often it is encoded.
-
-Reads a request's body from ASGI: whole and bounded, or piece by piece.
-
-Nothing is asked of the client before the first call here: a refusal that needs no body is answered without it.
-
-The short way to the client's socket, past ASGI's messages, where uvicorn's own ``send`` is what would take them.
-
-A streamed piece goes from the upstream's socket to the client's within one callback of the network. A task that is woken for each
-costs more than all that is done with it: it is woken only for the end, for an error, and where the client reads slower than the
-upstream writes.
-
-Writes one answer to the client through ASGI's ``send``, and knows how much of it is already out.
-
-A stream's answer may have to begin before the upstream has said anything (the heartbeat), so who writes first starts it.
+Headers of one hop stay on their hop (RFC 9110 7.6.1). Towards the upstream nothing goes that concerns this origin or the way to
+it (cookies, Origin, X-Forwarded-*); back comes nothing that speaks for the upstream's origin (cookies, CORS, HSTS).
 """
 
 from __future__ import annotations
@@ -69,7 +49,7 @@ OwnHeaders = Mapping[bytes, tuple[bytes, bytes]]
 
 
 class _Verdicts(dict[bytes, bytes | None]):
-    """Remembers for each header name what it becomes (None: it stays here). Bounded, since names come from outside."""
+    """Cache of what a header name becomes (None: it is not forwarded). Bounded, since clients choose the names."""
 
     def remember(self, name: bytes, verdict: bytes | None) -> None:
         if len(self) >= _MEMORY:
@@ -83,14 +63,14 @@ _chat_down = _Verdicts()
 
 
 def own_headers(headers: Mapping[str, str]) -> OwnHeaders:
-    """Return ``headers`` as ``upward`` takes them."""
+    """Encode ``headers`` for ``upward``."""
     return {name.lower().encode(): (name.encode(), value.encode("latin-1")) for name, value in headers.items()}
 
 
 def upward(headers: Iterable[tuple[bytes, bytes]], *, with_keys: bool, own: OwnHeaders = _NONE) -> Headers:
-    """Return the client's headers that may go to the upstream, and ``own``, which replace those of the same names.
+    """Return the client's headers that are forwarded upstream, with ``own`` replacing those of the same names.
 
-    ``with_keys``: also those that hold the client's own key (where the proxy has no key of its own for the upstream).
+    ``with_keys``: also the headers of the client's key, where the proxy has none of its own.
     """
     forwarded: Headers = []
     nominated: set[bytes] | None = None
@@ -113,7 +93,7 @@ def upward(headers: Iterable[tuple[bytes, bytes]], *, with_keys: bool, own: OwnH
 
 
 def downward(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """Return the upstream's headers that may go to the client with a body that is passed on as it is."""
+    """Return the upstream's headers that are forwarded with an unchanged body."""
     forwarded: Headers = []
     nominated: set[bytes] | None = None
     for name, value in headers:
@@ -133,7 +113,7 @@ def downward(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
 
 
 def chat_downward(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """Return the upstream's headers that are still true of a chat answer which was written anew."""
+    """Return the upstream's headers that are still true of a rewritten chat response."""
     forwarded: Headers = []
     for name, value in headers:
         try:
@@ -148,7 +128,7 @@ def chat_downward(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
 
 
 def _nominated(connection: bytes, so_far: set[bytes] | None) -> set[bytes]:
-    """Return the names that a Connection header declares to be of this hop only."""
+    """Return the names that a Connection header declares as hop-by-hop."""
     names = {token.strip().lower() for token in connection.split(b",")} - {b"close", b"keep-alive", b""}
     return names | (so_far or set())
 
@@ -158,9 +138,9 @@ _ENCODINGS = 4
 
 
 def own_path(scope: Mapping[str, Any]) -> str:
-    """Return the request's path below where the app is mounted, still percent-encoded.
+    """Return the request's path below the mount point, still percent-encoded.
 
-    Servers differ: ``raw_path`` may be missing, and ``path`` may or may not begin with ``root_path``.
+    Servers differ: ``raw_path`` may be missing, and ``path`` may or may not start with ``root_path``.
     """
     raw: bytes | None = scope.get("raw_path")
     path = raw.decode("latin-1").partition("?")[0] if raw else quote(scope["path"])
@@ -172,7 +152,7 @@ def own_path(scope: Mapping[str, Any]) -> str:
 
 
 def find_tail(path: str, base: str) -> str | None:
-    """Return what follows the base path ("/models", ""), without trailing slashes; None where the path leads nowhere."""
+    """Return the path below ``base`` ("/models", "") without trailing slashes; None for a path outside it."""
     if not path.startswith(base):
         return None
     tail = path[len(base) :].rstrip("/")
@@ -182,18 +162,21 @@ def find_tail(path: str, base: str) -> str | None:
 
 
 def is_chat(tail: str) -> bool:
-    """Say whether ``tail`` is chat completions, also where it is written with percent signs."""
+    """Return whether ``tail`` is chat completions, also if percent-encoded."""
     return tail == CHAT or ("%" in tail and unquote(tail).rstrip("/") == CHAT)
 
 
 def climbs(tail: str) -> bool:
-    """Say whether a path could leave its base: dot segments, plain or encoded any number of times, backslashes, controls."""
+    """Return whether a path could leave its base: dot segments, plain or repeatedly encoded, backslashes, controls.
+
+    Paths are forwarded as written (an encoded slash in a model's name stays encoded), so this must see through any encoding.
+    """
     if "%" in tail:
         for _ in range(_ENCODINGS):
             tail, encoded = unquote(tail), tail
             if tail == encoded:
                 break
-        else:  # nobody encodes so often in good faith, and each further pass costs the length of the path
+        else:  # not in good faith, and each further pass costs the length of the path
             return True
     if "." not in tail and "\\" not in tail and tail.isprintable():
         return False
@@ -207,7 +190,7 @@ Receive = Callable[[], Awaitable[Any]]
 
 
 def declared_length(header: bytes | None) -> int | None:
-    """Read a Content-Length header; raises InvalidRequestError."""
+    """Parse a Content-Length header. Raises InvalidRequestError."""
     if header is None:
         return None
     if not header.isdigit():
@@ -216,13 +199,13 @@ def declared_length(header: bytes | None) -> int | None:
 
 
 def check_length(length: int | None, limit: int) -> None:
-    """Raise RequestTooLargeError for a body that is declared larger than ``limit`` bytes."""
+    """Raise RequestTooLargeError for a declared length above ``limit`` bytes."""
     if length is not None and length > limit:
         raise RequestTooLargeError(f"The request body has {length} bytes; the limit is {limit} bytes.")
 
 
 async def read_body(receive: Receive, limit: int) -> bytes:
-    """Return the whole body; raises RequestTooLargeError as soon as it exceeds ``limit``, and ClientLeftError."""
+    """Return the whole body. Raises RequestTooLargeError as soon as it exceeds ``limit``, and ClientDisconnect."""
     message = await _next_message(receive)
     body: bytes = message.get("body", b"")
     if not message.get("more_body", False) and len(body) <= limit:
@@ -241,9 +224,9 @@ async def read_body(receive: Receive, limit: int) -> bytes:
 async def stream_body(
     receive: Receive, watch: RequestWatchdog, *, note: Callable[[bytes], None] | None = None
 ) -> bytes | AsyncIterator[bytes]:
-    """Return the body as it arrives: bytes where it came in one piece, else an iterator that reads on.
+    """Return the body as it arrives: bytes if it came in one piece, else an iterator over the pieces.
 
-    While the iterator reads, it stands in for the watch: it notices the client's leaving.
+    The iterator detects a disconnect in place of the watchdog while it reads.
     """
     watch.listening = False
     message = await _next_message(receive)
@@ -264,11 +247,11 @@ async def _stream_rest(
         if first:
             yield first
         while more:
-            watch.waiting_since = 0.0  # now it is the client that is waited for
+            watch.waiting_since = 0.0  # the client is waited for
             try:
                 message = await _next_message(receive)
             except ClientDisconnect:
-                watch.left()  # this runs in the upload's task: the work itself may be waiting for something else
+                watch.left()  # this runs in the upload's task: the work may be waiting elsewhere
                 raise
             more = message.get("more_body", False)
             piece = message.get("body", b"")
@@ -298,16 +281,18 @@ class StreamTransform(Protocol):
 
 
 class StreamDone(Exception):  # noqa: N818  (control flow, not a fault)
-    """The exchange wants nothing more of the upstream's stream."""
+    """The exchange wants no more of the upstream's stream."""
 
 
 def direct_sink(
     send: Any, exchange: StreamTransform, watch: RequestWatchdog, capture: Callable[[bytes], object] | None
 ) -> Callable[[bytes], bool] | None:
-    """Return what feeds a piece and writes what comes of it; False where it can not be written now, and was not fed.
+    """Return a sink that feeds pieces and writes the results straight to uvicorn's transport.
 
-    None where ``send`` is not uvicorn's own: what stands between is to see each piece. The head must have been sent. It raises
-    what ``feed`` raises, and EnoughError.
+    It returns False, without feeding, where the client cannot take a piece now. A chunk goes from the upstream's socket to the
+    client's within one network callback: waking a task for each would cost more than all other work. None where ``send`` is not
+    uvicorn's own, since middleware must see each chunk. The head must have been sent. The sink raises what ``feed`` raises, and
+    StreamDone.
     """
     cycle = getattr(send, "__self__", None)
     if type(cycle) is not RequestResponseCycle or not cycle.chunked_encoding:
@@ -332,7 +317,7 @@ def direct_sink(
 
 
 def write_whole(send: Any, status: int, headers: Headers, body: bytes) -> bool:
-    """Write an answer that is complete, its Content-Length among ``headers``, in one system call. False: it was not written."""
+    """Write a complete response, Content-Length among ``headers``, in one system call. False: it was not written."""
     cycle = getattr(send, "__self__", None)
     if (
         type(cycle) is not RequestResponseCycle
@@ -371,7 +356,10 @@ Send = Callable[[Any], Awaitable[None]]
 
 
 class ResponseWriter:
-    """The client's answer. ``started``: its head is out and the status can no longer change."""
+    """Writes one response through ASGI's ``send``. ``started``: the head is sent and the status can no longer change.
+
+    A stream may have to start before the upstream has answered (the heartbeat), so the first writer starts it.
+    """
 
     __slots__ = ("_common", "_send", "finished", "pausable", "started", "status")
 
@@ -382,7 +370,7 @@ class ResponseWriter:
         self.finished = False
         self.status = 0
         self.pausable = True
-        """Whether a comment line may be written now: only between two events."""
+        """Whether a comment may be written now: only between two events."""
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send the head."""
@@ -391,7 +379,7 @@ class ResponseWriter:
         await self._out({"type": "http.response.start", "status": status, "headers": self._common + headers})
 
     def write(self, data: bytes) -> Awaitable[None]:
-        """Send a piece of the body; waits while the client reads slower than this writes."""
+        """Send a piece of the body; waits while the client reads slowly."""
         return self._out({"type": "http.response.body", "body": data, "more_body": True})
 
     async def finish(self, data: bytes = b"") -> None:
@@ -400,7 +388,7 @@ class ResponseWriter:
         await self._out({"type": "http.response.body", "body": data, "more_body": False})
 
     async def whole(self, status: int, headers: Headers, body: bytes) -> None:
-        """Send an answer that is complete."""
+        """Send a complete response."""
         headers = [*headers, (b"content-length", b"%d" % len(body))]
         if write_whole(self._send, status, self._common + headers, body):
             self.started = self.finished = True
@@ -410,7 +398,7 @@ class ResponseWriter:
         await self.finish(body)
 
     async def heartbeat(self) -> None:
-        """Show that an idle stream is alive; starts it where it has not begun."""
+        """Send a comment on an idle stream; starts the stream if necessary."""
         if not self.started:
             await self.start(200, EVENT_STREAM)
         if self.pausable and not self.finished:
@@ -419,11 +407,11 @@ class ResponseWriter:
     def direct(
         self, exchange: StreamTransform, watch: RequestWatchdog, capture: Callable[[bytes], object] | None
     ) -> Callable[[bytes], bool] | None:
-        """Return what writes the rest of a stream that has begun without waking a task; see ``direct_sink``."""
+        """Return a sink for the rest of a started stream; see ``direct_sink``."""
         return direct_sink(self._send, exchange, watch, capture) if self.started else None
 
     def passed(self, data: bytes) -> None:
-        """Note bytes of a foreign stream that go out, to know whether they ended with a whole event."""
+        """Note forwarded bytes of a stream, to know whether they end with a complete event."""
         self.pausable = data.endswith(_EVENT_ENDS)
 
     async def _out(self, message: dict[str, Any]) -> None:

@@ -1,14 +1,9 @@
-"""One answer, as its reader sees it: status, headers, and the body piece by piece as it arrives.
+"""A small HTTP/1.1 client for one origin: asyncio protocols around httptools' C parser.
 
-One connection to the upstream: writes one request, reads its answer, and is given back to its pool for the next.
-
-Everything here runs for each piece that arrives, so it is done once per network read: one pass of the parser, one join of the
-body's pieces, one wake-up of the reader. No task and no timer belongs to a connection; only a body that is uploaded while the
-answer is awaited has a task.
-
-The connections to one origin in one event loop: idle ones are kept for a while, the last used first.
-
-Requests to one origin: writes their heads, finds them a connection, and sends them again where that is harmless.
+No redirects, cookies, proxies, decompression or HTTP/2: the caller gets the bytes that came. It exists because a general client
+costs more than all the rest of a streamed event (docs/project/dependencies.md). What runs for each network read is one pass of
+the parser, one join of the body's pieces and one wake-up of the reader. A connection owns no task and no timer, except for the
+task that uploads a streamed body.
 """
 
 from __future__ import annotations
@@ -25,9 +20,9 @@ from patchbay.server.origin import DisconnectedError, IncompleteResponse, LocalP
 
 
 class Response:
-    """What a request got. ``status`` and ``headers`` (lower-case names) are there when ``HttpClient.request`` returns it.
+    """A response. ``status`` and ``headers`` (lower-case names) are set when ``HttpClient.request`` returns it.
 
-    It has one reader, and is to be closed: where its body was not read to the end, that ends the connection at once.
+    It has one reader, and must be closed: closing it before its end ends the connection at once.
     """
 
     __slots__ = (
@@ -50,7 +45,7 @@ class Response:
         """Bytes that came from the network since the last ``read``."""
 
     def header(self, name: bytes) -> str:
-        """Return the first header of this lower-case name, or the empty string."""
+        """Return the first header of this lower-case name, or an empty string."""
         for key, value in self.headers:
             if key == name:
                 return value.decode("latin-1")
@@ -58,13 +53,13 @@ class Response:
 
     @property
     def content_type(self) -> str:
-        """The declared media type, in lower case and without parameters: ``text/event-stream``; empty where none is declared."""
+        """The media type in lower case without parameters: ``text/event-stream``; empty where none is declared."""
         return self.header(b"content-type").partition(";")[0].strip().lower()
 
     async def read(self) -> bytes:
-        """Return what has arrived of the body since the last call, waiting for something; ``b""`` is its end.
+        """Return what has arrived of the body since the last call, waiting for some; ``b""`` at its end.
 
-        Raises BrokenOffError where the body ends before it is complete, or what the body of the request raised.
+        Raises IncompleteResponse where the body is cut off, or what the iterator of the request's body raised.
         """
         chunks = self._chunks
         while not chunks:
@@ -72,7 +67,7 @@ class Response:
                 raise self._error
             if self.complete:
                 return b""
-            await self._news()
+            await self._wakeup()
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         chunks.clear()
         self.unread = 0
@@ -82,39 +77,39 @@ class Response:
         return data
 
     async def pass_to(self, sink: Callable[[bytes], bool]) -> None:
-        """Give each piece to ``sink`` as it arrives, within the callback of the network, until it refuses one.
+        """Pass each piece to ``sink`` within the network callback, as it arrives, until it returns False.
 
-        What it refuses (by False) is for ``read``, as are the end and what ``sink`` raises.
+        A refused piece, the end, and what ``sink`` raises are left for ``read``.
         """
         if self._chunks or self.complete or self._error is not None:
             return
         self._sink = sink
         try:
-            await self._news()
+            await self._wakeup()
         finally:
             self._sink = None
 
     def close(self) -> None:
-        """Let the connection go: at once, where the answer is not complete."""
+        """Release the connection: it is ended if the response is not complete."""
         if self._abort is not None:
             self._abort()
 
-    # Below: for the connection and the client.
+    # Called by the connection and the client.
 
-    async def begun(self) -> None:
-        """Wait for the head; raises what came instead of it."""
+    async def wait_for_head(self) -> None:
+        """Wait for the head. Raises what came instead of it."""
         while not self.status:
             if self._error is not None:
                 raise self._error
-            await self._news()
+            await self._wakeup()
 
-    def begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        """The head is there."""
+    def set_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """Set the head."""
         self.status = status
         self.headers = headers
 
-    def take(self, chunk: bytes, received: int) -> bool:
-        """A piece of the body is there; it took ``received`` bytes on the wire. True: it was passed on at once."""
+    def add_chunk(self, chunk: bytes, received: int) -> bool:
+        """Add a piece of the body, of ``received`` bytes on the wire. True: the sink has taken it."""
         sink = self._sink
         if sink is not None:
             try:
@@ -129,56 +124,68 @@ class Response:
         self.unread += received
         return False
 
-    def hold(self, resume: Callable[[], None]) -> None:
-        """The connection reads no further; call ``resume`` when what is there was read."""
+    def pause(self, resume: Callable[[], None]) -> None:
+        """Call ``resume`` once the arrived data was read: the connection has paused reading."""
         self._resume = resume
 
     def finish(self) -> None:
-        """The whole body is there, and the connection is no longer this answer's."""
+        """Mark the body as complete, and detach from the connection."""
         self.complete = True
         self._abort = self._resume = None
 
     def fail(self, error: BaseException) -> None:
-        """Nothing more will come, because of ``error``."""
+        """End the response with ``error``."""
         self._error = self._error or error
         self._abort = self._resume = None
         self.wake()
 
     def wake(self) -> None:
-        """Let the reader look again."""
+        """Wake the reader."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _news(self) -> asyncio.Future[None]:
-        """A future that is done at the next ``wake``."""
+    def _wakeup(self) -> asyncio.Future[None]:
+        """Return a future that the next ``wake`` completes."""
         self._waiter = self._loop.create_future()
         return self._waiter
 
 
 HEAD_LIMIT = 64 * 1024
-"""Bytes of a head, of trailers, or of anything else that is not a body."""
+"""Maximum bytes of a head, of trailers, or of anything else that is not a body."""
 HEADERS_LIMIT = 256
 _HIGH_WATER = 128 * 1024
-"""Bytes of an unread body from which on nothing more is read: the kernel then holds back the upstream."""
+"""Bytes of unread body above which reading pauses; the kernel then slows the upstream down."""
 
 
 class _StopParsingError(Exception):
-    """Ends a pass of the parser: what follows is of no use."""
+    """Ends a pass of the parser: the rest is not wanted."""
 
 
 class Connection(asyncio.Protocol):
-    """An open connection. ``send`` when it is idle, and not before its last answer is complete."""
+    """An open connection. ``send`` only while it is idle: after its last response is complete."""
 
     __slots__ = (
-        "_answer", "_bodiless", "_complete", "_drained", "_framing", "_headers", "_keep", "_loop", "_parser", "_pieces", "_pool",
-        "_transport", "_upload", "on_body",
+        "_bodiless",
+        "_complete",
+        "_drained",
+        "_framing",
+        "_headers",
+        "_keep",
+        "_loop",
+        "_parser",
+        "_pieces",
+        "_pool",
+        "_response",
+        "_transport",
+        "_upload",
+        "on_body",
     )  # fmt: skip
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._loop = pool.loop
         self._transport: asyncio.Transport | None = None
-        self._answer: Response | None = None
+        self._response: Response | None = None
         self._headers: list[tuple[bytes, bytes]] = []
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append  # the parser calls the list itself: no Python runs for a chunk
@@ -195,8 +202,8 @@ class Connection(asyncio.Protocol):
         """Whether a request may be sent: neither side has closed."""
         return self._transport is not None and not self._transport.is_closing()
 
-    def is_silent(self) -> bool:
-        """Whether nothing has come that was not read, the end of the connection among it. Costs a system call."""
+    def is_alive(self) -> bool:
+        """Whether no data waits to be read, an end of the connection included. Costs a system call."""
         connection = None if self._transport is None else self._transport.get_extra_info("socket")
         if connection is None or not hasattr(select, "poll"):
             return True  # it cannot be known
@@ -205,15 +212,16 @@ class Connection(asyncio.Protocol):
         return not poll.poll(0)
 
     def send(self, head: bytes, body: bytes | AsyncIterator[bytes], *, length: int | None, bodiless: bool) -> Response:
-        """Write a request and return its answer-to-be.
+        """Write a request and return its response, whose head has not come yet.
 
-        A body that is an iterator is sent by a task, while the answer is read: ``length`` bytes, or in chunks where that is None.
-        ``bodiless``: the answer has no body, whatever its head says (HEAD). Raises DisconnectedError where it is too late.
+        A body that is an iterator is sent by a task while the response is read: ``length`` bytes, or chunked where that is None.
+        ``bodiless``: the response has no body, whatever its head says (HEAD). Raises DisconnectedError where the connection is
+        closed.
         """
         if self._transport is None or self._transport.is_closing():
             raise DisconnectedError("closed before the request", silent=True)
-        assert self._answer is None
-        self._answer = answer = Response(self._loop, self.abort)
+        assert self._response is None
+        self._response = response = Response(self._loop, self.abort)
         self._bodiless = bodiless
         self._complete = False
         self._framing = 0
@@ -223,24 +231,24 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.write(head)
             self._upload = self._loop.create_task(self._send_pieces(body, length))
-        return answer
+        return response
 
     def abort(self) -> None:
-        """End the connection now. An answer that is not complete becomes an error."""
+        """End the connection now. An incomplete response fails."""
         self._end(IncompleteResponse("closed before the answer was complete"))
 
-    # The transport's calls.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport."""
+        """Store the transport."""
         self._transport = cast("asyncio.Transport", transport)
-        self._pool.admit(self)
+        self._pool.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser, and pass on what it found."""
-        answer, parser = self._answer, self._parser
-        if answer is None or parser is None:
-            self.abort()  # nothing was asked: what this is would be taken for the next answer
+        """Feed the parser, and hand on what it found."""
+        response, parser = self._response, self._parser
+        if response is None or parser is None:
+            self.abort()  # unsolicited data would be taken for the next response
             return
         broken: Exception | None = None
         self._framing += len(data)
@@ -253,66 +261,66 @@ class Connection(asyncio.Protocol):
             piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             pieces.clear()
             self._framing = 0
-            if answer.take(piece, len(data)) and not self._complete and broken is None:
+            if response.add_chunk(piece, len(data)) and not self._complete and broken is None:
                 return
         if self._complete:
-            self._finish(answer, clean=broken is None)
+            self._finish(response, clean=broken is None)
         elif broken is not None or self._framing > HEAD_LIMIT:
             self._end(
                 IncompleteResponse(f"broken frame: {broken}")
-                if answer.status
+                if response.status
                 else RemoteProtocolError(str(broken or "endless head"))
             )
-        elif answer.unread > _HIGH_WATER and self._transport is not None:
+        elif response.unread > _HIGH_WATER and self._transport is not None:
             self._transport.pause_reading()
-            answer.hold(self._resume_reading)
-        answer.wake()
+            response.pause(self._resume_reading)
+        response.wake()
 
     def eof_received(self) -> None:
-        """The upstream has closed its side; what is still being sent will not be read any more."""
+        """Abort: the upstream has closed its side and will not read what is still being sent."""
         if self._transport is not None:
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone: for a body of unknown length that is its end, for anything else the answer is cut."""
-        answer = self._answer
-        if answer is not None:
-            if exc is None and answer.status and _ends_with_connection(answer.headers):
-                self._finish(answer, clean=False)
-                answer.wake()
-            elif answer.status:
+        """End the response: complete if its body lasts as long as the connection, else incomplete."""
+        response = self._response
+        if response is not None:
+            if exc is None and response.status and _ends_with_connection(response.headers):
+                self._finish(response, clean=False)
+                response.wake()
+            elif response.status:
                 self._end(IncompleteResponse(str(exc or "connection closed")))
             else:
                 self._end(DisconnectedError(str(exc or "connection closed"), silent=not self._framing))
         self._transport = self._parser = None  # and with them the rings that hold this object
         self.resume_writing()
-        self._pool.forget(self)
+        self._pool.discard(self)
 
     def pause_writing(self) -> None:
-        """The upstream takes the request's body slower than it comes."""
+        """Pause the upload: the upstream reads slower than the body comes."""
         self._drained = self._loop.create_future()
 
     def resume_writing(self) -> None:
-        """The upstream has caught up, or is gone."""
+        """Resume the upload."""
         drained, self._drained = self._drained, None
         if drained is not None and not drained.done():
             drained.set_result(None)
 
-    # The parser's calls.
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
-        """Stop at anything that follows a complete answer."""
+        """Stop at anything that follows a complete response."""
         if self._complete:
             raise _StopParsingError
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect a header, or a trailer, which nobody wants."""
+        """Collect a header, or a trailer, which is ignored."""
         self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """Begin the answer, except with the head of an informational one."""
-        answer, parser = self._answer, self._parser
-        assert answer is not None
+        """Set the head of the response, unless it is an informational one."""
+        response, parser = self._response, self._parser
+        assert response is not None
         assert parser is not None
         headers, self._headers = self._headers, []
         status = parser.get_status_code()
@@ -324,7 +332,7 @@ class Connection(asyncio.Protocol):
             raise RemoteProtocolError("too many headers")
         if self._framing > HEAD_LIMIT and sum(len(name) + len(value) for name, value in headers) > HEAD_LIMIT:
             raise RemoteProtocolError("the head is too large")
-        answer.begin(status, headers)
+        response.set_head(status, headers)
         if status >= 400 and self._upload is not None:
             self._upload.cancel()  # refused: the rest is not wanted. It stays set: this connection is not used again
         if self._bodiless:
@@ -333,19 +341,17 @@ class Connection(asyncio.Protocol):
             raise _StopParsingError
 
     def on_message_complete(self) -> None:
-        """Note the end of the answer; what is to be done about it waits until the parser is through."""
-        if self._answer is not None and self._answer.status:
+        """Note the end of the response; it is handled after the parser's pass."""
+        if self._response is not None and self._response.status:
             self._complete = True
             self._keep = self._parser is not None and self._parser.should_keep_alive()
 
-    # The rest is ours.
-
-    def _finish(self, answer: Response, *, clean: bool) -> None:
-        """Hand over a complete answer, and the connection to the pool where it can be used again."""
-        self._answer = None
-        answer.finish()
+    def _finish(self, response: Response, *, clean: bool) -> None:
+        """Complete the response, and return the connection to the pool where it is reusable."""
+        self._response = None
+        response.finish()
         if clean and self._keep and self._upload is None and self.open:
-            self._pool.keep(self)
+            self._pool.release(self)
         else:
             self._end(None)
 
@@ -354,17 +360,17 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _end(self, error: BaseException | None) -> None:
-        answer, self._answer = self._answer, None
+        response, self._response = self._response, None
         if self._upload is not None:
             self._upload.cancel()
             self._upload = None
-        if answer is not None and error is not None:
-            answer.fail(error)
+        if response is not None and error is not None:
+            response.fail(error)
         if self._transport is not None:
             self._transport.abort()
 
     async def _send_pieces(self, pieces: AsyncIterator[bytes], length: int | None) -> None:
-        """Write a body as it comes. Cancelled where the answer is there before its end."""
+        """Write a body as it comes. Cancelled when the response is complete before it."""
         sent = 0
         try:
             async for piece in pieces:
@@ -393,7 +399,7 @@ class Connection(asyncio.Protocol):
 
 
 def _ends_with_connection(headers: list[tuple[bytes, bytes]]) -> bool:
-    """Say whether a body with this head is as long as the connection lasts (RFC 9112 6.3)."""
+    """Return whether a body with this head ends with the connection (RFC 9112 6.3)."""
     coding = None
     for name, value in headers:
         if name == b"transfer-encoding":
@@ -404,12 +410,12 @@ def _ends_with_connection(headers: list[tuple[bytes, bytes]]) -> bool:
 
 
 IDLE_LIMIT = 15.0
-"""Seconds that an idle connection is kept: shorter than most servers keep theirs, so that few are closed under a request."""
+"""Seconds for which an idle connection is kept: less than most servers, so that few are closed during a request."""
 _CLOSING_LIMIT = 1.0
 
 
 class Pool:
-    """Belongs to the loop it was made in. As many connections as requests at a time: who asks is what bounds them."""
+    """The connections to one origin in one event loop. Not limited in number: the callers' concurrency is the limit."""
 
     __slots__ = ("_all", "_closed", "_emptied", "_idle", "_origin", "_timer", "loop")
 
@@ -422,29 +428,26 @@ class Pool:
         self._emptied: asyncio.Future[None] | None = None
         self._closed = False
 
-    def take(self, *, alive: bool = False) -> Connection | None:
-        """Return the idle connection that was used last; None where there is none.
-
-        ``alive``: only one that the kernel, too, does not know to be closed. The loop may not have been told yet.
-        """
+    def acquire(self, *, alive: bool = False) -> Connection | None:
+        """Return the most recently used idle connection, or None. ``alive``: only one that the kernel, too, reports as open."""
         while self._idle:
             connection, _ = self._idle.popitem()
             if connection.open:
-                if not alive or connection.is_silent():
+                if not alive or connection.is_alive():
                     return connection
                 connection.abort()
         return None
 
     async def connect(self, limit: float) -> Connection:
-        """Return a new connection; raises ConnectError and ConnectTimeoutError. ``limit``: seconds."""
+        """Return a new connection. ``limit``: seconds. Raises ConnectError and ConnectTimeoutError."""
         return await self._origin.connect(lambda: Connection(self), limit)
 
-    def admit(self, connection: Connection) -> None:
-        """Note that a connection is there."""
+    def add(self, connection: Connection) -> None:
+        """Register a connection."""
         self._all.add(connection)
 
-    def keep(self, connection: Connection) -> None:
-        """Take back a connection whose answer is complete."""
+    def release(self, connection: Connection) -> None:
+        """Take back a connection whose response is complete."""
         if self._closed:
             connection.abort()
             return
@@ -452,15 +455,15 @@ class Pool:
         if self._timer is None:
             self._timer = self.loop.call_later(IDLE_LIMIT, self._sweep)
 
-    def forget(self, connection: Connection) -> None:
-        """Note that a connection is gone."""
+    def discard(self, connection: Connection) -> None:
+        """Remove a closed connection."""
         self._idle.pop(connection, None)
         self._all.discard(connection)
         if not self._all and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
     async def close(self) -> None:
-        """End all connections, also those in use, and wait until they are gone; bounded."""
+        """End all connections, also those in use, and wait until they are closed; bounded."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -472,7 +475,7 @@ class Pool:
             await asyncio.wait([self._emptied], timeout=_CLOSING_LIMIT)
 
     def _sweep(self) -> None:
-        """End the connections that were idle too long; come back when the next can be due."""
+        """End connections that were idle too long; reschedule for the next one."""
         self._timer = None
         now = self.loop.time()
         for connection, since in list(self._idle.items()):
@@ -492,7 +495,7 @@ _START = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [\x21-\x7e\x80-\xff]+")
 
 
 class HttpClient:
-    """Sends requests to ``origin``. It may be used in one loop after another; each has a pool of its own."""
+    """Sends requests to ``origin``. It may be used in one event loop after another; each has a pool of its own."""
 
     def __init__(self, origin: Origin, *, connect_timeout: float) -> None:
         self._origin = origin
@@ -509,15 +512,14 @@ class HttpClient:
         length: int | None = None,
         once: bool = False,
     ) -> Response:
-        """Send a request and return its answer when the head is there. Close it when done with it.
+        """Send a request and return its response once its head has come. Close the response when done.
 
-        ``headers``: all but Content-Length and Transfer-Encoding, which follow from ``body``: bytes, or an iterator that gives
-        ``length`` bytes (None: chunked), and Host, which is the origin's. There is no time limit but the one for connecting;
-        cancelling frees the connection at once. Raises ClientError, or what the body's iterator raised.
+        ``headers``: without Content-Length and Transfer-Encoding, which follow from ``body`` (bytes, or an iterator of ``length``
+        bytes; None: chunked), and without Host. The only time limit is that of connecting; cancelling frees the connection at
+        once. Raises ClientError, or what the body's iterator raised.
 
-        A pooled connection that the upstream had closed in the meantime is not a failure: the request is sent once more. Not with
-        ``once``, where a request that is carried out twice does harm: only a connection that is seen to be alive is taken then,
-        and what becomes of it after that is told.
+        Where the upstream had closed a pooled connection, the request is sent again. With ``once`` it is not, for requests that
+        must not be carried out twice: only a connection that is known to be alive is reused, and its failure is raised.
         """
         if isinstance(body, bytes):
             length = len(body)
@@ -527,17 +529,17 @@ class HttpClient:
         loop = asyncio.get_running_loop()
         if pool is None or pool.loop is not loop:
             self._pool = pool = Pool(self._origin)
-        connection = pool.take(alive=once)
+        connection = pool.acquire(alive=once)
         if connection is not None:
             started = loop.time()
             try:
-                return await _ask(connection, head, body, length, bodiless=bodiless)
+                return await _send(connection, head, body, length, bodiless=bodiless)
             except DisconnectedError as error:
                 again = body is None or isinstance(body, bytes)
                 if once or not (error.silent and again and loop.time() - started < _STALE):
                     raise
         connection = await pool.connect(self._connect_timeout)
-        return await _ask(connection, head, body, length, bodiless=bodiless)
+        return await _send(connection, head, body, length, bodiless=bodiless)
 
     async def close(self) -> None:
         """Close all connections. The next request opens a new one."""
@@ -546,20 +548,20 @@ class HttpClient:
             await pool.close()
 
 
-async def _ask(
+async def _send(
     connection: Connection, head: bytes, body: bytes | AsyncIterator[bytes] | None, length: int | None, *, bodiless: bool
 ) -> Response:
     if body is None:
         body = b""
     elif isinstance(body, bytes) and len(body) > _AT_ONCE:
         body = _slices(body)
-    answer = connection.send(head, body, length=length, bodiless=bodiless)
+    response = connection.send(head, body, length=length, bodiless=bodiless)
     try:
-        await answer.begun()
+        await response.wait_for_head()
     except BaseException:
-        answer.close()
+        response.close()
         raise
-    return answer
+    return response
 
 
 async def _slices(body: bytes) -> AsyncIterator[bytes]:
@@ -570,7 +572,7 @@ async def _slices(body: bytes) -> AsyncIterator[bytes]:
 def _encode_head(
     start: bytes, host: bytes, headers: Iterable[tuple[bytes, bytes]], *, length: int | None, chunked: bool
 ) -> bytes:
-    """Return the head of a request; raises UnsendableError for anything that would end a line or the head itself."""
+    """Return the head of a request. Raises LocalProtocolError for anything that would end a line or the head."""
     lines = [start + b" HTTP/1.1", b"Host: " + host]
     lines += map(b": ".join, headers)
     if length is not None:

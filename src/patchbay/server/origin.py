@@ -1,9 +1,7 @@
-"""What can go wrong between a request and the end of its answer. Plain facts: who reports them words them.
+"""The server of a URL: name resolution, connecting to it, and the errors of the HTTP client.
 
-Where requests go: scheme, host and port of a URL, and a new connection to it.
-
-A name may stand for several addresses, of which some lead nowhere ("localhost" is ``::1`` first, where few servers listen). They
-are tried one after the other, a little apart, and the first that answers wins (RFC 8305). uvloop has no such option.
+A name may have several addresses, of which some may be dead ("localhost" is ``::1`` first, where few servers listen). They are
+tried with staggered starts, and the first that connects wins (RFC 8305). uvloop has no such option.
 """
 
 from __future__ import annotations
@@ -20,15 +18,15 @@ from urllib.parse import unquote, urlsplit
 
 
 class ClientError(Exception):
-    """The root of what this client raises by itself."""
+    """Base class of the HTTP client's errors."""
 
 
 class LocalProtocolError(ClientError, ValueError):
-    """The request itself cannot be sent: its head would break its frame, or its body has another length than declared."""
+    """The request cannot be sent: it would break its framing, or its body has another length than declared."""
 
 
 class ConnectError(ClientError, ConnectionError):
-    """No connection. ``reason`` is the system's word for it: "Connection refused"."""
+    """No connection. ``reason`` is the system's: "Connection refused"."""
 
     def __init__(self, error: OSError) -> None:
         self.reason = _os_error_reason(error)
@@ -36,11 +34,11 @@ class ConnectError(ClientError, ConnectionError):
 
 
 class ConnectTimeoutError(ClientError, TimeoutError):
-    """No connection in time."""
+    """No connection within the time limit."""
 
 
 class DisconnectedError(ClientError, ConnectionError):
-    """The connection ended before the head of an answer was there. ``silent``: not a byte of one had come."""
+    """The connection ended before the head of a response. ``silent``: without a single byte of it."""
 
     def __init__(self, message: str = "disconnected without an answer", *, silent: bool) -> None:
         super().__init__(message)
@@ -48,11 +46,11 @@ class DisconnectedError(ClientError, ConnectionError):
 
 
 class IncompleteResponse(ClientError, ConnectionError):  # noqa: N818  (as http.client.IncompleteRead)
-    """The connection ended in the middle of an answer's body, or the body's frame is broken."""
+    """The connection ended in the middle of a body, or the body's framing is broken."""
 
 
 class RemoteProtocolError(ClientError, ValueError):
-    """What came is not an HTTP/1 answer, or its head is larger than allowed."""
+    """The response is not HTTP/1, or its head is too large."""
 
 
 def _os_error_reason(error: OSError) -> str:
@@ -62,15 +60,15 @@ def _os_error_reason(error: OSError) -> str:
 
 
 _APART = 0.25
-"""Seconds between the beginnings of two attempts."""
+"""Seconds between the starts of two attempts."""
 
 _ProtocolT = TypeVar("_ProtocolT", bound=asyncio.Protocol)
 
 
 class Origin:
-    """The server of an http:// or https:// URL. ``host`` is what the Host header says: the URL's, unless another is given.
+    """The server of an http:// or https:// URL. ``host`` is the Host header: the URL's, unless another is given.
 
-    ``addresses`` are where it is, for who knows that already: the URL's name is then never looked up.
+    ``addresses`` are used instead of a lookup of the name.
     """
 
     __slots__ = ("_addresses", "_host", "_is_address", "_port", "_tls", "host")
@@ -94,7 +92,7 @@ class Origin:
         self.host = (host or (shown if self._port == usual else f"{shown}:{self._port}")).encode()
 
     async def connect(self, make: Callable[[], _ProtocolT], limit: float) -> _ProtocolT:
-        """Return a protocol from ``make``, connected. ``limit``: seconds for names, TCP and TLS together.
+        """Return a connected protocol created by ``make``. ``limit``: seconds for name resolution, TCP and TLS together.
 
         Raises ConnectError and ConnectTimeoutError.
         """
@@ -110,7 +108,7 @@ class Origin:
             raise ConnectError(error) from error
 
     async def _resolve(self) -> list[str]:
-        """Return the addresses of the host, its two families in turn."""
+        """Return the addresses of the host, alternating between the two families."""
         if self._addresses:
             return self._addresses
         if self._is_address:
@@ -119,7 +117,7 @@ class Origin:
         try:
             found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         except UnicodeError as error:  # a label that is empty or too long
-            raise OSError(f"{self._host!r} is no name of a host") from error
+            raise OSError(f"invalid host name {self._host!r}") from error
         first = [str(entry[4][0]) for entry in found if entry[0] == found[0][0]]
         other = [str(entry[4][0]) for entry in found if entry[0] != found[0][0]]
         mixed = chain.from_iterable(zip_longest(first, other))
@@ -160,7 +158,7 @@ class Origin:
 
 
 def _discard(attempt: asyncio.Task[tuple[asyncio.Transport, _ProtocolT]]) -> None:
-    """Close what an attempt still brought after another had won, and take note of its failure: asyncio logs those nobody saw."""
+    """Close a connection that came after another had won, and retrieve a failure: asyncio logs unretrieved ones."""
     if not attempt.cancelled() and attempt.exception() is None:
         attempt.result()[0].abort()
 

@@ -1,14 +1,10 @@
-"""Progress on its way from a callback to the server: an answer in lines of JSON (``application/x-ndjson``).
+"""Progress from a callback: a response in lines of JSON (``application/x-ndjson``), read and written without I/O.
 
     {"progress": {"message": "one library has answered", "fraction": 0.5, "data": {"books": 3}}}
     {"output": {"books": 5}, "is_error": false}
 
-What lives here: the form, for who writes it (the plugin host) and who reads it (``dispatch``), without I/O. What does not: when a
-callback answers so (only to a request whose Accept has it), and who is told.
-
-Every line but the last is progress, the last one is the answer. An object whose one key is ``progress``, with an object under it,
-is progress wherever it stands: where one is the last line, the answer is missing. A line before the last that is none is passed
-over.
+Every line but the last is progress, the last one is the result. An object whose only key is ``progress``, with an object as its
+value, is progress in any place: as the last line it means that the result is missing. Other lines before the last are ignored.
 """
 
 from __future__ import annotations
@@ -24,19 +20,19 @@ from patchbay.tools.context import Progress
 
 NDJSON: Final = "application/x-ndjson"
 ACCEPT: Final = f"application/json, {NDJSON};q=0.9"
-"""What the server accepts: an answer in one piece, and one in lines where there is something to tell before."""
+"""The server's Accept header: one JSON response, or lines with progress."""
 
 MOST_LINES: Final = 1000
 MOST_LINE_BYTES: Final = 64 * 1024
-"""What is looked at of one answer; more lines, and longer ones, are passed over, but for the last."""
+"""Limits of progress; more lines, and longer ones, are ignored, except for the last."""
 MOST_BYTES: Final = 16 * 1024 * 1024
-"""All that an answer may say before its last line."""
+"""Maximum bytes before the last line."""
 
 _NOT_WANTED: Final = re.compile(r"q=0(\.0*)?")
 
 
 class TooMuchProgressError(Exception):
-    """An answer has more before its last line than anybody wants to know."""
+    """A response has too much before its last line."""
 
 
 class _ProgressFields(msgspec.Struct):
@@ -53,7 +49,7 @@ _decoder = msgspec.json.Decoder(_Line)
 
 
 def is_accepted(accept: Iterable[bytes]) -> bool:
-    """Whether the Accept headers of a request name the form. A wildcard does not: it is what those send who do not care."""
+    """Return whether Accept headers name the format. A wildcard does not: clients without support send it."""
     return any(map(_names_it, accept))
 
 
@@ -67,7 +63,7 @@ def _names_it(accept: bytes) -> bool:
 
 
 def progress_line(message: str | None, fraction: float | None, data: str | None) -> bytes:
-    """Write a line of progress; ``data`` is JSON text, and goes out as it is."""
+    """Encode a line of progress; ``data`` is JSON text, and sent as it is."""
     said: dict[str, Any] = {}
     if message is not None:
         said["message"] = message
@@ -79,14 +75,14 @@ def progress_line(message: str | None, fraction: float | None, data: str | None)
 
 
 def one_line(text: bytes) -> bytes:
-    """End a JSON text as a line; a line break in it can only be a blank between two values."""
+    """Terminate a JSON text as a line; a line break within it can only be whitespace."""
     return text.replace(b"\n", b" ") + b"\n"
 
 
 class ProgressReader:
-    """Reads an answer in lines, however it is cut; ``limit`` is how long its last line may be (bytes).
+    """Reads a response in lines from chunks; ``limit`` is the maximum of its last line (bytes).
 
-    ``is_cut``: the line that is being read is longer, and nothing after it can be of use.
+    ``is_cut``: the current line is longer, and nothing after it is of use.
     """
 
     def __init__(self, limit: int) -> None:
@@ -98,11 +94,11 @@ class ProgressReader:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the line that is being read is too long for an answer."""
+        """Whether the current line is too long for a result."""
         return len(self._partial) > self._limit
 
     def feed(self, data: bytes) -> list[Progress]:
-        """Take what has arrived, and return the progress in it. Raises TooMuchProgressError."""
+        """Add a chunk, and return the progress in it. Raises TooMuchProgressError."""
         *lines, rest = data.split(b"\n")
         found: list[Progress] = []
         for line in lines:
@@ -122,7 +118,7 @@ class ProgressReader:
         return found
 
     def close(self) -> tuple[bytes, bool]:
-        """Return the answer, b"" where there is none, and whether that is all of it."""
+        """Return the result, b"" if there is none, and whether that is all of it."""
         if self._partial.strip():
             self._last = bytes(self._partial)
         last, self._partial, self._last = self._last, bytearray(), b""
@@ -132,7 +128,7 @@ class ProgressReader:
 
 
 def _progress_in(line: bytes) -> Progress | None:
-    """Read a line: the progress that it is, None where it is anything else."""
+    """Parse a line of progress; None for anything else."""
     try:
         said = _decoder.decode(line).progress
     except (msgspec.MsgspecError, ValueError, RecursionError):

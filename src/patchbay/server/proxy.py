@@ -52,13 +52,13 @@ if TYPE_CHECKING:  # a plain proxy loads neither the executor nor the loop
     from patchbay.server.chat.turn import ToolChatTurn
 
 _UNSERVED: Final = {"responses": "OpenAI's Responses API", "messages": "Anthropic's Messages API"}
-"""Protocols of other clients, by the first segment of their paths."""
+"""Other protocols, by the first segment of their paths."""
 
 _LOGGED_TYPES = (b"application/json", b"text/")
 
 
 async def run_passthrough(request: ProxyRequest, tail: str) -> None:
-    """Send the request to ``tail`` below the upstream's base and pass the answer on. Raises PatchbayError."""
+    """Send the request to ``tail`` below the upstream's base, and forward the response. Raises PatchbayError."""
     scope, watch, reply, journal = request.scope, request.watch, request.reply, request.journal
     method: str = scope["method"]
     incoming = _read_headers(scope["headers"])
@@ -151,7 +151,7 @@ class ProxyApp:
             raise ValueError(f"unknown ASGI scope {kind!r}")
 
     async def aclose(self) -> None:
-        """Close the connections to the upstream and write out the log."""
+        """Close the connections to the upstream, and flush the request log."""
         await self._upstream.close()
         if self._journal is not None:
             await asyncio.to_thread(self._journal.close)
@@ -218,7 +218,7 @@ class ProxyApp:
             await self._send_error(reply, exchange, failure)
 
     async def _route(self, scope: Any, reply: ResponseWriter) -> str | None:
-        """Answer what needs no key, and return the path below the base of what does; raises NotFoundError."""
+        """Serve what needs no key, and return the path below the base of the rest. Raises NotFoundError."""
         path = own_path(scope)
         method = scope["method"]
         if method == "OPTIONS":
@@ -238,7 +238,7 @@ class ProxyApp:
         return tail
 
     def _authorize(self, scope: Any, *, chat: bool) -> None:
-        """Check what can be checked before the body: the key, the method, the declared size."""
+        """Check what needs no body: the key, the method, the declared size."""
         length = key = None
         for name, value in scope["headers"]:
             if name == b"content-length":
@@ -260,13 +260,13 @@ class ProxyApp:
         return [*_PREFLIGHT, (b"access-control-allow-headers", allowed), (b"vary", b"access-control-request-headers")]
 
     def _is_key(self, authorization: bytes | None) -> bool:
-        """Say whether the client's bearer is this proxy's key, in a time that does not depend on where they differ."""
+        """Compare the client's bearer with this proxy's key in constant time."""
         scheme, _, token = (authorization or b"").partition(b" ")
         right = hmac.compare_digest(_digest(token.strip()), self._key_digest or b"")
         return right and scheme.lower() == b"bearer"
 
     async def _send_error(self, reply: ResponseWriter, exchange: ChatCompletion | None, error: PatchbayError) -> None:
-        """Tell the client of a failure: by the status where that is still possible, else inside its stream, else by a cut."""
+        """Send an error: as a status where that is possible, else as an event of the stream, else by cutting the connection."""
         if not reply.started:
             headers: Headers = error_headers(error)
             if isinstance(error, AuthenticationError):
@@ -279,7 +279,7 @@ class ProxyApp:
         elif exchange is not None and exchange.streaming and reply.pausable:
             await reply.finish(self._redact(exchange.error_event(error)))
         else:
-            # The server closes the connection on an error: no client takes the body for complete.
+            # The server closes the connection, so that no client takes the body for complete.
             raise TruncatedResponseError(str(error)) from error
 
     def _log_request(self, request_id: str, scope: Any, **seen: Any) -> None:
@@ -287,7 +287,7 @@ class ProxyApp:
             self._journal.record("client_request", request_id, method=scope["method"], path=own_path(scope), **seen)
 
     def _log_failure(self, request_id: str, error: PatchbayError) -> None:
-        if self._journal is None or isinstance(error, UpstreamStatusError):  # which is logged with its body already
+        if self._journal is None or isinstance(error, UpstreamStatusError):  # logged with its body already
             return
         event = "upstream_error" if isinstance(error, UpstreamError) else "error"
         self._journal.record(event, request_id, status=error.status, code=error.code, message=str(error))

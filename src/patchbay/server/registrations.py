@@ -1,13 +1,8 @@
-"""Exclusive lock: only one server may use a store. Two would each write down what they know, and lose what the other does.
+"""Stores the registry's changes, so that what a caller was told is "stored" is there after a restart; and the lock on the store.
 
-It is the kernel's or the database server's lock, and no row or file that says so: it ends with the process, however that ends. In
-PostgreSQL it ends with its session too (a restart, a failover, ``pg_terminate_backend``). So everything is written on the session
-that has the lock: what was committed there was committed under it, and what comes after its end fails.
-
-Writes down what changes in the registry, so that a caller who is told "stored" finds it there after a restart.
-
-What lives here: when it is written, and what is said where it cannot be. What does not: how (``patchbay.registrations``). Changes
-that come while one is being written are written together.
+The lock is the kernel's or the database server's, and ends with the process. In PostgreSQL it ends with its session too (a
+restart, a failover, ``pg_terminate_backend``), so everything is written on the session that holds it: what was committed there
+was committed under the lock, and later writes fail.
 """
 
 from __future__ import annotations
@@ -38,26 +33,26 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE: Final = 1.0
-"""Seconds that a process which was just killed may take until its lock is gone."""
+"""Seconds until the lock of a process that was just killed is gone."""
 
 _BETWEEN: Final = 0.05
 _SERVING: Final = 0x7061746373727672
-"""An advisory lock of the database that no other program is likely to take."""
+"""The key of the advisory lock."""
 
 
 class StoreInUseError(ConfigurationError):
-    """Another server has the store."""
+    """Another server uses the store."""
 
 
 class StoreLockLostError(ConfigurationError):
-    """The session that had the lock is over."""
+    """The session that held the lock has ended."""
 
 
 class StoreLock:
-    """The lock of a server on ``store``, from ``take`` to ``release``.
+    """Exclusive lock: only one server may use ``store``, from ``acquire`` to ``release``.
 
-    Of a SQLite file it is a lock on a file beside it (``tools.db-serving``, which stays there); of PostgreSQL a lock that a
-    session of its own holds, on which ``write`` writes. A database in memory is nobody else's, and Windows has no such lock.
+    For SQLite it is a lock on a file beside the database (``tools.db-serving``, which is kept); for PostgreSQL an advisory lock
+    of a session of its own, on which ``write`` writes. A database in memory needs none, and Windows has no such lock.
     """
 
     def __init__(self, store: Store) -> None:
@@ -70,7 +65,7 @@ class StoreLock:
         """Whether it was held when it was last used."""
 
     async def acquire(self) -> None:
-        """Take it. Raises StoreInUseError where another server has it, ConfigurationError where it cannot be opened."""
+        """Acquire the lock. Raises StoreInUseError, and ConfigurationError where the store cannot be opened."""
         await self._store.read(lambda _connection: None)  # first: it says best why a database cannot be opened
         until = time.monotonic() + PATIENCE
         while not await self._store.run(self._try):
@@ -82,13 +77,13 @@ class StoreLock:
             await asyncio.sleep(_BETWEEN)
 
     async def reacquire(self) -> bool:
-        """Take it after it was lost; return whether this server was the last that had it. Raises StoreInUseError, DBAPIError."""
+        """Acquire a lost lock again; return whether no other server held it meanwhile. Raises StoreInUseError, DBAPIError."""
         if not await self._store.run(self._try):
             raise StoreInUseError(f"the store {self._store.shown} is in use by another server since this one lost its connection")
         return self._is_last
 
     async def write(self, work: Callable[[Connection], T]) -> T:
-        """Run ``work`` in a transaction under the lock, and commit it. Raises StoreLockLostError, and what the database raises.
+        """Run ``work`` in a transaction under the lock. Raises StoreLockLostError, and what the database raises.
 
         One call at a time.
         """
@@ -104,7 +99,7 @@ class StoreLock:
             await self.write(lambda connection: connection.scalar(sa.select(1)))
 
     def abort(self) -> None:
-        """Cut the session off, from any thread: what waits for its answer fails."""
+        """Shut down the session's socket, from any thread: a pending query fails."""
         connection = self._connection
         if connection is not None and not connection.invalidated:
             driver: Any = connection.connection.driver_connection
@@ -112,7 +107,7 @@ class StoreLock:
                 end.shutdown(socket.SHUT_RDWR)
 
     async def release(self) -> None:
-        """Let go of it."""
+        """Release the lock."""
         self.is_held = False
         if self._file is not None:
             os.close(self._file)
@@ -175,7 +170,7 @@ class StoreLock:
             self._connected()
 
     def _connected(self) -> Connection:
-        """Return the session. Raises StoreLockLostError for one that has ended: it would connect anew, without the lock."""
+        """Return the session. Raises StoreLockLostError for one that has ended: a new one would not hold the lock."""
         connection = self._connection
         if connection is None or connection.invalidated:
             self._connection, self.is_held = None, False
@@ -199,18 +194,18 @@ class StoreLock:
 
 
 AGAIN: Final = 2.0
-"""Seconds until what could not be written is tried again, and from one look at the lock to the next."""
+"""Seconds between retries, and between checks of the lock."""
 
 DEADLINE: Final = 5.0
-"""Seconds that a caller waits for the store."""
+"""Seconds for which a caller waits for the store."""
 
 _logger = logging.getLogger(__name__)
 
 
 class RegistrationWriter:
-    """Keeps ``registry`` in ``store``, from ``open`` to ``close``; no other server has the store meanwhile.
+    """Writes the changes of ``registry`` to ``store``, from ``open`` to ``close``; no other server has the store meanwhile.
 
-    ``problem`` is why nothing can be stored at the moment, None where it can.
+    Changes that come during a write are written together. ``problem`` is why nothing can be stored at the moment, or None.
     """
 
     def __init__(self, registry: ToolRegistry, store: RegistrationStore) -> None:
@@ -220,7 +215,7 @@ class RegistrationWriter:
         self._lock = StoreLock(store.database)
         self._guard = threading.Lock()
         self._changes: list[Change] = []
-        self._owes = False
+        self._unsaved = False
         self._reported = ""
         self._waiting: list[asyncio.Future[str | None]] = []
         self._news: asyncio.Event | None = None
@@ -229,15 +224,15 @@ class RegistrationWriter:
         self._forget = registry.subscribe(self._note)
 
     async def open(self) -> None:
-        """Bring back what was kept, and begin to write down what changes.
+        """Restore what was stored, and start writing changes.
 
-        Raises ConfigurationError for a store that another server has, or that cannot be opened.
+        Raises ConfigurationError for a store that another server uses, or that cannot be opened.
         """
         try:
             await self._lock.acquire()
             self._registry.restore(await self._store.load())
         except BaseException:
-            await self._let_go()
+            await self._release()
             raise
         self.problem = None
         self._loop = asyncio.get_running_loop()
@@ -245,7 +240,7 @@ class RegistrationWriter:
         self._task = self._loop.create_task(self._write())
 
     async def close(self) -> None:
-        """Write down the last of it, and close the store. A store that does not answer is waited for twice DEADLINE."""
+        """Write the last changes, and close the store. A store that does not respond is waited for twice DEADLINE."""
         if self._task is not None and (problem := await self.saved()) is not None:
             _logger.warning("The last changes of the tools could not be written down: %s", problem)
         self.problem = "the server is stopping"
@@ -256,10 +251,10 @@ class RegistrationWriter:
             if not (await asyncio.wait([task], timeout=DEADLINE))[0]:
                 self._lock.abort()
                 await asyncio.wait([task])
-        await self._let_go()
+        await self._release()
 
     async def saved(self) -> str | None:
-        """Wait until all changes so far have been written down; return None, or why they are not: they will be tried again."""
+        """Wait until all changes so far are written; return None, or why they are not: they will be retried."""
         if self._loop is None or self._news is None:
             return self.problem
         waiting: asyncio.Future[str | None] = self._loop.create_future()
@@ -272,7 +267,7 @@ class RegistrationWriter:
             self._waiting.remove(waiting)
         return self._failed("TimeoutError", f"the store has not answered within {DEADLINE:g} s")
 
-    async def _let_go(self) -> None:
+    async def _release(self) -> None:
         await self._lock.release()
         await self._store.close()
 
@@ -285,7 +280,7 @@ class RegistrationWriter:
             self._loop.call_soon_threadsafe(self._news.set)
 
     async def _write(self) -> None:
-        """Write what has changed, and look at the lock from time to time."""
+        """Write changes as they come, and check the lock from time to time."""
         assert self._news is not None
         while True:
             with contextlib.suppress(TimeoutError):
@@ -298,16 +293,16 @@ class RegistrationWriter:
                     each.set_result(problem)
 
     async def _try(self) -> str | None:
-        """Write what is owed; return None, or why that could not be."""
+        """Write pending changes; return None, or why that failed."""
         try:
             try:
                 if not self._lock.is_held:
-                    await self._take_again()
+                    await self._reacquire()
                 await self._save()
             except Exception:
                 if self._lock.is_held:
                     raise
-                await self._take_again()
+                await self._reacquire()
                 await self._save()
         except (PatchbayError, OSError) as error:
             return self._failed(type(error).__name__, str(error))
@@ -319,25 +314,25 @@ class RegistrationWriter:
                 _logger.exception("Changes of the tools could not be written down")
             return self._failed(type(error).__name__, f"they could not be written down: {type(error).__name__}")
         if self.problem is not None:
-            _logger.warning("The store can be used again: what has changed is stored")
+            _logger.warning("The store can be used again: all changes are stored")
         self.problem, self._reported = None, ""
         return None
 
     async def _save(self) -> None:
         with self._guard:
             changes, self._changes = self._changes, []
-        if not changes and not self._owes:
+        if not changes and not self._unsaved:
             await self._lock.check()
             return
-        self._owes = True
+        self._unsaved = True
         await self._store.save(self._registry, *changes, write=self._lock.write)  # also what an earlier one could not write
-        self._owes = False
+        self._unsaved = False
 
-    async def _take_again(self) -> None:
-        """Take the lost lock again. What another server has stored meanwhile comes before what is unsaved here."""
+    async def _reacquire(self) -> None:
+        """Reacquire the lost lock. What another server has stored meanwhile wins over what is unsaved here."""
         with self._guard:
             self._store.owe(key for change in self._changes for key in change.keys)
-            self._changes, self._owes = [], True
+            self._changes, self._unsaved = [], True
         if await self._lock.reacquire():
             # The database may have lost what it had confirmed (a failover): all is written again.
             self._store.owe(each.key for each in self._registry.registrations())
@@ -357,7 +352,7 @@ class RegistrationWriter:
                 _logger.warning("Dropped the tool %r of %r: another server has stored one of that name", each.name, each.source)
 
     def _failed(self, kind: str, problem: str) -> str:
-        """Note, and log once for each kind, why nothing can be stored."""
+        """Set ``problem``, and log it once per kind."""
         self.problem = problem
         if self._reported != kind:
             self._reported = kind

@@ -1,8 +1,4 @@
-"""What is done with a request for the tools, and what is answered: dicts in the shapes that the seeds' clients know.
-
-What lives here: the steps of a change (registry, sessions, store), and the answers' keys. What does not: HTTP (``api``), and
-who may do what (``guard``, and the registry itself).
-"""
+"""Changes and queries of the registry: registry, sessions and store, and responses in the shapes that the seeds' clients know."""
 
 from __future__ import annotations
 
@@ -33,7 +29,7 @@ Body = dict[str, Any]
 
 
 class HiddenToolError(ToolError):
-    """A tool was called by its name that no model is told of at the moment. It did not run."""
+    """A call of a tool that is hidden because its callback is unreachable. It did not run."""
 
     code = "tool_hidden"
 
@@ -42,14 +38,14 @@ class HiddenToolError(ToolError):
 
     @property
     def for_model(self) -> str:
-        """Say that it did not run, and when it could."""
+        """Say that it did not run, and when it can."""
         return f"Error: {self}. It did not run; it is back when its callback takes connections again."
 
 
 class RegistryService:
-    """Does what a request asks for. ``managers`` are the roles' live sessions; ``writer`` is None where nothing is kept.
+    """Carries out requests. ``managers`` are the roles' live sessions; ``writer`` is None without a store.
 
-    ``instance_id`` is another one for each start, so that a client sees that there was one.
+    ``instance_id`` changes with each start, so that clients detect a restart.
     """
 
     def __init__(
@@ -86,14 +82,14 @@ class RegistryService:
         change = self.registry.register(registration, trusted=trusted, secret=body.secret)
         if change.ok and registration.origin is not None:
             self._health.renewed(CallbackEndpoint(registration.source, registration.origin))
-        affected, failed, kept = await self._carry_on(change, body.name)
+        affected, failed, stored = await self._apply(change, body.name)
         answer = self._answer(
             ok=bool(affected),
             registered=body.name,
             affected_roles=affected,
             failed_roles=failed,
             pending_roles=self._pending_roles(),
-            **kept,
+            **stored,
         )
         if change.ok:
             answer["secret"] = registration.secret
@@ -104,7 +100,7 @@ class RegistryService:
         return answer
 
     async def unregister(self, body: UnregisterBody, *, trusted: bool) -> Body:
-        """Take a tool away. Raises UnknownRoleError."""
+        """Remove a tool. Raises UnknownRoleError."""
         change = self.registry.unregister(
             body.name, body.role, expected_source=body.expected_source, trusted=trusted, secret=body.secret
         )
@@ -112,18 +108,18 @@ class RegistryService:
         return {**await self._removal(change), "removed": removed, "name": body.name}
 
     async def clear(self, body: ClearBody, *, trusted: bool) -> Body:
-        """Take a source's tools away. Raises UnknownRoleError."""
+        """Remove all tools of a source. Raises UnknownRoleError."""
         change = self.registry.clear(body.source, body.role, trusted=trusted, secret=body.secret)
         return {**await self._removal(change), "removed": change.removed, "source": body.source}
 
     def etag(self, role: str | None) -> str:
-        """Return what a listing is known by; another one after each change and each start."""
+        """Return the tag of a listing, which changes with every change and every start."""
         about = _digest(role) if role else "all"
         behind = self._pending_roles()
         return f"{self.instance_id}.{self.registry.revision}.{about}{f'.{_digest(*behind)}' if behind else ''}"
 
     def listing(self, role: str | None) -> bytes:
-        """Return the tools of a role, or of all, as JSON. Raises UnknownRoleError."""
+        """Return the tools of a role, or of all roles, as JSON. Raises UnknownRoleError."""
         etag = self.etag(role)  # before the tools: what is newer than its tag is only sent once more
         answer = self._answer(ok=True)
         snapshots = self.registry.snapshots(role)
@@ -139,10 +135,10 @@ class RegistryService:
         )
 
     async def call(self, body: CallBody, *, session: str = "") -> Body:
-        """Carry out one call; ``session`` is the key of the one that it is of. Raises UnknownRoleError."""
+        """Run one call; ``session`` is its session key. Raises UnknownRoleError."""
         role = body.role or next(iter(self.registry.roles), "")
         snapshot = self.registry.snapshot(role)
-        raw = body.raw_arguments if body.raw_arguments is not None else _written(body.arguments)
+        raw = body.raw_arguments if body.raw_arguments is not None else _encode_arguments(body.arguments)
         call = ToolCall(body.call_id or f"call_{secrets.token_hex(8)}", body.name, raw)
         try:
             tool = find_tool(snapshot.tools, body.name)
@@ -150,7 +146,7 @@ class RegistryService:
             error = HiddenToolError(body.name) if body.name in snapshot.hidden else unknown
             message, code = error_for_model(body.name, error)
             return self._called(role, call, content=message, error=str(error), code=code, ran="no")
-        execution = await self._carried_out(role, tool, call, body, session)
+        execution = await self._run(role, tool, call, body, session)
         if execution.error is not None:
             return self._called(
                 role,
@@ -163,8 +159,8 @@ class RegistryService:
             )
         return self._called(role, call, content=execution.content, output=execution.value, seconds=execution.seconds)
 
-    async def _carried_out(self, role: str, tool: Tool, call: ToolCall, body: CallBody, session: str) -> ToolExecution:
-        """Carry out a call under the eyes of the hooks. A turn of its own, of this one call."""
+    async def _run(self, role: str, tool: Tool, call: ToolCall, body: CallBody, session: str) -> ToolExecution:
+        """Run a call with all hooks, as a turn of its own."""
         executor = Executor([tool], max_result_chars=None, hooks=self._governance.hooks, media=self._governance.media)
         context = {"inbound": {"channel": "api"}, "scope": {"role": role}}
         scope = HookScope(role, f"call-{secrets.token_hex(6)}", session_key=session, context=context)
@@ -176,20 +172,20 @@ class RegistryService:
             await batch.stop()
 
     async def _removal(self, change: Change) -> Body:
-        affected, failed, kept = await self._carry_on(change)
+        affected, failed, stored = await self._apply(change)
         return self._answer(
             ok=not failed or change.removed > 0,
             affected_roles=affected,
             failed_roles=failed,
             refused_roles=[{"role": refusal.role, "owned_by": refusal.owned_by} for refusal in change.refused_roles],
             pending_roles=self._pending_roles(),
-            **kept,
+            **stored,
         )
 
-    async def _carry_on(self, change: Change, name: str = "") -> tuple[list[str], list[Body], Body]:
-        """Write a change down and tell the sessions; return the roles it was done for, the failures, and whether it is stored.
+    async def _apply(self, change: Change, name: str = "") -> tuple[list[str], list[Body], Body]:
+        """Store a change and sync the sessions; return the affected roles, the failures, and whether it is stored.
 
-        What a session could not be told of is done all the same, and is a failure too: the next turn has it.
+        A failed sync does not undo the change: the session's next turn has it.
         """
         failed = [self._failed(each, name) for each in change.failed_roles]
         if not change.affected_roles and not change.keys:
@@ -199,7 +195,7 @@ class RegistryService:
         return list(change.affected_roles), failed, self._stored(problem)
 
     def _failed(self, failure: Failure, name: str) -> Body:
-        """Return what is told of a role for which the tool ``name`` could not be registered."""
+        """Describe a role for which the tool ``name`` could not be registered."""
         said = {"role": failure.role, "error": failure.error, "code": failure.code}
         if failure.code != "source_conflict":
             return said
@@ -211,19 +207,19 @@ class RegistryService:
 
     @property
     def store_problem(self) -> str | None:
-        """Why nothing can be stored at the moment, None where it can, and where nothing is to be stored."""
+        """Why nothing can be stored at the moment; None where it can, and without a store."""
         return self._writer.problem if self._writer is not None else None
 
     async def _store(self) -> str | None:
         return await self._writer.saved() if self._writer is not None else None
 
     def _stored(self, problem: str | None) -> Body:
-        """Return what an answer says of the store."""
+        """Return the fields about the store."""
         stored = self._writer is not None and problem is None
         return {"stored": stored} if problem is None else {"stored": stored, "not_stored": problem}
 
     async def _sync(self, roles: Iterable[str]) -> dict[str, str]:
-        """Tell the sessions of these roles, all at the same time; return what went wrong, by role."""
+        """Sync the sessions of these roles concurrently; return the errors by role."""
 
         async def sync(manager: LLMSessionManager) -> str | None:
             try:
@@ -240,11 +236,11 @@ class RegistryService:
         return {role: error for role, error in zip(managers, errors, strict=True) if error is not None}
 
     def _pending_roles(self) -> list[str]:
-        """Return the roles with a live session that has not been told of the last change yet; it is told again by and by."""
+        """Return the roles whose live session has not confirmed the last change; it is retried."""
         return [role for role, manager in self._managers.items() if manager.untold]
 
     def _secret(self, body: RegisterBody, *, trusted: bool) -> str:
-        """Return a new secret; to a trusted caller the one that the tool has, so that an equal registration changes nothing."""
+        """Return a new secret; for a trusted caller the current one, so that an equal registration changes nothing."""
         known = self.registry.get(Key(body.role or None, body.name)) if trusted else None
         if known is not None and known.secret is not None and known.source == body.source:
             return known.secret
@@ -267,7 +263,7 @@ class RegistryService:
     ) -> Body:
         failed = error is not None
         answer = self._answer(ok=not failed, name=call.name, role=role, call_id=call.id, is_error=failed)
-        answer |= {"output": _shown(output, content), "content": content, "seconds": round(seconds, 6)}
+        answer |= {"output": _json_output(output, content), "content": content, "seconds": round(seconds, 6)}
         return {**answer, "error": error, "code": code, "ran": ran} if failed else answer
 
 
@@ -276,15 +272,15 @@ def _digest(*texts: str) -> str:
     return uuid.uuid5(uuid.NAMESPACE_OID, joined).hex[:8]
 
 
-def _written(arguments: Body) -> str:
+def _encode_arguments(arguments: Body) -> str:
     try:
         return msgspec.json.encode(arguments).decode()
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"the arguments cannot be written as JSON: {error}.") from None
 
 
-def _shown(output: Any, content: str) -> Any:
-    """Return an output, or what a model is shown of it, where it is none that JSON knows."""
+def _json_output(output: Any, content: str) -> Any:
+    """Return an output as JSON, or its text for the model where it is not serializable."""
     if isinstance(output, Illustrated):
         output = output.output
     elif isinstance(output, ToolOutput):  # a hook's answer

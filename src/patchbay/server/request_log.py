@@ -1,15 +1,8 @@
-"""Keeps secrets out of what is shown or logged. Works on bytes, so that a body stays as it is where it holds none.
+"""The proxy's request log, redaction of secrets, and log lines for rejected requests.
 
-Two kinds are covered: the proxy's own keys, wherever they stand, and what is a key by its look (``Bearer …``, ``sk-…``). Words
-such as "token: 5000" are not keys and stay.
-
-The log file of a proxy: one JSON object a line, append-only, of bounded size, written by a thread of its own.
-
-The loop only queues: encoding, redaction and the disk are the thread's. Several processes may share a file (``--workers``): each
-entry is one append under the file's lock. When FILE is full it becomes FILE.1, so both together never exceed the limit, whatever
-they held when the process began. What is dropped because the disk cannot follow is counted in the file.
-
-One line in the log for each refused or failed request, rate-limited: a client can cause them as often as it likes.
+The request log holds one JSON object per line, append-only, bounded in size, written by a thread: the event loop only queues.
+Several processes may share a file (``--workers``): each entry is one append under the file's lock. When FILE is full it becomes
+FILE.1, so both together never exceed the limit. Entries that are dropped because the disk is too slow are counted in the file.
 """
 
 from __future__ import annotations
@@ -35,7 +28,7 @@ from patchbay.server.http import own_path
 from patchbay.valve import Valve
 
 REDACTED = b"[redacted]"
-# What people write where a server wants some key but checks none. Not secrets, and words that error messages need.
+# Placeholders for servers that check no key: not secrets, and words of error messages.
 _PLACEHOLDERS = frozenset(
     {"ollama", "empty", "none", "null", "dummy", "test", "local", "vllm", "lm-studio", "not-needed", "no-key", "key"}
 )
@@ -48,15 +41,18 @@ _SK = re.compile(rb"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{16,}")
 
 
 class Redactor:
-    """Replaces the given secrets, and whatever looks like a key, by ``[redacted]``."""
+    """Replaces the given secrets, and whatever looks like a key (``Bearer …``, ``sk-…``), by ``[redacted]``.
+
+    It works on bytes, so that a body without secrets stays as it is. Prose such as "token: 5000" is kept.
+    """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         forms = set()
         for secret in secrets:
             if len(secret) >= _SHORTEST_SECRET and secret.lower() not in _PLACEHOLDERS:
                 forms.add(secret.encode())
-                forms.add(json.dumps(secret)[1:-1].encode())  # as it stands inside a JSON string
-                forms.add(secret.replace("/", "\\/").encode())  # and as PHP writes it there
+                forms.add(json.dumps(secret)[1:-1].encode())  # as escaped in a JSON string
+                forms.add(secret.replace("/", "\\/").encode())  # and as PHP escapes it
         self._secrets = sorted(forms, key=len, reverse=True)
 
     def __call__(self, data: bytes) -> bytes:
@@ -77,7 +73,7 @@ class Redactor:
 
 
 def secret_headers(headers: Mapping[str, str]) -> list[str]:
-    """Return the values of ``headers`` that are credentials, with and without their scheme ("Bearer")."""
+    """Return the values of credential headers, with and without their scheme ("Bearer")."""
     secrets = []
     for name, value in headers.items():
         lowered = name.lower()
@@ -87,7 +83,7 @@ def secret_headers(headers: Mapping[str, str]) -> list[str]:
 
 
 CAPTURE_LIMIT = 1024 * 1024
-"""Bytes of a streamed body that an entry holds."""
+"""Maximum bytes of a streamed body in an entry."""
 _QUEUE_LIMIT = 32 * 1024 * 1024
 _OVERHEAD = 512
 _BATCH = 256
@@ -108,7 +104,7 @@ class BodyCapture:
         self.truncated = False
 
     def add(self, piece: bytes) -> None:
-        """Keep ``piece`` where there is room."""
+        """Append ``piece`` while there is room."""
         room = CAPTURE_LIMIT - self.size
         if len(piece) > room:
             self.truncated = True
@@ -118,7 +114,7 @@ class BodyCapture:
             self.size += len(piece)
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields of an entry: ``body``, and ``truncated`` where it is not all."""
+        """Return the fields of an entry: ``body``, and ``truncated`` where it is incomplete."""
         fields: dict[str, Any] = {"body": b"".join(self._pieces)}
         if self.truncated:
             fields["truncated"] = True
@@ -126,7 +122,7 @@ class BodyCapture:
 
 
 class RequestLog:
-    """An open log. ``max_size`` bounds FILE and FILE.1 together, in bytes. Raises ConfigurationError if it cannot be written."""
+    """An open log. ``max_size`` limits FILE and FILE.1 together, in bytes. Raises ConfigurationError for an unusable file."""
 
     def __init__(self, path: str | Path, *, max_size: int, redact: Redactor) -> None:
         self._path = Path(path)
@@ -135,9 +131,9 @@ class RequestLog:
         self._redact = redact
         self._queue: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        # Each counter has one writer, so none needs a lock: queued and dropped the loop, taken and told the thread.
+        # Each counter has one writer and needs no lock: queued and dropped are the loop's, taken and reported the thread's.
         self._queued = self._taken = 0
-        self._dropped = self._told = 0
+        self._dropped = self._reported = 0
         self._pid = os.getpid()
         if self._path.exists() and not self._path.is_file():
             raise ConfigurationError(f"the log file {str(self._path)!r} is not a regular file.")
@@ -147,15 +143,15 @@ class RequestLog:
             raise ConfigurationError(f"the log file {str(self._path)!r} cannot be written: {error.strerror}.") from None
 
     def record(self, event: str, request: str, **fields: Any) -> None:
-        """Queue one entry; never waits. Values of type bytes are bodies: they are embedded as JSON where they are JSON."""
+        """Queue an entry; never blocks. Bytes are bodies, and embedded as JSON where they are JSON."""
         size = _OVERHEAD + sum(len(value) for value in fields.values() if isinstance(value, bytes | str))
         if self._queued - self._taken + size > _QUEUE_LIMIT:
             self._dropped += 1
             return
-        if self._thread is None:  # not before: a server may fork its workers after the journal is made
+        if self._thread is None:  # not earlier: a server may fork its workers after the log is created
             if os.getpid() != self._pid:  # a lock excludes only those that opened the file themselves
                 self._fd, self._pid = self._open(), os.getpid()
-            self._thread = threading.Thread(target=self._run, name="patchbay-journal", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="patchbay-request-log", daemon=True)
             self._thread.start()
         self._queued += size
         self._queue.put((time.time(), event, request, fields))
@@ -172,7 +168,7 @@ class RequestLog:
             os.close(self._fd)
             self._fd = -1
 
-    # Below: the thread.
+    # Run by the thread.
 
     def _run(self) -> None:
         last = False
@@ -186,13 +182,13 @@ class RequestLog:
             last = batch[-1] is None
             lines = [self._line(entry) for entry in batch if entry is not None]
             dropped = self._dropped
-            if dropped > self._told:
-                lines.append(self._line((time.time(), "dropped", "", {"entries": dropped - self._told})))
-                self._told = dropped
+            if dropped > self._reported:
+                lines.append(self._line((time.time(), "dropped", "", {"entries": dropped - self._reported})))
+                self._reported = dropped
             try:
                 self._write(lines)
             except OSError as error:
-                self._told -= len(lines)  # they count as dropped, and are told of when the disk is back
+                self._reported -= len(lines)  # they count as dropped, which is written when the disk is back
                 _proxy_logger.warning("The log file %s cannot be written: %s", self._path, error)
 
     def _line(self, entry: _Entry) -> bytes:
@@ -214,7 +210,7 @@ class RequestLog:
         return line
 
     def _write(self, lines: list[bytes]) -> None:
-        """Append the lines, turning the file over where it is full."""
+        """Append the lines, rotating the file where it is full."""
         while lines:
             self._lock()
             try:
@@ -232,7 +228,7 @@ class RequestLog:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def _lock(self) -> None:
-        """Lock the file that is at the path now: another process may have turned it over."""
+        """Lock the current file: another process may have rotated it."""
         while True:
             fcntl.flock(self._fd, fcntl.LOCK_EX)
             try:
@@ -247,7 +243,7 @@ class RequestLog:
             self._fd = fresh
 
     def _open(self) -> int:
-        """Open (or make) the file for this user alone, and bring both files within the limit."""
+        """Open or create the file with mode 0600, and truncate both files to the limit."""
         for path in (self._path, self._old):
             if path.exists() and path.stat().st_size > self._half:
                 _keep_end(path, self._half)
@@ -260,7 +256,7 @@ class RequestLog:
 
 
 def _embed(body: bytes) -> msgspec.Raw | str:
-    """Return a body as a JSON value: on one line and digit for digit where it is JSON, as text otherwise."""
+    """Return a body as a JSON value: compact JSON with its digits unchanged, or text."""
     try:
         body.decode()
         return msgspec.Raw(msgspec.json.format(body, indent=-1))
@@ -275,7 +271,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def _keep_end(path: Path, size: int) -> None:
-    """Shorten a file to whole lines of its last ``size`` bytes."""
+    """Truncate a file to the whole lines of its last ``size`` bytes."""
     with path.open("r+b") as file:
         file.seek(-size, os.SEEK_END)
         file.readline()
@@ -292,21 +288,21 @@ _logger = logging.getLogger(__name__)
 
 
 class RejectionLog:
-    """Writes the lines. Those beyond the rate are counted, and the next line says how many they were."""
+    """One log line per rejected or failed request, rate-limited: clients can cause any number of them."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._valve = Valve(lambda line: _logger.warning("%s", line), clock)
 
-    def tell(self, what: str) -> None:
+    def log(self, what: str) -> None:
         """Log one line."""
         self._valve.put(printable(one_line(what, _LONGEST)))
 
     def report(self, scope: Mapping[str, Any], status: int, reason: str) -> None:
-        """Log that the HTTP request of ``scope`` was answered with the error ``status``. ``reason`` must hold no secret."""
+        """Log an error response. ``reason`` must not contain a secret."""
         client = scope.get("client")
         path = own_path(scope)[:_LONGEST_PATH]
-        self.tell(f"{scope['method']} {path} from {client[0] if client else '?'}: HTTP {status}, {reason}")
+        self.log(f"{scope['method']} {path} from {client[0] if client else '?'}: HTTP {status}, {reason}")
 
 
 REJECTIONS: Final = RejectionLog()
-"""The one of this process: there is one log."""
+"""The process has one: there is one log."""

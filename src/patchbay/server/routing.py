@@ -23,14 +23,17 @@ from patchbay.tools import well_formed
 _SHOWN: Final = 200
 _OF_OPENAI: Final = ("/chat/completions", "/responses", "/messages", "/models")
 _UNREADABLE: Final = "There was an error parsing the body"
-"""What the framework says, with status 400, of a body that is not even text, or too deep to be read."""
+"""FastAPI's detail, with status 400, for a body that is not text or too deeply nested."""
 
 
 class StrictJsonRoute(APIRoute):
-    """A route whose body must be strict JSON; use it as a router's ``route_class``."""
+    """A route whose body must be strict JSON: NaN, Infinity and 1e999 are 422. Use as a router's ``route_class``.
+
+    Python's reader accepts them and its writers turn them into ``null``: a tool would run with other arguments.
+    """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the framework's handler, given a request that reads strictly."""
+        """Return FastAPI's handler, given a request that parses strictly."""
         handle = super().get_route_handler()
 
         async def handle_strictly(request: Request) -> Response:
@@ -46,12 +49,15 @@ class _StrictJsonRequest(Request):
             return json.loads(body, parse_float=finite_float, parse_constant=refuse_constant)
         except (json.JSONDecodeError, UnicodeDecodeError):
             raise
-        except ValueError as error:  # the framework answers JSONDecodeError with 422 and its reason
+        except ValueError as error:  # FastAPI answers a JSONDecodeError with 422 and its reason
             raise json.JSONDecodeError(str(error), "", 0) from None
 
 
 def refuse_unknown(request: Request) -> None:
-    """Raise RequestValidationError (422) for parameters that the request's route does not have."""
+    """Raise RequestValidationError (422) for query parameters that the route does not have.
+
+    An ignored parameter would look as if it had an effect.
+    """
     known = {each.alias for each in request.scope["route"].dependant.query_params}
     message = f"There is no such parameter. There are: {', '.join(sorted(known))}"
     wrong: list[dict[str, Any]] = [
@@ -64,28 +70,28 @@ def refuse_unknown(request: Request) -> None:
 
 
 KNOWN_PARAMETERS: Final = Depends(refuse_unknown)
-"""A dependency of routers whose routes take the query parameters that they describe, and no others."""
+"""A dependency for routers that reject unknown query parameters."""
 
 
 def handle_errors(app: FastAPI) -> None:
-    """Have ``app`` answer what routes and bodies raise, in the shapes of the contract."""
+    """Register handlers for what routes and bodies raise, with responses in the shapes of the contract."""
     handlers: dict[type[Exception], Callable[[Request, Any], Awaitable[Response]]] = {
         UnknownRoleError: _unknown_role,
-        ConfigurationError: _impossible,
-        RequestValidationError: _unprocessable,
-        HTTPException: _refused,
-        DBAPIError: _no_database,
+        ConfigurationError: _invalid_configuration,
+        RequestValidationError: _invalid_request,
+        HTTPException: _http_error,
+        DBAPIError: _database_error,
     }
     for kind, handler in handlers.items():
         app.add_exception_handler(kind, _reporting(handler))
 
 
 def _reporting(handler: Callable[[Request, Any], Awaitable[Response]]) -> Callable[[Request, Any], Awaitable[Response]]:
-    """Return ``handler`` with a line in the log for what it answers."""
+    """Return ``handler`` with a log line for each response."""
 
     async def handle(request: Request, error: Any) -> Response:
         response = await handler(request, error)
-        if isinstance(error, RequestValidationError):  # its text quotes the body, where secrets are
+        if isinstance(error, RequestValidationError):  # its text quotes the body, which may contain secrets
             first = error.errors()[0]
             reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         else:
@@ -100,25 +106,25 @@ async def _unknown_role(_request: Request, error: UnknownRoleError) -> Response:
     return json_response({"detail": well_formed(str(error)), "code": error.code}, 404)
 
 
-async def _impossible(_request: Request, error: ConfigurationError) -> Response:
+async def _invalid_configuration(_request: Request, error: ConfigurationError) -> Response:
     return json_response(error_detail("value_error", ["body"], str(error), None), 422)
 
 
-async def _unprocessable(_request: Request, error: RequestValidationError) -> Response:
+async def _invalid_request(_request: Request, error: RequestValidationError) -> Response:
     return json_response({"detail": [_plain(each) for each in error.errors()]}, 422)
 
 
-async def _no_database(_request: Request, error: DBAPIError) -> Response:
+async def _database_error(_request: Request, error: DBAPIError) -> Response:
     why = " ".join(str(error.orig).split())[:_SHOWN]
     body = {"ok": False, "detail": f"The database cannot be used now: {why}", "error_code": "database_unavailable"}
     return Response(msgspec.json.encode(body), 503, {"retry-after": "5"}, media_type="application/json")
 
 
-async def _refused(request: Request, error: HTTPException) -> Response:
+async def _http_error(request: Request, error: HTTPException) -> Response:
     if error.status_code == 400 and error.detail == _UNREADABLE:
         return json_response(error_detail("json_invalid", ["body"], "The body cannot be read as JSON", {}), 422)
     headers = dict(error.headers or {})
-    if error.status_code == 405:  # the framework names the methods of one route, where several have the path
+    if error.status_code == 405:  # FastAPI names the methods of one route only
         matching = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
         headers["Allow"] = ", ".join(sorted({method for route in matching for method in getattr(route, "methods", None) or ()}))
     detail = error.detail
@@ -134,7 +140,7 @@ def error_detail(kind: str, place: list[str], message: str, value: Any) -> dict[
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """Return what is told of an error as JSON that can be sent: the body that it quotes may hold NaN, or be endless."""
+    """Return error details as sendable JSON: a quoted body may contain NaN, or be huge."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, float):

@@ -1,17 +1,8 @@
-"""HTTP/1.1 as uvicorn speaks it, with a deadline for each request's head.
+"""Runs an ASGI application under uvicorn, in one process or in several workers.
 
-uvicorn bounds how long a connection may be idle between two requests, and nothing before that: connections that send nothing, or
-a head byte by byte, would stay for ever, until the process has no file descriptors left.
-
-Runs an ASGI application under uvicorn: one process, or one per core, and stops when it is told to.
-
-What the command line prints and reads is not here. A stop (SIGTERM, Ctrl-C) drains: running requests finish, bounded by a drain
-timeout; a second one ends at once.
-
-One process per core: a parent that holds the sockets, and workers that serve them.
-
-Each worker has a socket of its own on the shared port (SO_REUSEPORT), so that the kernel spreads the connections. The parent
-keeps all of them open: what arrives while a dead worker is being replaced waits in its socket's queue. POSIX only.
+A stop (SIGTERM, Ctrl-C) drains: running requests finish within the drain timeout; a second signal ends at once. With workers, a
+parent holds one socket per worker on the shared port (SO_REUSEPORT): the kernel spreads the connections, and what arrives while a
+dead worker is replaced waits in its socket's queue. POSIX only.
 """
 
 from __future__ import annotations
@@ -45,30 +36,34 @@ _HEAD_SECONDS: Final = 10.0
 
 
 class HeadTimeoutProtocol(HttpToolsProtocol):
-    """One connection. It is closed where a head is not complete ``head_seconds`` after it began, or the connection did."""
+    """HTTP/1.1 with a deadline for each request's head: ``head_seconds`` after it, or the connection, began.
+
+    uvicorn limits only the idle time between two requests: connections that send nothing, or a head byte by byte, would stay
+    until the process has no file descriptors left.
+    """
 
     head_seconds = _HEAD_SECONDS
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to wait for the first head."""
+        """Start the deadline of the first head."""
         super().connection_made(transport)
         self._deadline = self.loop.call_later(self.head_seconds, transport.close)
 
     def on_headers_complete(self) -> None:
-        """Take a head."""
+        """End the deadline."""
         self._stop_waiting()
         super().on_headers_complete()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; those after an answer begin another head, unless they have completed it."""
+        """Start a deadline with the first bytes of another head."""
         super().data_received(data)
         # What has become a WebSocket is no connection of this kind any more.
         if self._deadline is None and self.cycle is not None and self.cycle.response_complete and self in self.connections:
             self._deadline = self.loop.call_later(self.head_seconds, self.transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
+        """End the deadline."""
         self._stop_waiting()
         super().connection_lost(exc)
 
@@ -88,14 +83,14 @@ _MAX_MESSAGE = 1024 * 1024
 _PING = 20.0
 
 _AT_ONCE: Final = 0.01
-"""Seconds of a drain of 0: uvicorn would not begin one, and nothing could be done at its end."""
+"""Seconds for a drain of 0: uvicorn would skip it, and with it what happens at its end."""
 
 
 LEVELS: Final[dict[Verbosity, int]] = {"quiet": logging.ERROR, "normal": logging.INFO, "verbose": logging.DEBUG}
 
 
 def listen_on(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """Return a bound socket; raises ConfigurationError. ``shared``: several sockets on the one port (SO_REUSEPORT)."""
+    """Return a bound socket. ``shared``: several sockets on one port (SO_REUSEPORT). Raises ConfigurationError."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.socket(family, kind, protocol)
@@ -109,7 +104,7 @@ def listen_on(host: str, port: int, *, shared: bool = False) -> socket.socket:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listener.bind(address)
         if not shared:
-            # A port that someone else serves is often found only here.
+            # A port in use is often detected only here.
             listener.listen(_BACKLOG)
         listener.setblocking(False)  # noqa: FBT003 - positional only
     except OSError as error:
@@ -134,17 +129,15 @@ def run_server(
     stopping: Callable[[int], object] | None = None,
     signals: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM),
 ) -> None:
-    """Serve ``app`` on ``listener`` until one of ``signals``, then drain. Calls ``ready`` when requests are served.
+    """Serve ``app`` on ``listener`` until one of ``signals``, then drain. Calls ``ready`` once requests are served.
 
-    The signals stay taken: the process is about to end, and what it has died of would else be one that comes meanwhile.
-    ``still_wanted`` is asked once a second; where it says no, the server drains as if told to stop. ``stopping`` is called with
-    the number of requests that the drain waits for, if any.
+    The signal handlers stay installed: a signal that comes while the process ends must not become its exit status.
+    ``still_wanted`` is called once a second; False starts the drain. ``stopping`` is called with the number of requests that the
+    drain waits for, if any.
 
-    WebSockets are spoken with an application that says so by ``speaks_websocket``: pinged every 20 s, messages of up to 1 MiB.
-
-    An application that has a method ``stopping()`` is told before the drain: what would never end by itself, and what is to
-    outlive the requests, is its. One that has a coroutine ``reload()`` is asked at SIGHUP to read its configuration again, and
-    says what came of it. Raises the PatchbayError that keeps ``app`` from starting.
+    WebSockets are served for an application with ``speaks_websocket``: pinged every 20 s, messages of up to 1 MiB. Its method
+    ``stopping()`` is called before the drain, its coroutine ``reload()`` at SIGHUP; it returns a summary for the log. Raises the
+    PatchbayError that keeps ``app`` from starting.
     """
     lifespan = _Lifespan(app)
 
@@ -195,7 +188,7 @@ def run_server(
 
 
 class _Lifespan:
-    """The application; when it cannot start for a reason that is its user's to mend, that is kept, and no traceback shown."""
+    """The application; a PatchbayError at its startup is kept in ``failure`` instead of logged with a traceback."""
 
     def __init__(self, app: AsgiApp) -> None:
         self._app = log_requests(app) if _access_logger.isEnabledFor(logging.DEBUG) else app
@@ -207,41 +200,41 @@ class _Lifespan:
     async def _live(self, scope: Any, receive: Any, send: Any) -> None:
         failed: dict[str, Any] | None = None
 
-        async def told(message: Any) -> None:
+        async def forward(message: Any) -> None:
             nonlocal failed
             if message["type"].endswith(".failed"):
-                failed = message  # its text is a traceback: what the application raises says whether that is to be shown
+                failed = message  # its text is a traceback, shown unless the application raises a PatchbayError
             else:
                 await send(message)
 
         try:
-            await self._app(scope, receive, told)
+            await self._app(scope, receive, forward)
         except PatchbayError as error:
             if failed is None or failed["type"] != "lifespan.startup.failed":
                 raise
             self.failure = error
             failed = {**failed, "message": ""}
         except asyncio.CancelledError:
-            failed = None  # who has been told twice to stop knows why
+            failed = None  # stopped by a second signal
         finally:
             if failed is not None:
                 await send(failed)
 
 
 def _settle_collector() -> None:
-    """Tell the garbage collector what a server's heap looks like.
+    """Configure the garbage collector for a server's heap.
 
-    What is loaded by now lives as long as the process: it need not be walked, nor its pages copied in a worker. What is left is
-    small, so full passes are cheap and may come often; by default finished requests could pile up to 15 MB.
+    What is loaded by now lives as long as the process: it is frozen, so that it is not walked, nor its pages copied in a worker.
+    The rest is small, so full passes are cheap and may be frequent; by default finished requests could pile up to 15 MB.
     """
     gc.collect()
     gc.freeze()
-    gc.collect()  # so that it knows how little is left: a full pass waits for a quarter of what the last one saw
+    gc.collect()  # measures what is left: a full pass waits for a quarter of what the last one saw
     gc.set_threshold(700, 10, 3)
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn that says when it is ready, and that has done its work when it was told to stop: exit status 0."""
+    """A uvicorn server with a ``ready`` callback, reload at SIGHUP, and exit status 0 after a signal."""
 
     def __init__(
         self,
@@ -267,19 +260,19 @@ class _Server(uvicorn.Server):
         self._ready()
 
     def _reload(self) -> None:
-        if self._reloading is None or self._reloading.done():  # what comes meanwhile is about the same file
+        if self._reloading is None or self._reloading.done():  # one reload at a time
             self._reloading = asyncio.get_running_loop().create_task(self._reloaded())
 
     async def _reloaded(self) -> None:
         assert self._reload_app is not None
         try:
-            said = await self._reload_app()
+            summary = await self._reload_app()
         except PatchbayError as error:
-            _server_logger.warning("The configuration is as it was: %s", error)
+            _server_logger.warning("The configuration was not reloaded: %s", error)
         except Exception:
-            _server_logger.exception("The configuration could not be read anew")
+            _server_logger.exception("The configuration could not be reloaded")
         else:
-            _server_logger.warning("The configuration was read again: %s", said)
+            _server_logger.warning("The configuration was reloaded: %s", summary)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._tell_app is not None:
@@ -291,14 +284,14 @@ class _Server(uvicorn.Server):
     async def _wait_tasks_to_complete(self) -> None:
         try:
             await super()._wait_tasks_to_complete()
-        except asyncio.CancelledError:  # the time of the drain is over
+        except asyncio.CancelledError:  # the drain timeout is over
             self._cut_off()
             raise
 
     def _cut_off(self) -> None:
-        """End what is under way: uvicorn waits for running tasks all the same, and only their end lets it go.
+        """Cancel running tasks, which uvicorn would wait for.
 
-        Whoever is told of it can still be told so, but for clients that take nothing: their connections end at once.
+        Clients that read can still be sent an error; connections of those that do not are aborted.
         """
         for connection in list(self.server_state.connections):
             if connection.transport.get_write_buffer_size():
@@ -308,7 +301,7 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Take the signals, and keep them: one that comes while the process ends would else be what it has ended with."""
+        """Install the signal handlers, and keep them: see ``run_server``."""
         if threading.current_thread() is threading.main_thread():
             for number in self._signals:
                 signal.signal(number, self.handle_exit)
@@ -318,7 +311,7 @@ class _Server(uvicorn.Server):
             self._is_over = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Drain at the first signal, end at the second. Who presses Ctrl-C once more waits for nothing that is being closed."""
+        """Drain at the first signal, end at the second. Another Ctrl-C during cleanup exits at once."""
         del frame
         if self.force_exit or self._is_over:
             if sig == signal.SIGINT:
@@ -330,7 +323,7 @@ class _Server(uvicorn.Server):
 
 
 class _ShutdownLogFilter(logging.Filter):
-    """Leaves out what uvicorn says of a failure that is told otherwise, and of requests that were ended with the server."""
+    """Drops uvicorn's log of startup failures that are reported otherwise, and of requests cancelled by the shutdown."""
 
     def __init__(self, server: uvicorn.Server, lifespan: _Lifespan) -> None:
         super().__init__()
@@ -348,7 +341,7 @@ _NO_KEYS: Final = Redactor()
 
 
 class _RedactingFormatter(logging.Formatter):
-    """Shows a failure of an upstream or client on one line, a bug with its traceback, and no text that looks like a key."""
+    """Formats failures of an upstream or client on one line, bugs with their traceback, and redacts keys."""
 
     def format(self, record: logging.LogRecord) -> str:
         return _NO_KEYS.text(super().format(record))
@@ -361,7 +354,7 @@ class _RedactingFormatter(logging.Formatter):
 
 
 class _RateLimitedHandler(logging.StreamHandler[Any]):
-    """Writes to stderr. Below ERROR lines are rate-limited: clients cause them, and choose what they quote."""
+    """Writes to stderr. Lines below ERROR are rate-limited: clients cause them, and choose what they quote."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -394,7 +387,7 @@ def log_to_stderr(level: int = logging.WARNING) -> None:
 
 
 def log_requests(app: AsgiApp) -> AsgiApp:
-    """Return ``app`` with one line in the log for each HTTP request that has ended: client, method, path, status, seconds."""
+    """Return ``app`` with a log line per finished HTTP request: client, method, path, status, seconds."""
 
     async def serve(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -434,20 +427,24 @@ def serve(
     ready: Callable[[str], None],
     stopping: Callable[[int], object] | None = None,
 ) -> int:
-    """Serve until told to stop; return the exit status. Raises ConfigurationError where the address cannot be had.
+    """Serve until stopped; return the exit status. Raises ConfigurationError where the address cannot be bound.
 
-    ``make_app`` is called in the process that serves; ``ready`` once, with the URL, when requests are served; ``stopping`` of one
-    process, with the number of requests that a stop waits for. Raises the PatchbayError that keeps one process from starting.
+    ``make_app`` is called in the process that serves; ``ready`` once, with the URL, when requests are served; ``stopping`` only
+    with one process, with the number of requests that a stop waits for. Raises the PatchbayError that keeps one process from
+    starting.
     """
     log_to_stderr(LEVELS[options.log])
-    for number in (signal.SIGTERM, signal.SIGINT):  # handlers end before the process does, and one more would be what it died of
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+    ):  # Python's handlers end before the process: a late signal would become its exit status
         atexit.register(signal.signal, number, signal.SIG_IGN)
     listener = listen_on(options.host, options.port)
     if options.workers == 1:
         url = url_of(listener)
         run_server(make_app(), listener, drain_timeout=options.drain_timeout, ready=lambda: ready(url), stopping=stopping)
         return 0
-    # The first socket proved that the port is free, which a shared one cannot; its number may have been chosen just now.
+    # The first socket proved that the port is free, which a shared one cannot; its number may be a random one.
     port: int = listener.getsockname()[1]
     listener.close()
     listeners = [listen_on(options.host, port, shared=True) for _ in range(options.workers)]
@@ -455,7 +452,7 @@ def serve(
 
 
 class _Prefork:
-    """The workers, by process id; replaces those that die, and hands a stop on to all."""
+    """The parent of the workers: restarts those that die, and forwards a stop to all."""
 
     def __init__(
         self,
@@ -473,7 +470,7 @@ class _Prefork:
         self._stopping = False
 
     def run(self) -> int:
-        """Start the workers, wait until all are gone, and return the exit status."""
+        """Start the workers, wait until all have ended, and return the exit status."""
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, self._stop)
         for place in range(len(self._listeners)):
@@ -516,11 +513,11 @@ class _Prefork:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def _work(self, place: int, *, announce: bool) -> NoReturn:
-        """Be a worker: never returns into the parent's code."""
+        """Run a worker; never returns."""
         status = 1
         try:
             parent = os.getppid()
-            # Ctrl-C reaches the whole group; the parent hands on what is to be done about it.
+            # Ctrl-C reaches the whole process group; the parent forwards the stop.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             listener = self._listeners[place]
@@ -548,4 +545,4 @@ class _Prefork:
 
 
 def _nothing() -> None:
-    """Announce nothing: one worker speaks for all."""
+    """Announce nothing: the first worker does."""

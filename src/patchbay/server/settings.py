@@ -1,4 +1,4 @@
-"""Settings of the proxy and of serving, with their command-line flags. Checked when they are set."""
+"""Settings of the proxy, the tool server and serving, with their command-line flags. Validated when created."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _SMALLEST_LOG = 4096
 
 
 def parse_size(text: str) -> int:
-    """Read ``1048576``, ``10mb`` (powers of 1000) or ``10MiB`` (powers of 1024) as bytes; raises ConfigurationError."""
+    """Parse ``1048576``, ``10mb`` (powers of 1000) or ``10MiB`` (powers of 1024) as bytes. Raises ConfigurationError."""
     match = _SIZE.fullmatch(text.strip().lower())
     if match is None or match[2] not in _UNITS:
-        raise ConfigurationError(f"{text!r} is not a size: write 1048576, 10MiB or 10mb.")
+        raise ConfigurationError(f"{text!r} is not a size: use 1048576, 10MiB or 10mb.")
     size = int(float(match[1]) * _UNITS[match[2]]) if "." in match[1] else int(match[1]) * _UNITS[match[2]]
     if size < 1:
         raise ConfigurationError(f"{text!r}: the size must be at least one byte.")
@@ -39,12 +39,12 @@ def parse_size(text: str) -> int:
 
 
 Verbosity = Literal["quiet", "normal", "verbose"]
-"""What the log shows: errors of the server; also failed requests and what is learnt of models; each request as well."""
+"""What the log shows: errors; also failed requests and detected model capabilities; also every request."""
 
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """Where and how to serve. ``drain_timeout``: seconds that running requests have to finish when the server is stopped."""
+    """Where and how to serve. ``drain_timeout``: seconds for running requests to finish at shutdown."""
 
     host: str = field(default="127.0.0.1", metadata=flag("Address to listen on.", env=("HOST", "PATCHBAY_HOST"), metavar="HOST"))
     port: int = field(
@@ -60,11 +60,11 @@ class ServeOptions:
 
 @dataclass(frozen=True)
 class ProxySettings:
-    """How a proxy behaves towards its client, its upstream and its log. Raises ConfigurationError for what cannot work.
+    """Settings of a proxy. Raises ConfigurationError for impossible ones.
 
     ``upstream`` is the base URL of an OpenAI-compatible API, such as ``http://127.0.0.1:11434/v1``. Sizes are bytes, times
-    seconds. ``upstream_timeout`` is how long the upstream may send nothing at all (0: as long as it likes); ``heartbeat`` is
-    after how long an idle stream to the client gets a comment line.
+    seconds. ``upstream_timeout`` limits the time without data from the upstream (0: no limit); after ``heartbeat`` an idle stream
+    to the client gets a comment line.
     """
 
     upstream: str
@@ -149,7 +149,7 @@ class ProxySettings:
 
 
 def check_upstream(url: str) -> str:
-    """Return the base URL without its trailing slashes; raises ConfigurationError that says what is wrong with it."""
+    """Return the base URL without trailing slashes. Raises ConfigurationError."""
     url = url.strip()
     try:
         parts = urlsplit(url)
@@ -165,15 +165,15 @@ def check_upstream(url: str) -> str:
         # Not echoed: it holds a password.
         raise ConfigurationError("the upstream must not hold a user or password: give its key as the upstream key.")
     if parts.query or parts.fragment:
-        base = url.partition("?")[0].partition("#")[0]  # what stands behind may be a key
-        raise ConfigurationError(f"the upstream {base!r} must be a base URL, without '?' or '#' and what stands behind.")
+        base = url.partition("?")[0].partition("#")[0]  # what follows may be a key
+        raise ConfigurationError(f"the upstream {base!r} must be a base URL, without '?' or '#' and what follows.")
     if parts.path.rstrip("/").endswith("/chat/completions"):
         raise ConfigurationError(f"the upstream {url!r} must be the base URL: leave '/chat/completions' out.")
     return url.rstrip("/")
 
 
 def normalise_base_path(path: str) -> str:
-    """Return ``/v1`` for ``v1``, ``/v1`` and ``/v1/``; the empty string stands for the root."""
+    """Return ``/v1`` for ``v1``, ``/v1`` and ``/v1/``; an empty string is the root."""
     segments = [segment for segment in path.strip().split("/") if segment]
     for segment in segments:
         if segment in (".", "..") or not re.fullmatch(r"[A-Za-z0-9._~-]+", segment):
@@ -202,11 +202,11 @@ _SHORTEST_TOKEN = 16
 def read_token(path: str | os.PathLike[str]) -> str:
     """Return the token in a file that only its owner can read (mode 0600 or less).
 
-    Raises ConfigurationError where there is no such file, and where others could have read or changed it.
+    Raises ConfigurationError for a missing file, and for one that others could have read or changed.
     """
     try:
         with Path(path).open(encoding="ascii") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)  # of what is read, not of what the name means by then
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)  # of the open file, not of what the name means by then
             if mode & 0o077:
                 raise ConfigurationError(f"others can get at the token file {path} (mode {mode:04o}): chmod 600 {path}")
             token = file.read(4096).strip()
@@ -219,7 +219,7 @@ def read_token(path: str | os.PathLike[str]) -> str:
 
 
 def listed(text: str | Iterable[str]) -> tuple[str, ...]:
-    """Return the entries of a list with commas, without blanks and empty ones."""
+    """Return the entries of a comma-separated list, without blanks and empty ones."""
     texts = [text] if isinstance(text, str) else text
     return tuple(entry.strip() for each in texts for entry in each.split(",") if entry.strip())
 
@@ -238,17 +238,16 @@ def parse_ports(text: str) -> frozenset[int]:
 
 @dataclass(frozen=True)
 class ToolsSettings:
-    """Who may come in, and what a tool server does with what it is sent. Raises ConfigurationError for what cannot work.
+    """Settings of a tool server. Raises ConfigurationError for impossible ones.
 
-    ``token`` is what trusted callers show; without one everybody on this machine may do what they may. ``allowed_hosts`` are Host
-    headers beside those of this machine (``*.example.com`` is all below it), ``allowed_origins`` Origin headers likewise.
-    ``proxies`` are the addresses of reverse proxies: what comes through one must show the token. ``callback_ports`` are all that
-    callbacks may have, None for any. Sizes are bytes, times seconds; ``body_timeout`` is for all of a request's body.
+    Trusted callers send ``token``; without one every program on this machine is trusted. ``allowed_hosts`` are Host headers
+    beside this machine's (``*.example.com`` is all below it), ``allowed_origins`` Origin headers likewise. ``proxies`` are
+    addresses of reverse proxies, whose requests must carry the token. ``callback_ports`` are the allowed ports of callbacks, None
+    for any. Sizes are bytes, times seconds; ``body_timeout`` is for a request's whole body.
 
-    ``strict_arguments``: calls whose arguments do not fit the tool's schema are answered with an error and not passed on.
-    ``needs_secret``: who replaces or removes a tool must know its secret, or show the token.
-    ``lease`` is how often callbacks are looked after (0: never; then what is hidden is shown again after 30 s); ``max_failures``
-    how many connections in a row may fail before the tools of a plugin are dropped.
+    ``strict_arguments``: calls whose arguments do not match the tool's schema are rejected. ``needs_secret``: replacing or
+    removing a tool takes its secret, or the token. ``lease`` is the interval of health checks of callbacks (0: none; hidden tools
+    are shown again after 30 s); after ``max_failures`` failed connections in a row the tools of a plugin are dropped.
     """
 
     token: str | None = field(
@@ -343,7 +342,7 @@ def _checked_origin(origin: str) -> str:
     text = origin.strip().rstrip("/").lower()
     if not _ORIGIN.fullmatch(text):
         raise ConfigurationError(
-            f"{origin!r} is no origin: write https://app.example.com, with a port if it has one, and no path."
+            f"{origin!r} is not an origin: use https://app.example.com, with a port if it has one, and no path."
         )
     return text
 
@@ -351,5 +350,5 @@ def _checked_origin(origin: str) -> str:
 def _checked_host(host: str) -> str:
     host = host.strip().rstrip(".").lower()
     if not _HOST.fullmatch(host):
-        raise ConfigurationError(f"{host!r} is no host name: write tools.example.com, or *.example.com for all below it.")
+        raise ConfigurationError(f"Invalid host name {host!r}: use tools.example.com, or *.example.com for all below it.")
     return host

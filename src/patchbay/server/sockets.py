@@ -1,9 +1,4 @@
-"""WebSockets as uvicorn speaks them, with a few things done otherwise.
-
-What lives here: connections that must end, openings that cannot be read or must not be logged, pings of a client that is not
-read, and what a stop of the server means to a socket in use. What does not: what is said over one (``sessions``), and how the
-server runs (``serve``). Loaded where there are WebSockets.
-"""
+"""uvicorn's WebSocket protocol with bounded closing, redacted logs, readable rejections and lenient pings."""
 
 from __future__ import annotations
 
@@ -15,89 +10,89 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from patchbay.server.request_log import REJECTIONS
 
 _MOST_UNTAKEN: Final = 4 * 1024 * 1024
-"""How many bytes may wait for a client while more is heard of it."""
+"""Bytes waiting for a client above which reading pauses."""
 
 _LAST_SECONDS: Final = 12.0
-"""How long a connection may outlive what was served on it: what was still to be sent is sent, and the close frame answered."""
+"""Seconds that a connection may outlive its application, to send what is queued and to close."""
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
     """One connection.
 
-    It is cut off some seconds after its application has ended: a client that takes nothing would keep it for ever, since closing
+    It is aborted some seconds after its application has ended: a client that does not read would keep it forever, since closing
     waits for what is still to be sent.
 
-    A client counts as alive while it is not read, or was heard since it was pinged. Its pong stands behind what it has sent
-    before, which the application has not taken yet.
+    A client counts as alive while it is not read, or has sent something since the last ping: its pong comes after what it has
+    sent before, which the application may not have read yet.
 
-    One that takes nothing is not read any more, once a few megabytes wait for it: each of its pings would add a pong.
+    Reading pauses once a few megabytes wait for a client that does not read: each of its pings would add a pong.
 
-    When the server stops a socket in use is left alone: the application has been told, and ends it in its own time.
+    At shutdown a socket in use is left alone: the application ends it in its own time.
     """
 
     last_seconds = _LAST_SECONDS
     most_untaken = _MOST_UNTAKEN
-    _heard_at = 0.0
-    _said_no = False
+    _received_at = 0.0
+    _is_rejected = False
     _cut: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin. The opening request has the token in its head, and would be logged where all is."""
+        """Start without the library's debug log: the opening request has the token in its head."""
         super().connection_made(transport)
         self.conn.debug = False
 
     def data_received(self, data: bytes) -> None:
-        """Take what has come."""
-        self._heard_at = self.loop.time()
+        """Note the time, pause a client that does not read, and reject an invalid opening."""
+        self._received_at = self.loop.time()
         super().data_received(data)
         if self.transport.get_write_buffer_size() > self.most_untaken:
             self.transport.pause_reading()
-        if self.conn.handshake_exc is not None and not self._said_no:
-            self._said_no = True
+        if self.conn.handshake_exc is not None and not self._is_rejected:
+            self._is_rejected = True
             peer = (self.client or ("",))[0]
-            REJECTIONS.tell(f"A WebSocket from {peer} could not be opened: {self.conn.handshake_exc}")
+            REJECTIONS.log(f"A WebSocket from {peer} could not be opened: {self.conn.handshake_exc}")
             if not self.handshake_initiated:
-                self._turn_away(str(self.conn.handshake_exc))
+                self._reject(str(self.conn.handshake_exc))
 
-    def _turn_away(self, why: str) -> None:
-        """Answer a head that cannot be read: nobody else would, and its sender would wait."""
+    def _reject(self, why: str) -> None:
+        """Reject an unreadable head, which uvicorn would leave without a response."""
         self.handshake_initiated = self.handshake_complete = self.close_sent = True
         self.transport.write(self.conn.reject(400, f"This WebSocket cannot be opened: {why}.\n").serialize())
         self.transport.close()
 
     async def send(self, message: Any) -> None:
-        """Send what the application says. A handshake that it has answered with HTTP is over, and no error of ours."""
+        """Send a message. A handshake rejected with HTTP is complete, and not an error."""
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
             self.handshake_complete = True
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Resume writing, and reading."""
         super().resume_writing()
         if not self.read_paused:
             self.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Be over."""
+        """Clean up."""
         if self._cut is not None:
             self._cut.cancel()
         super().connection_lost(exc)
 
     def keepalive_timeout(self) -> None:
-        """End it, but for a client that may well be there."""
-        if self.read_paused or self._heard_at > self.ping_sent_at:
+        """Close the connection, unless the client may be alive."""
+        if self.read_paused or self._received_at > self.ping_sent_at:
             self.stop_keepalive()
             self.schedule_ping()
         else:
             super().keepalive_timeout()
 
     def shutdown(self) -> None:
-        """Have it end when the server does."""
+        """Close the connection if it is not in use."""
         if self.close_sent or not self.handshake_complete:
             super().shutdown()
 
     def on_task_complete(self, task: asyncio.Task[Any]) -> None:
-        """Allow the connection a few seconds more."""
+        """Schedule the abort."""
         super().on_task_complete(task)
         if self._cut is None and self in self.connections:
             self._cut = self.loop.call_later(self.last_seconds, self.transport.abort)

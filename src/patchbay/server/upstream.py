@@ -1,9 +1,6 @@
-"""The way to the upstream: its address, the headers that are the operator's, and its failures in our words.
+"""The upstream of a proxy: requests below its base URL, and forwarding its responses unchanged.
 
-How bytes get there is ``client``'s; what a request or an answer means is not known here. Silence is timed by ``watch``, for the
-whole request with one timer.
-
-Passes an upstream's answer on as the bytes it came in: passthrough, and chat requests without tools.
+Silence is timed by the request's watchdog, with one timer.
 """
 
 from __future__ import annotations
@@ -32,11 +29,11 @@ from patchbay.server.settings import ProxySettings
 from patchbay.server.watchdog import RequestWatchdog
 
 _AS_WRITTEN = "!#$%&'()*+,/:;=?@[]~"
-"""What stays as it is in the base URL's path; everything else that is no letter or digit is encoded."""
+"""Characters of the base URL's path that are not percent-encoded, beside letters and digits."""
 
 
 class Upstream:
-    """Opens requests to one base URL. Connections are made as they are needed, in the running loop, and end with ``close``."""
+    """Sends requests below one base URL. Connections are opened when needed, in the running loop, until ``close``."""
 
     def __init__(self, settings: ProxySettings) -> None:
         self._base = settings.upstream
@@ -52,7 +49,7 @@ class Upstream:
         self._chat = self._path + b"/chat/completions"
 
     async def post_chat(self, body: bytes, headers: Headers, query: bytes = b"") -> Response:
-        """Ask for a chat completion and return the answer once its head is there; raises UpstreamError."""
+        """Request a chat completion; return the response once its head has come. Raises UpstreamError."""
         try:
             return await self._client.request(b"POST", self._chat + (b"?" + query if query else b""), headers, body)
         except ClientError as error:
@@ -68,10 +65,10 @@ class Upstream:
         *,
         length: int | None = None,
     ) -> Response:
-        """Send any request below the base URL and return the answer once its head is there.
+        """Send any request below the base URL; return the response once its head has come.
 
-        ``tail`` is percent-encoded already. ``length`` is that of a body that comes in pieces (None: not known). Raises
-        UpstreamError, and what reading the body raised.
+        ``tail`` is percent-encoded already. ``length`` is that of a streamed body (None: unknown). Raises UpstreamError, and what
+        reading the body raised.
         """
         target = (self._path + tail.encode("latin-1", "replace")) or b"/"
         if query:
@@ -82,7 +79,7 @@ class Upstream:
             raise self.failure(error) from error
 
     def failure(self, error: ClientError) -> PatchbayError:
-        """Return what ``error``, raised by the client or by an answer's body, means for who asked."""
+        """Return the error that a client of the proxy sees for ``error``."""
         if isinstance(error, LocalProtocolError):
             return InvalidRequestError(f"The request cannot be passed on: {error}.")
         if isinstance(error, ConnectTimeoutError):
@@ -104,7 +101,7 @@ class Upstream:
 
 @dataclass(slots=True)
 class ProxyRequest:
-    """A request that has passed the door's checks. ``id`` joins its lines in the log."""
+    """A request that has passed the checks, and what it uses. ``id`` joins its lines in the request log."""
 
     id: str
     scope: Any
@@ -118,24 +115,24 @@ class ProxyRequest:
 
     @property
     def own_key(self) -> bool:
-        """Whether the upstream is asked with the proxy's own key."""
+        """Whether the upstream is sent the proxy's own key."""
         return self.settings.upstream_key is not None
 
     def upward(self, own: OwnHeaders | None = None) -> Headers:
-        """Return the headers for the upstream, with the key that it is to see. ``own`` stand above all others."""
+        """Return the headers for the upstream, with its key. ``own`` replace all others of the same names."""
         settings = self.settings
-        # A bearer that opened this proxy is the proxy's own secret and none of the upstream's business.
+        # The bearer of this proxy is its own secret, and not forwarded.
         with_keys = settings.upstream_key is None and settings.api_key is None
         fixed = self.upstream.own
         return upward(self.scope["headers"], with_keys=with_keys, own={**fixed, **own} if own else fixed)
 
     def capture(self) -> BodyCapture | None:
-        """Return a place to collect the answer for the log, where there is a log."""
+        """Return a collector of the response for the request log, None without a log."""
         return BodyCapture() if self.journal is not None else None
 
 
 class TruncatedResponseError(UpstreamError):
-    """The upstream broke off in the middle of a body whose head is already with the client."""
+    """The upstream broke off a body whose head was already sent to the client."""
 
 
 async def relay(
@@ -147,9 +144,9 @@ async def relay(
     capture: BodyCapture | None,
     bodiless: bool = False,
 ) -> None:
-    """Pass status, headers and body on, piece by piece. Raises CutAnswerError where the upstream breaks off.
+    """Forward status, headers and body, piece by piece. Raises TruncatedResponseError where the upstream breaks off.
 
-    Memory stays bounded: the next piece is read when the client has taken the last.
+    Memory stays bounded: the next piece is read once the client has taken the last.
     """
     stream = is_event_stream(answer) and not answer.header(b"content-encoding")
     if not reply.started:
@@ -182,14 +179,14 @@ async def relay(
 
 
 async def read_error_body(answer: Response, watch: RequestWatchdog, upstream: Upstream) -> bytes:
-    """Return the body of an error answer, decompressed, at most ERROR_LIMIT bytes of it."""
+    """Return the decompressed body of an error response, at most ERROR_LIMIT bytes."""
     watch.wait()
     body = await read_bounded(answer, ERROR_LIMIT, upstream)
     return decompress(body[:ERROR_LIMIT], answer.header(b"content-encoding"))
 
 
 async def read_bounded(answer: Response, limit: int, upstream: Upstream) -> bytes:
-    """Return the whole body, or a little more than ``limit`` bytes of it; raises UpstreamError where it is broken off."""
+    """Return the whole body, or slightly more than ``limit`` bytes of it. Raises UpstreamError where it is broken off."""
     read = answer.read
     try:
         body = await read()
@@ -208,14 +205,16 @@ async def read_bounded(answer: Response, limit: int, upstream: Upstream) -> byte
 
 
 def upstream_status_error(answer: Response, body: bytes, *, chat: bool, own_key: bool, redact: Redactor) -> UpstreamStatusError:
-    """Return the client's answer to an upstream's error status, as the error that carries it."""
-    told = upstream_error_body(answer.status, answer.header(b"content-type"), body, chat=chat, own_key=own_key, redact=redact)
+    """Return the error that carries the client's response to an upstream's error status."""
+    forwarded = upstream_error_body(
+        answer.status, answer.header(b"content-type"), body, chat=chat, own_key=own_key, redact=redact
+    )
     headers: Headers = (chat_downward if chat else downward)(answer.headers)
     # The body may be another than the one these describe.
     kept = [pair for pair in headers if pair[0] not in (b"content-length", b"content-type", b"content-encoding", b"etag")]
-    return UpstreamStatusError(answer.status, told, [JSON_TYPE, *kept])
+    return UpstreamStatusError(answer.status, forwarded, [JSON_TYPE, *kept])
 
 
 def is_event_stream(answer: Response) -> bool:
-    """Say whether an answer is declared to be SSE."""
+    """Return whether a response is declared as SSE."""
     return answer.content_type == "text/event-stream"

@@ -64,6 +64,6 @@ def test_so_is_whoever_sends_openings_that_cannot_be_read(clock, caplog):
 
 
 def test_a_line_obeys_nobody_and_is_no_longer_than_may_be_read(clock, caplog):
-    REJECTIONS.tell("one\n\x1b[2J" + "x" * 5_000)
+    REJECTIONS.log("one\n\x1b[2J" + "x" * 5_000)
     (line,) = warned(caplog)
     assert (True, True) == (line.isprintable(), len(line) < 600)

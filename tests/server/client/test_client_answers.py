@@ -254,7 +254,7 @@ def test_any_split_of_an_answer_gives_the_same_body(kind: str, cuts: list[int], 
             for start, end in pairwise(marks):
                 connection.data_received(sent[start:end])
             assert answer.complete
-            await answer.begun()
+            await answer.wait_for_head()
             assert BODY == await whole(answer)
             assert connection.open
         connection.abort()

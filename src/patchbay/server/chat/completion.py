@@ -1,6 +1,6 @@
-"""The HTTP side of a chat completion: the upstream that an Exchange asks, and the client that gets its answer.
+"""One chat completion over HTTP: the upstream that an Exchange asks, and the client that gets its answer.
 
-The work per piece of a stream is: one read, one feed, at most one write; where nothing stands between, no task (``direct``).
+Per chunk of a stream: one read, one feed, at most one write; without middleware no task is woken (``http.direct_sink``).
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 class ChatCompletion(Protocol):
-    """A chat completion that was begun: what must be known of it where it fails."""
+    """A chat completion that has begun."""
 
     streaming: bool
 
     def error_event(self, error: PatchbayError, /) -> bytes:
-        """Return the event that tells a stream's reader of a failure."""
+        """Return the event for an error within a stream."""
 
 
 class ChatExchange(ChatCompletion, Steppable, Protocol):
@@ -55,7 +55,7 @@ ExchangeFactory = Callable[[bytes], ChatExchange]
 
 
 class ChatUpstream:
-    """The upstream that an exchange asks on behalf of one client's request. ``answer`` is the response being read."""
+    """The upstream as asked on behalf of one client request. ``answer`` is the response being read."""
 
     def __init__(self, request: ProxyRequest, headers: Headers, *, streaming: bool) -> None:
         self._request = request
@@ -67,7 +67,7 @@ class ChatUpstream:
         """Where pieces go within the callback of the network, while it takes them."""
 
     async def open(self, body: bytes) -> Rejection | None:
-        """Send a request; return an error status. The answer has not been read otherwise."""
+        """Send a request; return a rejection for an error status, else None before the body is read."""
         request = self._request
         if request.journal is not None:
             request.journal.record("upstream_request", request.id, stream=self._streaming, body=body)
@@ -76,7 +76,7 @@ class ChatUpstream:
         return await self._rejection() if answer.status >= 400 or answer.status in _REDIRECTS else None
 
     async def send(self, body: bytes) -> Rejection | bytes | None:
-        """Send a request; return an error status, a whole answer, or None where a stream is to be read."""
+        """Send a request; return a rejection, a whole answer, or None where a stream is to be read."""
         rejection = await self.open(body)
         if rejection is not None:
             return rejection
@@ -105,7 +105,7 @@ class ChatUpstream:
         return piece
 
     async def close(self) -> None:
-        """Close the answer: a connection whose answer was read to its end is back in the pool by now."""
+        """Close the response. A connection that was read to the end is back in the pool already."""
         if hasattr(self, "answer"):  # the upstream could be reached
             self.answer.close()
 
@@ -124,7 +124,7 @@ class ChatUpstream:
 
 
 async def run_chat(request: ProxyRequest, exchange: ChatExchange) -> None:
-    """Carry out one exchange. Raises PatchbayError; whether the client's answer had begun is in ``request.reply``."""
+    """Run one exchange. Raises PatchbayError; ``request.reply`` knows whether the response has started."""
     reply, watch, journal = request.reply, request.watch, request.journal
     streaming = exchange.streaming
     upstream = ChatUpstream(request, request.upward(OWN_HEADERS[exchange.transparent, streaming]), streaming=streaming)
@@ -161,7 +161,7 @@ async def _pass_through(
 async def _write(
     request: ProxyRequest, exchange: ChatExchange, upstream: ChatUpstream, out: bytes, capture: BodyCapture | None
 ) -> None:
-    """Write a piece of the client's answer; the last one ends it."""
+    """Write a piece of the client's response; the last one ends it."""
     reply = request.reply
     await request.watch.wrote()
     if capture is not None:
@@ -178,7 +178,7 @@ async def _write(
 
 
 async def read_whole(request: ProxyRequest, answer: Response) -> bytes:
-    """Read an answer that is not a stream; raises UpstreamError for one that is too large, or no JSON."""
+    """Read a response that is not a stream. Raises UpstreamError for one that is too large or not JSON."""
     request.watch.wait()
     body = await read_bounded(answer, ANSWER_LIMIT, request.upstream)
     if len(body) > ANSWER_LIMIT:
@@ -189,25 +189,25 @@ async def read_whole(request: ProxyRequest, answer: Response) -> bytes:
 
 
 def is_json(answer: Response) -> bool:
-    """Say whether an answer is declared to be one JSON."""
+    """Return whether a response is declared as JSON."""
     return "json" in answer.content_type
 
 
 def check_is_plain(answer: Response) -> None:
-    """Raise UpstreamError for an answer that came compressed."""
+    """Raise UpstreamError for a compressed response."""
     if (coding := answer.header(b"content-encoding").strip().lower()) not in ("", "identity"):
         raise UpstreamError(f"The upstream compressed its answer ({coding}), although it was asked not to.")
 
 
 def check_is_stream(answer: Response, piece: bytes) -> None:
-    """Accept a stream that is not declared as one (some servers say text/plain); raise UpstreamError for anything else."""
+    """Accept a stream that is declared otherwise (some servers say text/plain); raise UpstreamError for anything else."""
     first = piece.lstrip(b"\xef\xbb\xbf\r\n\t ")
     if first.startswith((b"<", b"{", b"[")) or "html" in answer.content_type:
         raise _unreadable(answer, piece)
 
 
 def _unreadable(answer: Response, body: bytes) -> UpstreamError:
-    """Say what came. ``body`` is without secrets already: half a key at the end of an excerpt would not be found any more."""
+    """Describe an unreadable response. ``body`` is redacted already: half a key would not be recognised in an excerpt."""
     said = excerpt(body) or "an empty body"
     return UpstreamError(
         f"The upstream answered HTTP {answer.status} with {answer.header(b'content-type') or 'no content type'}, "

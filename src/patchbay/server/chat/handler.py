@@ -153,13 +153,13 @@ class ToolChat:
         """Return the executor and encoder of a snapshot's tools, built once per snapshot."""
         built = self._role_tools.get(snapshot.role)
         if built is None or built.snapshot is not snapshot:
-            offer = built.offer if built is not None else ToolEncoder(self._backend.provider)
+            encoder = built.encoder if built is not None else ToolEncoder(self._backend.provider)
             executor = Executor(
                 [tool for tool in snapshot.tools.values() if _has_spec(tool)],
                 hooks=self._governance.hooks,
                 media=self._governance.media,
             )
-            built = self._role_tools[snapshot.role] = RoleTools(snapshot, executor, offer)
+            built = self._role_tools[snapshot.role] = RoleTools(snapshot, executor, encoder)
         return built
 
 

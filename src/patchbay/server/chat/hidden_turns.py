@@ -1,11 +1,8 @@
-"""What clients do not see of their own conversations, kept between the request that hands calls out and the one that answers.
+"""Messages that clients do not see of their own conversations, kept between two requests.
 
-A client is handed the calls of its own tools alone. The rounds before, and the registry's calls beside them with their results,
-are one stretch of the conversation, which stands here under the ids of the calls that were handed out. The next request quotes
-these ids; the message that holds them is replaced by the stretch, so the model sees what really happened, each call with one
-result.
-
-The ids are random and the only way to a stretch, so nobody comes upon another one's. What is gone (a restart, a limit) is no
+A client is handed the calls of its own tools only. The rounds before, and the registry's calls with their results, are stored
+under the random ids of the calls that were handed out. The next request quotes these ids; the message that holds them is replaced
+by what was stored, so the model sees what really happened, each call with one result. What is gone (a restart, a limit) is no
 error: the conversation goes on with what the client has.
 """
 
@@ -24,12 +21,12 @@ from patchbay.transcript import insert_results
 from patchbay.types import Message, ToolCall
 
 RESULT_CHARS: Final = 4_000_000
-"""How many characters of long results are kept for one conversation."""
+"""Maximum characters of long results per conversation."""
 
 
 @dataclass
 class _HiddenTurn:
-    """Messages as JSON, the ids of the calls in the last of the assistant's that were handed out, and the long results behind."""
+    """Messages as JSON, the ids that were handed out, and the long results behind them."""
 
     body: bytes
     handed_out: frozenset[str]
@@ -40,7 +37,7 @@ class _HiddenTurn:
 
 @dataclass(frozen=True)
 class RestoredHistory:
-    """A client's conversation as the model is to see it, and the long results that it can still read."""
+    """A client's conversation as the model sees it, and its long results."""
 
     messages: list[Message]
     results: MemoryResultStore
@@ -48,9 +45,9 @@ class RestoredHistory:
 
 
 class HiddenTurnStore:
-    """Keeps stretches within limits; those that were not asked about for longest go first. For one event loop.
+    """Bounded storage of hidden turns; the least recently used go first. For one event loop.
 
-    ``most`` is their number, ``most_bytes`` their size, ``seconds`` how long one is kept since it was last asked about.
+    ``most`` limits their number, ``most_bytes`` their size, ``seconds`` their idle time.
     """
 
     def __init__(self, *, most: int, most_bytes: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -66,24 +63,24 @@ class HiddenTurnStore:
         return len(self._kept)
 
     def keep(self, messages: Sequence[Message], pending: Sequence[ToolCall], results: MemoryResultStore) -> tuple[ToolCall, ...]:
-        """Keep the end of a conversation; return the calls to hand out, under ids that nobody can guess.
+        """Store the end of a conversation; return the calls to hand out, under random ids.
 
-        ``pending`` are the calls of its last message with calls that are the client's to answer.
+        ``pending`` are the calls of its last message with calls that the client is to answer.
         """
         fresh = {call.id: f"call_{secrets.token_hex(16)}" for call in pending}
         body = encode([_renamed(message, fresh) for message in messages])
-        # The texts of long results are shared by all stretches of a conversation; each pays for them, so the limit holds.
-        stretch = _HiddenTurn(body, frozenset(fresh.values()), results, len(body) + 4 * results.size, self._clock())
-        if stretch.size <= self._most_bytes:  # one that is larger would only push out all others
+        # The texts of long results are shared by all hidden turns of a conversation; each pays for them, so the limit holds.
+        hidden = _HiddenTurn(body, frozenset(fresh.values()), results, len(body) + 4 * results.size, self._clock())
+        if hidden.size <= self._most_bytes:  # one that is larger would only push out all others
             first = next(iter(fresh.values()))
-            self._kept[first] = stretch
-            self._first.update(dict.fromkeys(stretch.handed_out, first))
-            self._size += stretch.size
+            self._kept[first] = hidden
+            self._first.update(dict.fromkeys(hidden.handed_out, first))
+            self._size += hidden.size
             self._make_room()
         return tuple(replace(call, id=fresh[call.id]) for call in pending)
 
     def restored(self, messages: list[Message]) -> RestoredHistory:
-        """Return a conversation with the stretches that it quotes in their places."""
+        """Return a conversation with the hidden turns that it quotes restored."""
         self._make_room()
         if not self._kept:
             return RestoredHistory(messages, MemoryResultStore(max_chars=RESULT_CHARS), found=False)
@@ -93,8 +90,8 @@ class HiddenTurnStore:
         while index < len(messages):
             message = messages[index]
             index += 1
-            stretch = self._of(message)
-            if stretch is None:
+            hidden = self._of(message)
+            if hidden is None:
                 view.append(message)
                 continue
             given: list[Message] = []
@@ -102,14 +99,14 @@ class HiddenTurnStore:
                 given.append(messages[index])
                 index += 1
             asked = {call["id"] for call in message["tool_calls"]}
-            view += insert_results(_without(decode(stretch.body), stretch.handed_out - asked), given)
-            results = stretch.results.copy()  # what is kept stays as large as it was counted, and each branch has its own
+            view += insert_results(_without(decode(hidden.body), hidden.handed_out - asked), given)
+            results = hidden.results.copy()  # what is kept stays as large as it was counted, and each branch has its own
         return RestoredHistory(
             view, results if results is not None else MemoryResultStore(max_chars=RESULT_CHARS), found=results is not None
         )
 
     def _of(self, message: Message) -> _HiddenTurn | None:
-        """The stretch that a message quotes: all of its calls are of those that were handed out."""
+        """Return the hidden turn that a message quotes: all of its calls were handed out together."""
         calls = message.get("tool_calls")
         if message.get("role") != "assistant" or not isinstance(calls, list) or not calls:
             return None
@@ -117,20 +114,20 @@ class HiddenTurnStore:
         first = self._first.get(ids[0]) if isinstance(ids[0], str) else None
         if first is None or not all(isinstance(each, str) and self._first.get(each) == first for each in ids):
             return None
-        stretch = self._kept[first]
-        stretch.used = self._clock()
+        hidden = self._kept[first]
+        hidden.used = self._clock()
         self._kept.move_to_end(first)
-        return stretch
+        return hidden
 
     def _make_room(self) -> None:
         oldest = self._clock() - self._seconds
         while self._kept:
-            first, stretch = next(iter(self._kept.items()))
-            if len(self._kept) <= self._most and self._size <= self._most_bytes and stretch.used > oldest:
+            first, hidden = next(iter(self._kept.items()))
+            if len(self._kept) <= self._most and self._size <= self._most_bytes and hidden.used > oldest:
                 return
             del self._kept[first]
-            self._size -= stretch.size
-            for each in stretch.handed_out:
+            self._size -= hidden.size
+            for each in hidden.handed_out:
                 del self._first[each]
 
 
@@ -142,7 +139,7 @@ def _renamed(message: Message, ids: Mapping[str, str]) -> Message:
 
 
 def _without(messages: list[Message], ids: frozenset[str]) -> list[Message]:
-    """Leave out the calls that the client has taken out of its history: nobody answers them."""
+    """Remove calls that the client has removed from its history: they get no result."""
     if not ids:
         return messages
     return [
@@ -154,5 +151,5 @@ def _without(messages: list[Message], ids: frozenset[str]) -> list[Message]:
 
 
 def hides(messages: Sequence[Message], shown: frozenset[str]) -> bool:
-    """Whether the end of a conversation holds more than a client is told: more than one message, or fields beside ``shown``."""
+    """Return whether the end of a conversation has more than a client sees: several messages, or fields beside ``shown``."""
     return len(messages) > 1 or any(not message.keys() <= shown for message in messages)

@@ -1,7 +1,6 @@
-"""The server's upstream as the model of one turn: over its own connections, with the client's headers and parameters.
+"""The server's upstream as the ChatModel of one turn: its own connections, with the client's headers and parameters.
 
-What a round's request and answer mean is ``models.exchange``'s, so models that only write text can call tools too; how an answer
-is put together is ``models.assemble``'s. Here are only the wire, its order and its failures, as in ``server.chat``.
+Each round is an Exchange, so models that only write text can call tools too.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ if TYPE_CHECKING:
     from patchbay.server.upstream import ProxyRequest
 
 _ONE_REQUEST = frozenset({b"idempotency-key"})
-"""Headers that speak of one request: a turn makes several."""
+"""Headers about a single request: a turn makes several."""
 
 
 @dataclass(frozen=True)
 class ModelBackend:
-    """How the upstream's models are asked: what is the same for all turns."""
+    """What all turns share to ask the upstream's models."""
 
     make_exchange: Callable[[bytes], Exchange]
     provider: Provider
@@ -39,24 +38,24 @@ class ModelBackend:
 
 
 class UpstreamModel:
-    """A ChatModel for one client's request; ``written`` are the client's own tools, as it wrote them, by name.
+    """A ChatModel for one client request; ``written`` are the client's tools as it wrote them, by name.
 
-    ``envelope`` is what the first answer was put into, ``headers`` are those of the last that are true of an answer written anew.
-    ``document`` is what was read last: a chunk, or a whole completion. ``usages`` are what each round said that it cost.
+    ``envelope`` is that of the first chunk, ``headers`` those of the last response that are true of a rewritten one. ``document``
+    is the last chunk or completion, ``usages`` the usage of each round.
     """
 
     def __init__(
         self,
         request: ProxyRequest,
-        way: ModelBackend,
-        offer: ToolEncoder,
+        backend: ModelBackend,
+        encoder: ToolEncoder,
         written: Mapping[str, Mapping[str, Any]],
         *,
         stream: bool,
     ) -> None:
         self._request = request
-        self._way = way
-        self._offer = offer
+        self._backend = backend
+        self._encoder = encoder
         self._written = written
         self._sent = [pair for pair in request.upward(OWN_HEADERS[False, stream]) if pair[0] not in _ONE_REQUEST]
         self.envelope: Envelope | None = None
@@ -66,18 +65,18 @@ class UpstreamModel:
 
     @property
     def logprobs(self) -> Any:
-        """Those of the piece of text that was read last, if it came with any."""
+        """The logprobs of the last piece of text."""
         choices = self.document.get("choices")
         first = choices[0] if isinstance(choices, list) and choices else None
         return first.get("logprobs") if isinstance(first, Mapping) else None
 
     async def respond(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
-        """Answer ``request``. Raises PatchbayError: UpstreamStatusError with the upstream's own answer where it refused."""
-        provider, capabilities = self._way.provider, self._way.capabilities
-        told = self._offer.of(request.tools, written=self._written)
-        body = provider.prepare({**told.body(request), "stream": True} if request.stream else told.body(request))
-        if body.get("tools") is told.tools:
-            body["tools"] = told.encoded
+        """Answer ``request``. Raises PatchbayError: UpstreamStatusError with the upstream's own error response."""
+        provider, capabilities = self._backend.provider, self._backend.capabilities
+        encoded = self._encoder.of(request.tools, written=self._written)
+        body = provider.prepare({**encoded.body(request), "stream": True} if request.stream else encoded.body(request))
+        if body.get("tools") is encoded.tools:
+            body["tools"] = encoded.encoded
         round_, first = await request_with_retries(self._open, body, capabilities.of(body.get("model")), provider.sent_back)
         assembly = ReplyAssembler()
         end: ModelReply | None = None
@@ -98,7 +97,7 @@ class UpstreamModel:
         if reason == "error":
             raise UpstreamError(f"The model's server failed in mid-answer: {end.finish_reason}.")
         self._request.watch.wait_elsewhere()
-        yield ModelReply(told.own(end.reply), reason, end.usage)
+        yield ModelReply(encoded_tools.own(end.reply), reason, end.usage)
 
     def _note(self, document: dict[str, Any]) -> None:
         self.document = document
@@ -112,7 +111,7 @@ class UpstreamModel:
 
     async def _open(self, body: dict[str, Any]) -> tuple[_Round, bytes]:
         """Begin a round: return it with the first bytes of its answer."""
-        round_ = _Round(self._request, self._way.make_exchange(encode(body)), self._sent)
+        round_ = _Round(self._request, self._backend.make_exchange(encode(body)), self._sent)
         first = await anext(round_.pieces, b"")
         self.headers = [] if round_.exchange.fell_back else chat_downward(round_.upstream.answer.headers)
         return round_, first
@@ -148,5 +147,5 @@ def _document(data: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise UpstreamError(f"The upstream sent what is no JSON object: {data[:200].decode('utf-8', 'replace')}")
+        raise UpstreamError(f"Upstream returned invalid JSON: {data[:200].decode('utf-8', 'replace')}")
     return document

@@ -1,11 +1,7 @@
-"""What the chat door is told, checked when it is set. Plain data; where the upstream is stands in ``ProxySettings``.
+"""A chat completion that is a turn: the server runs calls of its registry's tools, and the client gets one completion.
 
-What a client is told of a turn: one completion of several rounds, whole or as a stream.
-
-The text of all rounds is one text, with a blank line between those of two rounds; its client sees it as it comes. Where JSON was
-asked for (``response_format``), only the last round's counts, since both together would be none. Pure: no I/O.
-
-A chat completion in which the server carries out calls of its registry's tools: the one loop, and its events to the client.
+The text of all rounds is one text, with a blank line between rounds, streamed as it comes. With a JSON ``response_format`` only
+the last round's text counts, since several would not be JSON.
 """
 
 from __future__ import annotations
@@ -50,16 +46,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ChatSettings:
-    """How turns are run. Raises ConfigurationError for what cannot work.
+    """How turns are run. Raises ConfigurationError for impossible settings.
 
     ``options`` is how tools reach the model, as in the proxy. A turn ends after ``max_iterations`` rounds, ``max_calls`` calls of
-    the registry's tools or ``max_seconds`` (None: no limit). Sessions have the first two as well, and of calls their own limit
-    where there is none here; nobody but their client waits for a turn, who may end it.
+    the registry's tools or ``max_seconds`` (None: no limit). The first two apply to chat sessions as well.
 
-    ``attachments`` are the kinds ("image", "audio", "file") that the upstream's models take of what tools return.
+    ``attachments`` are the kinds ("image", "audio", "file") that the upstream's models accept of what tools return.
 
-    Between two requests of a conversation the server keeps what its client does not see: of at most ``max_kept`` answers,
-    ``max_kept_size`` bytes, and for ``kept_for`` seconds since they were last asked about.
+    Between two requests of a conversation the server keeps what its client does not see: at most ``max_kept`` turns,
+    ``max_kept_size`` bytes, each for ``kept_for`` seconds after its last use.
     """
 
     options: TextOptions = field(default_factory=TextOptions)
@@ -86,10 +81,10 @@ class ChatSettings:
 
 
 SHOWN: Final = frozenset({"role", "content", "tool_calls", "reasoning_content"})
-"""The fields of a message that every client is told of, also in a stream."""
+"""The fields of a message that clients see, also in a stream."""
 
 EXCERPT: Final = 2000
-"""How many characters of a call's arguments and of its result the operator is shown."""
+"""Maximum characters of arguments and results in the report."""
 
 _BETWEEN: Final = "\n\n"
 _OWN_REASONS: Final = frozenset({"stop", "length", "content_filter", "tool_calls"})
@@ -97,7 +92,7 @@ _REASONING: Final = frozenset({"reasoning", "reasoning_content"})
 
 
 class TurnText:
-    """The text of several rounds. With ``only_last`` that of the last round alone, which is known when it is over."""
+    """The text of several rounds. With ``only_last`` that of the last round, which is known at the end."""
 
     def __init__(self, *, only_last: bool = False) -> None:
         self._only_last = only_last
@@ -105,7 +100,7 @@ class TurnText:
         self._is_over = False
 
     def add(self, text: str) -> str:
-        """Take a piece in; return what may be shown of it now."""
+        """Append a piece; return what may be sent of it now."""
         if self._is_over:
             self._is_over = False
             if self._only_last:
@@ -116,39 +111,39 @@ class TurnText:
         return "" if self._only_last else text
 
     def add_apart(self, text: str) -> str:
-        """Take in what is not the model's, as a paragraph of its own; return what may be shown of it now."""
+        """Append text that is not the model's as a paragraph of its own; return what may be sent of it now."""
         self.round_over()
         shown = self.add(text) if text and not self._only_last else ""
         self.round_over()
         return shown
 
     def round_over(self) -> None:
-        """Note that what follows is another round's."""
+        """Start another round."""
         self._is_over = True
 
     @property
     def unshown(self) -> str:
-        """What ``add`` has kept back."""
+        """Text that ``add`` has held back."""
         return self.text if self._only_last else ""
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The whole text."""
         return "".join(self._pieces)
 
 
 class StreamEncoder:
-    """The chunks of a stream, in the envelope of the first one that came from upstream."""
+    """Encodes the chunks of a stream, in the envelope of the upstream's first one."""
 
     def __init__(self, *, include_usage: bool) -> None:
         self._include_usage = include_usage
         self._opened = False
 
     def delta(self, envelope: Envelope, delta: Mapping[str, Any], *, logprobs: Any = None) -> bytes:
-        """A chunk; the first one says the role."""
-        told = delta if self._opened else {"role": "assistant", **delta}
+        """Encode a chunk; the first one has the role."""
+        fields = delta if self._opened else {"role": "assistant", **delta}
         self._opened = True
-        return envelope.delta(0, told, logprobs=b"null" if logprobs is None else encode(logprobs))
+        return envelope.delta(0, fields, logprobs=b"null" if logprobs is None else encode(logprobs))
 
     def end(
         self,
@@ -160,7 +155,7 @@ class StreamEncoder:
         usage: Mapping[str, Any] | None,
         report: Mapping[str, Any],
     ) -> bytes:
-        """All that is left: ``rest`` of the text, the client's calls, why it ended, what was done, what it cost."""
+        """Encode the end: the ``rest`` of the text, the client's calls, finish reason, report and usage."""
         out = [self.delta(envelope, {"content": rest})] if rest or not (self._opened or pending) else []
         for index, call in enumerate(pending):
             out.append(self.delta(envelope, {"tool_calls": [{"index": index, **call.to_openai()}]}))
@@ -180,7 +175,7 @@ def encode_completion(
     usage: Mapping[str, Any] | None,
     report: Mapping[str, Any],
 ) -> bytes:
-    """A completion: ``last``, the upstream's own of the last round, with what the turn came to."""
+    """Encode a completion: ``last``, the upstream's of the last round, with what the turn produced."""
     choices = last.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
     said = choice.get("message")
@@ -202,16 +197,16 @@ def encode_completion(
 
 
 def wire_finish_reason(end: FinalEvent) -> str:
-    """Return OpenAI's word for why a turn ended. A limit is "length": it ended before the answer did; so is none a hook ended."""
+    """Return OpenAI's finish reason of a turn: "length" for one that a limit ended, "content_filter" for a hook."""
     if end.aborted is not None:
         return "content_filter"
     return end.finish_reason if end.finish_reason in _OWN_REASONS else "length"
 
 
 def report_of(role: str, revision: int, end: FinalEvent, outputs: Sequence[UserOutputEvent]) -> dict[str, Any]:
-    """Return what the answer's ``patchbay`` says: whose tools of which revision, which calls, and the limit that ended it.
+    """Return the ``patchbay`` field: role, revision, calls, and the limit that ended the turn.
 
-    Where tools had something for the user that is there too, and where a hook ended the turn, which one and why.
+    Outputs of tools for the user are included, and the hook that aborted the turn.
     """
     report: dict[str, Any] = {"role": role, "revision": revision, "calls": [_call(each) for each in end.tool_executions]}
     if outputs:
@@ -222,7 +217,7 @@ def report_of(role: str, revision: int, end: FinalEvent, outputs: Sequence[UserO
 
 
 def sum_usage(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return what all rounds cost together, details too; None where none of them said."""
+    """Return the usage of all rounds together, details included; None without any."""
     if not usages:
         return None
     total = dict(usages[0])
@@ -271,20 +266,20 @@ def _call(execution: ToolExecution) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RoleTools:
-    """A role's tools at one moment, as an executor carries them out and a model is told of them."""
+    """A role's tools of one snapshot: the executor, and the encoder for the model."""
 
     snapshot: Snapshot
     executor: Executor
-    offer: ToolEncoder
+    encoder: ToolEncoder
 
 
 @dataclass(frozen=True)
 class ChatTurnRequest:
-    """What a client asked for.
+    """A client's request.
 
-    ``history`` is its conversation as the model is to see it. ``external`` are the client's own tools, ``written`` the same as
-    it wrote them, by name. ``parameters`` is all else of its body. ``wants_json``: its answer is to be JSON. ``session`` and
-    ``sender`` are what it says of itself, for hooks and approvals.
+    ``history`` is its conversation as the model sees it, ``external`` are the client's own tools, ``written`` the same as it
+    wrote them, by name. ``parameters`` is the rest of the body. ``wants_json``: the answer must be JSON. ``session`` and
+    ``sender`` are for hooks and approvals.
     """
 
     history: RestoredHistory
@@ -299,41 +294,41 @@ class ChatTurnRequest:
 
 
 class ToolChatTurn:
-    """One such completion; ``run`` carries it out. ``has_run``: a tool was called, so asking again does things again."""
+    """One turn. ``has_run``: a tool was called, so a retry would run it again."""
 
     def __init__(
         self,
-        asked: ChatTurnRequest,
+        chat: ChatTurnRequest,
         tools: RoleTools,
-        way: ModelBackend,
-        stretches: HiddenTurnStore,
+        backend: ModelBackend,
+        hidden_turns: HiddenTurnStore,
         settings: ChatSettings,
         *,
         streaming: bool,
     ) -> None:
         self.streaming = streaming
         self.has_run = False
-        self._asked = asked
+        self._chat = chat
         self._tools = tools
-        self._way = way
-        self._stretches = stretches
+        self._backend = backend
+        self._hidden_turns = hidden_turns
         self._settings = settings
-        self._content = TurnText(only_last=asked.wants_json)
+        self._content = TurnText(only_last=chat.wants_json)
         self._reasoning = TurnText()
         self._outputs: list[UserOutputEvent] = []
-        self._stream = StreamEncoder(include_usage=asked.include_usage)
+        self._stream = StreamEncoder(include_usage=chat.include_usage)
 
     def error_event(self, error: PatchbayError) -> bytes:
-        """Return the event that tells a stream's reader of a failure."""
+        """Return the event for an error within a stream."""
         return sse_event(encode(error_body(error)))
 
     async def run(self, request: ProxyRequest) -> None:
-        """Ask the model and carry out its calls until it answers, and tell the client. Raises PatchbayError."""
-        asked = self._asked
+        """Run the loop until the model's final answer, and send it to the client. Raises PatchbayError."""
+        chat = self._chat
         if self.streaming:
             request.watch.beat(request.reply.heartbeat)
-        model = UpstreamModel(request, self._way, self._tools.offer, asked.written, stream=self.streaming)
-        results = asked.history.results
+        model = UpstreamModel(request, self._backend, self._tools.encoder, chat.written, stream=self.streaming)
+        results = chat.history.results
         executing = self._tools.executor.begin(
             budget=self._settings.budget(),
             attachments=self._settings.attachments,
@@ -344,33 +339,33 @@ class ToolChatTurn:
         events = turn(
             model,
             executing,
-            asked.history.messages,
-            tool_choice=asked.tool_choice,
-            parameters=asked.parameters,
+            chat.history.messages,
+            tool_choice=chat.tool_choice,
+            parameters=chat.parameters,
             max_iterations=self._settings.max_iterations,
             stream=self.streaming,
-            external=asked.external,
+            external=chat.external,
             without=(ToolResultEvent,),
         )
         async with aclosing(events):
             async for event in events:
                 if isinstance(event, TextEvent):
-                    await self._tell(request, model, "content", self._content.add(event.delta))
+                    await self._write(request, model, "content", self._content.add(event.delta))
                 elif isinstance(event, ReasoningEvent):
-                    await self._tell(request, model, "reasoning_content", self._reasoning.add(event.delta))
+                    await self._write(request, model, "reasoning_content", self._reasoning.add(event.delta))
                 elif isinstance(event, ToolCallEvent):
                     self.has_run = True
                 elif isinstance(event, UserOutputEvent):
                     self._outputs.append(event)
-                    await self._tell(request, model, "content", self._content.add_apart(event.text))
+                    await self._write(request, model, "content", self._content.add_apart(event.text))
                 elif isinstance(event, IterationEndEvent):
                     self._content.round_over()
                     self._reasoning.round_over()
                 elif isinstance(event, FinalEvent):
                     await self._end(request, model, event)
 
-    async def _tell(self, request: ProxyRequest, model: UpstreamModel, field: str, text: str) -> None:
-        """Show a piece of text to who reads a stream."""
+    async def _write(self, request: ProxyRequest, model: UpstreamModel, field: str, text: str) -> None:
+        """Write a piece of text to a streaming client."""
         if not self.streaming or not text:
             return
         logprobs = model.logprobs if field == "content" else None
@@ -384,7 +379,7 @@ class ToolChatTurn:
         if end.aborted is not None and not end.aborted.hard:
             raise end.aborted
         pending = self._handed_out(end) if end.pending else ()
-        if pending and self._asked.wants_json:  # clients parse all content as JSON
+        if pending and self._chat.wants_json:  # clients parse all content as JSON
             self._content = TurnText()
         usage = sum_usage(model.usages)
         snapshot = self._tools.snapshot
@@ -424,22 +419,22 @@ class ToolChatTurn:
             request.journal.record("response", request.id, status=reply.status, stream=self.streaming, **capture.fields())
 
     def _scope(self, request: ProxyRequest) -> HookScope:
-        asked, role = self._asked, self._tools.snapshot.role
-        inbound = {"channel": "chat", "chat_id": asked.session, "sender_id": asked.sender}
-        model = asked.parameters.get("model")
+        chat, role = self._chat, self._tools.snapshot.role
+        inbound = {"channel": "chat", "chat_id": chat.session, "sender_id": chat.sender}
+        model = chat.parameters.get("model")
         return HookScope(
             role,
             request.id,
-            session_key=asked.session,
+            session_key=chat.session,
             model=model if isinstance(model, str) else "",
             context={"inbound": inbound, "scope": {"role": role}},
         )
 
     def _handed_out(self, end: FinalEvent) -> tuple[ToolCall, ...]:
-        """The calls that the client is to answer; what it is not told of the turn is kept under their ids."""
-        history = self._asked.history
+        """Return the calls for the client; what it does not see of the turn is stored under their ids."""
+        history = self._chat.history
         unseen = end.messages[len(history.messages) :]
-        return self._stretches.keep(unseen, end.pending, history.results) if hides(unseen, SHOWN) else end.pending
+        return self._hidden_turns.keep(unseen, end.pending, history.results) if hides(unseen, SHOWN) else end.pending
 
     def _envelope(self, model: UpstreamModel) -> Envelope:
-        return model.envelope or Envelope(id=None, created=None, model=self._asked.parameters.get("model"))
+        return model.envelope or Envelope(id=None, created=None, model=self._chat.parameters.get("model"))

@@ -1,19 +1,8 @@
-"""Names the flags and variables that give the key of a realtime model, for messages of the server.
+"""Live sessions over WebSockets: which session a client gets, and who may talk through a role. Pure ASGI.
 
-The rule which key a session is opened with is ``patchbay.realtime.providers.registry.key_for``.
-
-Sessions as clients ask for them: made, and opened with a model that is known by its name.
-
-What lives here: the server's settings and what a client wants, put together. What does not: whose turn it is (``door``), and what
-a query may say (``asked``).
-
-The door of sessions: whose turn it is at a role, and what becomes of the session that a client asks for. Pure ASGI.
-
-What does not live here: which session that is, and how it is opened (``making``).
-
-A role talks through one session at a time. Who comes while there is one is turned away (4409), unless it asks to take over: then
-its session is prepared beside the other (``LLMSessionManager.pending``), takes over when that one is idle, and the other client's
-socket ends with 4410.
+A role talks through one session at a time. Further clients are rejected (4409), unless they ask to take over: then the new
+session is prepared beside the current one (``LLMSessionManager.pending``), replaces it once that is idle, and the other client's
+socket closes with 4410.
 """
 
 from __future__ import annotations
@@ -83,7 +72,7 @@ _REFUSALS: Final = (401, 403)
 
 
 def check_key(settings: RealtimeSettings, *, is_servers_own: bool) -> None:
-    """Raise ConfigurationError where a session would have no key. ``is_servers_own``: its model is the one of the flags."""
+    """Raise ConfigurationError where a session would have no key. ``is_servers_own``: its model is that of the flags."""
     try:
         key_for(settings)
     except NoKeyError as error:
@@ -94,7 +83,7 @@ def check_key(settings: RealtimeSettings, *, is_servers_own: bool) -> None:
 
 
 def at_start(settings: RealtimeSettings) -> str:
-    """Return what a server should say of the key of its realtime model when it starts, "" for nothing."""
+    """Return a warning about the key of the server's realtime model, "" if all is well."""
     try:
         check_key(settings, is_servers_own=True)
     except ConfigurationError as error:
@@ -107,7 +96,7 @@ def at_start(settings: RealtimeSettings) -> str:
 
 
 def with_reason(error: UpstreamError, settings: RealtimeSettings) -> UpstreamError:
-    """Return the refusal of a model's server; one that nobody showed a key to says so."""
+    """Return the error of a model's server; if no key was sent, it says so."""
     if error.upstream_status not in _REFUSALS or key_for(settings):
         return error
     return UpstreamError(
@@ -118,14 +107,14 @@ def with_reason(error: UpstreamError, settings: RealtimeSettings) -> UpstreamErr
 
 
 _NAMES: Final = 10.0
-"""How long the upstream has to name its models (seconds)."""
+"""Seconds for the upstream to list its models."""
 
 _NO_END: Final = 30 * 86_400.0
-"""How long an upstream may be silent that may be as long as it likes (seconds): its client knows a number alone."""
+"""Seconds that stand for no limit: the client takes a number only."""
 
 
 class SessionFactory:
-    """Makes the sessions of a server; chats share one client of the upstream, which ``aclose`` closes."""
+    """Creates sessions; chats share one client of the upstream, which ``aclose`` closes."""
 
     def __init__(self, governance: Governance, settings: LiveSessionsSettings) -> None:
         self._governance = governance
@@ -133,38 +122,38 @@ class SessionFactory:
         self._chat = settings.chat or ChatSettings()
         self._chat_model: HostedModel | None = None
 
-    def make(self, asked: SessionRequest, key: str) -> Session:
-        """Return a session as it was asked for, not open yet. Raises ConfigurationError."""
+    def make(self, request: SessionRequest, key: str) -> Session:
+        """Return a session as requested, not yet open. Raises ConfigurationError."""
         governance = self._governance
-        context = {"inbound": {"channel": "session", "chat_id": key}, "scope": {"role": asked.role}}
-        if asked.kind == "realtime":
-            settings = realtime_settings(asked, self._settings)
+        context = {"inbound": {"channel": "session", "chat_id": key}, "scope": {"role": request.role}}
+        if request.kind == "realtime":
+            settings = realtime_settings(request, self._settings)
             own = self._settings.realtime
             assert own is not None
             check_key(settings, is_servers_own=dialect_for(settings) is dialect_for(own))
             return RealtimeSession(
-                settings, hooks=governance.hooks, media=governance.media, session_key=key, agent_id=asked.role, context=context
+                settings, hooks=governance.hooks, media=governance.media, session_key=key, agent_id=request.role, context=context
             )
         return ChatSession(
             self._model(),
             hooks=governance.hooks,
             media=governance.media,
-            instructions=asked.instructions,
-            parameters={"model": asked.model} if asked.model else None,
+            instructions=request.instructions,
+            parameters={"model": request.model} if request.model else None,
             attachments=self._chat.attachments,
             limits=limits_of(self._chat),
             session_key=key,
-            agent_id=asked.role,
+            agent_id=request.role,
             context=context,
         )
 
-    async def open(self, session: Session, asked: SessionRequest) -> str:
+    async def open(self, session: Session, request: SessionRequest) -> str:
         """Open a session; return its model's name. Raises PatchbayError."""
         if not isinstance(session, RealtimeSession):
             # The first time that takes a second or more: the others are served meanwhile, and it counts against no deadline.
             await asyncio.to_thread(importlib.import_module, "openai")
             await session.connect()
-            return asked.model or await self._only_model()
+            return request.model or await self._only_model()
         try:
             await session.connect()
         except UpstreamError as error:
@@ -177,9 +166,9 @@ class SessionFactory:
             await self._chat_model.aclose()
 
     async def _only_model(self) -> str:
-        """Return the one model of the upstream. Raises UpstreamError, and NoModelError where it has several or names none.
+        """Return the upstream's only model. Raises UpstreamError, and NoModelError where it has several or names none.
 
-        Before anything is said: who hears of it with the first answer has said that in vain.
+        This is checked before the first message, which would be lost otherwise.
         """
         try:
             async with asyncio.timeout(_NAMES):
@@ -192,7 +181,7 @@ class SessionFactory:
             raise UpstreamTimeoutError(f"The upstream did not name its models within {_NAMES:g} s.") from None
 
     def _model(self) -> HostedModel:
-        """The upstream as a model, one for all chats: each says which of its models it means."""
+        """Return the upstream as a model, shared by all chats: each names the model it means."""
         if self._chat_model is None:
             upstream, options = self._settings.upstream, self._chat.options
             assert upstream is not None
@@ -211,7 +200,7 @@ class SessionFactory:
 
 
 def limits_of(chat: ChatSettings) -> RealtimeLimits:
-    """Return how far a turn of a chat may go: as far as one of its own does, where the server says nothing of it."""
+    """Return the limits of a chat session's turns."""
     limits = RealtimeLimits(max_rounds=chat.max_iterations)
     return limits if chat.max_calls is None else replace(limits, max_calls=chat.max_calls)
 
@@ -221,14 +210,14 @@ _logger = logging.getLogger(__name__)
 _STOPPING: Final = CloseInfo(STOPPING, "the server stops")
 
 NO_SUCH_SOCKET: Final = "no_such_socket"
-"""The code of the answer to a handshake at any other path."""
+"""The error code of a handshake at another path."""
 
 _SHOWN: Final = 10
 _PATH_SHOWN: Final = 200
 
 
 class NoSuchRoleError(UnknownRoleError):
-    """The role does not exist; these do."""
+    """The role does not exist; the message lists those that do."""
 
     def __init__(self, role: str, roles: Sequence[str]) -> None:
         super().__init__(role)
@@ -237,27 +226,27 @@ class NoSuchRoleError(UnknownRoleError):
 
 
 class RoleBusyError(PatchbayError, RuntimeError):
-    """The role talks through another session."""
+    """The role has another session."""
 
     code = "role_busy"
     status = 409
 
 
 class LiveSessionsApp:
-    """Serves the sessions of the roles in ``managers``; each has its role's tools, and the hooks of ``governance``."""
+    """Serves the sessions of the roles in ``managers``, with their tools and the hooks of ``governance``."""
 
     def __init__(self, managers: Mapping[str, LLMSessionManager], governance: Governance, settings: LiveSessionsSettings) -> None:
         self._managers = managers
         self._governance = governance
         self._settings = settings
-        self._maker = SessionFactory(governance, settings)
-        self._held: dict[LiveSession, SessionBridge] = {}
+        self._factory = SessionFactory(governance, settings)
+        self._bridges: dict[LiveSession, SessionBridge] = {}
         self._serving: set[asyncio.Task[Any]] = set()
         self._waiting: dict[asyncio.Future[None], None] = {}  # those who wait for a role to be free, in the order they came
         self._is_stopping = False
 
     async def __call__(self, scope: Any, receive: Receive, send: Callable[[Any], Awaitable[None]]) -> None:
-        """Serve one ASGI scope of a WebSocket whose client may come in."""
+        """Serve one authorized WebSocket scope."""
         if role_in(own_path(scope)) is None:
             await reject_websocket(scope, send, _no_such_socket(scope))
             return
@@ -270,64 +259,64 @@ class LiveSessionsApp:
         assert task is not None
         self._serving.add(task)
         socket = Socket(send, self._settings.send_timeout)
-        early = DisconnectWatcher(receive, lambda: serving.cancel())  # noqa: PLW0108  (`serving` is defined below)
-        serving = asyncio.get_running_loop().create_task(self._serve(scope, early.receive, socket))
+        watcher = DisconnectWatcher(receive, lambda: serving.cancel())  # noqa: PLW0108  (`serving` is defined below)
+        serving = asyncio.get_running_loop().create_task(self._serve(scope, watcher.receive, socket))
         try:
             ending = await serving
         except PatchbayError as error:
             ending = await _refuse(socket, error)
         except asyncio.CancelledError:
-            if not early.has_left or task.cancelling():  # it had its time
+            if not watcher.has_left or task.cancelling():  # it had its time
                 await socket.end(_STOPPING)
                 raise
             ending = GONE
         finally:
             self._serving.discard(task)
-            await early.close()
+            await watcher.close()
         await socket.end(ending)
 
     def warn_of_unsupported_hooks(self) -> None:
-        """Log which hooks have a part that a realtime model has nothing of: what they do to requests, and tools of their own."""
+        """Log hooks with parts that realtime models do not support: ``before_llm``, and tools of their own."""
         mounted = self._governance.hooks.mounted if self._settings.realtime is not None else ()
         if names := [each.name for each in mounted if _is_for_requests(each)]:
             _logger.warning(
-                "Realtime models are sent no requests: before_llm is not asked there, and hooks' own tools are not offered. "
+                "Realtime models are sent no requests: before_llm is not called there, and hooks' own tools are not offered. "
                 "This concerns %s",
                 ", ".join(names),
             )
 
     def stopping(self) -> None:
-        """Say that the server is about to stop: no session begins, and each ends when what is under way in it has."""
+        """Prepare for shutdown: accept no sessions, and end each once it is idle."""
         self._is_stopping = True
-        self._tell_waiting()
-        for held in self._held.values():
-            held.end(_STOPPING.code, _STOPPING.reason, when_idle=True)
+        self._wake_waiting()
+        for bridge in self._bridges.values():
+            bridge.end(_STOPPING.code, _STOPPING.reason, when_idle=True)
 
     async def aclose(self) -> None:
-        """End all sessions, and wait until they have ended."""
+        """End all sessions, and wait for them."""
         self._is_stopping = True
-        self._tell_waiting()
-        for held in self._held.values():
-            held.end(_STOPPING.code, _STOPPING.reason)
+        self._wake_waiting()
+        for bridge in self._bridges.values():
+            bridge.end(_STOPPING.code, _STOPPING.reason)
         if serving := self._serving - {asyncio.current_task()}:
             await asyncio.wait(serving)
-        await self._maker.aclose()
+        await self._factory.aclose()
 
     async def _serve(self, scope: Any, receive: Receive, socket: Socket) -> CloseInfo:
-        """Hold a session for a client until its end. Raises PatchbayError where there is none to be had."""
+        """Serve a client's session until its end. Raises PatchbayError where it cannot have one."""
         role = unquote(role_in(own_path(scope)) or "")
         manager = self._manager(role)
-        asked = parse_session_request(manager.role, scope.get("query_string", b""), scope["headers"], self._settings)
-        socket.binary = asked.binary
-        await self._free(manager, asked)
+        request = parse_session_request(manager.role, scope.get("query_string", b""), scope["headers"], self._settings)
+        socket.binary = request.binary
+        await self._free(manager, request)
         self._manager(role)  # which may be no more by now
         if self._is_stopping:
             return _STOPPING
         # Nothing is waited for from here until the session is the role's pending one: whoever else was told of it looks again.
-        key = asked.session or f"session-{secrets.token_hex(8)}"
-        log = SessionLog(asked.role, key)
+        key = request.session or f"session-{secrets.token_hex(8)}"
+        log = SessionLog(request.role, key)
         try:
-            ending = await self._hold(manager, asked, key, log, receive, socket)
+            ending = await self._run_session(manager, request, key, log, receive, socket)
         except PatchbayError as error:
             log.failed(error)
             raise
@@ -341,28 +330,28 @@ class LiveSessionsApp:
             raise NoSuchRoleError(role, [name for name, each in self._managers.items() if name in each.registry.roles])
         return manager
 
-    async def _hold(
+    async def _run_session(
         self,
         manager: LLMSessionManager,
-        asked: SessionRequest,
+        request: SessionRequest,
         key: str,
         log: SessionLog,
         receive: Receive,
         socket: Socket,
     ) -> CloseInfo:
-        """Open the session ``key``, and hold it until its end. Raises PatchbayError where it cannot be opened."""
-        session = self._maker.make(asked, key)
-        held = self._held[session] = SessionBridge(
+        """Open the session ``key``, and serve it until its end. Raises PatchbayError where it cannot be opened."""
+        session = self._factory.make(request, key)
+        bridge = self._bridges[session] = SessionBridge(
             session, socket, log
         )  # which ends at once if the server is told to stop meanwhile
-        unwatch = _watch_role(manager, held)
+        unwatch = _watch_role(manager, bridge)
         try:
             await manager.prepare(session)
-            model = await self._maker.open(session, asked)
+            model = await self._factory.open(session, request)
             if await self._take_over(manager, session):
-                about = {"role": asked.role, "kind": asked.kind, "model": model, "session": key}
+                about = {"role": request.role, "kind": request.kind, "model": model, "session": key}
                 await socket.tell({"type": "ready", **about, "input_rate": session.input_rate})
-            return await held.run(receive)
+            return await bridge.run(receive)
         except OSError as error:  # the client has gone, or takes nothing
             if isinstance(error, PatchbayError):
                 raise
@@ -372,16 +361,16 @@ class LiveSessionsApp:
             self._left(manager, session)
             await session.close()
 
-    async def _free(self, manager: LLMSessionManager, asked: SessionRequest) -> None:
-        """Wait a moment for the role to be free, or for who takes it over to have done so; no longer than the server runs.
+    async def _free(self, manager: LLMSessionManager, request: SessionRequest) -> None:
+        """Wait for the role to be free, or for another takeover to finish, within the time limits and until shutdown.
 
         Raises RoleBusyError.
         """
         settings = self._settings
         try:
-            async with asyncio.timeout(settings.swap_wait if asked.takeover else settings.free_wait):
+            async with asyncio.timeout(settings.swap_wait if request.takeover else settings.free_wait):
                 while not self._is_stopping and (
-                    (manager.active is not None and not asked.takeover) or manager.pending is not None
+                    (manager.active is not None and not request.takeover) or manager.pending is not None
                 ):
                     changed = asyncio.get_running_loop().create_future()
                     self._waiting[changed] = None
@@ -390,24 +379,24 @@ class LiveSessionsApp:
                     finally:
                         del self._waiting[changed]
         except TimeoutError:
-            if asked.takeover:
+            if request.takeover:
                 raise RoleBusyError(f"Another client is taking over the role {manager.role!r}.") from None
             raise RoleBusyError(f"The role {manager.role!r} has a session already; ?takeover=1 takes over from it.") from None
 
     def _left(self, manager: LLMSessionManager, session: Session) -> None:
-        """Take a session out of its role."""
-        self._held.pop(session, None)
+        """Remove a session from its role."""
+        self._bridges.pop(session, None)
         manager.leave(session)
-        self._tell_waiting()
+        self._wake_waiting()
 
-    def _tell_waiting(self) -> None:
-        """Let those look again who wait for a role to be free."""
+    def _wake_waiting(self) -> None:
+        """Wake the clients that wait for a role."""
         for each in self._waiting:
             if not each.done():
                 each.set_result(None)
 
     async def _take_over(self, manager: LLMSessionManager, session: Session) -> bool:
-        """Have the pending session talk for the role; return whether it does. One that has ended by now says itself why."""
+        """Make the pending session the role's active one; return whether it still is open."""
         try:
             try:
                 async with asyncio.timeout(self._settings.swap_wait):
@@ -418,9 +407,9 @@ class LiveSessionsApp:
             if session.is_open:
                 raise
             return False
-        self._tell_waiting()
-        if before is not None and (held := self._held.get(before)) is not None:
-            held.end(REPLACED, "another client has taken over")
+        self._wake_waiting()
+        if before is not None and (bridge := self._bridges.get(before)) is not None:
+            bridge.end(REPLACED, "another client has taken over")
         return True
 
 
@@ -436,19 +425,19 @@ def _no_such_socket(scope: Any) -> Rejected:
     return Rejected(404, {"detail": f"There is nothing at {path!r}, but sessions at {PATH}ROLE.", "error_code": NO_SUCH_SOCKET})
 
 
-def _watch_role(manager: LLMSessionManager, held: SessionBridge) -> Callable[[], None]:
-    """Have a session end with its role; call what is returned to end the watch."""
+def _watch_role(manager: LLMSessionManager, bridge: SessionBridge) -> Callable[[], None]:
+    """End a session with its role; call the result to unsubscribe."""
     loop = asyncio.get_running_loop()
 
     def look(change: Change) -> None:  # in some thread
         if change.action == "remove_role" and manager.role in change.affected_roles:
-            loop.call_soon_threadsafe(held.end, UNKNOWN_ROLE, "the role is no more")
+            loop.call_soon_threadsafe(bridge.end, UNKNOWN_ROLE, "the role is no more")
 
     return manager.registry.subscribe(look)
 
 
 async def _refuse(socket: Socket, error: PatchbayError) -> CloseInfo:
-    """Say why there is no session: a browser sees nothing of a handshake that fails."""
+    """Send an error as a frame: browsers show nothing of a failed handshake."""
     try:
         await socket.tell(error_frame(error))
     except OSError:

@@ -1,16 +1,7 @@
-"""What the log of a server has of its sessions: one line for each that fails, and for each connection to a model that is lost.
+"""One WebSocket and its live session: frames in, events out, and a close code with the reason.
 
-What lives here: which events are an operator's affair, and their words. What does not: what clients are told (``frames``). A line
-says whose session it is and why; what models and clients wrote stands in it cut, and as characters that obey nobody.
-
-What a client says before its session is there, and that it goes away.
-
-What lives here: messages that are kept until somebody takes them. What does not: what they mean (``frames``).
-
-One socket and the session that a client holds by it: frames in, events out, and an end with a code that says why.
-
-What lives here: the two ways between them, each as slow as whoever takes what comes. What does not: which session it is, and
-whether the role is free (``door``).
+Both directions have backpressure. The log of a session has one line for each failure and each lost connection to its model, with
+untrusted text cut and escaped.
 """
 
 from __future__ import annotations
@@ -56,11 +47,11 @@ class SessionLog:
         self._last = ""
 
     def failed(self, error: Exception) -> None:
-        """There is no session."""
+        """Log that the session could not be opened."""
         self._say("The session %s could not be opened: %s", str(error))
 
     def event(self, event: RealtimeEvent) -> None:
-        """Something has happened in it."""
+        """Log an error, a lost connection, or a planned reconnect."""
         if isinstance(event, ErrorEvent):
             self._say("In the session %s: %s", str(event.error))
         elif isinstance(event, ConnectionEvent) and event.planned:
@@ -71,7 +62,7 @@ class SessionLog:
             self._say("The connection of the session %s to its model is lost: %s", event.reason or "no reason was given")
 
     def ended(self, why: str) -> None:
-        """Its model has ended it; what was said of that already is not said again."""
+        """Log that the model has ended the session, unless the reason was logged already."""
         if _shown(why, _LONGEST) != self._last:
             self._say("The session %s has ended: %s", why)
 
@@ -85,35 +76,35 @@ def _shown(text: str, most: int) -> str:
 
 
 _MOST: Final = 8
-"""How many messages are heard before their session is there. The rest waits in the socket, and so does that the client goes."""
+"""Maximum messages buffered before the session is open. More wait in the socket, and delay the detection of a disconnect."""
 
 
 class DisconnectWatcher:
-    """Hears ``receive`` until it is itself asked for messages; ``left`` is called once, if the client goes away before that."""
+    """Buffers the first messages of ``receive`` until it is called; ``left`` is called once if the client disconnects before."""
 
     def __init__(self, receive: Receive, left: Callable[[], object]) -> None:
         self.has_left = False
         self._receive = receive
         self._left = left
-        self._said: deque[Any] = deque()
-        self._hearing: asyncio.Task[None] | None = asyncio.get_running_loop().create_task(self._hear())
+        self._buffer: deque[Any] = deque()
+        self._reader: asyncio.Task[None] | None = asyncio.get_running_loop().create_task(self._read_ahead())
 
     async def receive(self) -> Any:
-        """Return the next message, the early ones first."""
+        """Return the next message, buffered ones first."""
         await self.close()
-        return self._said.popleft() if self._said else await self._receive()
+        return self._buffer.popleft() if self._buffer else await self._receive()
 
     async def close(self) -> None:
-        """Hear nothing by itself any more."""
-        hearing, self._hearing = self._hearing, None
-        if hearing is not None:
-            hearing.cancel()
-            await asyncio.wait({hearing})
+        """Stop reading ahead."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.cancel()
+            await asyncio.wait({reader})
 
-    async def _hear(self) -> None:
-        while len(self._said) < _MOST:
+    async def _read_ahead(self) -> None:
+        while len(self._buffer) < _MOST:
             message = await self._receive()
-            self._said.append(message)
+            self._buffer.append(message)
             if message["type"] == "websocket.disconnect":
                 self.has_left = True
                 self._left()
@@ -124,16 +115,16 @@ if TYPE_CHECKING:
     Session: TypeAlias = RealtimeSession | ChatSession
 
 _CLOSING: Final = 2.0
-"""How long a client has to take its close frame (seconds): a server that stops waits for it."""
+"""Seconds for a client to read its close frame: shutdown waits for it."""
 
 _LAST_WORDS: Final = 2.0
-"""How long a client is told what has happened, once its session is to end at once (seconds): a model may never be silent."""
+"""Seconds for sending pending events when a session is ended at once: a model may never be idle."""
 
 _PING: Final = Control("ping")
 _INTERRUPT: Final = Control("interrupt")
 
-_MOST_BROKEN: Final = 32
-"""How many frames in a row may be none."""
+_MAX_INVALID: Final = 32
+"""Maximum invalid frames in a row."""
 
 BAD_REQUEST: Final = 4400
 UNKNOWN_ROLE: Final = 4404
@@ -145,12 +136,12 @@ NO_MODEL: Final = 4503
 STOPPING: Final = 1001
 
 _LONGEST_REASON: Final = 120
-"""Bytes that a close frame has for its reason."""
+"""Maximum bytes of a close reason."""
 
 
 @dataclass(frozen=True)
 class CloseInfo:
-    """Why a socket ends. With the code 0 the client has gone, and is told nothing."""
+    """Why a socket closes. Code 0: the client has disconnected, and no close frame is sent."""
 
     code: int
     reason: str = ""
@@ -160,7 +151,7 @@ GONE: Final = CloseInfo(0)
 
 
 class Socket:
-    """A socket that was accepted: what goes out. Nobody waits longer than ``seconds`` for its client to take a frame."""
+    """The sending side of an accepted socket. A client has ``seconds`` to read each frame."""
 
     def __init__(self, send: Callable[[Any], Awaitable[None]], seconds: float) -> None:
         self.binary = False
@@ -170,11 +161,11 @@ class Socket:
         self._rate = 0
 
     async def tell(self, frame: Frame) -> None:
-        """Send a frame. Raises TimeoutError, OSError where the client has gone."""
+        """Send a frame. Raises TimeoutError, and OSError where the client has disconnected."""
         await self._out({"type": "websocket.send", "text": encode_frame(frame)})
 
     async def tell_event(self, event: RealtimeEvent) -> None:
-        """Send an event, as a binary frame if it is audio and the client wants it so. Raises as ``tell``."""
+        """Send an event, as a binary frame if it is audio and the client requested it. Raises as ``tell``."""
         if not self.binary or not isinstance(event, AudioEvent):
             await self.tell(event_frame(event))
             return
@@ -184,7 +175,7 @@ class Socket:
         await self._out({"type": "websocket.send", "bytes": event.audio})
 
     async def end(self, ending: CloseInfo) -> None:
-        """Close it, and say why."""
+        """Close the socket with its reason."""
         if ending.code:
             reason = ending.reason.encode()[:_LONGEST_REASON].decode(errors="ignore")
             with contextlib.suppress(OSError):  # (TimeoutError is one) it may be closed on the other side by now
@@ -200,7 +191,7 @@ class Socket:
 
 
 class SessionBridge:
-    """A session that is open, and its client. ``run`` serves both until one of them, or ``end``, ends it."""
+    """An open session and its client. ``run`` serves both until one of them, or ``end``, ends it."""
 
     def __init__(self, session: Session, socket: Socket, log: SessionLog) -> None:
         self.session = session
@@ -209,36 +200,36 @@ class SessionBridge:
         self._events = session.events()
         self._ending: CloseInfo | None = None
         self._is_hurried = False
-        self._too_late: asyncio.Future[CloseInfo] = (
+        self._expired: asyncio.Future[CloseInfo] = (
             asyncio.get_running_loop().create_future()
         )  # then it ends, whatever is under way
-        self._heard = 0  # how often it has asked for something
+        self._requests_seen = 0  # how often it has asked for something
         self._owes_idle = False  # it has asked, or something has come to its end, since it was told that nothing is under way
-        self._broken = 0
+        self._invalid_frames = 0
 
     def end(self, code: int, reason: str, *, when_idle: bool = False) -> None:
-        """Have it end, for this reason; ``when_idle``: what is under way comes to its end first, and nothing more is said."""
+        """End the session for this reason; ``when_idle``: once what is in progress has finished."""
         if not when_idle and not self._is_hurried:
             self._is_hurried = True
-            asyncio.get_running_loop().call_later(_LAST_WORDS, self._too_late.cancel)
+            asyncio.get_running_loop().call_later(_LAST_WORDS, self._expired.cancel)
         self._ending = self._ending or CloseInfo(code, reason)
         self._events.wake()
 
     async def run(self, receive: Callable[[], Awaitable[Any]]) -> CloseInfo:
-        """Pass on what either says, until the end; return why it ended. The session is the caller's to close."""
+        """Pass frames and events until the end; return the reason. The caller closes the session."""
         loop = asyncio.get_running_loop()
         work = [loop.create_task(self._listen(receive)), loop.create_task(self._tell())]
         try:
-            await asyncio.wait([*work, self._too_late], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([*work, self._expired], return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in work:
                 task.cancel()
             await asyncio.wait(work)
-        endings = [_ending_of(task) for task in work if not task.cancelled()]
+        endings = [_close_info_of(task) for task in work if not task.cancelled()]
         return self._ending or endings[0]
 
     async def _listen(self, receive: Callable[[], Awaitable[Any]]) -> CloseInfo:
-        """Do what the client says, one after the other: who speaks faster than the model's server takes it waits."""
+        """Handle the client's frames in order, with backpressure from the model's server."""
         while True:
             message = await receive()
             if message["type"] == "websocket.disconnect":
@@ -246,20 +237,20 @@ class SessionBridge:
             try:
                 frame = read_frame(message)
             except InvalidRequestError as error:
-                self._broken += 1
-                if self._broken > _MOST_BROKEN:
-                    return CloseInfo(BAD_REQUEST, "too many frames that are none")
+                self._invalid_frames += 1
+                if self._invalid_frames > _MAX_INVALID:
+                    return CloseInfo(BAD_REQUEST, "too many invalid frames")
                 await self._socket.tell(error_frame(error))
                 if error.param == "text":
-                    self._wants_answer()  # and this was it
+                    self._request_idle()  # and this was it
                 continue
-            self._broken = 0
+            self._invalid_frames = 0
             try:
                 await self._do(frame)
             except PatchbayError as error:
                 await self._socket.tell(error_frame(error))
             if not (isinstance(frame, AudioInput) or frame == _PING):
-                self._wants_answer()
+                self._request_idle()
 
     async def _do(self, frame: TextInput | AudioInput | Control) -> None:
         session, is_ending = self.session, self._ending is not None
@@ -275,13 +266,13 @@ class SessionBridge:
         else:
             await (session.send_text(frame.text) if isinstance(frame, TextInput) else session.respond())
 
-    def _wants_answer(self) -> None:
-        self._heard += 1
+    def _request_idle(self) -> None:
+        self._requests_seen += 1
         self._owes_idle = True
         self._events.wake()
 
     async def _tell(self) -> CloseInfo:
-        """Tell the client what happens; and that nothing is under way any more, once it has been told all else."""
+        """Send events to the client, and ``idle`` once all have been sent."""
         while True:
             event = self._events.now()
             if event is None and self._is_settled():
@@ -301,28 +292,28 @@ class SessionBridge:
                 if self._owes_idle and self.session.idle:
                     self._owes_idle = False
                     # The number tells it from one that was on its way when the client asked for more.
-                    await self._socket.tell({"type": "idle", "heard": self._heard})
+                    await self._socket.tell({"type": "idle", "heard": self._requests_seen})
                 if self._ending is not None:
                     return self._ending
 
     def _is_settled(self) -> bool:
-        """Whether its client is owed an end, or word that all is done. A session that is not idle has one more event, then."""
+        """Return whether an end or ``idle`` is due. A session that is not idle will have another event."""
         if self.session.idle:
             return self._owes_idle or self._ending is not None
         return self._is_hurried
 
 
 def _is_of_an_end(event: RealtimeEvent) -> bool:
-    """Whether something that was under way has come to its end; word of that may be among events that were dropped."""
+    """Return whether something in progress has ended, perhaps among dropped events."""
     return isinstance(event, IdleEvent) or (isinstance(event, DroppedEvent) and event.what == "events")
 
 
-def _ending_of(task: asyncio.Task[CloseInfo]) -> CloseInfo:
+def _close_info_of(task: asyncio.Task[CloseInfo]) -> CloseInfo:
     error = task.exception()
     if error is None:
         return task.result()
     if isinstance(error, TimeoutError):
-        return CloseInfo(SLOW_CLIENT, "the client does not take what it is sent")
+        return CloseInfo(SLOW_CLIENT, "the client does not read")
     if isinstance(error, OSError):
         return GONE
     raise error

@@ -1,11 +1,6 @@
-"""What models the sessions of a server may have. Plain data.
+"""The protocol of live sessions: settings, session requests (URL queries), and frames. Pure.
 
-What a client asks for when it opens a session: its URL's query, checked. Pure.
-
-What goes over the socket of a session: JSON in, JSON and pieces of audio out. Pure; docs/realtime.md has the tables.
-
-What lives here: reading a client's frames with all that can be wrong with them, and events as frames. What does not: sockets
-(``held``).
+docs/guides/realtime.md has the tables.
 """
 
 from __future__ import annotations
@@ -45,12 +40,11 @@ from patchbay.types import ToolCall
 
 @dataclass(frozen=True, kw_only=True)
 class LiveSessionsSettings:
-    """``realtime`` is the realtime model, ``upstream`` the server of the models for chats; None where there is none.
+    """``realtime`` is the realtime model, ``upstream`` the server of the chat models; None where there is none.
 
-    ``chat`` is how the latter are told of tools. In seconds: a session that is to take over from one that is not idle waits
-    ``swap_wait`` for it, and as long for another that is taking over; who comes to a role that is not free waits ``free_wait``,
-    since its own last session may be on its way out; a client that takes nothing of what it is sent is left after
-    ``send_timeout``.
+    ``chat`` is how chats use tools. In seconds: a takeover waits ``swap_wait`` for a busy session, and as long for another
+    takeover; a request for a busy role waits ``free_wait``, since the client's last session may be closing; a client that does
+    not read is disconnected after ``send_timeout``.
     """
 
     realtime: RealtimeSettings | None = None
@@ -82,17 +76,17 @@ _MODEL: Final = re.compile(r"[!-~]*")
 
 
 class NoModelError(InvalidRequestError):
-    """The server has no model of the kind that was asked for."""
+    """The server has no model of the requested kind."""
 
     code = "no_model"
 
 
 @dataclass(frozen=True)
 class SessionRequest:
-    """A session as a client wants it. ``model`` is "" for the server's own. ``binary``: audio comes as binary frames.
+    """A session as a client requests it. ``model`` is "" for the server's own. ``binary``: audio in binary frames.
 
-    ``takeover``: it takes over from the one that the role has. ``session`` is the key that the client gave it. With
-    ``detect_turns`` false its model does not hear when the user has ended: the client says so.
+    ``takeover``: it replaces the role's current session. ``session`` is the client's key. ``detect_turns`` false: the client says
+    when the user has finished speaking.
     """
 
     role: str
@@ -108,7 +102,7 @@ class SessionRequest:
 
 
 def role_in(path: str) -> str | None:
-    """Return the role (as it is written) in the path of a session, None where it is none of one."""
+    """Return the role (still encoded) in the path of a session, None for other paths."""
     role = path.removeprefix(PATH).removesuffix("/")
     return role if path.startswith(PATH) and role and "/" not in role else None
 
@@ -116,7 +110,7 @@ def role_in(path: str) -> str | None:
 def parse_session_request(
     role: str, query: bytes, headers: Sequence[tuple[bytes, bytes]], settings: LiveSessionsSettings
 ) -> SessionRequest:
-    """Read what a client asks for. Raises InvalidRequestError, NoModelError where the server does not have it."""
+    """Parse and validate a request. Raises InvalidRequestError, and NoModelError where the server has no such model."""
     try:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=20)
     except (ValueError, UnicodeError):
@@ -126,9 +120,7 @@ def parse_session_request(
         raise InvalidRequestError("The query says something twice.")
     for name, value in given.items():
         if name not in _KNOWN:
-            raise InvalidRequestError(
-                f"{name!r:.50} is nothing that a session can be asked for. Known are {', '.join(sorted(_KNOWN))}."
-            )
+            raise InvalidRequestError(f"Unknown parameter {name!r:.50}. Known are {', '.join(sorted(_KNOWN))}.")
         if name in _CHOICES and value not in _CHOICES[name]:
             raise InvalidRequestError(f"{name} is {' or '.join(_CHOICES[name])}, not {value!r:.50}.")
     for name in ("realtime", "model", "voice"):
@@ -139,7 +131,7 @@ def parse_session_request(
         raise InvalidRequestError(f"instructions must be up to {_LONGEST_INSTRUCTIONS} characters.")
     kind = _kind(given, settings)
     header = next((value for name, value in headers if name.lower() == SESSION_HEADER.lower().encode()), None)
-    asked = SessionRequest(
+    request = SessionRequest(
         role,
         kind,
         model=given.get("realtime" if kind == "realtime" else "model", ""),
@@ -151,37 +143,37 @@ def parse_session_request(
         takeover=given.get("takeover") == "1",
         detect_turns=given.get("detect_turns") != "0",
     )
-    if asked.model and kind == "realtime":
-        realtime_settings(asked, settings)  # says what is wrong with the name
-    return asked
+    if request.model and kind == "realtime":
+        realtime_settings(request, settings)  # says what is wrong with the name
+    return request
 
 
-def realtime_settings(asked: SessionRequest, settings: LiveSessionsSettings) -> RealtimeSettings:
-    """Return the settings of a realtime session. Raises ConfigurationError for a model of nobody's.
+def realtime_settings(request: SessionRequest, settings: LiveSessionsSettings) -> RealtimeSettings:
+    """Return the settings of a realtime session. Raises ConfigurationError for an unknown model.
 
-    Another model of the same provider is asked for at the same server; one of another provider at that provider's own.
+    Another model of the same provider is requested from the same server; one of another provider from that provider's own.
     """
     own = settings.realtime
     assert own is not None
     made = own
-    if asked.model:
+    if request.model:
         provider = dialect_for(own).provider
         named = replace(
-            own, model=asked.model, provider="" if "/" in asked.model else provider, url=None, api_key=None, voice=None
+            own, model=request.model, provider="" if "/" in request.model else provider, url=None, api_key=None, voice=None
         )
         same = dialect_for(named).provider == provider
-        made = replace(own, model=asked.model, provider=provider) if same else replace(named, extra={})
-    if asked.instructions:
-        made = replace(made, instructions=asked.instructions)
-    if asked.voice:
-        made = replace(made, voice=asked.voice)
-    if not asked.detect_turns:
+        made = replace(own, model=request.model, provider=provider) if same else replace(named, extra={})
+    if request.instructions:
+        made = replace(made, instructions=request.instructions)
+    if request.voice:
+        made = replace(made, voice=request.voice)
+    if not request.detect_turns:
         made = replace(made, detect_turns=False)
-    return replace(made, output=asked.output) if asked.output is not None else made
+    return replace(made, output=request.output) if request.output is not None else made
 
 
 def _kind(given: dict[str, str], settings: LiveSessionsSettings) -> Literal["realtime", "offline"]:
-    """A realtime model or a chat's: what the query names, else the realtime one where the server has that."""
+    """Return the kind that the query names, else realtime where the server has that."""
     if "realtime" in given and "model" in given:
         raise InvalidRequestError("realtime and model are two kinds of session: name one.")
     wants_realtime = "realtime" in given or ("model" not in given and settings.realtime is not None)
@@ -196,7 +188,7 @@ def _kind(given: dict[str, str], settings: LiveSessionsSettings) -> Literal["rea
 
 
 LONGEST_TEXT: Final = 65_536
-"""Characters of what a user says at once."""
+"""Maximum characters of a text frame."""
 
 Frame: TypeAlias = dict[str, Any]
 
@@ -206,7 +198,7 @@ _decode = msgspec.json.Decoder().decode
 
 @dataclass(frozen=True, slots=True)
 class TextInput:
-    """A text of the user's."""
+    """Text of the user."""
 
     text: str
 
@@ -220,13 +212,13 @@ class AudioInput:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """Something that has no content: the user has ended, is to be heard instead, or wants to know whether anybody is there."""
+    """A frame without content: the user has finished, interrupts, or pings."""
 
-    what: Literal["respond", "interrupt", "ping"]
+    kind: Literal["respond", "interrupt", "ping"]
 
 
 def read_frame(message: Mapping[str, Any]) -> TextInput | AudioInput | Control:
-    """Read what a client has sent, an ASGI message. Raises InvalidRequestError for what is none of the frames that there are."""
+    """Parse an ASGI message of a client. Raises InvalidRequestError for an invalid frame."""
     if (audio := message.get("bytes")) is not None:
         return AudioInput(validated_audio(audio))
     try:
@@ -257,7 +249,7 @@ def encode_frame(frame: Frame) -> str:
     """Return a frame as text."""
     try:
         return _encode(frame).decode()
-    except (TypeError, ValueError, RecursionError):  # half a surrogate pair of a model's, or what no JSON knows
+    except (TypeError, ValueError, RecursionError):  # a lone surrogate, or an unknown type
         return json.dumps(frame, default=str)
 
 
@@ -267,12 +259,12 @@ def event_frame(event: RealtimeEvent) -> Frame:
 
 
 def error_frame(error: PatchbayError) -> Frame:
-    """Return what tells a client that something went wrong."""
+    """Return an error as a frame."""
     return {"type": "error", "error": {"message": str(error), "code": error.code}}
 
 
 def _decoded(text: str) -> Any:
-    """Read JSON, also with half a surrogate pair in it, as scripts of web pages write one."""
+    """Parse JSON, with lone surrogates too, as scripts of web pages send them."""
     try:
         return _decode(text)
     except ValueError:
