@@ -97,7 +97,7 @@ class UpstreamModel:
         if reason == "error":
             raise UpstreamError(f"The model's server failed in mid-answer: {end.finish_reason}.")
         self._request.watch.wait_elsewhere()
-        yield ModelReply(encoded_tools.own(end.reply), reason, end.usage)
+        yield ModelReply(encoded.own(end.reply), reason, end.usage)
 
     def _note(self, document: dict[str, Any]) -> None:
         self.document = document
