@@ -77,14 +77,14 @@ def test_all_that_a_server_keeps_may_be_in_one_database(url):
     async def work():
         kept, approvals, log = RegistrationStore(url), ApprovalStore(url), AuditLog(url)
         hold = StoreLock(kept.database)
-        await hold.take()
+        await hold.acquire()
         log(record("first"))  # the others are opened later, while the first is open
         await log.flush()
         await approvals.pending(now=0)
         *_, seen = await asyncio.gather(audited(log), registered(kept), approved(approvals), read())
         async with RegistrationStore(url) as second:
             with pytest.raises(ConfigurationError, match="in use by another server"):
-                await StoreLock(second.database).take()
+                await StoreLock(second.database).acquire()
         waits = await approvals.pending(now=time.time())
         await hold.release()
         for each in (kept.close, approvals.close, log.aclose):

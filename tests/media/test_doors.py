@@ -12,7 +12,7 @@ from agents.turns import Chat, agent, said_to
 from media.pictures import png
 from patchbay.agents import Blob
 from patchbay.loop.conversation import LEFT_OUT
-from patchbay.server.registry_service import _shown
+from patchbay.server.registry_service import _json_output
 from patchbay.testing import ScriptedModel
 from patchbay.tools.output import ToolOutput, introduction
 from patchbay.types import Illustrated, ToolCall
@@ -76,8 +76,8 @@ def test_an_answer_that_only_speaks_of_images_is_cut_like_any_other():
 
 
 def test_what_a_hook_answers_for_a_registered_tool_is_its_words():
-    assert b'"sunny"' == bytes(_shown(ToolOutput("sunny"), ""))
-    assert b'{"a":1}' == bytes(_shown(Illustrated({"a": 1}, ()), ""))
+    assert b'"sunny"' == bytes(_json_output(ToolOutput("sunny"), ""))
+    assert b'{"a":1}' == bytes(_json_output(Illustrated({"a": 1}, ()), ""))
 
 
 @pytest.mark.parametrize("kinds", [[], ["image"]])

@@ -138,14 +138,14 @@ def test_the_configuration_is_read_again_at_a_signal_and_a_broken_one_changes_no
         path = folder / "config.json"
         path.write_text("{")
         os.kill(child.pid, signal.SIGHUP)
-        printed(child, "The configuration is as it was")
+        printed(child, "The configuration was not reloaded")
         path.write_text(json.dumps({"approvals": {"rules": [{"when": {"path": {"regx": "x"}}, "outcome": "deny"}]}}))
         os.kill(child.pid, signal.SIGHUP)
         printed(child, "approvals, rule '1': when.path.regx is no operator: is 'regex' meant?")
         assert "Beijing: sunny" in ask(child, BEIJING)
         path.write_text(json.dumps(hooks(enabled=False)))
         os.kill(child.pid, signal.SIGHUP)
-        printed(child, "The configuration was read again: weather is not enabled; no more: weather, approvals")
+        printed(child, "The configuration was reloaded: weather is not enabled; no more: weather, approvals")
         assert "Beijing: sunny" not in ask(child, BEIJING)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import os
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -38,6 +40,9 @@ def run_cli(*arguments: str, stdin: str = "", **environment: str) -> subprocess.
             main(arguments)
         except SystemExit as ended:
             status = ended.code if isinstance(ended.code, int) else 1
+    with warnings.catch_warnings():  # what a command that fails leaves open, the end of its process would close
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
     return subprocess.CompletedProcess(arguments, status, stdout.getvalue(), stderr.getvalue())
 
 

@@ -120,7 +120,7 @@ def test_a_tool_that_no_provider_takes_is_registered_and_told_of_with_the_reason
     listed = server.tools()
     assert (True, None, parameters) == (listed["a"]["problem"] in warning, listed["b"]["problem"], listed["a"]["parameters"])
     assert ["b"] == [spec.name for spec in server.app.registry.snapshot("ann").specs]
-    assert 1 == caplog.text.count("The tool 'a' is offered to no model")
+    assert 1 == caplog.text.count("The tool 'a' is not offered to models")
 
 
 @UNUSABLE

@@ -202,8 +202,6 @@ class ProxyApp:
         except PatchbayError as error:
             self._log_failure(request_id, error)
             REJECTIONS.report(scope, error.status, self._redact.text(f"{error.code}: {error}"))
-            if turn is not None and turn.has_run and not reply.started:
-                error = not_retryable(error)
             await self._send_error(reply, exchange, error)
         except asyncio.CancelledError:
             stopping = StoppingError()
@@ -268,6 +266,8 @@ class ProxyApp:
     async def _send_error(self, reply: ResponseWriter, exchange: ChatCompletion | None, error: PatchbayError) -> None:
         """Send an error: as a status where that is possible, else as an event of the stream, else by cutting the connection."""
         if not reply.started:
+            if getattr(exchange, "has_run", False):  # a turn whose tools would run again
+                error = not_retryable(error)
             headers: Headers = error_headers(error)
             if isinstance(error, AuthenticationError):
                 headers.append((b"www-authenticate", b"Bearer"))
