@@ -47,7 +47,7 @@ def test_progress_of_a_plugin_reaches_the_executor_while_its_tool_runs(tmp_path)
         async with Stand(folder, server=f"http://127.0.0.1:{server.port}") as stand:
             await stand.registered()
             lease = CallbackHealth(max_failures=3, connect_timeout=BOUND)
-            dispatcher = CallbackDispatcher(max_result_size=10_000, connect_timeout=BOUND, strict_arguments=False, lease=lease)
+            dispatcher = CallbackDispatcher(max_result_size=10_000, connect_timeout=BOUND, strict_arguments=False, health=lease)
             lease.registry = registry = ToolRegistry(["ann"], dispatcher.tool)
             for name in ("search", "release"):
                 registry.register(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from contextlib import ExitStack
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from patchbay.server import callbacks
 from patchbay.server.app import create_tools_app
-from patchbay.server.callbacks import CallbackEndpoint, CallbackHealth
+from patchbay.server.callbacks import CallbackEndpoint, CallbackHealth, is_reachable
 from patchbay.server.settings import ToolsSettings
 from patchbay.tools import Tool
 from patchbay.tools.registry import Registration
@@ -38,6 +39,18 @@ def test_the_first_connection_that_fails_hides_what_is_there_and_nothing_else(se
         assert {"a": "hidden", "c": "active", "d": "active", "b": "hidden"} == states(server, "ben")
         assert "tool_hidden" == server.call("a")["code"]  # no model is told of it, and none can call it
         assert "done" == server.call("d")["output"]
+
+
+def test_a_health_check_closes_its_connection() -> None:
+    async def main(listener: socket.socket) -> bytes:
+        assert await is_reachable(f"http://127.0.0.1:{listener.getsockname()[1]}/", 5)
+        accepted, _ = await asyncio.to_thread(listener.accept)
+        with accepted:
+            accepted.settimeout(5)
+            return await asyncio.to_thread(accepted.recv, 1)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        assert b"" == asyncio.run(main(listener))
 
 
 def test_the_third_in_a_row_drops_a_plugins_tools_from_every_role(server: Any) -> None:

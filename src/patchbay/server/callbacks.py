@@ -249,7 +249,7 @@ class _Closing(asyncio.Protocol):
 
     _transport: asyncio.BaseTransport | None = None
 
-    def connection_report(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
 
     def close(self) -> None:
