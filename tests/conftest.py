@@ -18,8 +18,9 @@ from executor.moved import jump_run
 from patchbay.cli.children import listening
 from patchbay.testing import ContractModel, ScriptedUpstream
 
-# No test asks the clock: on a busy machine an example may take any time.
-settings.register_profile("patchbay", deadline=None)
+# No test asks the clock: on a busy machine an example may take any time. `pytest --hypothesis-profile nightly` looks further.
+settings.register_profile("patchbay", deadline=None, max_examples=100)
+settings.register_profile("nightly", deadline=None, max_examples=500)
 settings.load_profile("patchbay")
 
 # A shell without job control has what it runs in the background ignore Ctrl-C, and so would all that tests start and so stop.

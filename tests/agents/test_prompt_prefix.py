@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from patchbay.agents import DatabaseSessionService, InMemorySessionService, LlmAgent
@@ -143,7 +143,6 @@ def in_words(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "content": "\n".join(part.get("text", LEFT_OUT) for part in message["content"])}
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.lists(TURN, min_size=1, max_size=3), st.lists(ATTACHED | ODD | JSON, min_size=1, max_size=4), st.booleans(), st.booleans()
 )

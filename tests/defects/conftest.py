@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 import openai
 import pytest
 
 from .doors import Proxy, running_proxy, sdk_client, wrapped_client
-from .reading import WAYS, Read, read_text
+from .reading import Read, read_in_all_ways
 from .upstream import Upstream
 
 
-@pytest.fixture(params=sorted(WAYS))
-def read(request: pytest.FixtureRequest) -> Read:
-    """Read a text as a whole and streamed in pieces of several sizes; each test runs once per way."""
-    return partial(read_text, way=request.param)
+@pytest.fixture
+def read() -> Read:
+    """Read a text as a whole, and see that streamed in pieces of several sizes it reads the same."""
+    return read_in_all_ways
 
 
 @pytest.fixture(scope="session")

@@ -66,9 +66,15 @@ def pieces(text: str, size: int) -> list[str]:
     return [text[at : at + size] for at in range(0, len(text), size)] if size else [text]
 
 
-def read_text(text: str, way: str, **options: Any) -> Reply:
-    """Read ``text`` in one of WAYS."""
-    size = WAYS[way]
+def read_in_all_ways(text: str, **options: Any) -> Reply:
+    """Read ``text`` in each of WAYS, and return the reply, which is the same for all."""
+    replies = {way: _read(text, size, **options) for way, size in WAYS.items()}
+    whole = replies["parse"]
+    assert {} == {way: facts(reply) for way, reply in replies.items() if facts(reply) != facts(whole)}, facts(whole)
+    return whole
+
+
+def _read(text: str, size: int | None, **options: Any) -> Reply:
     if size is None:
         return patchbay.parse(text, **options)
     parser = patchbay.StreamParser(**options)

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from patchbay.formats import StreamParser
@@ -276,7 +276,6 @@ SCRAPS = sorted(
 )
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.sampled_from(ROWS), st.lists(st.sampled_from(SCRAPS), max_size=6).map("".join), st.integers(1, 9))
 def test_pieces_of_any_size_give_what_the_whole_text_gives(row: Format, text: str, size: int) -> None:
     assert read(row, text) == read(row, text, size=size)

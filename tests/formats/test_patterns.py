@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from patchbay.errors import ConfigurationError
@@ -30,7 +30,6 @@ def patterns(draw: st.DrawFn) -> str:
     return draw(st.sampled_from(["a", "<", "b<"])) + "".join(parts) + group + draw(st.sampled_from(["", ">", r"\Z"]))
 
 
-@settings(deadline=None, max_examples=100)
 @given(patterns(), st.text(ALPHABET, max_size=12))
 def test_a_match_is_the_one_that_re_finds(pattern: str, text: str) -> None:
     found = compile_pattern(pattern, "p").match(text)
@@ -42,7 +41,6 @@ def test_a_match_is_the_one_that_re_finds(pattern: str, text: str) -> None:
         assert Match(expected.end(), groups) == found
 
 
-@settings(deadline=None, max_examples=100)
 @given(patterns(), st.text(ALPHABET, max_size=12), st.integers(0, 12))
 def test_what_is_decided_early_is_what_the_whole_text_decides(pattern: str, text: str, cut: int) -> None:
     compiled = compile_pattern(pattern, "p")
@@ -51,7 +49,6 @@ def test_what_is_decided_early_is_what_the_whole_text_decides(pattern: str, text
         assert compiled.match(text) == early
 
 
-@settings(deadline=None, max_examples=100)
 @given(patterns(), st.text(ALPHABET, max_size=12), st.text(ALPHABET, max_size=3))
 def test_a_match_begins_with_one_of_the_starts(pattern: str, text: str, before: str) -> None:
     compiled = compile_pattern(pattern, "p")

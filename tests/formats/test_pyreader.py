@@ -12,14 +12,12 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from patchbay.formats.source import MalformedCall, NoMatch, Source, Truncated, marker_set
 from patchbay.formats.values.python_reader import PythonArguments, PythonReader, PythonValue, arguments_json
 from patchbay.formats.values.tool_names import UNTYPED, ToolTypes
-
-SETTINGS = settings(deadline=None, max_examples=100)
 
 TYPES = ToolTypes(
     {
@@ -360,7 +358,6 @@ def pieces(draw: st.DrawFn, text: str) -> list[str]:
     return [text[begin:end] for begin, end in pairwise([0, *cuts, len(text)])]
 
 
-@SETTINGS
 @given(st.data(), values)
 def test_the_repr_of_a_value_is_read_as_the_value(data: st.DataObject, written: Any) -> None:
     told = outcome(data.draw(pieces(repr(written))), "value").told
@@ -368,7 +365,6 @@ def test_the_repr_of_a_value_is_read_as_the_value(data: st.DataObject, written: 
     assert repr(written) == told.text
 
 
-@SETTINGS
 @given(st.data(), st.lists(values, max_size=3), st.dictionaries(names, values, max_size=4))
 def test_a_call_that_python_could_read_is_read_as_it_is(data: st.DataObject, given_: list[Any], named: dict[str, Any]) -> None:
     text = f"({', '.join([*map(repr, given_), *(f'{name}={value!r}' for name, value in named.items())])})"
@@ -396,7 +392,6 @@ literals = st.recursive(
 )
 
 
-@SETTINGS
 @given(st.data(), literals)
 def test_a_literal_says_what_python_reads(data: st.DataObject, text: str) -> None:
     told = outcome(data.draw(pieces(f"(a={text})"))).told
@@ -415,7 +410,6 @@ expressions = st.recursive(
 )
 
 
-@SETTINGS
 @given(expressions)
 def test_arithmetic_comes_to_what_python_computes(text: str) -> None:
     told = outcome([f"(a={text})"]).told.keywords["a"]
@@ -439,7 +433,6 @@ FRAGMENTS = [
 """What the reader decides on."""
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.data(), st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=2), max_size=14).map("".join), st.booleans())
 def test_any_split_gives_what_the_whole_text_gives(data: st.DataObject, text: str, is_call: bool) -> None:
     what, text = ("arguments", "(" + text) if is_call else ("value", text)
@@ -448,7 +441,6 @@ def test_any_split_gives_what_the_whole_text_gives(data: st.DataObject, text: st
     assert whole == outcome(list(text), what, ("<|end|>", "[END]"))
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=2), max_size=14).map("".join))
 def test_what_is_told_is_valid_json_that_can_be_encoded(text: str) -> None:
     told = outcome(["(" + text]).told

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import patchbay
@@ -15,7 +15,6 @@ from patchbay.formats.render import WRITERS, render_calls
 from patchbay.formats.render.writer import ReservedText
 from patchbay.types import ToolCall, ToolResult, ToolSpec
 
-SETTINGS = settings(deadline=None, max_examples=300)
 READABLE = sorted(WRITERS.keys() & FORMATS.keys())
 
 CALL = ToolCall("c", "f", '{"a": "b"}')
@@ -59,7 +58,6 @@ def plain(writer: Any, content: str) -> tuple[str, str]:
     return before, after
 
 
-@SETTINGS
 @given(st.sampled_from(sorted(WRITERS)), st.data())
 def test_a_result_stays_inside_its_frame(name: str, data: st.DataObject) -> None:
     writer = WRITERS[name]
@@ -85,7 +83,6 @@ def test_a_result_without_marks_is_not_changed() -> None:
         assert content in shown or (as_json and '<div class=\\"x\\">a && b</div> C:\\\\dir' in shown)
 
 
-@SETTINGS
 @given(st.sampled_from(sorted(WRITERS)), st.data())
 def test_no_two_results_look_alike(name: str, data: st.DataObject) -> None:
     writer = WRITERS[name]
@@ -94,7 +91,6 @@ def test_no_two_results_look_alike(name: str, data: st.DataObject) -> None:
     assert (one == other) == (shown[0] == shown[1])
 
 
-@SETTINGS
 @given(st.sampled_from(sorted(WRITERS)), st.data())
 def test_names_and_ids_cannot_leave_their_place_in_a_frame(name: str, data: st.DataObject) -> None:
     writer = WRITERS[name]
@@ -106,7 +102,6 @@ def test_names_and_ids_cannot_leave_their_place_in_a_frame(name: str, data: st.D
         assert usual.lower().count(mark.lower()) == shown.lower().count(mark.lower())
 
 
-@SETTINGS
 @given(st.sampled_from(sorted(WRITERS)), st.data())
 def test_a_user_cannot_write_a_frame(name: str, data: st.DataObject) -> None:
     writer = WRITERS[name]
@@ -122,7 +117,6 @@ def test_what_a_user_says_is_the_same_object_where_nothing_is_forged() -> None:
         assert said is WRITERS[name].escape_user_text(said)
 
 
-@SETTINGS
 @given(st.sampled_from(sorted(WRITERS)), st.data())
 def test_what_describes_a_tool_cannot_leave_the_list(name: str, data: st.DataObject) -> None:
     writer = WRITERS[name]
@@ -140,7 +134,6 @@ def described(name: str, text: str) -> ToolSpec:
     return ToolSpec(name, text, {"type": "object", "properties": {"a": {"type": "string", "description": text, "default": text}}})
 
 
-@SETTINGS
 @given(st.sampled_from(READABLE), st.data())
 def test_results_read_back_are_no_calls(name: str, data: st.DataObject) -> None:
     """Also where a model repeats them word for word: no marked call can be in them. (Bare calls have no marks to defuse.)"""
@@ -176,7 +169,6 @@ def test_a_mark_gets_a_backslash_behind_its_first_character(text: str, defused: 
     assert defused == marks.escape(text)
 
 
-@SETTINGS
 @given(st.lists(st.sampled_from(["<", "\\", "/", " ", "tool_call", "[ARGS]", "Action:", "x"]), max_size=12).map("".join))
 @example("<\\\\ /tool_call")
 def test_defusing_can_be_undone(text: str) -> None:

@@ -6,7 +6,7 @@ import json
 from contextlib import suppress
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import patchbay
@@ -14,8 +14,6 @@ from patchbay.errors import InvalidRequestError, PatchbayError
 from patchbay.models.capabilities import Capabilities
 from patchbay.models.exchange import Exchange
 from patchbay.models.options import TextOptions
-
-SETTINGS = settings(deadline=None, max_examples=400)
 
 KEYS = [
     "choices", "index", "delta", "message", "content", "tool_calls", "function", "name", "arguments", "id", "finish_reason",
@@ -37,7 +35,6 @@ def exchange(*, stream: bool, mode: str) -> Exchange:
     return Exchange(json.dumps(body).encode(), TextOptions(tools=mode), Capabilities())  # type: ignore[arg-type]
 
 
-@SETTINGS
 @given(st.lists(values, max_size=4), st.sampled_from(["text", "native", "auto"]))
 def test_no_events_raise_anything_else(events: list[Any], mode: str) -> None:
     ours = exchange(stream=True, mode=mode)
@@ -48,7 +45,6 @@ def test_no_events_raise_anything_else(events: list[Any], mode: str) -> None:
         ours.end()
 
 
-@SETTINGS
 @given(values, values, st.booleans(), st.sampled_from(["text", "native", "auto"]))
 def test_no_answer_raises_anything_else(message: Any, finish: Any, stream: bool, mode: str) -> None:
     with suppress(PatchbayError):
@@ -59,7 +55,6 @@ def test_no_answer_raises_anything_else(message: Any, finish: Any, stream: bool,
         exchange(stream=stream, mode=mode).answer(json.dumps(message).encode())
 
 
-@SETTINGS
 @given(
     st.dictionaries(st.sampled_from([*KEYS, "n", "stream", "functions", "parallel_tool_calls"]), values),
     st.lists(values, max_size=3),
@@ -71,7 +66,6 @@ def test_no_request_raises_anything_but_that_it_is_invalid(fields: dict[str, Any
             Exchange(json.dumps(body).encode(), TextOptions(tools="text"), Capabilities())
 
 
-@SETTINGS
 @given(st.lists(st.dictionaries(st.sampled_from([*KEYS, "tool_call_id"]), values), max_size=4))
 def test_any_conversation_can_be_shown(messages: list[dict[str, Any]]) -> None:
     assert isinstance(patchbay.flatten_messages(messages), list)

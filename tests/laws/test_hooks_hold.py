@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from patchbay.errors import ToolFailed
@@ -369,7 +369,6 @@ def reply(number: int, written: Any) -> Reply:
     return Reply("some words", tool_calls=tuple(made), incomplete=tuple(cut_off))
 
 
-@settings(max_examples=400)
 @given(
     plans=st.lists(hooks, min_size=1, max_size=3),
     rounds=st.lists(calls, min_size=1, max_size=3),

@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import patchbay
@@ -15,8 +15,6 @@ from patchbay.models.chat_model import ChatRequest, ModelReply
 from patchbay.runner import RunResult
 
 from .texts import texts
-
-SETTINGS = settings(deadline=None, max_examples=200)
 
 
 class Writes:
@@ -54,7 +52,6 @@ def run(model: Writes, rounds: int) -> RunResult:
     return asyncio.run(asyncio.wait_for(runner.run("Go.", "m"), 60))
 
 
-@SETTINGS
 @given(st.lists(texts, max_size=4), st.booleans(), st.integers(1, 5))
 def test_whatever_a_model_writes_every_call_gets_one_result_in_order(written: list[str], same_ids: bool, rounds: int) -> None:
     model = Writes(written, same_ids=same_ids)
@@ -77,7 +74,6 @@ def test_whatever_a_model_writes_every_call_gets_one_result_in_order(written: li
     assert result.finish_reason in ("stop", "max_iterations", "length")
 
 
-@SETTINGS
 @given(texts)
 def test_what_the_loop_records_can_always_be_sent(text: str) -> None:
     """As JSON in UTF-8, to a server that reads strictly."""

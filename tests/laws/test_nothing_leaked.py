@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import patchbay
 
 from .texts import TOOLS, arguments, read_in, read_whole, solid, splits
-
-SETTINGS = settings(deadline=None, max_examples=200)
 
 # What may stand on a line of prose: marks that are markers elsewhere, never a fence or a tag at the start of a line.
 _inline = st.sampled_from(
@@ -61,7 +59,6 @@ def same(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-@SETTINGS
 @given(st.data(), replies())
 def test_exactly_the_calls_written_come_back_and_the_prose_is_the_prose(
     data: st.DataObject, made: tuple[str, list[tuple[str, dict[str, Any]]], list[str]]
@@ -75,7 +72,6 @@ def test_exactly_the_calls_written_come_back_and_the_prose_is_the_prose(
         assert (None, ()) == (reply.reasoning, reply.incomplete)
 
 
-@SETTINGS
 @given(prose.filter(bool), calls, prose.filter(bool))
 def test_the_prose_on_both_sides_of_a_call_is_kept_verbatim(before: str, call: tuple[str, dict[str, Any]], after: str) -> None:
     content = read_whole(f"{before}\n{write(*call, 'plain')}\n{after}", tools=TOOLS).content or ""
@@ -85,7 +81,6 @@ def test_the_prose_on_both_sides_of_a_call_is_kept_verbatim(before: str, call: t
     assert "\n" in content[len(before) : len(content) - len(after)], "lines stay lines"
 
 
-@SETTINGS
 @given(calls, st.booleans())
 def test_raw_arguments_are_the_characters_that_were_written(call: tuple[str, dict[str, Any]], compact: bool) -> None:
     name, given_arguments = call
@@ -94,7 +89,6 @@ def test_raw_arguments_are_the_characters_that_were_written(call: tuple[str, dic
     assert [written] == [made.raw_arguments for made in reply.tool_calls]
 
 
-@SETTINGS
 @given(
     st.lists(calls, min_size=1, max_size=3),
     st.text(max_size=20).map(

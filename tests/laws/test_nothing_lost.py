@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from patchbay.formats.parser import plan_of
@@ -13,7 +13,6 @@ from patchbay.types import Reply
 
 from .texts import FRAGMENTS, TOOLS, options, read_whole, solid, texts
 
-SETTINGS = settings(deadline=None, max_examples=100)
 _REASONING_TAGS = re.compile(r"</?think>")
 _SPECIAL = re.compile("|".join(map(re.escape, plan_of("auto", "think").control_tokens)))
 """Tokens that are no text, and go away at its ends."""
@@ -21,7 +20,6 @@ _NO_REASONING = re.compile(r"(?:<think>|\A)\s*</think>")
 """Tags with nothing between them: they go away where reasoning is not asked for too."""
 
 
-@SETTINGS
 @given(texts, options)
 @example("\ud800", {"tools": None})
 @example("\x00" * 10, {"tools": None})
@@ -35,7 +33,6 @@ def test_without_calls_and_reasoning_the_content_is_the_text(text: str, chosen: 
             assert (text or None) == reply.content
 
 
-@SETTINGS
 @given(texts, options)
 def test_without_calls_every_character_is_content_or_reasoning(text: str, chosen: dict[str, Any]) -> None:
     """Only the reasoning tags themselves may go."""
@@ -45,7 +42,6 @@ def test_without_calls_every_character_is_content_or_reasoning(text: str, chosen
         assert sorted(solid(_REASONING_TAGS.sub("", text))) == kept
 
 
-@SETTINGS
 @given(texts, options)
 def test_content_and_reasoning_hold_nothing_that_the_text_does_not(text: str, chosen: dict[str, Any]) -> None:
     reply = read_whole(text, **chosen)
@@ -72,7 +68,6 @@ whole_lines = st.lists(st.sampled_from(_LINES) | st.sampled_from(_BLOCKS), max_s
 """Lines and whole blocks, between which words are set that must be found again."""
 
 
-@SETTINGS
 @given(whole_lines, options)
 def test_words_between_whole_blocks_are_all_found_again_in_order(lines: list[str], chosen: dict[str, Any]) -> None:
     chosen.pop("reasoning_prefilled", None)
@@ -83,7 +78,6 @@ def test_words_between_whole_blocks_are_all_found_again_in_order(lines: list[str
     assert words == found
 
 
-@SETTINGS
 @given(st.lists(st.sampled_from([*FRAGMENTS, "w#w"]), max_size=14), options)
 def test_a_word_anywhere_is_in_the_reply(fragments: list[str], chosen: dict[str, Any]) -> None:
     """Also inside of blocks that are odd in every way: a word is prose, reasoning, an argument, or part of a call that was cut off."""
@@ -97,7 +91,6 @@ def test_a_word_anywhere_is_in_the_reply(fragments: list[str], chosen: dict[str,
     assert [word for word in re.findall(r"w\d+w", markup) if word not in everything] == []
 
 
-@SETTINGS
 @given(texts)
 def test_another_model_name_for_the_tools_leaves_tagged_text_alone(text: str) -> None:
     """With no tool of that name, nothing at all is a call."""

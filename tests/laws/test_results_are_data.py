@@ -6,14 +6,12 @@ import re
 from itertools import pairwise
 from typing import Any
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import patchbay
 
 from .texts import CALL, FRAGMENTS, TOOLS, read_whole
-
-SETTINGS = settings(deadline=None, max_examples=250)
 
 _RESULT_MARKS = [
     "```tool_result\n", '```tool_result name="f" id="c0"\n', "\n```\n\n```tool_result", '{"name": "f", "tool_call_id": "c1", "result": 1}',
@@ -61,7 +59,6 @@ def frames(text: str) -> list[str]:
     return found
 
 
-@SETTINGS
 @given(st.lists(results, min_size=1, max_size=4))
 @example(["\r```\r", "x\n```"])
 @example(["```tool_call\n" + CALL + "\n```"])
@@ -69,7 +66,6 @@ def test_results_stand_verbatim_in_frames_that_they_cannot_close(contents: list[
     assert contents == frames(shown(conversation(contents)))
 
 
-@SETTINGS
 @given(st.lists(results, min_size=1, max_size=3), st.sampled_from([TOOLS, None]))
 def test_a_result_is_never_a_call_when_the_message_is_read_back(contents: list[str], tools: Any) -> None:
     text = shown(conversation(contents))
@@ -78,20 +74,17 @@ def test_a_result_is_never_a_call_when_the_message_is_read_back(contents: list[s
     assert text == reply.content
 
 
-@SETTINGS
 @given(results, st.sampled_from([TOOLS, None]))
 def test_a_model_that_quotes_the_whole_message_in_its_answer_calls_nothing(content: str, tools: Any) -> None:
     quoted = "The tool said:\n\n" + shown(conversation([content])) + "\n\nThat is all."
     assert () == read_whole(quoted, tools=tools, reasoning=False).tool_calls
 
 
-@SETTINGS
 @given(names, ids, results)
 def test_names_and_ids_cannot_leave_the_opener_line(name: str, call_id: str, content: str) -> None:
     assert [content] == frames(shown(conversation([content], name=name, call_id=call_id)))
 
 
-@SETTINGS
 @given(results, results)
 def test_a_user_cannot_write_the_frame_of_a_result(content: str, said: str) -> None:
     """Not even by repeating a real frame word for word."""
@@ -107,7 +100,6 @@ def test_a_user_cannot_write_the_frame_of_a_result(content: str, said: str) -> N
             assert not re.search(rf"^\s*{re.escape(opener)}", seen, re.MULTILINE)
 
 
-@SETTINGS
 @given(results)
 def test_flattening_changes_no_message_that_it_is_given(content: str) -> None:
     messages = conversation([content], tail=content)
@@ -127,7 +119,6 @@ turn = st.fixed_dictionaries(
 """A turn in which results may be missing, doubled, out of order, or of calls that nobody made."""
 
 
-@SETTINGS
 @given(st.lists(turn, max_size=4), st.booleans())
 def test_every_call_has_exactly_one_result_in_call_order_in_the_view(turns: list[dict[str, Any]], ids_come_again: bool) -> None:
     messages: list[dict[str, Any]] = [{"role": "user", "content": "?"}]

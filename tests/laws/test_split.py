@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import patchbay
@@ -12,17 +12,13 @@ from patchbay.formats import events
 
 from .texts import number_id, options, read_in, read_whole, splits, texts
 
-SETTINGS = settings(deadline=None, max_examples=100)
 
-
-@SETTINGS
 @given(st.data(), texts, options)
 def test_any_split_gives_the_reply_of_the_whole_text(data: st.DataObject, text: str, chosen: dict[str, Any]) -> None:
     streamed, _ = read_in(data.draw(splits(text)), **chosen)
     assert read_whole(text, **chosen) == streamed
 
 
-@SETTINGS
 @given(texts, options)
 def test_character_by_character_gives_the_reply_of_the_whole_text(text: str, chosen: dict[str, Any]) -> None:
     streamed, _ = read_in(list(text), **chosen)
@@ -59,7 +55,6 @@ def told(seen: list[Any]) -> dict[str, Any]:
     return {"content": content or None, "reasoning": reasoning or None, "calls": calls, "cut": cut}
 
 
-@SETTINGS
 @given(st.data(), texts, options)
 def test_the_events_tell_the_same_as_the_reply(data: st.DataObject, text: str, chosen: dict[str, Any]) -> None:
     reply, seen = read_in(data.draw(splits(text)), **chosen)
@@ -71,7 +66,6 @@ def test_the_events_tell_the_same_as_the_reply(data: st.DataObject, text: str, c
     } == told(seen)
 
 
-@SETTINGS
 @given(texts, texts, options)
 def test_a_call_that_was_begun_is_never_taken_back(head: str, tail: str, chosen: dict[str, Any]) -> None:
     parser = patchbay.StreamParser(generate_id=number_id, **chosen)

@@ -6,7 +6,7 @@ import json
 from itertools import accumulate, pairwise
 from typing import Any
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from patchbay.models.capabilities import Capabilities
@@ -16,7 +16,6 @@ from patchbay.types import Reply
 
 from .texts import TOOLS, read_whole, solid, splits, texts
 
-SETTINGS = settings(deadline=None, max_examples=100)
 BODY = {"model": "m", "messages": [{"role": "user", "content": "?"}], "tools": TOOLS}
 OPTIONS = TextOptions(tools="text")
 
@@ -79,7 +78,6 @@ def network(draw: st.DrawFn, events: list[bytes]) -> list[bytes]:
     return [wire[begin:end] for begin, end in pairwise([0, *sorted(places), len(wire)])]
 
 
-@SETTINGS
 @given(st.data(), texts, writings)
 def test_any_cut_into_deltas_events_and_pieces_gives_the_client_the_same_answer(
     data: st.DataObject, text: str, writing: dict[str, Any]
@@ -95,7 +93,6 @@ def test_any_cut_into_deltas_events_and_pieces_gives_the_client_the_same_answer(
     assert expected(read_whole(text, tools=TOOLS)) == client_reads(out + last)
 
 
-@SETTINGS
 @given(texts)
 def test_a_whole_answer_is_the_reply_of_its_text(text: str) -> None:
     assume(not any("\ud800" <= char <= "\udfff" for char in text))
@@ -118,7 +115,6 @@ def test_a_whole_answer_is_the_reply_of_its_text(text: str) -> None:
     assert read["finish"] == choice["finish_reason"]
 
 
-@SETTINGS
 @given(st.data(), texts)
 def test_nothing_is_lost_on_the_wire_where_reasoning_was_opened_by_the_prompt(data: st.DataObject, text: str) -> None:
     """What came before the lone closer may already have been shown as content; it must be shown, and shown once."""

@@ -219,4 +219,4 @@ def test_what_is_restored_after_a_registration_is_as_if_it_had_been_restored_bef
 
 
 TestRegistry = RegistryMachine.TestCase
-TestRegistry.settings = settings(max_examples=400, stateful_step_count=30, deadline=None)
+TestRegistry.settings = settings(stateful_step_count=30)

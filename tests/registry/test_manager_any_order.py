@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from patchbay.errors import ConfigurationError, ToolSyncError
@@ -50,7 +50,6 @@ async def tried(work: Any) -> None:
 
 
 @given(acts=st.lists(ACTS, max_size=30), ways=WAYS)
-@settings(max_examples=200)
 def test_any_order_of_what_happens_to_a_role(acts: list[str], ways: list[str]):
     async def work() -> None:
         manager = LLMSessionManager("ann", retry_delays=(0.0,) * 100)

@@ -65,7 +65,7 @@ def assert_is_good(told):
 
 
 @given(sent=st.lists(values | frames | likely, max_size=12))
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 def test_no_frame_makes_a_dialect_raise(sent):
     """All of them read the same: to make the frames costs more than to read them."""
     for provider in ALL:
@@ -179,7 +179,6 @@ def tellings(draw):
 
 
 @given(told=tellings(), provider=st.sampled_from(["openai", "qwen", "stepfun"]))
-@settings(max_examples=200)
 def test_calls_are_the_same_in_any_order_and_with_any_one_id(told, provider):
     texts, sent = told
     one = dialect(provider)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from patchbay.errors import UpstreamError
@@ -50,7 +50,6 @@ class Model:
 
 
 @given(acts=st.lists(ACTS, max_size=25), answers=st.lists(ANSWERS, min_size=1, max_size=8))
-@settings(max_examples=150)
 def test_any_order_of_what_a_user_does(acts: list[str], answers: list[str]):
     async def slow(_arguments: Any) -> str:
         for _ in range(5):
