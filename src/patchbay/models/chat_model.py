@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from patchbay.errors import UpstreamError
 from patchbay.formats.events import ReasoningDelta, TextDelta
-from patchbay.models.tool_call_deltas import begins_new_call
+from patchbay.models.tool_call_deltas import StreamedCall, ToolCallAccumulator
 from patchbay.types import NO_USAGE, IncompleteCall, Message, Reply, ToolCall, ToolSpec, Usage
 
 __all__ = ["ChatModel", "ChatRequest", "ModelEvent", "ModelReply", "ReasoningDelta", "TextDelta"]
@@ -69,14 +69,6 @@ _LIST_FIELD, _OBJECT_FIELD = "reasoning_details", "extra_content"
 _EXTRA_FIELDS = frozenset({*_REASONING_FIELDS, _LIST_FIELD, _OBJECT_FIELD})
 
 
-@dataclass
-class _Call:
-    id: str = ""
-    name: str = ""
-    arguments: list[str] = field(default_factory=list)
-    extra: dict[str, Any] | None = None
-
-
 class _Extra:
     """The fields of a message that its server is to see again, put together from the pieces they come in."""
 
@@ -112,16 +104,15 @@ def whole_reply(answer: Any) -> ModelReply:
     if choice is None:
         raise UpstreamError(_no_choices(answer))
     message = _get(choice, "message")
-    calls: list[_Call] = []
-    for written in _list(_get(message, "tool_calls")):
-        calls.append(_Call())
-        _extend(calls[-1], written)
+    calls = ToolCallAccumulator()
+    for position, call in enumerate(_list(_get(message, "tool_calls"))):
+        _add_call(calls, call, position)
     reason = _string(_get(choice, "finish_reason"))
     # A refusal is what the model has to say where it says nothing else.
     content = _text(_get(message, "content")) or _string(_get(message, "refusal"))
     extra = _Extra()
     extra.add(message)
-    return _model_reply(content, _reasoning(message), calls, reason, _usage(answer), extra)
+    return _model_reply(content, _reasoning(message), calls.calls, reason, _usage(answer), extra)
 
 
 class ReplyAssembler:
@@ -130,8 +121,7 @@ class ReplyAssembler:
     def __init__(self) -> None:
         self._content: list[str] = []
         self._reasoning: list[str] = []
-        self._calls: list[_Call] = []
-        self._by_index: dict[Any, _Call] = {}
+        self._calls = ToolCallAccumulator()
         self._reason: str | None = None
         self._usage = NO_USAGE
         self._extra = _Extra()
@@ -155,8 +145,8 @@ class ReplyAssembler:
         if content := _text(_get(delta, "content")) or _string(_get(delta, "refusal")):
             self._content.append(content)
             events.append(TextDelta(content))
-        for written in _list(_get(delta, "tool_calls")):
-            _extend(self._call_for(written), written)
+        for call in _list(_get(delta, "tool_calls")):
+            _add_call(self._calls, call, _get(call, "index"))
         self._reason = _string(_get(choice, "finish_reason")) or self._reason
         return events
 
@@ -165,42 +155,31 @@ class ReplyAssembler:
         if self._reason is None:
             raise UpstreamError("The upstream's stream ended before the answer was complete (no finish_reason came).")
         content, reasoning = "".join(self._content), "".join(self._reasoning)
-        return _model_reply(content, reasoning, self._calls, self._reason, self._usage, self._extra)
-
-    def _call_for(self, written: Any) -> _Call:
-        """Return the call that a delta goes on with. Some servers give every call the index 0, or none an index."""
-        index = _get(written, "index")
-        id_, function = _string(_get(written, "id")) or "", _get(written, "function")
-        call = self._by_index.get(index) if index is not None or not id_ else None
-        name, arguments = _string(_get(function, "name")) or "", _get(function, "arguments")
-        text = arguments if isinstance(arguments, str) else "{}" if arguments else ""
-        if call is None or begins_new_call(call.id, call.name, call.arguments, id_=id_, name=name, arguments=text):
-            call = _Call()
-            self._calls.append(call)
-        self._by_index[index] = call
-        return call
+        return _model_reply(content, reasoning, self._calls.calls, self._reason, self._usage, self._extra)
 
 
-def _extend(call: _Call, written: Any) -> None:
-    function = _get(written, "function")
-    call.id = call.id or _string(_get(written, "id")) or ""
-    call.name = call.name or _string(_get(function, "name")) or ""
+def _add_call(calls: ToolCallAccumulator, delta: Any, index: Any) -> None:
+    function = _get(delta, "function")
     arguments = _get(function, "arguments")
-    if isinstance(arguments, str):
-        call.arguments.append(arguments)
-    elif arguments is not None:  # some servers send an object where OpenAI sends its JSON
-        call.arguments.append(json.dumps(arguments, ensure_ascii=False))
-    if (extra := _get(written, _OBJECT_FIELD)) is not None:
-        call.extra = {_OBJECT_FIELD: extra}
+    if arguments is not None and not isinstance(arguments, str):  # some servers send an object where OpenAI sends its JSON
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    extra = _get(delta, _OBJECT_FIELD)
+    calls.add(
+        index if isinstance(index, int) else None,
+        _string(_get(delta, "id")) or "",
+        _string(_get(function, "name")) or "",
+        arguments or "",
+        None if extra is None else {_OBJECT_FIELD: extra},
+    )
 
 
 def _model_reply(
-    content: str | None, reasoning: str | None, calls: list[_Call], reason: str | None, usage: Usage, extra: _Extra
+    content: str | None, reasoning: str | None, calls: list[StreamedCall], reason: str | None, usage: Usage, extra: _Extra
 ) -> ModelReply:
     complete: list[ToolCall] = []
     cut: list[IncompleteCall] = []
     for call in calls:
-        arguments = "".join(call.arguments)
+        arguments = call.arguments
         if reason in _ENDED_BY_MODEL or _is_json(arguments):
             complete.append(ToolCall(call.id, call.name, arguments, call.extra))
         else:

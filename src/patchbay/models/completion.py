@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from patchbay.errors import UpstreamError
-from patchbay.models.error_bodies import error_message, shown
+from patchbay.models.error_bodies import error_message, excerpt
 from patchbay.models.policy import Outcome, Policy
 from patchbay.models.wire import decode
 from patchbay.transcript import text_of
@@ -21,12 +21,12 @@ def read_completion(body: bytes) -> dict[str, Any]:
     try:
         completion = decode(body)
     except (ValueError, RecursionError):
-        raise UpstreamError(f"The upstream's answer is not JSON: {shown(body)}", body=shown(body)) from None
+        raise UpstreamError(f"The upstream's answer is not JSON: {excerpt(body)}", body=excerpt(body)) from None
     if not isinstance(completion, dict) or (completion.get("error") and not completion.get("choices")):
-        raise UpstreamError(f"The upstream failed: {error_message(body)}", body=shown(body))
+        raise UpstreamError(f"The upstream failed: {error_message(body)}", body=excerpt(body))
     choices = completion.get("choices")
     if not isinstance(choices, list) or not choices or not all(map(_has_message, choices)):
-        raise UpstreamError(f"The upstream's answer has no choices: {shown(body)}", body=shown(body))
+        raise UpstreamError(f"The upstream's answer has no choices: {excerpt(body)}", body=excerpt(body))
     return completion
 
 
@@ -34,7 +34,7 @@ def _has_message(choice: Any) -> bool:
     return isinstance(choice, dict) and isinstance(choice.get("message"), dict)
 
 
-def read_choice(choice: dict[str, Any], reply: Reply, policy: Policy, *, legacy: bool) -> tuple[Outcome, dict[str, Any]]:
+def read_choice(choice: dict[str, Any], reply: Reply, policy: Policy) -> tuple[Outcome, dict[str, Any]]:
     """What a choice came to, and the choice for the client: the same object where nothing has to change.
 
     ``reply`` is the message's content, read.
@@ -63,8 +63,8 @@ def read_choice(choice: dict[str, Any], reply: Reply, policy: Policy, *, legacy:
     )
     lifted = isinstance(content, str) and content != (reply.content or "")
     given = choice.get("finish_reason")
-    finish = finish_reason(given, calls=bool(calls), native=bool(native), cut=outcome.cut, legacy=legacy)
-    if not lifted and len(calls) == len(native) and not (legacy and native) and _by_the_book(message.get("tool_calls")):
+    finish = finish_reason(given, calls=bool(calls), native=bool(native), cut=outcome.cut)
+    if not lifted and len(calls) == len(native) and _by_the_book(message.get("tool_calls")):
         return outcome, choice if finish == given or not calls else {**choice, "finish_reason": finish}
     changed = {key: value for key, value in message.items() if key != "tool_calls"}
     if lifted:
@@ -73,9 +73,7 @@ def read_choice(choice: dict[str, Any], reply: Reply, policy: Policy, *, legacy:
         own = message.get("reasoning_content")
         changed["reasoning_content"] = f"{own}\n\n{reply.reasoning}" if isinstance(own, str) and own else reply.reasoning
     written = [call.to_openai() for call in calls] + [call.to_openai() for call in cut]
-    if legacy and written:
-        changed["function_call"] = written[0]["function"]
-    elif written:
+    if written:
         changed["tool_calls"] = written
     return outcome, {**choice, "message": changed, "finish_reason": finish}
 
@@ -106,8 +104,8 @@ def _by_the_book(tool_calls: Any) -> bool:
     )
 
 
-def finish_reason(given: Any, *, calls: bool, native: bool, cut: bool, legacy: bool) -> Any:
-    """What the client is told: the upstream's reason, unless the answer is a call or was cut off inside one."""
+def finish_reason(given: Any, *, calls: bool, native: bool, cut: bool) -> Any:
+    """The client's finish reason: the upstream's, unless the answer is a call or was cut off inside one."""
     if given == "content_filter":
         return given
     if cut:
@@ -115,7 +113,7 @@ def finish_reason(given: Any, *, calls: bool, native: bool, cut: bool, legacy: b
     if calls:
         if given == "length" and native:
             return given  # only the upstream knows whether its own call is whole
-        return "function_call" if legacy else "tool_calls"
+        return "tool_calls"
     return "stop" if given in (None, "tool_calls") else given
 
 

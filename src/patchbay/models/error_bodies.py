@@ -37,7 +37,7 @@ def error_message(body: bytes) -> str:
     try:
         value = decode(body)
     except (ValueError, RecursionError):
-        return shown(body)
+        return excerpt(body)
     error = value.get("error") if isinstance(value, dict) else None
     for found in (error, value):
         if isinstance(found, str) and found:
@@ -46,10 +46,10 @@ def error_message(body: bytes) -> str:
             for key in ("message", "detail", "error"):
                 if isinstance(found.get(key), str) and found[key]:
                     return str(found[key])
-    return shown(body)
+    return excerpt(body)
 
 
-def shown(body: bytes) -> str:
+def excerpt(body: bytes) -> str:
     """The beginning of a body, for a message to people."""
     text = body[:200].decode("utf-8", "replace").strip()
     return (text + ("…" if len(body) > 200 else "")) or "(empty)"
@@ -95,7 +95,7 @@ def client_errors(keys: Callable[[], Iterable[Any]] = _none) -> Iterator[None]:
 def _ours(error: Exception) -> PatchbayError | None:
     """Our error for a client's; None for one that is none of a client's."""
     if isinstance(error, json.JSONDecodeError):
-        return UpstreamError(f"The model's server sent what is not JSON: {shown(error.doc.encode('utf-8', 'replace'))}")
+        return UpstreamError(f"The model's server sent what is not JSON: {excerpt(error.doc.encode('utf-8', 'replace'))}")
     # No timeout of ours is inside: this one is the client's own, whatever it is called.
     timed_out = isinstance(error, TimeoutError)
     if not timed_out and not type(error).__module__.startswith(_CLIENTS):

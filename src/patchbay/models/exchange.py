@@ -7,7 +7,7 @@ breaks ``tool_choice`` or the tools' schemas. The client sees one answer: the la
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from operator import is_not
@@ -26,8 +26,9 @@ from patchbay.models.capabilities import (
     refuses_tools,
     tools_were_seen,
 )
+from patchbay.models.choice_stream import ChoiceStream
 from patchbay.models.completion import read_choice, read_completion, without_prose
-from patchbay.models.error_bodies import error_body
+from patchbay.models.encoder import AnswerEncoder, ChatEncoder, LegacyChatEncoder
 from patchbay.models.options import TextOptions
 from patchbay.models.policy import (
     Outcome,
@@ -40,8 +41,7 @@ from patchbay.models.policy import (
     schema_error_messages,
 )
 from patchbay.models.request import ChatCompletionBody
-from patchbay.models.stream import ChoiceStream, StreamedAnswer
-from patchbay.models.wire import DONE, Envelope, encode, sse_event
+from patchbay.models.stream import StreamedAnswer
 from patchbay.types import Message, Reply
 
 _NO_CONTENT: Final = Reply(None)
@@ -103,8 +103,7 @@ class Exchange:
         """The last attempt failed, and the answer is an earlier one's."""
         self._usage: Any = None
         self._stream: StreamedAnswer | None = None
-        self._begun: Envelope | None = None
-        """The envelope of what the client saw of an earlier attempt."""
+        self._encoder: AnswerEncoder = LegacyChatEncoder() if self._call.legacy else ChatEncoder()
         if not self.transparent:
             self._known = capabilities.of(self._call.model)
             self._choice_in_words = self._known.choice_in_words
@@ -243,8 +242,8 @@ class Exchange:
 
     def fallback_response(self) -> bytes | None:
         """When an attempt failed: the answer that an earlier one gave, kept only because it was in question, or None."""
-        shown = self._stream is not None and any(state.shown for state in self._stream.choices.values())
-        if self._fallback is None or shown or self._call.policy.needed:
+        visible = self._stream is not None and any(state.visible for state in self._stream.choices.values())
+        if self._fallback is None or visible or self._call.policy.needed:
             return None
         return self._first_answer()
 
@@ -253,13 +252,15 @@ class Exchange:
         fallback, self._fallback = self._fallback, None
         usage = self._total(self._usage)
         if isinstance(fallback, dict):
-            return encode(fallback if usage is None else {**fallback, "usage": usage})
+            return self._encoder.whole(fallback if usage is None else {**fallback, "usage": usage})
         assert fallback is not None
-        return b"".join([*fallback.ends(lambda _: usage), fallback.usage_chunk(lambda _: usage), DONE])
+        fallback.write_ends(lambda _: usage)
+        fallback.write_end(lambda _: usage)
+        return fallback.pop_out()
 
     def error_event(self, error: PatchbayError | str) -> bytes:
         """An error as the last event of a stream; no ``[DONE]`` follows it."""
-        return sse_event(encode(error_body(error)))
+        return self._encoder.error(error)
 
     # the answer is a stream
 
@@ -275,11 +276,7 @@ class Exchange:
             self._judge_stream(stream)
         elif self._call.policy.single and stream.enough:
             self.finished = True
-        if not stream.out:
-            return b""
-        out = b"".join(stream.out)
-        stream.out.clear()
-        return out
+        return stream.pop_out() if stream.out else b""
 
     def end(self) -> tuple[bytes, bool]:
         """The upstream's stream is over: the last bytes for the client, and whether to ask again. Raises as ``feed``."""
@@ -291,16 +288,14 @@ class Exchange:
             self._judge_stream(stream)
         self._usage = stream.usage
         if self._again:
-            out = b"".join(stream.out)  # reasoning before an answer that does not fit
-            if any(state.shown for state in stream.choices.values()):
-                self._begun = stream.envelope
+            out = stream.pop_out()  # reasoning before an answer that does not fit
             self._next()
             return out, True
         self._stream = None  # it holds methods of this object: without the ring both are freed at once
         if self._fallback_stands:
             return self._first_answer(), False
-        stream.out += [stream.usage_chunk(self._total), DONE]
-        return b"".join(stream.out), False
+        stream.write_end(self._total)
+        return stream.pop_out(), False
 
     def _attempt(self) -> StreamedAnswer:
         """The stream being read."""
@@ -309,10 +304,10 @@ class Exchange:
             self._stream = StreamedAnswer(
                 self._open,
                 self._admitted,
+                self._encoder,
                 count=self._call.count,
                 include_usage=self._include_usage,
             )
-            self._stream.envelope = self._begun
         return self._stream
 
     def _accepted(self) -> None:
@@ -327,24 +322,23 @@ class Exchange:
         if self._choice_in_words and self._kind == "native":
             self._known.learn_choice_in_words()
 
-    def _open(self, index: int) -> ChoiceStream:
+    def _open(self, index: int, send: Callable[[bytes], None]) -> ChoiceStream:
         policy = self._policy
         repair = self._options.repair_rounds > self._repair_rounds
         questioned = self._probe or self._in_question
         keep: Literal["all", "prose"] | None = None
         if self._format is not None:
             keep = "all" if self._answering or self._holds_format_back or questioned else "prose"
-        state = ChoiceStream(
+        return ChoiceStream(
             index,
             self._parser(prefilled=self._known.prefilled or None),
             policy,
+            self._encoder,
+            send,
             hold=policy.needed or questioned or repair or (self._call.count > 1 and not policy.free),
             tentative=not policy.free or questioned or repair or keep is not None,
-            legacy=self._call.legacy,
             keep=keep,
         )
-        state.opened = self._begun is not None
-        return state
 
     def _parser(self, *, prefilled: bool | None) -> StreamParser:
         options, tools = self._options, self._call.request_tools
@@ -417,7 +411,7 @@ class Exchange:
             self._settle_mode(called=any(outcome.called for outcome in outcomes))
             if not self._must_ask_again(outcomes):
                 self._write_answer(stream)
-                stream.out += stream.ends(self._total)
+                stream.write_ends(self._total)
                 self._note_reasoning(stream)
         stream.discard = self._again
 
@@ -448,8 +442,7 @@ class Exchange:
             return self.end()
         self._usage = completion.get("usage")
         reads = [
-            read_choice(choice, self._reply(choice["message"].get("content")), self._policy, legacy=self._call.legacy)
-            for choice in completion["choices"]
+            read_choice(choice, self._reply(choice["message"].get("content")), self._policy) for choice in completion["choices"]
         ]
         if self._format is not None:
             reads = [without_prose(outcome, choice) for outcome, choice in reads]
@@ -471,9 +464,14 @@ class Exchange:
         self._set_answer(changed)
         if self._spent:
             changed["usage"] = self._total(self._usage)
-        elif not any(map(is_not, changed["choices"], completion["choices"])):
+        elif self._passes(outcomes) and not any(map(is_not, changed["choices"], completion["choices"])):
             return body, False
-        return encode(changed), False
+        return self._encoder.whole(changed), False
+
+    def _passes(self, outcomes: Sequence[Outcome]) -> bool:
+        """Whether the client reads a whole answer such as this one as the upstream wrote it."""
+        encoder = self._encoder
+        return encoder.passes_text and (encoder.passes_calls or not any(outcome.called for outcome in outcomes))
 
     def _set_answer(self, completion: dict[str, Any]) -> None:
         """Put the answer in the form in which it fits; ``completion`` has a list of choices of its own."""

@@ -81,7 +81,7 @@ class ChunkTemplate:
 
 
 def plain_prose_end(pieces: bytes, begin: int) -> int:
-    """The end of the prose from ``begin`` on that may be fed at one blow; ``begin`` where its first piece may not.
+    """The end of the prose from ``begin`` on that may be fed at once; ``begin`` where its first piece may not.
 
     No marker begins in that prose, and no line break ends it: a parser holds one back until it knows what follows, so it would
     not come out as it came in.

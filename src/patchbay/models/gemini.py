@@ -62,7 +62,7 @@ _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.+-]+)*;base64,
 def gemini_request(body: Mapping[str, Any], *, system_role: bool = True) -> dict[str, Any]:
     """The arguments ``model``, ``contents`` and ``config`` of ``generate_content`` for a chat-completions body.
 
-    ``system_role``: the model takes a system instruction; where not, it is put before what the user says first. Raises
+    ``system_role``: the model takes a system instruction; where not, it is put before the first user message. Raises
     InvalidRequestError for what Gemini has no words for.
     """
     model = str(body.get("model") or "")
@@ -88,7 +88,7 @@ def _contents(messages: Sequence[Message], *, signed: bool) -> list[dict[str, An
         if role in ("system", "developer"):
             continue
         if role == "assistant":
-            parts = _said(message, signed=signed)
+            parts = _model_parts(message, signed=signed)
             for call in message.get("tool_calls") or ():
                 names[call.get("id")] = call["function"]["name"]
             _append(contents, "model", parts)
@@ -121,8 +121,8 @@ def _before(contents: list[dict[str, Any]], instruction: str) -> list[dict[str, 
     return [{"role": "user", "parts": [part]}, *contents]
 
 
-def _said(message: Message, *, signed: bool) -> list[dict[str, Any]]:
-    """What the model said: its text, then its calls, each with the signature it came with."""
+def _model_parts(message: Message, *, signed: bool) -> list[dict[str, Any]]:
+    """The parts of the model's message: its text, then its calls, each with the signature it came with."""
     parts = list(_parts(message.get("content")))
     signature = _signature(message)
     if signature is not None:
@@ -140,11 +140,11 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
         arguments = json.loads(function.get("arguments") or "{}")
     except (ValueError, RecursionError):
         arguments = {}
-    written: dict[str, Any] = {"name": function["name"], "args": arguments if isinstance(arguments, dict) else {}}
+    encoded: dict[str, Any] = {"name": function["name"], "args": arguments if isinstance(arguments, dict) else {}}
     if call.get("id"):
-        written["id"] = call["id"]
+        encoded["id"] = call["id"]
     signature = _signature(call)
-    return {"function_call": written} if signature is None else {"function_call": written, SIGNATURE: signature}
+    return {"function_call": encoded} if signature is None else {"function_call": encoded, SIGNATURE: signature}
 
 
 def _signature(holder: Mapping[str, Any]) -> bytes | None:
@@ -197,7 +197,7 @@ def _parts(content: Any) -> Iterator[dict[str, Any]]:
         elif kind == "file" and isinstance(part["file"].get("file_data"), str):
             yield _media(part["file"]["file_data"], "application/pdf")
         else:
-            raise InvalidRequestError(f"A message's part of the type {kind!r} cannot be told to Gemini.", param="messages")
+            raise InvalidRequestError(f"A message's part of the type {kind!r} cannot be sent to Gemini.", param="messages")
 
 
 def _media(url: str, kind: str) -> dict[str, Any]:
@@ -283,7 +283,7 @@ _FINISH: Final = {"STOP": "stop", "MAX_TOKENS": "length", "CONTINUATION": "lengt
 UNREADABLE: Final = "unreadable"
 """The finish_reason of an answer that Gemini could not read, where it does not tell what it was."""
 _UNREADABLE: Final = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL"})
-"""The model wrote something that Gemini could not read as a call; what it wrote is in the message, where there is one."""
+"""The model wrote something that Gemini could not read as a call; its text is in the message, where there is one."""
 _FAILED: Final = frozenset({"OTHER", "TOO_MANY_TOOL_CALLS", "MISSING_THOUGHT_SIGNATURE", "ESCALATION"})
 _CALLED: Final = re.compile(r"([A-Za-z_]\w*)\s*\(")
 _PREFIX: Final = re.compile(r"^Malformed function call:\s*", re.IGNORECASE)
@@ -310,8 +310,8 @@ class GeminiAnswer:
             finish = self._finish(candidate, delta)
             chunk["choices"] = [{"index": 0, "delta": delta, "finish_reason": finish}]
         elif (feedback := piece.prompt_feedback) is not None and feedback.block_reason is not None:
-            said = feedback.block_reason_message or f"The prompt was blocked: {_word(feedback.block_reason)}."
-            chunk["choices"] = [{"index": 0, "delta": {"refusal": said}, "finish_reason": "content_filter"}]
+            refusal = feedback.block_reason_message or f"The prompt was blocked: {_word(feedback.block_reason)}."
+            chunk["choices"] = [{"index": 0, "delta": {"refusal": refusal}, "finish_reason": "content_filter"}]
         return chunk
 
     def _delta(self, content: Any) -> dict[str, Any]:
@@ -336,9 +336,9 @@ class GeminiAnswer:
         return delta
 
     def _call(self, call: Any) -> dict[str, Any]:
-        return self._written(call.name or "", json.dumps(call.args or {}, ensure_ascii=False), call.id)
+        return self._call_delta(call.name or "", json.dumps(call.args or {}, ensure_ascii=False), call.id)
 
-    def _written(self, name: str, arguments: str, call_id: str | None = None) -> dict[str, Any]:
+    def _call_delta(self, name: str, arguments: str, call_id: str | None = None) -> dict[str, Any]:
         index = self._calls
         self._calls += 1
         # Older models give no ids; each call of a conversation needs one of its own.
@@ -365,19 +365,20 @@ class GeminiAnswer:
     def _unreadable(self, message: str, delta: dict[str, Any]) -> None:
         """Give the calls that the message shows; one that cannot be read is given as it is written.
 
-        So the model is told what was wrong with it, as with any call whose arguments do not fit, and may write it again.
+        The executor then answers with what was wrong with it, as with any call whose arguments do not fit, and the model may
+        write it again.
         """
-        written = _PREFIX.sub("", message).strip()
+        text = _PREFIX.sub("", message).strip()
         calls: list[dict[str, Any]] = []
         if self._tools:
-            found = parse(f"```tool_code\n{written}\n```", self._tools).tool_calls
-            calls = [self._written(call.name, call.raw_arguments) for call in found]
-            if not calls and (named := _CALLED.search(written.removeprefix("print(").replace("default_api.", ""))):
-                calls = [self._written(named.group(1), written)]
+            found = parse(f"```tool_code\n{text}\n```", self._tools).tool_calls
+            calls = [self._call_delta(call.name, call.raw_arguments) for call in found]
+            if not calls and (named := _CALLED.search(text.removeprefix("print(").replace("default_api.", ""))):
+                calls = [self._call_delta(named.group(1), text)]
         if calls:
             delta["tool_calls"] = [*delta.get("tool_calls", ()), *calls]
-        elif written:
-            delta["content"] = delta.get("content", "") + written
+        elif text:
+            delta["content"] = delta.get("content", "") + text
 
 
 def _word(value: Any) -> str:
@@ -449,12 +450,12 @@ class GeminiChatModel:
         # Names that are not tools must reach the executor: its answer tells the model which names there are.
         self._options = TextOptions(unknown_tools="keep") if options is None else options
         self._capabilities = Capabilities(doubts=False) if capabilities is None else capabilities
-        self._offer = ToolEncoder(GEMINI)
+        self._encoder = ToolEncoder(GEMINI)
 
     async def respond(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Answer ``request``. Raises UpstreamError, UpstreamTimeoutError, ToolChoiceError, InvalidRequestError."""
-        told = self._offer.of(request.tools)
-        body = {**self._named, **told.body(request), "stream": True, "stream_options": {"include_usage": True}}
+        tools = self._encoder.of(request.tools)
+        body = {**self._named, **tools.body(request), "stream": True, "stream_options": {"include_usage": True}}
         exchange = Exchange(encode(body), self._options, self._capabilities)
         answer = ReplyAssembler()
         stream = request.stream
@@ -467,7 +468,7 @@ class GeminiChatModel:
                         if stream:
                             yield event
         end = answer.end()
-        yield ModelReply(told.own(end.reply), end.finish_reason, end.usage)
+        yield ModelReply(tools.own(end.reply), end.finish_reason, end.usage)
 
     async def _chunks(self, body: Mapping[str, Any], *, stream: bool) -> AsyncGenerator[dict[str, Any], None]:
         """The answer to a chat-completions body, as chunks; one that Gemini itself could not read is asked for again."""

@@ -46,7 +46,7 @@ async def blocking_chunks(stream: Iterable[Any]) -> AsyncGenerator[Any, None]:
     """Yield the chunks of a blocking ``stream``; closing this ends the stream's connection at once."""
     loop = asyncio.get_running_loop()
     arrived: asyncio.Queue[Any] = asyncio.Queue()
-    room = threading.Semaphore(_AHEAD)
+    free = threading.Semaphore(_AHEAD)
     stopped = threading.Event()
 
     def hand_over(item: Any) -> None:
@@ -55,7 +55,7 @@ async def blocking_chunks(stream: Iterable[Any]) -> AsyncGenerator[Any, None]:
     def read() -> None:
         try:
             for chunk in stream:
-                room.acquire()
+                free.acquire()
                 if stopped.is_set():
                     return
                 hand_over(chunk)
@@ -69,13 +69,13 @@ async def blocking_chunks(stream: Iterable[Any]) -> AsyncGenerator[Any, None]:
     reader.add_done_callback(lambda _reader: arrived.put_nowait(_END))
     try:
         while (chunk := await arrived.get()) is not _END:
-            room.release()
+            free.release()
             yield chunk
         await reader  # raises what the stream raised
     finally:
         if not reader.done():
             stopped.set()
-            room.release()
+            free.release()
             _shut_down(stream)
             reader.cancel()
 
@@ -112,8 +112,8 @@ class OpenAIChatModel:
     is not a stream cannot be interrupted: its thread goes on to its end and its answer is dropped. The client's errors are raised
     as UpstreamError, with the client's own as ``__cause__``.
 
-    ``model`` is the name of the model for requests that hold none. ``provider`` is whose dialect is spoken; by default it is told
-    from the host of the client's URL. ``capabilities`` may be shared by models that talk to the same server.
+    ``model`` is the name of the model for requests that hold none. ``provider`` is whose dialect is spoken, by default
+    found by the host of the client's URL. ``capabilities`` may be shared by models that talk to the same server.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class OpenAIChatModel:
         self._known = _parameter_names(self._create)
         self._is_async = hasattr(client, "__aenter__")
         self._provider = provider_at(str(getattr(client, "base_url", ""))) if provider is None else provider
-        self._offer = ToolEncoder(self._provider)
+        self._encoder = ToolEncoder(self._provider)
         self._capabilities = Capabilities() if capabilities is None else capabilities
 
     async def respond(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
@@ -137,13 +137,13 @@ class OpenAIChatModel:
         Raises ConfigurationError where no model is named, UpstreamError, UpstreamTimeoutError, and over a wrapped client
         ToolChoiceError and InvalidRequestError.
         """
-        told = self._offer.of(request.tools)
-        body = self._provider.prepare({**self._named, **told.body(request)})
+        tools = self._encoder.of(request.tools)
+        body = self._provider.prepare({**self._named, **tools.body(request)})
         if not body.get("model"):
             raise ConfigurationError("No model is named: a client serves many. Name one with each request (model=...).")
         whole = None if request.stream else await self._whole(body)
         if whole is not None:
-            yield self._read(whole, told)
+            yield self._read(whole, tools)
             return
         answer = ReplyAssembler()
         async with aclosing(self._chunks(body)) as chunks:
@@ -151,7 +151,7 @@ class OpenAIChatModel:
                 for event in answer.add(chunk):
                     if request.stream:
                         yield event
-        yield self._read(answer.end(), told)
+        yield self._read(answer.end(), tools)
 
     async def _whole(self, body: dict[str, Any]) -> ModelReply | None:
         """The answer at once; None for a model that answers in a stream only."""
@@ -166,12 +166,12 @@ class OpenAIChatModel:
         known.only_streams = True
         return None
 
-    def _read(self, end: ModelReply, told: EncodedTools) -> ModelReply:
+    def _read(self, end: ModelReply, tools: EncodedTools) -> ModelReply:
         """The reply in OpenAI's words, with the tools' own names. Raises UpstreamError where the server says that it failed."""
         reason = self._provider.finish_reasons.get(end.finish_reason or "", end.finish_reason)
         if reason == "error":
             raise UpstreamError(f"The model's server failed in mid-answer: {end.finish_reason}.")
-        return ModelReply(told.own(end.reply), reason, end.usage)
+        return ModelReply(tools.own(end.reply), reason, end.usage)
 
     async def _answer(self, body: dict[str, Any]) -> Any:
         with client_errors(self._keys):
@@ -221,7 +221,7 @@ class OpenAIChatModel:
 
 
 def _parameter_names(create: Any) -> frozenset[str] | None:
-    """The names of the arguments that a client's method takes; None where it takes any, or does not tell."""
+    """The names of the arguments that a client's method takes; None where it takes any, or does not say."""
     try:
         parameters = inspect.signature(create).parameters
     except (TypeError, ValueError):

@@ -44,7 +44,7 @@ class TextOptions:
 
     ``tools``: "text" always teaches the contract, "native" passes tools on (calls leaked into the content are still lifted),
     "auto" is native until a model is found to refuse or ignore them.
-    ``format``: how the model is told of tools and shown its history, and how its text is read. "auto" reads all formats, and
+    ``format``: how tools and history are written for the model, and how its text is read. "auto" reads all formats, and
     tells a model in its family's way where its name says which (``prompt_format``), else by the fenced contract; so does a Format
     of the caller's own. ``tool_call_tag`` and ``tool_result_tag`` are the contract's labels. ``template`` writes the
     instructions instead.
@@ -138,7 +138,7 @@ class TextOptions:
         return self._hash  # type: ignore[attr-defined,no-any-return]
 
     def prompt_format(self, model: str) -> str | Format:
-        """How the model of this name is told of tools and shown its history.
+        """The format in which tools and history are written for the model of this name.
 
         Labels or a template of the caller's own are the contract's, so with them no name is looked at.
         """

@@ -22,7 +22,7 @@ SENT_BACK = REASONING_FIELDS | {"extra_content"}
 """The fields of a message, or of a call in it, that are no part of OpenAI's API: sent only to who knows them."""
 
 _BLANK = " "
-"""What stands for a reasoning that nobody has: an empty one is taken for none."""
+"""Stands for a reasoning that is not known: an empty one counts as none."""
 
 
 def unchanged(body: Body) -> Body:
@@ -44,7 +44,7 @@ class Provider:
 
     ``name`` and ``other_names`` stand before the slash in ``provider/model``. ``endpoints``: the first whose key is set is used,
     else the first. ``base_url_variable`` is the environment variable that names another URL. ``hosts`` are those of its servers,
-    in any URL. ``dialect`` is how it is told of tools, ``strict_dialect`` of those that it shall hold the model to.
+    in any URL. ``dialect`` encodes its tools, ``strict_dialect`` those whose schema it is to enforce.
     ``sent_back`` are the fields of SENT_BACK that it knows; ``prepare`` makes the rest of a request's body one that it takes.
     ``finish_reasons`` translates its words into OpenAI's; "error" stands for a failure of the server. ``sdk`` is the wire it is
     spoken to on.

@@ -152,7 +152,7 @@ def resolve_model(
     model.aclose()`` closes its connections.
 
     Raises ConfigurationError for a name that cannot be read, an unknown provider, a missing key, and options that do not go
-    together; TypeError for what is no model at all.
+    together; TypeError for anything else.
     """
     _check_limits(timeout, max_retries)
     connection = {
@@ -229,17 +229,17 @@ def _at_url(text: str, connection: Mapping[str, Any]) -> _Place:
     return _Place(unquote(name) or None, provider, url, key or _NO_KEY)
 
 
-def _check_url(url: str, shown: str) -> None:
-    """Raise ConfigurationError where ``url`` is not one of a server. ``shown`` is how it is told of, with no secret in it."""
+def _check_url(url: str, label: str) -> None:
+    """Raise ConfigurationError where ``url`` is not one of a server. ``label`` names it in the error, without secrets."""
     try:
         parts = urlsplit(url)
         known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # half an IPv6 address, a port that is no number
         known = False
     if not known:
-        raise ConfigurationError(f"{shown} is no URL of a server: use http://host:port/v1#model.")
+        raise ConfigurationError(f"{label} is no URL of a server: use http://host:port/v1#model.")
     if parts.query or parts.username is not None:
-        raise ConfigurationError(f"{shown}: a model's URL has no query and no user in it; a key is given as api_key.")
+        raise ConfigurationError(f"{label}: a model's URL has no query and no user in it; a key is given as api_key.")
 
 
 def _without_user(text: str) -> str:
@@ -275,7 +275,7 @@ def _of_provider(text: str, connection: Mapping[str, Any]) -> _Place:
                 f"{source} {url!r} holds a model's name: it stands in {provider.name}/model, or in a URL alone."
             )
         if provider.name == "openai":
-            # Its variables are used for servers of all kinds, so what is there is told by where it is.
+            # Its variables are used for servers of all kinds, so the host decides which it is.
             provider = provider_at(url)
     return _Place(name, provider, url, key or _NO_KEY)
 

@@ -1,4 +1,4 @@
-"""Streamed tool calls: which deltas belong to one call.
+"""Native tool calls of a stream: which deltas belong to one call.
 
 OpenAI gives each call an ``index`` and an id, and the name in its first delta only. Some servers give all calls one index, one id
 or none, and some repeat the name in every delta.
@@ -7,17 +7,73 @@ or none, and some repeat the name in every delta.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from typing import Any
 
 
-def begins_new_call(known_id: str, known_name: str, pieces: Sequence[str], *, id_: str, name: str, arguments: str) -> bool:
-    """Whether a piece that came at the place of a call begins another one; ``pieces`` are the arguments of that one so far."""
-    if not name or not known_name:
+class StreamedCall:
+    """A call as far as its deltas have come. ``pieces`` are its arguments.
+
+    ``place`` is its index for the client (None: not for the client), ``client_id`` its id there; the owner of the accumulator
+    sets both.
+    """
+
+    __slots__ = ("client_id", "extra", "id", "name", "pieces", "place", "written")
+
+    def __init__(self) -> None:
+        self.id = ""
+        self.name = ""
+        self.pieces: list[str] = []
+        self.extra: dict[str, Any] | None = None
+        self.place: int | None = None
+        self.client_id = ""
+        self.written = False
+        """The client was sent its begin, or it is not for the client."""
+
+    @property
+    def arguments(self) -> str:
+        """All of the arguments so far."""
+        return "".join(self.pieces)
+
+
+class ToolCallAccumulator:
+    """Puts the deltas of calls together. ``calls`` are in the order in which they began."""
+
+    def __init__(self) -> None:
+        self.calls: list[StreamedCall] = []
+        self._by_index: dict[int, StreamedCall] = {}
+
+    def add(
+        self, index: int | None, call_id: str, name: str, arguments: str, extra: dict[str, Any] | None = None
+    ) -> StreamedCall:
+        """Take a delta; return the call that it begins or goes on with."""
+        if index is not None:
+            call = self._by_index.get(index)
+        else:
+            call = self.calls[-1] if self.calls else None
+            if call is not None and call_id and call.id and call_id != call.id:
+                call = None
+        if call is None or _begins_new_call(call, call_id, name, arguments):
+            call = StreamedCall()
+            self.calls.append(call)
+        if index is not None:
+            self._by_index[index] = call
+        call.id = call.id or call_id
+        call.name = call.name or name
+        if arguments:
+            call.pieces.append(arguments)
+        if extra is not None:
+            call.extra = extra
+        return call
+
+
+def _begins_new_call(call: StreamedCall, call_id: str, name: str, arguments: str) -> bool:
+    """Whether a delta that came at the place of ``call`` begins another one."""
+    if not name or not call.name:
         return False
-    if (id_ and known_id and id_ != known_id) or name != known_name:
+    if (call_id and call.id and call_id != call.id) or name != call.name:
         return True
     # What would stand behind a whole object can only be the next one.
-    return bool(arguments.strip()) and _is_object("".join(pieces))
+    return bool(arguments.strip()) and _is_object(call.arguments)
 
 
 def _is_object(text: str) -> bool:

@@ -77,7 +77,7 @@ class EncodedTools:
 
 
 class ToolEncoder:
-    """Tells tools to one provider. The same tools are told once, so that their bytes stay the same from round to round.
+    """Encodes tools for one provider. The same tools are encoded once, so that their bytes stay the same from round to round.
 
     A tool whose schema the provider cannot express is left out alone, and the log says why, once.
     """
@@ -85,27 +85,27 @@ class ToolEncoder:
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
         self._specs: tuple[ToolSpec, ...] = ()
-        self._written: Mapping[str, Mapping[str, Any]] = {}
-        self._told = EncodedTools([], Aliases((), provider.dialect.names), {})
+        self._as_sent: Mapping[str, Mapping[str, Any]] = {}
+        self._encoded = EncodedTools([], Aliases((), provider.dialect.names), {})
         self._reported: set[str] = set()
 
-    def of(self, specs: Sequence[ToolSpec], *, written: Mapping[str, Mapping[str, Any]] | None = None) -> EncodedTools:
-        """Tell these tools. Those that are ``written`` already, in OpenAI's list and by their names, are told as they are."""
-        written = written or {}
-        if tuple(specs) != self._specs or written != self._written:
-            self._told = self._tell(specs, written)
+    def of(self, specs: Sequence[ToolSpec], *, as_sent: Mapping[str, Mapping[str, Any]] | None = None) -> EncodedTools:
+        """Encode tools. Those in ``as_sent``, elements of OpenAI's list by their names, stay as they are."""
+        as_sent = as_sent or {}
+        if tuple(specs) != self._specs or as_sent != self._as_sent:
+            self._encoded = self._encode(specs, as_sent)
             self._specs = tuple(specs)
-            self._written = written
-        return self._told
+            self._as_sent = as_sent
+        return self._encoded
 
-    def _tell(self, specs: Sequence[ToolSpec], written: Mapping[str, Mapping[str, Any]]) -> EncodedTools:
+    def _encode(self, specs: Sequence[ToolSpec], as_sent: Mapping[str, Mapping[str, Any]]) -> EncodedTools:
         dialect = self._provider.dialect
-        names = Aliases([spec.name for spec in specs], dialect.names, fixed=written)
+        names = Aliases([spec.name for spec in specs], dialect.names, fixed=as_sent)
         tools: list[dict[str, Any]] = []
         strict: dict[str, Mapping[str, Any]] = {}
         for spec in specs:
-            if (as_written := written.get(spec.name)) is not None:
-                tools.append(dict(as_written))
+            if (element := as_sent.get(spec.name)) is not None:
+                tools.append(dict(element))
                 continue
             exact = self._strictly(spec)
             if exact is not None:

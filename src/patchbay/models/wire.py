@@ -1,7 +1,6 @@
-"""JSON and server-sent events: the fields of a chunk that are read, and the chunks we write.
+"""JSON and server-sent events, and the fields of a chunk that are read.
 
-Only the fields that are looked at are decoded; a chunk that needs no change is passed on as the bytes it came in. Written chunks
-share one envelope (id, created, model), encoded once per answer.
+Only the fields that are looked at are decoded; a chunk that needs no change is passed on as the bytes it came in.
 """
 
 from __future__ import annotations
@@ -128,49 +127,6 @@ def sse_event(data: bytes) -> bytes:
 
 
 DONE = b"data: [DONE]\n\n"
-
-
-class Envelope:
-    """Writes chunks under one id, created and model."""
-
-    def __init__(self, *, id: str | None, created: Any, model: str | None, fingerprint: str | None = None) -> None:  # noqa: A002 - OpenAI's name
-        head: dict[str, Any] = {
-            "id": id or "chatcmpl-patchbay",
-            "object": "chat.completion.chunk",
-            "created": created if isinstance(created, int) else 0,
-            "model": model or "",
-        }
-        if fingerprint:
-            head["system_fingerprint"] = fingerprint
-        self._head = b"data: " + encode(head)[:-1] + b',"choices":['
-
-    def delta(self, index: int, delta: Any, *, finish_reason: str | None = None, logprobs: bytes = b"null") -> bytes:
-        """A chunk with one choice."""
-        return b'%s{"index":%d,"delta":%s,"logprobs":%s,"finish_reason":%s}]}\n\n' % (
-            self._head,
-            index,
-            encode(delta),
-            logprobs,
-            encode(finish_reason),
-        )
-
-    def arguments(self, index: int, place: int, text: str) -> bytes:
-        """A chunk with a piece of a call's arguments: the one that is written most often."""
-        return (
-            b'%s{"index":%d,"delta":{"tool_calls":[{"index":%d,"function":{"arguments":%s}}]},'
-            b'"logprobs":null,"finish_reason":null}]}\n\n' % (self._head, index, place, encode(text))
-        )
-
-    def finish(self, index: int, reason: str, usage: Any = None, **more: Any) -> bytes:
-        """A choice's last chunk; ``usage`` and ``more`` are fields that go along with it."""
-        chunk = self.delta(index, {}, finish_reason=reason)
-        if usage is not None:
-            more["usage"] = usage
-        return b"%s,%s\n\n" % (chunk[:-3], encode(more)[1:]) if more else chunk
-
-    def usage(self, usage: Any) -> bytes:
-        """The last chunk, with no choice and the usage."""
-        return b'%s],"usage":%s}\n\n' % (self._head, encode(usage))
 
 
 _MOST_BYTES = 32 * 1024 * 1024

@@ -1,8 +1,8 @@
 """``wrap``: an ``openai`` client whose ``chat.completions`` has working tools, and is otherwise the client it was.
 
-The door is put at the HTTP client under the SDK, not over its methods: one request of the SDK goes through an ``Exchange``, and
+It works at the HTTP client under the SDK, not over its methods: one request of the SDK goes through an ``Exchange``, and
 the SDK reads the answer as if the server had written it. So everything that rests on ``create`` works by itself (streams,
-``parse`` and ``stream`` helpers, raw responses, retries, timeouts, ``with_options``), and everything else never comes by here.
+``parse`` and ``stream`` helpers, raw responses, retries, timeouts, ``with_options``), and everything else is not touched.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ def wrapped(client: Client, options: TextOptions, capabilities: Capabilities) ->
     send = getattr(http_client, "send", None)
     if send is None or not hasattr(client, "with_options"):
         raise ConfigurationError(f"wrap takes an openai.OpenAI or openai.AsyncOpenAI client, not {type(client).__name__}.")
-    door = _door(http_client, options, capabilities)
-    made = client.with_options(http_client=door)
+    transforming = _transforming_client(http_client, options, capabilities)
+    made = client.with_options(http_client=transforming)
     completions = made.chat.completions
     if _is_sdks_own(completions.create):
-        direct = _without_transform(completions.create, made.post, door.patchbay.library.Response)
+        direct = _without_transform(completions.create, made.post, transforming.patchbay.library.Response)
         completions.create = direct  # type: ignore[method-assign]
     return made  # type: ignore[return-value]
 
 
 def _is_sdks_own(create: Any) -> bool:
-    """Whether nobody has put a function of theirs before the SDK's, such as for traces: that one is to see all arguments."""
+    """Whether it is the SDK's method, not a function over it (of a tracer, say), which is to see all arguments."""
     return type(create) is MethodType and str(create.__func__.__globals__["__name__"]).startswith("openai.")
 
 
@@ -77,7 +77,7 @@ def _without_transform(create: Callable[..., Any], post: Callable[..., Any], res
     known = inspect.signature(create).parameters.keys()
     completion = importlib.import_module("openai.types.chat").ChatCompletion
 
-    def posted(body: dict[str, Any], cast_to: type = response) -> Any:
+    def post_plain(body: dict[str, Any], cast_to: type = response) -> Any:
         names = body.keys()
         if not (names >= _NEEDED and names.isdisjoint(_NOT_OF_THE_BODY) and _is_plain(body)):
             return None
@@ -85,7 +85,7 @@ def _without_transform(create: Callable[..., Any], post: Callable[..., Any], res
 
     @functools.wraps(create)
     def direct(*args: Any, **given: Any) -> Any:
-        if not args and given.keys() <= known and (answer := posted(given, completion)) is not None:
+        if not args and given.keys() <= known and (answer := post_plain(given, completion)) is not None:
             return answer
         extra = given.get("extra_body")
         moved = {name: given[name] for name in ("messages", "tools") if _is_plain_list(given.get(name))}
@@ -96,7 +96,7 @@ def _without_transform(create: Callable[..., Any], post: Callable[..., Any], res
             given = {**rest, "extra_body": {**moved, **(extra or {})}}
         return create(*args, **given)
 
-    direct.patchbay_post = posted  # type: ignore[attr-defined]
+    direct.patchbay_post = post_plain  # type: ignore[attr-defined]
     return direct
 
 
@@ -117,17 +117,17 @@ def _is_plain_list(value: Any) -> bool:
     return type(value) is list and _is_plain(value)
 
 
-def _door(http_client: Any, options: TextOptions, capabilities: Capabilities) -> Any:
+def _transforming_client(http_client: Any, options: TextOptions, capabilities: Capabilities) -> Any:
     """A copy of an HTTP client (of httpx, or its successor) whose ``send`` goes through the exchange for chat completions."""
-    if isinstance(http_client, _Door):  # wrapping again replaces the options
+    if isinstance(http_client, _TransformingClient):  # wrapping again replaces the options
         http_client = http_client.patchbay.original
     kind = type(http_client)
     library = importlib.import_module(_library(kind))
-    base = _AsyncDoor if _is_async(http_client, library) else _SyncDoor
-    door = copy.copy(http_client)
-    door.__class__ = type(kind.__name__, (base, kind), {"__del__": _no_del})
-    door.patchbay = _Settings(options, capabilities, library, http_client)
-    return door
+    base = _AsyncClient if _is_async(http_client, library) else _SyncClient
+    transforming = copy.copy(http_client)
+    transforming.__class__ = type(kind.__name__, (base, kind), {"__del__": _no_del})
+    transforming.patchbay = _Settings(options, capabilities, library, http_client)
+    return transforming
 
 
 def _library(kind: type) -> str:
@@ -147,7 +147,7 @@ def _no_del(_self: Any) -> None:
 
 
 class _Settings:
-    """What a door needs; ``original`` keeps the client alive whose connections are shared."""
+    """What a transforming client needs; ``original`` keeps the client alive whose connections are shared."""
 
     def __init__(self, options: TextOptions, capabilities: Capabilities, library: Any, original: Any) -> None:
         self.options = options
@@ -156,8 +156,8 @@ class _Settings:
         self.original = original
 
 
-class _Door:
-    """What both doors share."""
+class _TransformingClient:
+    """What both kinds share."""
 
     patchbay: _Settings
 
@@ -186,7 +186,7 @@ class _Door:
         )
 
     def _failure(self, request: Any, error: PatchbayError) -> Any:
-        """An error as a server would have sent it; the SDK is told not to repeat what would fail again."""
+        """An error as a server would have sent it; with the header that keeps the SDK from repeating what would fail again."""
         if isinstance(error, _ErrorStatusError):
             return error.response
         retry = {} if error.retryable else {"x-should-retry": "false"}
@@ -211,8 +211,10 @@ class _Door:
             headers = {name: value for name, value in response.headers.items() if name.lower() not in _CHANGED_HEADERS}
             status, extensions = response.status_code, response.extensions
         headers["content-type"] = "text/event-stream; charset=utf-8" if exchange.streaming else "application/json"
-        upstream.shown = self.patchbay.library.Response(status, headers=headers, request=request, extensions=extensions, **body)
-        return upstream.shown
+        upstream.transformed = self.patchbay.library.Response(
+            status, headers=headers, request=request, extensions=extensions, **body
+        )
+        return upstream.transformed
 
 
 class _ErrorStatusError(UpstreamError):
@@ -233,19 +235,19 @@ def _is_stream(response: Any) -> bool:
 
 
 class _Upstream:
-    """The server behind the HTTP client. ``response`` is the one being read, ``shown`` the one that the SDK reads."""
+    """The server behind the HTTP client. ``response`` is the one being read, ``transformed`` the one that the SDK reads."""
 
     def __init__(self, send: Callable[[], Any], exchange: Exchange) -> None:
         self._send = send
         self.exchange = exchange
         self.response: Any = None
-        self.shown: Any = None
+        self.transformed: Any = None
         self.read: Callable[[], Any]
 
     def _opened(self, response: Any) -> None:
         self.response = response
-        if self.shown is not None:  # it names the connection that is really in use
-            self.shown.extensions = response.extensions
+        if self.transformed is not None:  # it names the connection that is really in use
+            self.transformed.extensions = response.extensions
 
     @property
     def _streams(self) -> bool:
@@ -280,7 +282,7 @@ class _AsyncUpstream(_Upstream):
             await self.response.aclose()
 
 
-class _SyncDoor(_Door):
+class _SyncClient(_TransformingClient):
     """``send`` of a synchronous client."""
 
     def send(self, request: Any, *, stream: bool = False, **rest: Any) -> Any:
@@ -317,7 +319,7 @@ class _SyncDoor(_Door):
         return response
 
 
-class _AsyncDoor(_Door):
+class _AsyncClient(_TransformingClient):
     """``send`` of an asynchronous client."""
 
     async def send(self, request: Any, *, stream: bool = False, **rest: Any) -> Any:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from patchbay.errors import UpstreamError
 from patchbay.models.capabilities import Capabilities, request_with_retries
 from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply, ReplyAssembler, whole_reply
+from patchbay.models.encoder import AnswerHead
 from patchbay.models.exchange import Exchange
 from patchbay.models.exchange_driver import drive_async
 from patchbay.models.providers import Provider
 from patchbay.models.tool_encoder import ToolEncoder
-from patchbay.models.wire import Envelope, SseDecoder, decode, encode
+from patchbay.models.wire import SseDecoder, decode, encode
 from patchbay.server.chat.completion import OWN_HEADERS, ChatUpstream, is_json
 from patchbay.server.http import Headers, chat_downward
 
@@ -40,7 +41,7 @@ class ModelBackend:
 class UpstreamModel:
     """A ChatModel for one client request; ``written`` are the client's tools as it wrote them, by name.
 
-    ``envelope`` is that of the first chunk, ``headers`` those of the last response that are true of a rewritten one. ``document``
+    ``head`` is that of the first chunk, ``headers`` those of the last response that are true of a rewritten one. ``document``
     is the last chunk or completion, ``usages`` the usage of each round.
     """
 
@@ -58,7 +59,7 @@ class UpstreamModel:
         self._encoder = encoder
         self._written = written
         self._sent = [pair for pair in request.upward(OWN_HEADERS[False, stream]) if pair[0] not in _ONE_REQUEST]
-        self.envelope: Envelope | None = None
+        self.head: AnswerHead | None = None
         self.headers: Headers = []
         self.document: dict[str, Any] = {}
         self.usages: list[Mapping[str, Any]] = []
@@ -73,7 +74,7 @@ class UpstreamModel:
     async def respond(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Answer ``request``. Raises PatchbayError: UpstreamStatusError with the upstream's own error response."""
         provider, capabilities = self._backend.provider, self._backend.capabilities
-        encoded = self._encoder.of(request.tools, written=self._written)
+        encoded = self._encoder.of(request.tools, as_sent=self._written)
         body = provider.prepare({**encoded.body(request), "stream": True} if request.stream else encoded.body(request))
         if body.get("tools") is encoded.tools:
             body["tools"] = encoded.encoded
@@ -101,13 +102,8 @@ class UpstreamModel:
 
     def _note(self, document: dict[str, Any]) -> None:
         self.document = document
-        if self.envelope is None and (document.get("id") or document.get("choices")):
-            self.envelope = Envelope(
-                id=document.get("id"),
-                created=document.get("created"),
-                model=document.get("model"),
-                fingerprint=document.get("system_fingerprint"),
-            )
+        if self.head is None and (document.get("id") or document.get("choices")):
+            self.head = AnswerHead(*map(document.get, ("id", "created", "model", "system_fingerprint")))
 
     async def _open(self, body: dict[str, Any]) -> tuple[_Round, bytes]:
         """Begin a round: return it with the first bytes of its answer."""

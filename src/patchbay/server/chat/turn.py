@@ -25,10 +25,10 @@ from patchbay.loop import (
     UserOutputEvent,
     turn,
 )
-from patchbay.models.error_bodies import error_body
+from patchbay.models.encoder import AnswerHead, ChatEncoder
 from patchbay.models.options import TextOptions
 from patchbay.models.tool_encoder import ToolEncoder
-from patchbay.models.wire import DONE, Envelope, encode, sse_event
+from patchbay.models.wire import encode
 from patchbay.server.auth import signed_path
 from patchbay.server.chat.hidden_turns import HiddenTurnStore, RestoredHistory, hides
 from patchbay.server.chat.model import ModelBackend, UpstreamModel
@@ -130,39 +130,6 @@ class TurnText:
     def text(self) -> str:
         """The whole text."""
         return "".join(self._pieces)
-
-
-class StreamEncoder:
-    """Encodes the chunks of a stream, in the envelope of the upstream's first one."""
-
-    def __init__(self, *, include_usage: bool) -> None:
-        self._include_usage = include_usage
-        self._opened = False
-
-    def delta(self, envelope: Envelope, delta: Mapping[str, Any], *, logprobs: Any = None) -> bytes:
-        """Encode a chunk; the first one has the role."""
-        fields = delta if self._opened else {"role": "assistant", **delta}
-        self._opened = True
-        return envelope.delta(0, fields, logprobs=b"null" if logprobs is None else encode(logprobs))
-
-    def end(
-        self,
-        envelope: Envelope,
-        *,
-        rest: str,
-        pending: Sequence[ToolCall],
-        finish_reason: str,
-        usage: Mapping[str, Any] | None,
-        report: Mapping[str, Any],
-    ) -> bytes:
-        """Encode the end: the ``rest`` of the text, the client's calls, finish reason, report and usage."""
-        out = [self.delta(envelope, {"content": rest})] if rest or not (self._opened or pending) else []
-        for index, call in enumerate(pending):
-            out.append(self.delta(envelope, {"tool_calls": [{"index": index, **call.to_openai()}]}))
-        out.append(envelope.finish(0, finish_reason, patchbay=report))
-        if self._include_usage and usage is not None:
-            out.append(envelope.usage(usage))
-        return b"".join([*out, DONE])
 
 
 def encode_completion(
@@ -308,6 +275,7 @@ class ToolChatTurn:
     ) -> None:
         self.streaming = streaming
         self.has_run = False
+        self._has_written = False
         self._chat = chat
         self._tools = tools
         self._backend = backend
@@ -316,11 +284,11 @@ class ToolChatTurn:
         self._content = TurnText(only_last=chat.wants_json)
         self._reasoning = TurnText()
         self._outputs: list[UserOutputEvent] = []
-        self._stream = StreamEncoder(include_usage=chat.include_usage)
+        self._encoder = ChatEncoder()
 
     def error_event(self, error: PatchbayError) -> bytes:
         """Return the event for an error within a stream."""
-        return sse_event(encode(error_body(error)))
+        return self._encoder.error(error)
 
     async def run(self, request: ProxyRequest) -> None:
         """Run the loop until the model's final answer, and send it to the client. Raises PatchbayError."""
@@ -368,12 +336,17 @@ class ToolChatTurn:
         """Write a piece of text to a streaming client."""
         if not self.streaming or not text:
             return
-        logprobs = model.logprobs if field == "content" else None
-        envelope = self._envelope(model)
+        self._has_written = True
+        self._encoder.begin(self._head(model))
+        if field == "content":
+            logprobs = model.logprobs
+            piece = self._encoder.text(0, text, b"null" if logprobs is None else encode(logprobs))
+        else:
+            piece = self._encoder.reasoning(0, text)
         await request.watch.wrote()
         if not request.reply.started:
             await request.reply.start(200, EVENT_STREAM + model.headers)
-        await request.reply.write(self._stream.delta(envelope, {field: text}, logprobs=logprobs))
+        await request.reply.write(piece)
 
     async def _end(self, request: ProxyRequest, model: UpstreamModel, end: FinalEvent) -> None:
         if end.aborted is not None and not end.aborted.hard:
@@ -389,14 +362,7 @@ class ToolChatTurn:
             self._content, self._reasoning = TurnText(), TurnText()
         reply, capture = request.reply, request.capture()
         if self.streaming:
-            out = self._stream.end(
-                self._envelope(model),
-                rest=self._content.unshown,
-                pending=pending,
-                finish_reason=reason,
-                usage=usage,
-                report=report,
-            )
+            out = self._encode_end(model, pending, reason, usage, report)
         else:
             out = encode_completion(
                 model.document,
@@ -436,5 +402,25 @@ class ToolChatTurn:
         unseen = end.messages[len(history.messages) :]
         return self._hidden_turns.keep(unseen, end.pending, history.results) if hides(unseen, SHOWN) else end.pending
 
-    def _envelope(self, model: UpstreamModel) -> Envelope:
-        return model.envelope or Envelope(id=None, created=None, model=self._chat.parameters.get("model"))
+    def _head(self, model: UpstreamModel) -> AnswerHead:
+        return model.head or AnswerHead(model=self._chat.parameters.get("model"))
+
+    def _encode_end(
+        self,
+        model: UpstreamModel,
+        pending: Sequence[ToolCall],
+        reason: str,
+        usage: Mapping[str, Any] | None,
+        report: Mapping[str, Any],
+    ) -> bytes:
+        """Encode the end of a stream: the rest of the text, the client's calls, finish reason, report and usage."""
+        encoder = self._encoder
+        encoder.begin(self._head(model))
+        rest = self._content.unshown
+        out = [encoder.text(0, rest)] if rest or not (self._has_written or pending) else []
+        for place, call in enumerate(pending):
+            out.append(encoder.call(0, place, call.id, call.name, call.raw_arguments, call.extra))
+        out.append(encoder.finish(0, reason, patchbay=report))
+        if self._chat.include_usage and usage is not None:
+            out.append(encoder.usage(usage))
+        return b"".join([*out, encoder.end()])
