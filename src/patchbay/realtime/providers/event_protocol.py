@@ -102,7 +102,7 @@ class EventReader(Dialect):
     @_reads("session.updated", "session.update")  # the latter as in GLM's documentation
     def _configured(self, frame: dict[str, Any]) -> list[ServerEvent]:
         names = tool_names(json_access.member(frame, "session").get("tools"))
-        self._settled(all_pending=names is not None and names == self._expected)
+        self._count_confirmation(all_pending=names is not None and names == self._expected)
         self.confirmed = True
         own = tool_names(self.settings.extra.get("tools"))  # the provider's own tools
         return [SessionUpdated(None if names is None else names - (own or frozenset()))]
@@ -112,7 +112,7 @@ class EventReader(Dialect):
         self._unconfirmed += 1
         self._expected = tool_names(tools)
 
-    def _settled(self, *, all_pending: bool = False) -> None:
+    def _count_confirmation(self, *, all_pending: bool = False) -> None:
         self._unconfirmed = 0 if all_pending else max(0, self._unconfirmed - 1)
 
     @_reads("response.created")
@@ -195,45 +195,27 @@ class EventReader(Dialect):
     def _silence(self, _frame: dict[str, Any]) -> list[ServerEvent]:
         return [SpeechStopped()]
 
-    @_reads("conversation.item.input_audio_transcription.completed")
-    def _heard(self, frame: dict[str, Any]) -> list[ServerEvent]:
-        whole = json_access.text(frame, "transcript") if self.settings.transcribe else ""
-        return [InputTranscript(whole)] if whole else []
+    @_reads("conversation.item.input_audio_transcription.completed", "conversation.item.input_audio_transcription.delta")
+    def _input_transcript(self, frame: dict[str, Any]) -> list[ServerEvent]:
+        whole = frame["type"].endswith("completed")
+        text = json_access.text(frame, "transcript" if whole else "delta") if self.settings.transcribe else ""
+        return [InputTranscript(text, whole=whole)] if text else []
 
-    @_reads("conversation.item.input_audio_transcription.delta")
-    def _heard_piece(self, frame: dict[str, Any]) -> list[ServerEvent]:
-        piece = json_access.text(frame, "delta") if self.settings.transcribe else ""
-        return [InputTranscript(piece, whole=False)] if piece else []
-
-    @_reads("response.output_item.added")
-    def _item_added(self, frame: dict[str, Any]) -> list[ServerEvent]:
-        return self._item_told(frame, done=False)
-
-    @_reads("response.output_item.done")
-    def _item_done(self, frame: dict[str, Any]) -> list[ServerEvent]:
-        return self._item_told(frame, done=True)
-
-    def _item_told(self, frame: dict[str, Any], *, done: bool) -> list[ServerEvent]:
+    @_reads("response.output_item.added", "response.output_item.done")
+    def _output_item(self, frame: dict[str, Any]) -> list[ServerEvent]:
         item = json_access.member(frame, "item")
         if item.get("type") != "function_call":
             return []
-        whole = done and json_access.text(item, "status") != "incomplete"
+        whole = frame["type"].endswith("done") and json_access.text(item, "status") != "incomplete"
         return self._piece(frame, self._named(item, place=json_access.place(frame, "output_index"), whole=whole))
 
-    @_reads("response.function_call_arguments.delta")
-    def _arguments_piece(self, frame: dict[str, Any]) -> list[ServerEvent]:
-        named = self._named_in(frame, whole=False)
-        return self._piece(frame, named, delta=json_access.text(frame, "delta"))
-
-    @_reads("response.function_call_arguments.done")
-    def _arguments_done(self, frame: dict[str, Any]) -> list[ServerEvent]:
-        return self._piece(frame, self._named_in(frame, whole=True))
-
-    def _named_in(self, frame: dict[str, Any], *, whole: bool) -> CallReference:
+    @_reads("response.function_call_arguments.delta", "response.function_call_arguments.done")
+    def _arguments(self, frame: dict[str, Any]) -> list[ServerEvent]:
         """Read a frame about arguments: like an item, but with ``item_id``."""
+        whole = frame["type"].endswith("done")
         named = self._named(frame, place=json_access.place(frame, "output_index"), whole=whole)
         named.item = json_access.text(frame, "item_id")
-        return named
+        return self._piece(frame, named, delta="" if whole else json_access.text(frame, "delta"))
 
     def _named(self, holder: dict[str, Any], *, place: int | None, whole: bool) -> CallReference:
         return CallReference(
@@ -285,7 +267,7 @@ class EventReader(Dialect):
         busy = _BUSY.search(words) is not None
         about: _About = "response" if busy else self._about(event_id, param, words)
         if about == "session":
-            self._settled()
+            self._count_confirmation()
         if code == "" and error is not frame:
             code = json_access.text(error, "type")
         return [ServerError(message or "The server reported an error.", code, param, event_id, about, busy)]
@@ -314,6 +296,9 @@ class EventDialect(EventReader):
 
     cancels_by_id: ClassVar[bool] = False
 
+    has_voice_member: ClassVar[bool] = True
+    """Whether the session object has its voice in the member ``voice``."""
+
     def __init__(self, settings: RealtimeSettings) -> None:
         super().__init__(settings)
         self._frames = count(1)
@@ -337,7 +322,12 @@ class EventDialect(EventReader):
 
     @abstractmethod
     def session(self) -> dict[str, Any]:
-        """Return the session object for the settings, without tools and ``extra``."""
+        """Return the session object for the settings, without ``voice``, ``instructions``, tools and ``extra``."""
+
+    @property
+    def modalities(self) -> list[str]:
+        """The output with the member names of 2024."""
+        return ["text", "audio"] if self.settings.output == "audio" else ["text"]
 
     def complete(self, session: dict[str, Any]) -> dict[str, Any]:
         """Adjust the complete session object before it is sent."""
@@ -353,9 +343,14 @@ class EventDialect(EventReader):
         return [self._update({name: session[name] for name in self.update_fields if name in session})]
 
     def _session(self, tools: Sequence[WireTool]) -> dict[str, Any]:
-        extra = dict(self.settings.extra)
+        session, settings = self.session(), self.settings
+        if settings.voice is not None and self.has_voice_member:
+            session["voice"] = settings.voice
+        if settings.instructions:
+            session["instructions"] = settings.instructions
+        extra = dict(settings.extra)
         own = extra.pop("tools", None)  # the provider's own tools precede or follow ours
-        session = json_access.merged(self.session(), extra)
+        session = json_access.merged(session, extra)
         session["tools"] = [*tools, *(own if isinstance(own, Sequence) and not isinstance(own, str) else ())]
         return self.complete(session)
 

@@ -27,6 +27,7 @@ class OpenAIDialect(EventDialect):
     update_fields: ClassVar[tuple[str, ...]] = ("type", "tools", "tool_choice")
     assistant_content_type: ClassVar[str] = "output_text"
     cancels_by_id: ClassVar[bool] = True
+    has_voice_member: ClassVar[bool] = False
 
     def session(self) -> dict[str, Any]:
         """``type`` is required in every update, and ``turn_detection`` must be null to be off."""
@@ -37,16 +38,13 @@ class OpenAIDialect(EventDialect):
         spoken: dict[str, Any] = {"format": _PCM}
         if settings.voice is not None:
             spoken["voice"] = settings.voice
-        session: dict[str, Any] = {
+        return {
             "type": "realtime",
             "model": self.model,
             "output_modalities": [settings.output],
             "audio": {"input": heard, "output": spoken},
             "tool_choice": "auto",
         }
-        if settings.instructions:
-            session["instructions"] = settings.instructions
-        return session
 
 
 class QwenDialect(EventDialect):
@@ -64,19 +62,13 @@ class QwenDialect(EventDialect):
 
     def session(self) -> dict[str, Any]:
         """The user's speech is always transcribed, by a model that depends on this one."""
-        settings = self.settings
-        session: dict[str, Any] = {
-            "modalities": ["text", "audio"] if settings.output == "audio" else ["text"],
+        return {
+            "modalities": self.modalities,
             "input_audio_format": "pcm",
             "output_audio_format": "pcm",
-            "turn_detection": {"type": "server_vad"} if settings.detect_turns else None,
+            "turn_detection": {"type": "server_vad"} if self.settings.detect_turns else None,
             "enable_search": False,
         }
-        if settings.voice is not None:
-            session["voice"] = settings.voice
-        if settings.instructions:
-            session["instructions"] = settings.instructions
-        return session
 
     def complete(self, session: dict[str, Any]) -> dict[str, Any]:
         """Disable search while there are tools: they exclude each other."""
@@ -102,20 +94,14 @@ class GLMDialect(EventDialect):
 
     def session(self) -> dict[str, Any]:
         """A conversation in audio: tools are called in no other mode."""
-        settings = self.settings
-        session: dict[str, Any] = {
+        return {
             "model": self.model,
-            "modalities": ["text", "audio"] if settings.output == "audio" else ["text"],
+            "modalities": self.modalities,
             "input_audio_format": "wav",
             "output_audio_format": "pcm",
-            "turn_detection": {"type": "server_vad" if settings.detect_turns else "client_vad"},
+            "turn_detection": {"type": "server_vad" if self.settings.detect_turns else "client_vad"},
             "beta_fields": {"chat_mode": "audio", "tts_source": "e2e", "auto_search": False},
         }
-        if settings.voice is not None:
-            session["voice"] = settings.voice
-        if settings.instructions:
-            session["instructions"] = settings.instructions
-        return session
 
     def complete(self, session: dict[str, Any]) -> dict[str, Any]:
         """Remember the tool's name if there is only one."""
@@ -161,19 +147,9 @@ class StepFunDialect(EventDialect):
 
     def session(self) -> dict[str, Any]:
         """Audio is always on; turn detection only on request."""
-        settings = self.settings
-        session: dict[str, Any] = {
-            "modalities": ["text", "audio"],
-            "input_audio_format": "pcm16",
-            "output_audio_format": "pcm16",
-        }
-        if settings.detect_turns:
-            session["turn_detection"] = {"type": "server_vad"}
-        if settings.voice is not None:
-            session["voice"] = settings.voice
-        if settings.instructions:
-            session["instructions"] = settings.instructions
-        return session
+        detection = {"turn_detection": {"type": "server_vad"}} if self.settings.detect_turns else {}
+        formats = {"input_audio_format": "pcm16", "output_audio_format": "pcm16"}
+        return {"modalities": ["text", "audio"], **formats, **detection}
 
     def complete(self, session: dict[str, Any]) -> dict[str, Any]:
         """Send ``voice`` once: a second one is refused with the whole update."""

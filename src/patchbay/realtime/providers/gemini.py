@@ -10,7 +10,6 @@ import base64
 import json
 import math
 import re
-from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from itertools import count, islice
@@ -100,45 +99,21 @@ _HISTORY: Final = "historyConfig"
 _ANNOUNCED: Final = "initialHistoryInClientContent"
 
 
-class TextProtocol(ABC):
-    """How a model takes text: by ``clientContent``, or for newer models by ``realtimeInput``."""
-
-    @abstractmethod
-    def setup_fields(self, lines: Sequence[Line]) -> dict[str, Any]:
-        """Return members of the setup that announce a replay of ``lines``."""
-
-    @abstractmethod
-    def history_frames(self, lines: Sequence[Line]) -> list[Frame]:
-        """Return frames that replay lines without an answer."""
-
-    @abstractmethod
-    def text_frames(self, line: Line, *, answer: bool) -> list[Frame]:
-        """Return frames that send a line, to be answered or not."""
-
-    @abstractmethod
-    def response_frames(self) -> list[Frame]:
-        """Return frames that have unanswered lines answered; none if there are none."""
-
-    @abstractmethod
-    def on_results(self) -> None:
-        """Note that tool results are sent, after which the model continues."""
-
-
-def text_protocol_for(settings: RealtimeSettings, model: str) -> TextProtocol:
+def text_protocol_for(settings: RealtimeSettings, model: str) -> ContentTextProtocol | RealtimeTextProtocol:
     """Choose by the generation in the model's name, or by a history announced in ``extra``."""
     found = _GENERATION.search(model)
     announced = json_access.member(dict(settings.extra), _HISTORY).get(_ANNOUNCED) is True
     return RealtimeTextProtocol() if announced or (found is not None and int(found[1]) >= _NEWER) else ContentTextProtocol()
 
 
-class ContentTextProtocol(TextProtocol):
-    """Conversation turns at any time; a complete turn is answered."""
+class ContentTextProtocol:
+    """Text of older models, by ``clientContent``: conversation turns at any time, of which a complete one is answered."""
 
     def __init__(self) -> None:
         self._turn_open = False
 
     def setup_fields(self, lines: Sequence[Line]) -> dict[str, Any]:  # noqa: ARG002  (see RealtimeTextProtocol)
-        """Nothing to announce."""
+        """Return members of the setup that announce a replay of ``lines``: none."""
         return {}
 
     def history_frames(self, lines: Sequence[Line]) -> list[Frame]:
@@ -161,8 +136,8 @@ class ContentTextProtocol(TextProtocol):
         self._turn_open = False
 
 
-class RealtimeTextProtocol(TextProtocol):
-    """Text is answered at once; turns are only for a history that the setup announced.
+class RealtimeTextProtocol:
+    """Text of newer models, by ``realtimeInput``: answered at once; turns are only for a history that the setup announced.
 
     So a line without an answer is held back until the next one with an answer.
     """
@@ -315,20 +290,15 @@ class GeminiDialect(Dialect):
     def _record_input(self, frames: list[Frame], *, asks: bool = True) -> list[Frame]:
         """Record that input is sent; ``asks``: the model will answer it."""
         if frames:
-            self._ended_before_turn, self._answered = (
-                self._was_interrupted,
-                False,
-            )  # an interrupted turn still sends its end
+            self._ended_before_turn = self._was_interrupted  # an interrupted turn still sends its end
+            self._answered = False
             self._pending_requests += asks
         return frames
 
     def audio_frames(self, audio: bytes) -> list[Frame]:
         """One chunk; without server turn detection preceded by the start of the activity."""
-        piece: Frame = {
-            "realtimeInput": {
-                "audio": {"data": base64.b64encode(audio).decode(), "mimeType": f"audio/pcm;rate={self.input_rate}"}
-            }
-        }
+        blob = {"data": base64.b64encode(audio).decode(), "mimeType": f"audio/pcm;rate={self.input_rate}"}
+        piece: Frame = {"realtimeInput": {"audio": blob}}
         self._answered = False
         starts = not self._streaming and not self.settings.detect_turns
         self._streaming = True
@@ -430,12 +400,9 @@ class GeminiDialect(Dialect):
         blob = _member(part, "inlineData")
         kind = _text(blob, "mimeType")[:_MOST_MIME]
         if self.settings.output == "audio" and _PCM.match(kind) and (audio := json_access.audio(blob, "data")):
-            rate = _RATE.search(kind)
-            news.append(
-                AudioDelta(
-                    self._ensure_response(news), audio, int(rate[1]) if rate is not None and int(rate[1]) else _OUTPUT_RATE
-                )
-            )
+            found = _RATE.search(kind)
+            rate = int(found[1]) if found is not None else 0
+            news.append(AudioDelta(self._ensure_response(news), audio, rate or _OUTPUT_RATE))
 
     def _input_transcript(self, heard: dict[str, Any], news: list[ServerEvent]) -> None:
         if not self.settings.transcribe:
@@ -514,8 +481,8 @@ def _response(result: CallResult) -> dict[str, Any]:
         value = json.loads(result.output, parse_constant=_refuse)
     except (ValueError, RecursionError):
         value = result.output
-    told = {"name": result.name, "response": value if isinstance(value, dict) else {"result": value}}
-    return told if result.call_id.startswith(_MADE) else {"id": result.call_id, **told}
+    response = {"name": result.name, "response": value if isinstance(value, dict) else {"result": value}}
+    return response if result.call_id.startswith(_MADE) else {"id": result.call_id, **response}
 
 
 def _refuse(constant: str) -> None:
