@@ -32,7 +32,7 @@ _logger = logging.getLogger(__name__)
 
 
 class SessionEngine:
-    """The parts of one session: listener of its connections, owner of its reconnector, host of its tool calls.
+    """The parts of one session: host of its connections and tool calls, owner of its reconnector.
 
     Events go into ``queue``. ``close_soon`` is called with the reason when no connection can be had, and must have ``end``
     called.
@@ -189,7 +189,7 @@ class SessionEngine:
         self._turns.report_finished(self.calls.has_running)  # of the previous turn
         self._turns.begin(said or "", is_spoken=said is None)
 
-    # ``listener.Listener``
+    # ``host.SessionHost``
 
     def emit(self, event: RealtimeEvent) -> None:
         """Queue an event for the reader."""
@@ -272,10 +272,6 @@ class SessionEngine:
             return
         self.emit(ErrorEvent(UpstreamError(f"The model's server refused a change of the session: {news.message}")))
 
-    def on_idle(self) -> None:
-        """Do what has waited for the end of the response."""
-        self.advance()
-
     def on_go_away(self, seconds: float) -> None:
         """Renew the connection in time."""
         self.reconnector.schedule_renewal(seconds)
@@ -343,8 +339,6 @@ class SessionEngine:
         """True if no response and no call is pending or may still come; calls reported as running do not count."""
         controller = self.reconnector.controller
         return controller is not None and controller.is_free and not controller.may_continue and not self.calls.has_open_rounds
-
-    # ``tool_rounds.CallHost``
 
     def add_input(self, line: Line, *, wanted: bool = True) -> None:
         """Record a line sent to the model, and whether a response to it is ``wanted``."""

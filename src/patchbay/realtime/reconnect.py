@@ -12,7 +12,7 @@ from patchbay.errors import PatchbayError, UpstreamError
 from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.connection import SetupRefusedError, open_connection
 from patchbay.realtime.events import ConnectionEvent, ErrorEvent
-from patchbay.realtime.listener import Listener
+from patchbay.realtime.host import SessionHost
 from patchbay.realtime.providers.base import ConnectionSetup, Dialect, Line
 from patchbay.realtime.responses import ResponseController
 from patchbay.realtime.server_events import ServerError
@@ -22,7 +22,7 @@ _TRANSIENT: Final = (408, 409, 425, 429)
 _logger = logging.getLogger(__name__)
 
 
-class ConnectionOwner(Listener, Protocol):
+class ConnectionOwner(SessionHost, Protocol):
     """The session that a connection is kept for."""
 
     def connection_setup(self, handle: str) -> ConnectionSetup:

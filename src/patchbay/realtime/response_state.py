@@ -1,16 +1,19 @@
-"""State machines of a connection: which response is pending, and whether the user is speaking."""
+"""State machines of a connection: which response is pending, its tool calls, and whether the user is speaking."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Final, Literal, TypeAlias
 
+from patchbay.realtime.call_assembly import MAX_CALLS, MAX_RESPONSE_CHARS, PartialCall
 from patchbay.realtime.config import RealtimeLimits
 from patchbay.realtime.events import TranscriptEvent
-from patchbay.realtime.listener import Listener
+from patchbay.realtime.host import SessionHost
 from patchbay.realtime.providers.base import Line
-from patchbay.realtime.server_events import InputTranscript
+from patchbay.realtime.server_events import CallDelta, FinalCall, InputTranscript, ResponseDone
 
 
 class Timer:
@@ -170,11 +173,221 @@ class ResponseScheduler:
         return True
 
 
+_ENDED_KEPT: Final = 64
+"""Number of finished response ids that are remembered to recognize late events."""
+
+_ABANDONED_KEPT: Final = 8
+
+
+class CallAssembler:
+    """The calls of a connection's current response, which are handed over to the host once, all together.
+
+    After the end of the response late calls are accepted for ``grace`` seconds; then ``grace_over`` is called.
+    """
+
+    def __init__(self, grace: float, host: SessionHost, grace_over: Callable[[], None]) -> None:
+        self.calls: list[PartialCall] = []
+        """The response's calls, in the order of their first event."""
+        self.in_progress = False
+        """True between the first event of a response and its end."""
+        self.interrupted = False
+        """True if the response is discarded."""
+        self.handed_over = True
+        """True once its calls were handed over."""
+        self.awaits_results = False
+        """True while its calls run: no response is requested ahead of their results."""
+        self._response_id: str | None = None  # None: there is none; "": not known yet
+        self._by_key: dict[str, PartialCall] = {}
+        self._budget = MAX_RESPONSE_CHARS
+        self._ended: deque[str] = deque(maxlen=_ENDED_KEPT)
+        self._abandoned: dict[str, set[str]] = {}  # ids of abandoned responses and keys of their calls
+        self._grace = grace
+        self._host = host
+        self._grace_over = grace_over
+        self._late = Timer(self._on_grace_over)
+
+    @property
+    def response_id(self) -> str:
+        """The id of the response in progress, "" if there is none or it is unknown."""
+        return (self._response_id or "") if self.in_progress else ""
+
+    @property
+    def expects_more(self) -> bool:
+        """True if a wanted response has not ended, or its calls are not complete."""
+        return not self.interrupted if self.in_progress else not self.handed_over
+
+    def is_known(self, response_id: str) -> bool:
+        """True if this response is in progress or over."""
+        return (self.in_progress and self._response_id == response_id) or response_id in self._ended
+
+    def is_stale(self, response_id: str) -> bool:
+        """True if events of this response must be ignored. Check ``accepts_late`` first for calls."""
+        if not response_id:
+            return False
+        if response_id == self._response_id:
+            return not self.in_progress
+        return bool(self.in_progress and self._response_id) or response_id in self._ended
+
+    def accepts_late(self, response_id: str) -> bool:
+        """True if it is the response that was completed just now."""
+        return self._late.is_set and not self.in_progress and response_id in ("", self._response_id)
+
+    # Lifetime
+
+    def begin(self, response_id: str) -> None:
+        """Start the next response."""
+        self._hand_over()
+        self.discard(response_id)
+        self.in_progress = True
+        self.interrupted = False
+
+    def discard(self, next_id: str | None = None) -> None:
+        """Drop the response: later events of it are stale."""
+        if self._response_id:
+            self._ended.append(self._response_id)
+        self._response_id = next_id
+        self.calls = []
+        self._by_key = {}
+        self._budget = MAX_RESPONSE_CHARS
+
+    def interrupt(self) -> None:
+        """Discard the response in progress, or calls of the last one that are still incomplete."""
+        if self.in_progress:
+            self.interrupted = True
+        elif self._late.is_set:
+            self._hand_over(run=False)
+            self.discard()
+
+    def hand_over(self, *, completed: bool) -> None:
+        """Hand over the calls of the ended response, at once or when they are complete."""
+        if not completed:
+            self._hand_over(run=False)
+            return
+        self._late.set(self._grace)
+        if all(call.done for call in self.calls):
+            self._hand_over(late=True)
+
+    def abandon(self) -> None:
+        """Stop waiting for the end of the response."""
+        self._abandoned[self.response_id] = {call.key for call in self.calls}
+        if len(self._abandoned) > _ABANDONED_KEPT:
+            self._abandoned.pop(next(iter(self._abandoned)))
+
+    def reject_abandoned(self, event: ResponseDone) -> bool:
+        """Reject calls of an abandoned response that ended after all: its server waits for results.
+
+        Returns whether it is one.
+        """
+        known = self._abandoned.pop(event.response_id, None)
+        if known is None:
+            return False
+        abandoned = CallAssembler(self._grace, self._host, self._grace_over)
+        abandoned.finish(call for call in event.calls if call.key not in known)
+        abandoned.hand_over(completed=False)
+        return True
+
+    def stop(self) -> None:
+        """Stop collecting."""
+        self.in_progress = False
+        self._late.cancel()
+
+    def _on_grace_over(self) -> None:
+        self._hand_over()
+        self.discard()
+        self._grace_over()
+
+    def _hand_over(self, *, run: bool = True, late: bool = False) -> None:
+        """Hand over the calls once; with ``late`` more may follow."""
+        if not late:
+            self._late.cancel()
+        if self.handed_over:
+            return
+        self.handed_over = True
+        if calls := self.all_calls():
+            self.awaits_results = run
+            self._host.on_calls(calls, run=run)
+        if not run:
+            self.discard()
+
+    # Calls
+
+    def add_delta(self, piece: CallDelta) -> PartialCall | None:
+        """Apply a delta of the response, which may be late; return the call if that completed it."""
+        call = self._apply(piece)
+        if call is None or call.claimed:
+            return call
+        if self.in_progress:
+            if not self.interrupted:
+                self._host.on_call_complete(call)
+        elif self.handed_over:
+            self.all_calls()
+            self._host.on_late_call(call)
+        elif all(each.done for each in self.calls):
+            self._hand_over(late=True)
+        return call
+
+    def finish(self, update: Iterable[FinalCall]) -> int:
+        """End the response, and apply the calls listed in its final event, whose order wins; return the number of all calls."""
+        self.in_progress = self.handed_over = False
+        listed: list[PartialCall] = []
+        for whole in update:
+            if (call := self._find_or_create(whole)) is None:
+                break
+            self._budget -= call.merge(whole, self._budget)
+            self._index(call, whole.key)
+            call.done = True
+            if call not in listed:
+                listed.append(call)
+        if listed:  # the server's order: lost or late deltas may differ from it
+            self.calls = listed + [call for call in self.calls if call not in listed]
+        return len(self.calls)
+
+    def all_calls(self) -> list[PartialCall]:
+        """Return all calls in order, each with an id."""
+        for call in self.calls:
+            call.call_id = call.call_id or f"call_{uuid.uuid4().hex[:24]}"
+        return list(self.calls)
+
+    def _apply(self, piece: CallDelta) -> PartialCall | None:
+        if (call := self._find_or_create(piece)) is None:
+            return None
+        was_whole = call.is_complete
+        self._budget -= call.merge(piece, self._budget)
+        self._index(call, piece.key)
+        self._budget -= call.append(piece.delta, self._budget)
+        call.done = call.done or piece.done
+        return call if call.is_complete and not was_whole else None
+
+    def _find_or_create(self, update: CallDelta | FinalCall) -> PartialCall | None:
+        """Return the call of an update; None beyond the maximum number of calls."""
+        call = self._find(update.key, update.call_id)
+        if call is None and len(self.calls) < MAX_CALLS:
+            call = PartialCall(update.key or update.call_id)
+            self.calls.append(call)
+        return call
+
+    def _find(self, key: str, call_id: str) -> PartialCall | None:
+        if key and (found := self._by_key.get(key)) is not None:
+            return found
+        if call_id and (found := self._by_key.get(call_id)) is not None and (not key or found.key in ("", call_id, key)):
+            return found
+        if not key and not call_id:  # no reference: the one that is still incomplete
+            return next((call for call in self.calls if not call.done), None)
+        return None
+
+    def _index(self, call: PartialCall, key: str) -> None:
+        for each in (key, call.call_id):
+            if each:
+                self._by_key.setdefault(each, call)
+
+
 MAX_BUFFERED_CHARS: Final = 256 * 1024
 """Characters of one utterance that are collected; its pieces are emitted all the same."""
 
 
-class _TextBuffer:
+class TextBuffer:
+    """Collects the pieces of an utterance."""
+
     def __init__(self) -> None:
         self._pieces: list[str] = []
         self._length = 0
@@ -185,42 +398,12 @@ class _TextBuffer:
             self._pieces.append(text)
             self._length += len(text)
 
-    def take(self) -> str:
+    def drain(self) -> str:
         """Return the text and clear it."""
         text = "".join(self._pieces)
         self._pieces.clear()
         self._length = 0
         return text
-
-
-class TextBuffers:
-    """Collects the utterances of the model and of the user."""
-
-    def __init__(self) -> None:
-        self.has_output = False
-        """True if the current response has produced text or audio; reset by the caller."""
-        self._assistant = _TextBuffer()
-        self._spoken = False
-        self._user = _TextBuffer()
-
-    def add_assistant(self, text: str, *, spoken: bool) -> None:
-        """Append a piece of the response; ``spoken``: transcript of audio."""
-        self.has_output = True
-        self._spoken = self._spoken or spoken
-        self._assistant.add(text)
-
-    def drain_assistant(self) -> tuple[str, bool]:
-        """Return the response's text and whether it was spoken, and clear it."""
-        spoken, self._spoken = self._spoken, False
-        return self._assistant.take(), spoken
-
-    def add_user(self, text: str) -> None:
-        """Append a piece of the user's transcript."""
-        self._user.add(text)
-
-    def drain_user(self) -> str:
-        """Return the user's text and clear it."""
-        return self._user.take()
 
 
 _MAX_SPEECH: Final = 300.0
@@ -242,8 +425,7 @@ class UserSpeech:
     def __init__(
         self,
         limits: RealtimeLimits,
-        listener: Listener,
-        utterances: TextBuffers,
+        host: SessionHost,
         on_silence: Callable[[], None],
         *,
         signals_end: bool,
@@ -253,10 +435,10 @@ class UserSpeech:
         self.heard_words = False
         """True if a transcript of the current speech has arrived."""
         self._limits = limits
-        self._listener = listener
-        self._buffers = utterances
+        self._host = host
+        self._text = TextBuffer()
         self._on_silence = on_silence
-        self._tells_ends = signals_end
+        self._signals_end = signals_end
         self._speech_deadline: float | None = None  # for an end event
         self._silence = Timer(self._on_timeout)
         self._loop = asyncio.get_running_loop()
@@ -266,7 +448,7 @@ class UserSpeech:
     def start(self) -> None:
         """Handle the start of speech."""
         self._expect_speech(_MAX_SILENCE)
-        self._speech_deadline = self._loop.time() + _MAX_SPEECH if self._tells_ends else None
+        self._speech_deadline = self._loop.time() + _MAX_SPEECH if self._signals_end else None
 
     def on_audio(self) -> None:
         """Handle sent audio: speech that has started may continue."""
@@ -298,20 +480,20 @@ class UserSpeech:
 
     def on_transcript(self, event: InputTranscript, *, awaits_results: bool) -> None:
         """Handle a transcript; ``awaits_results``: the model is responding."""
-        if not self._tells_ends and not awaits_results:
+        if not self._signals_end and not awaits_results:
             self._expect_speech(_MAX_TRANSCRIPT_GAP)
         self.heard_words = self.user_speaks
         if event.whole:
-            self._buffers.drain_user()
+            self._text.drain()
             self._line(event.text)
         else:
-            self._buffers.add_user(event.text)
-        self._listener.emit(TranscriptEvent("user", event.text, whole=event.whole))
+            self._text.add(event.text)
+        self._host.emit(TranscriptEvent("user", event.text, whole=event.whole))
 
     def flush(self) -> None:
         """Complete an utterance that was sent in pieces."""
-        if text := self._buffers.drain_user():
+        if text := self._text.drain():
             self._line(text)
 
     def _line(self, text: str) -> None:
-        self._listener.on_line(Line("user", text), is_answered=not self.user_speaks)
+        self._host.on_line(Line("user", text), is_answered=not self.user_speaks)

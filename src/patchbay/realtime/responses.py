@@ -9,13 +9,12 @@ from typing import Any, Final
 
 from patchbay.errors import PatchbayError, UpstreamError, UpstreamTimeoutError
 from patchbay.loop import TextEvent
-from patchbay.realtime.call_assembly import CallAssembler
 from patchbay.realtime.config import RealtimeLimits
 from patchbay.realtime.connection import ProviderConnection
 from patchbay.realtime.events import AudioEvent, ErrorEvent, InterruptedEvent, ResponseEndEvent, TranscriptEvent
-from patchbay.realtime.listener import Listener
+from patchbay.realtime.host import SessionHost
 from patchbay.realtime.providers.base import CallResult, Frame, Line, WireTool
-from patchbay.realtime.response_state import ResponseScheduler, TextBuffers, Timer, UserSpeech
+from patchbay.realtime.response_state import CallAssembler, ResponseScheduler, TextBuffer, Timer, UserSpeech
 from patchbay.realtime.server_events import (
     AudioDelta,
     CallDelta,
@@ -36,148 +35,6 @@ from patchbay.realtime.server_events import (
     TextDelta,
 )
 
-_ABANDONED_KEPT: Final = 8
-
-
-class CallCollector:
-    """Collects the calls of a response and hands them over once, all together.
-
-    After the end of the response late calls are accepted for ``grace`` seconds; then ``grace_over`` is called.
-    """
-
-    def __init__(self, grace: float, listener: Listener, grace_over: Callable[[], None]) -> None:
-        self.in_progress = False
-        """True between the first event of a response and its end."""
-        self.interrupted = False
-        """True if the response is discarded."""
-        self.handed_over = True
-        """True once its calls were handed over."""
-        self.awaits_results = False
-        """True while its calls run: no response is requested ahead of their results."""
-        self._grace = grace
-        self._listener = listener
-        self._grace_over = grace_over
-        self._late = Timer(self._grace_ends)
-        self._assembler = CallAssembler()
-        self._abandoned: dict[str, set[str]] = {}  # ids of abandoned responses and keys of their calls
-
-    @property
-    def response_id(self) -> str:
-        """The id of the response in progress, "" if there is none or it is unknown."""
-        return (self._assembler.response_id or "") if self.in_progress else ""
-
-    @property
-    def expects_more(self) -> bool:
-        """True if a wanted response has not ended, or its calls are not complete."""
-        return not self.interrupted if self.in_progress else not self.handed_over
-
-    def is_known(self, response_id: str) -> bool:
-        """True if this response is in progress or over."""
-        is_mine = self.in_progress and self._assembler.response_id == response_id
-        return is_mine or (bool(response_id) and self._assembler.is_over(response_id))
-
-    def is_stale(self, response_id: str) -> bool:
-        """True if events of this response must be ignored. Check ``accepts_late`` first for calls."""
-        if response_id and not self.in_progress and response_id == self._assembler.response_id:
-            return True  # just ended
-        return self._assembler.is_stale(response_id, under_way=self.in_progress)
-
-    def accepts_late(self, response_id: str) -> bool:
-        """True if it is the response that was completed just now."""
-        return self._late.is_set and not self.in_progress and response_id in ("", self._assembler.response_id)
-
-    def begin(self, response_id: str) -> None:
-        """Start the next response."""
-        self._hand_over()
-        self._assembler.begin(response_id)
-        self.in_progress = True
-        self.interrupted = False
-
-    def interrupt(self) -> None:
-        """Discard the response in progress, or calls of the last one that are still incomplete."""
-        if self.in_progress:
-            self.interrupted = True
-        elif self._late.is_set:
-            self._hand_over(run=False)
-            self._assembler.discard()
-
-    def add_delta(self, piece: CallDelta) -> None:
-        """Apply a delta of the response in progress."""
-        call = self._assembler.add_delta(piece)
-        if call is not None and not self.interrupted and not call.claimed:
-            self._listener.on_call_complete(call)
-
-    def add_late_delta(self, piece: CallDelta) -> None:
-        """Apply a delta of the response that was completed just now."""
-        call = self._assembler.add_delta(piece)
-        if call is None or call.claimed:
-            return
-        if self.handed_over:
-            self._assembler.all_calls()
-            self._listener.on_late_call(call)
-        elif all(each.done for each in self._assembler.calls):
-            self._hand_over(late=True)
-
-    def finish(self, listed: Sequence[FinalCall]) -> int:
-        """End the response; return the number of its calls."""
-        self.in_progress = self.handed_over = False
-        self._assembler.finish(listed)
-        return len(self._assembler.calls)
-
-    def hand_over(self, *, completed: bool) -> None:
-        """Hand over the calls of the ended response, at once or when they are complete."""
-        if not completed:
-            self._hand_over(run=False)
-            return
-        self._late.set(self._grace)
-        if all(call.done for call in self._assembler.calls):
-            self._hand_over(late=True)
-
-    def abandon(self) -> None:
-        """Stop waiting for the end of the response."""
-        self._abandoned[self.response_id] = {call.key for call in self._assembler.calls}
-        if len(self._abandoned) > _ABANDONED_KEPT:
-            self._abandoned.pop(next(iter(self._abandoned)))
-
-    def reject_abandoned(self, event: ResponseDone) -> bool:
-        """Reject calls of an abandoned response that ended after all: its server waits for results.
-
-        Returns whether it is one.
-        """
-        known = self._abandoned.pop(event.response_id, None)
-        if known is None:
-            return False
-        assembler = CallAssembler()
-        assembler.begin(event.response_id)
-        assembler.finish(call for call in event.calls if call.key not in known)
-        if calls := assembler.all_calls():
-            self._listener.on_calls(calls, run=False)
-        return True
-
-    def stop(self) -> None:
-        """Stop collecting."""
-        self.in_progress = False
-        self._late.cancel()
-
-    def _grace_ends(self) -> None:
-        self._hand_over()
-        self._assembler.discard()
-        self._grace_over()
-
-    def _hand_over(self, *, run: bool = True, late: bool = False) -> None:
-        """Hand over the calls once; with ``late`` more may follow."""
-        if not late:
-            self._late.cancel()
-        if self.handed_over:
-            return
-        self.handed_over = True
-        if calls := self._assembler.all_calls():
-            self.awaits_results = run
-            self._listener.on_calls(calls, run=run)
-        if not run:
-            self._assembler.discard()
-
-
 _CONTINUATION_SECONDS: Final = 5.0
 """Seconds in which another response may start after one to several texts."""
 
@@ -187,7 +44,7 @@ _logger = logging.getLogger(__name__)
 class ResponseController:
     """One configured connection in use, until ``listen`` returns."""
 
-    def __init__(self, wire: ProviderConnection, limits: RealtimeLimits, listener: Listener, *, resumed: bool) -> None:
+    def __init__(self, wire: ProviderConnection, limits: RealtimeLimits, host: SessionHost, *, resumed: bool) -> None:
         self.wire = wire
         self.resumed = resumed
         self.closed = False
@@ -199,12 +56,12 @@ class ResponseController:
         self._created = limits.done if dialect.continues_unprompted else limits.created
         self._scheduler = ResponseScheduler(created=self._created, done=limits.done, cancel=limits.cancel)
         self._limits = limits
-        self._listener = listener
-        self._calls = CallCollector(limits.grace, listener, self._advance)
-        self._buffers = TextBuffers()
-        self._speech = UserSpeech(
-            limits, listener, self._buffers, self._on_user_silent, signals_end=not self.continues_unprompted
-        )
+        self._host = host
+        self._calls = CallAssembler(limits.grace, host, self._advance)
+        self._text = TextBuffer()
+        self._is_spoken = False  # the text is a transcript of audio
+        self._has_output = False  # the current response has produced text or audio
+        self._speech = UserSpeech(limits, host, self._on_user_silent, signals_end=not self.continues_unprompted)
         self._has_input = False  # input that is answered unprompted, since the last response started
         self._warned = False  # logged one failed event
         self._typed_over_response = False  # such a server reports typed input as an interruption
@@ -215,7 +72,7 @@ class ResponseController:
         self._continuation = Timer(self._advance)
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             SessionOpened: lambda _news: None,
-            SessionUpdated: listener.on_session_change,
+            SessionUpdated: host.on_session_change,
             ServerError: self._on_error,
             ResponseStarted: self._on_response_started,
             TextDelta: self._on_text,
@@ -226,8 +83,8 @@ class ResponseController:
             CallDelta: self._on_call_delta,
             ResponseDone: self._on_response_done,
             CallsCancelled: self._on_calls_cancelled,
-            GoAway: lambda event: listener.on_go_away(event.seconds),
-            SessionResumption: lambda event: listener.on_resumption_handle(event.handle),
+            GoAway: lambda event: host.on_go_away(event.seconds),
+            SessionResumption: lambda event: host.on_resumption_handle(event.handle),
         }
 
     async def listen(self) -> None:
@@ -249,7 +106,7 @@ class ResponseController:
             if not self._warned:
                 self._warned = True
                 _logger.exception("Handling a %s failed", type(event).__name__)
-            self._listener.emit(ErrorEvent(PatchbayError(f"Handling a {type(event).__name__} failed: {error!r}")))
+            self._host.emit(ErrorEvent(PatchbayError(f"Handling a {type(event).__name__} failed: {error!r}")))
 
     def close(self) -> None:
         """Stop all timers and report an unfinished response."""
@@ -259,7 +116,7 @@ class ResponseController:
         calls = self._calls
         claimed = calls.in_progress
         self._speech.flush()
-        is_cut_off = calls.expects_more and not self._buffers.has_output
+        is_cut_off = calls.expects_more and not self._has_output
         self.response_owed = self._scheduler.is_response_owed or is_cut_off or self._speech.heard_words
         calls.stop()
         if claimed:
@@ -350,7 +207,7 @@ class ResponseController:
     def _on_error(self, event: ServerError) -> None:
         scheduler = self._scheduler
         if event.about == "session":
-            self._listener.on_session_change(event)
+            self._host.on_session_change(event)
             return
         if event.busy:
             scheduler.busy(self._loop.time())
@@ -362,10 +219,10 @@ class ResponseController:
             if scheduler.state == "cancelling":
                 return  # it had ended already
             if scheduler.rejected():
-                self._listener.on_response_failed(error)
+                self._host.on_response_failed(error)
                 self._advance()
                 return
-        self._listener.emit(ErrorEvent(error))
+        self._host.emit(ErrorEvent(error))
 
     def _on_response_started(self, event: ResponseStarted) -> None:
         if not self._calls.is_known(event.response_id):  # repeated or late
@@ -380,14 +237,14 @@ class ResponseController:
         calls.begin(response_id)
         self._continuation.cancel()
         self._one_of_several, self._texts = self.continues_unprompted and self._texts > 1, 0
-        self._has_input = self._buffers.has_output = False
+        self._has_input = self._has_output = False
         self._speech.flush()
         self._speech.stop()
         if self._scheduler.began(self._loop.time()):
             calls.interrupted = True
             self._send_cancel()
         self._watch()
-        self._listener.on_response_started(wanted=not calls.interrupted)
+        self._host.on_response_started(wanted=not calls.interrupted)
 
     def _accepts(self, response_id: str) -> bool:
         """True if an event belongs to the response in progress. The first event of an unannounced response starts it."""
@@ -403,16 +260,18 @@ class ResponseController:
     def _on_text(self, event: TextDelta) -> None:
         if not self._accepts(event.response_id) or not event.text:
             return
-        self._buffers.add_assistant(event.text, spoken=event.spoken)
+        self._has_output = True
+        self._text.add(event.text)
         if event.spoken:
-            self._listener.emit(TranscriptEvent("assistant", event.text, whole=False))
+            self._is_spoken = True
+            self._host.emit(TranscriptEvent("assistant", event.text, whole=False))
         else:
-            self._listener.emit(TextEvent(event.text))
+            self._host.emit(TextEvent(event.text))
 
     def _on_audio(self, event: AudioDelta) -> None:
         if self._accepts(event.response_id):
-            self._buffers.has_output = True
-            self._listener.emit(AudioEvent(event.audio, event.rate))
+            self._has_output = True
+            self._host.emit(AudioEvent(event.audio, event.rate))
 
     def _on_speech_started(self, _news: SpeechStarted) -> None:
         self._speech.start()
@@ -420,8 +279,8 @@ class ResponseController:
         self._calls.interrupt()
         if not self._typed_over_response:  # else the typed text is still to be answered
             self._scheduler.defer_to_server()  # the server responds at the end of the speech
-        self._listener.emit(InterruptedEvent())
-        self._listener.on_user_turn(typed=self._typed_over_response)
+        self._host.emit(InterruptedEvent())
+        self._host.on_user_turn(typed=self._typed_over_response)
         self._typed_over_response = False
 
     def _on_user_silent(self) -> None:
@@ -430,15 +289,15 @@ class ResponseController:
         self._advance()
 
     def _on_call_delta(self, event: CallDelta) -> None:
-        if self._calls.accepts_late(event.response_id):
-            self._calls.add_late_delta(event)
-            return
-        self._accepts(event.response_id)
-        if self._calls.in_progress and not self._calls.is_stale(event.response_id):
-            self._calls.add_delta(event)
+        calls, response_id = self._calls, event.response_id
+        if not calls.accepts_late(response_id):
+            self._accepts(response_id)
+            if not calls.in_progress or calls.is_stale(response_id):
+                return
+        calls.add_delta(event)
 
     def _on_calls_cancelled(self, event: CallsCancelled) -> None:
-        if self._listener.on_calls_cancelled(event.call_ids):
+        if self._host.on_calls_cancelled(event.call_ids):
             self._speech.start()  # newer input, which is answered next
 
     def _on_response_done(self, event: ResponseDone) -> None:
@@ -462,18 +321,19 @@ class ResponseController:
             self._continuation.set(min(self._limits.done, _CONTINUATION_SECONDS))
         self._emit_end(status, event, calls=calls)
         if status == "failed" and event is not None and event.reason:
-            self._listener.on_response_failed(UpstreamError(f"The model's answer failed: {event.reason}"))
+            self._host.on_response_failed(UpstreamError(f"The model's answer failed: {event.reason}"))
         self._calls.hand_over(completed=status == "completed")
         self._advance()
 
     def _emit_end(self, status: Status, event: ResponseDone | None = None, *, calls: int = 0) -> None:
-        text, spoken = self._buffers.drain_assistant()
+        text = self._text.drain()
         if text:
-            self._listener.on_line(Line("assistant", text))
-            if spoken:
-                self._listener.emit(TranscriptEvent("assistant", text, whole=True))
-        self._listener.emit(ResponseEndEvent(status, event.usage if event is not None else None))
-        self._listener.on_response_done(status, chars=len(text), calls=calls)
+            self._host.on_line(Line("assistant", text))
+            if self._is_spoken:
+                self._host.emit(TranscriptEvent("assistant", text, whole=True))
+        self._is_spoken = False
+        self._host.emit(ResponseEndEvent(status, event.usage if event is not None else None))
+        self._host.on_response_done(status, chars=len(text), calls=calls)
 
     # Deadlines
 
@@ -488,7 +348,7 @@ class ResponseController:
                 self._scheduler.ended()  # no response will come
         self._watch()
         if self.is_quiet and not self.closed:
-            self._listener.on_idle()
+            self._host.advance()
 
     def _send_cancel(self) -> None:
         self.wire.connection.send(self.wire.dialect.cancel_frames(self._calls.response_id))
@@ -515,4 +375,4 @@ class ResponseController:
         self._advance()
 
     def _too_late(self, text: str) -> None:
-        self._listener.on_response_failed(UpstreamTimeoutError(text))
+        self._host.on_response_failed(UpstreamTimeoutError(text))

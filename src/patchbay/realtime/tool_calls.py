@@ -226,7 +226,7 @@ class CallAdmission:
         self,
         limits: RealtimeLimits,
         tools: SessionTools,
-        remembered: Transcript,
+        transcript: Transcript,
         *,
         emit: Callable[[RealtimeEvent], None],
         on_settled: Callable[[ToolExecution], None],
@@ -235,7 +235,7 @@ class CallAdmission:
         self._max_rounds = limits.max_rounds
         self._rate_limit = SlidingWindowLimit(limits.flood_calls, limits.flood_seconds)
         self._tools = tools
-        self._transcript = remembered
+        self._transcript = transcript
         self._emit = emit
         self._on_settled = on_settled
 

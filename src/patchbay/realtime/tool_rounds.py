@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Sequence
+from typing import Final
 
 from patchbay.executor import ToolExecution
 from patchbay.loop import ToolProgressEvent, ToolResultEvent
@@ -17,8 +17,9 @@ from patchbay.loop.observers import emit_output
 from patchbay.loop.turn import all_handled, user_outputs
 from patchbay.realtime.call_assembly import PartialCall
 from patchbay.realtime.config import RealtimeLimits
-from patchbay.realtime.events import DroppedEvent, ErrorEvent, RealtimeEvent
+from patchbay.realtime.events import DroppedEvent, ErrorEvent
 from patchbay.realtime.history import Transcript
+from patchbay.realtime.host import SessionHost
 from patchbay.realtime.providers.base import CallResult, Line
 from patchbay.realtime.responses import ResponseController
 from patchbay.realtime.session_tools import SessionTools
@@ -33,7 +34,6 @@ from patchbay.realtime.tool_calls import (
     still_running_text,
 )
 from patchbay.realtime.turns import Turn, Turns
-from patchbay.tools import Tool
 from patchbay.tools.context import Progress
 from patchbay.types import ToolCall
 
@@ -43,38 +43,17 @@ MAX_STILL_RUNNING: Final = 32
 _DROPPED_KEPT: Final = 32
 
 
-class CallHost(Protocol):
-    """The session that calls run for."""
-
-    def emit(self, event: RealtimeEvent) -> None:
-        """Queue an event for the session's reader."""
-
-    @property
-    def is_muted(self) -> bool:
-        """True if no response is wanted until the user continues."""
-
-    def add_input(self, line: Line, *, wanted: bool) -> None:
-        """Record a line sent to the model; ``wanted``: a response is expected."""
-
-    def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine as a task."""
-
-    def offer_tool(self, tool: Tool) -> None:
-        """Offer one more tool to the model."""
-
-    def advance(self) -> None:
-        """Do what has waited for a call to end."""
-
-
 class ToolCallRounds:
     """Rounds of calls. ``dropped`` are the last results that came too late for the model."""
 
-    def __init__(self, limits: RealtimeLimits, tools: SessionTools, remembered: Transcript, turns: Turns, host: CallHost) -> None:
+    def __init__(
+        self, limits: RealtimeLimits, tools: SessionTools, transcript: Transcript, turns: Turns, host: SessionHost
+    ) -> None:
         self.dropped: deque[ToolExecution] = deque(maxlen=_DROPPED_KEPT)
         self._slow_after = limits.slow_after
         self._turns = turns
         self._host = host
-        self._admission = CallAdmission(limits, tools, remembered, emit=host.emit, on_settled=self._on_settled)
+        self._admission = CallAdmission(limits, tools, transcript, emit=host.emit, on_settled=self._on_settled)
         self._pending = self._admission.pending
         self._rounds: list[Round] = []
         self._forming_round: Round | None = None

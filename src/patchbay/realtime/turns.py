@@ -125,13 +125,13 @@ class SessionContext:
 class Turns:
     """``current`` is the turn in progress, None if there is none. The callbacks are those of its runs."""
 
-    def __init__(self, context: SessionContext, tools: SessionTools, remembered: Transcript, *, max_calls: int) -> None:
+    def __init__(self, context: SessionContext, tools: SessionTools, transcript: Transcript, *, max_calls: int) -> None:
         self.current: Turn | None = None
         self.on_settled: Callable[[ToolExecution], None] | None = None
         self.on_progress: Callable[[ToolCall, Progress], None] | None = None
         self._context = context
         self._tools = tools
-        self._transcript = remembered
+        self._transcript = transcript
         self._max_calls = max_calls
         self._executor: Executor | None = None
         self._results = MemoryResultStore(max_chars=RESULT_CHARS)

@@ -23,7 +23,7 @@ from patchbay.realtime.events import (
     TranscriptEvent,
 )
 from patchbay.realtime.history import Transcript
-from patchbay.realtime.response_state import MAX_BUFFERED_CHARS, TextBuffers
+from patchbay.realtime.response_state import MAX_BUFFERED_CHARS, TextBuffer
 from patchbay.realtime.tool_calls import (
     ABANDONED,
     MAX_LATE_RESULTS,
@@ -307,15 +307,13 @@ def test_what_a_model_is_told_of_a_call_that_has_no_result_is_json_with_the_word
 
 
 def test_what_is_said_in_pieces_is_put_together_up_to_a_length_and_begins_anew_when_it_was_taken():
-    said = TextBuffers()
+    said = TextBuffer()
     for _ in range(5):
-        said.add_assistant("a" * (MAX_BUFFERED_CHARS // 2), spoken=True)
-        said.add_user("b" * (MAX_BUFFERED_CHARS // 2))
-    assert ("a" * MAX_BUFFERED_CHARS, True) == said.drain_assistant()
-    assert "b" * MAX_BUFFERED_CHARS == said.drain_user()
-    assert (("", False), "") == (said.drain_assistant(), said.drain_user())
-    said.add_user("c")
-    assert "c" == said.drain_user()
+        said.add("a" * (MAX_BUFFERED_CHARS // 2))
+    assert "a" * MAX_BUFFERED_CHARS == said.drain()
+    assert "" == said.drain()
+    said.add("c")
+    assert "c" == said.drain()
 
 
 def test_of_outcomes_that_cannot_be_told_the_oldest_go():

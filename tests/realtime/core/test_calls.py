@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patchbay.realtime import call_assembly
-from patchbay.realtime.call_assembly import MAX_CALLS, CallAssembler
+from patchbay.realtime import call_assembly, response_state
+from patchbay.realtime.call_assembly import MAX_CALLS
+from patchbay.realtime.response_state import CallAssembler
 from patchbay.realtime.server_events import CallDelta, FinalCall
 
 
 def book() -> CallAssembler:
-    made = CallAssembler()
+    made = CallAssembler(0.5, Mock(), Mock())
     made.begin("r1")
     return made
 
@@ -103,9 +105,10 @@ def test_pieces_without_any_name_for_the_call_belong_to_the_one_that_is_being_to
 def test_what_is_of_another_response_is_stale():
     made = book()
     made.begin("r2")
-    assert (True, True, False, False) == tuple(made.is_stale(each, under_way=True) for each in ("r1", "r0", "r2", ""))
+    assert (True, True, False, False) == tuple(made.is_stale(each) for each in ("r1", "r0", "r2", ""))
+    made.finish([])
     made.discard()
-    assert (True, False) == tuple(made.is_stale(each, under_way=False) for each in ("r2", "r3"))
+    assert (True, False) == tuple(made.is_stale(each) for each in ("r2", "r3"))
 
 
 def test_no_more_calls_are_taken_than_there_is_room_for():
@@ -135,7 +138,7 @@ def tell_at_the_end(made: CallAssembler, number: int) -> None:
 
 @pytest.mark.parametrize("tell", [tell_in_pieces, tell_whole, tell_at_the_end])
 def test_the_arguments_of_a_responses_calls_are_kept_up_to_a_bound_for_all_of_them_together(tell, monkeypatch):
-    monkeypatch.setattr(call_assembly, "MAX_RESPONSE_CHARS", 1500)
+    monkeypatch.setattr(response_state, "MAX_RESPONSE_CHARS", 1500)
     made = book()
     for number in range(10):
         tell(made, number)

@@ -1,19 +1,24 @@
-"""The interface from a connection's response controller to the session engine."""
+"""The interface of the session engine to its connections and tool calls."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol
 
 from patchbay.errors import PatchbayError
 from patchbay.realtime.call_assembly import PartialCall
 from patchbay.realtime.events import RealtimeEvent
 from patchbay.realtime.providers.base import Line
 from patchbay.realtime.server_events import ServerError, SessionUpdated, Status
+from patchbay.tools import Tool
 
 
-class Listener(Protocol):
-    """Receives what happens on a connection, in order."""
+class SessionHost(Protocol):
+    """The session that a connection and tool calls belong to. Events of a connection come in order."""
+
+    @property
+    def is_muted(self) -> bool:
+        """True if no response is wanted until the user continues."""
 
     def emit(self, event: RealtimeEvent) -> None:
         """Queue an event for the session's reader."""
@@ -48,11 +53,20 @@ class Listener(Protocol):
     def on_session_change(self, news: SessionUpdated | ServerError) -> None:
         """Handle the confirmation or refusal of a session update."""
 
-    def on_idle(self) -> None:
-        """Handle that no response is in progress or requested."""
+    def advance(self) -> None:
+        """Do what has waited for the end of a response or a call."""
 
     def on_go_away(self, seconds: float) -> None:
         """Handle that the server will close the connection."""
 
     def on_resumption_handle(self, handle: str) -> None:
         """Handle a new resumption handle."""
+
+    def add_input(self, line: Line, *, wanted: bool) -> None:
+        """Record a line sent to the model; ``wanted``: a response is expected."""
+
+    def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine as a task."""
+
+    def offer_tool(self, tool: Tool) -> None:
+        """Offer one more tool to the model."""
